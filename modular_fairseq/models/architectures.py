@@ -1,0 +1,44 @@
+"""The papers' architectures as rows of defaults: an arch sets what it lists, the command line changes the rest.
+
+| arch                              | paper                                                                                   |
+|-----------------------------------|-----------------------------------------------------------------------------------------|
+| modular_transformer*              | "Attention Is All You Need", the sizes of fairseq's presets                             |
+| mae_transformer*                  | MAE-7, "A Mixture of h - 1 Heads is Better than h Heads"; MAE-6: --mae-dropped-heads 2  |
+"""
+
+from fairseq.models import register_model_architecture
+
+BASE = {}
+IWSLT_DE_EN = {
+    "encoder_ffn_embed_dim": 1024,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+}
+WMT_EN_DE = {}
+TINY_CPU = {
+    "encoder_embed_dim": 128,
+    "encoder_ffn_embed_dim": 256,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+}
+# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is the same.
+EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
+MAE = {"attention_type": "mae"}
+
+
+def _register(model: str, arch: str, *rows: dict) -> None:
+    defaults = {name: value for row in rows for name, value in row.items()}
+
+    def set_defaults(args) -> None:
+        for name, value in defaults.items():
+            setattr(args, name, getattr(args, name, value))
+
+    register_model_architecture(model, arch)(set_defaults)
+
+
+for _suffix, _size in (("_iwslt_de_en", IWSLT_DE_EN), ("_wmt_en_de", WMT_EN_DE), ("_tiny_cpu", TINY_CPU)):
+    _register("modular_transformer", f"modular_transformer{_suffix}", _size)
+    _register("modular_transformer", f"mae_transformer{_suffix}", _size, MAE, EIGHT_HEADS)
+_register("modular_transformer", "mae_transformer", BASE, MAE)

@@ -1,0 +1,42 @@
+"""Loading a state dict, with sentences instead of a page of keys when it does not fit."""
+
+import logging
+
+from torch import Tensor, nn
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.mixture import mixtures
+
+logger = logging.getLogger(__name__)
+
+
+class ChecksStateDict:
+    """Mixin for fairseq models: `load_state_dict` names the first parameter that does not fit.
+
+    Gates that the checkpoint does not have stay as initialised: so a plain fairseq Transformer loads into a mixture of experts.
+    """
+
+    def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Raises UsageError when keys or shapes differ."""
+        new_gates = [name for name in mixtures(self) if not any(key.startswith(f"{name}.gate.") for key in state_dict)]
+        super().upgrade_state_dict(state_dict)
+        if new_gates:
+            logger.info(f"{len(new_gates)} gate networks are not in the checkpoint and start afresh")
+        if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(self.cfg, "decoder_layers_to_keep", None):
+            return  # fairseq drops and renumbers layers afterwards
+        check_state_dict(self, state_dict)
+
+
+def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
+    own = model.state_dict()
+    for key, value in own.items():
+        if key not in state_dict:
+            raise UsageError(f"the checkpoint has no {key}, which this model has: it was trained with another --arch or other model options")
+        if state_dict[key].shape != value.shape:
+            raise UsageError(
+                f"{key} is {list(state_dict[key].shape)} in the checkpoint and {list(value.shape)} in this model: "
+                "use the dictionaries and the size options that the checkpoint was trained with"
+            )
+    for key in state_dict:
+        if key not in own:
+            raise UsageError(f"the checkpoint has {key}, which this model has not: it was trained with another --arch or other model options")

@@ -1,0 +1,312 @@
+"""scripts/setup.sh: what it says when something is missing, what it asks of pip, and its silence once all is installed.
+
+It runs in a copy of the repository's root, with a PATH that holds only the commands named here; no test uses the network.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ["awk", "bash", "cat", "cksum", "cp", "date", "df", "dirname", "grep", "mkdir", "sed", "sleep", "tail", "touch", "uname", "wc"]
+PINNED = dict(line.strip().split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#")
+
+# A Python whose virtual environments are a folder with a copy of itself, and whose pip only notes how it was called.
+# A file `answer` beside the notes makes pip fail with that text; `fails` is the word that a failing call contains.
+PYTHON_STUB = """#!/bin/sh
+case "$*" in
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m pip --version") [ -d .venv ] ;;
+    "-m pip install "*)
+        echo "$*" >>'{notes}/calls'
+        if [ -f '{notes}/fails' ] && echo "$*" | grep -q -F -e "$(cat '{notes}/fails')"; then cat '{notes}/answer'; exit 1; fi ;;
+    "- "*) exit 1 ;;  # asks whether a package is installed
+    *"import torch"*) exit 0 ;;
+    *) exec '{python}' "$@" ;;
+esac
+"""
+
+
+class Machine:
+    """A repository to set up, and the commands on its machine."""
+
+    def __init__(self, folder: Path):
+        self.root, self.bin = folder / "repository", folder / "bin"
+        (self.root / "scripts").mkdir(parents=True)
+        self.bin.mkdir()
+        for name in ["constraints.txt", "setup.py", "scripts/setup.sh"]:
+            shutil.copy(ROOT / name, self.root / name)
+        for name in COMMANDS:
+            (self.bin / name).symlink_to(shutil.which(name))
+        self.notes = folder
+        self.has("g++", "#!/bin/sh\n")
+        self.has("python3", PYTHON_STUB.format(notes=folder, python=Path(sys.executable).resolve()))
+        self.environment = {"PATH": str(self.bin), "SETUP_DISK_GIB": "0"}
+
+    def has(self, command: str, script: str) -> None:
+        (self.bin / command).write_text(script)
+        (self.bin / command).chmod(0o755)
+
+    def lacks(self, command: str) -> None:
+        (self.bin / command).unlink()
+
+    def pip_fails_at(self, word: str, answer: str) -> None:
+        (self.notes / "fails").write_text(word)
+        (self.notes / "answer").write_text(answer)
+
+    def pip_works(self) -> None:
+        (self.notes / "fails").unlink()
+
+    def set_up(self, **environment: str) -> subprocess.CompletedProcess:
+        command = [str(self.bin / "bash"), "scripts/setup.sh"]
+        return subprocess.run(command, cwd=self.root, env=self.environment | environment, capture_output=True, text=True, timeout=60)
+
+    def refusal(self, **environment: str) -> str:
+        """The sentence a set-up ends with; it must fail, say one such sentence, and leave no stamp."""
+        result = self.set_up(**environment)
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert not (self.root / ".venv" / "setup.stamp").exists()
+        sentence = result.stderr.splitlines()[-1]
+        assert sentence.startswith("setup: error: ")
+        assert result.stderr.count("setup: error: ") == 1
+        return sentence
+
+    def early_refusal(self, **environment: str) -> str:
+        """A refusal before anything was written, with nothing but its sentence on stderr."""
+        result = self.set_up(**environment)
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert not (self.root / ".venv").exists()
+        (sentence,) = result.stderr.splitlines()
+        assert sentence.startswith("setup: error: ")
+        return sentence
+
+    @property
+    def pip_calls(self) -> list[str]:
+        calls = self.notes / "calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def a_python(version: str) -> str:
+    return f"#!/bin/sh\necho {version}\n"
+
+
+NO_NETWORK = (
+    "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(<pip._vendor.urllib3.connection.HTTPSConnection>: "
+    "Failed to establish a new connection: [Errno -2] Name or service not known')': /simple/torch/\n"
+    "ERROR: Could not find a version that satisfies the requirement torch (from versions: none)\n"
+    "ERROR: No matching distribution found for torch\n"
+)
+NOT_OFFERED = "ERROR: No matching distribution found for torch\n"
+
+
+# --- what is missing ---
+
+
+def test_missing_compiler(machine):
+    machine.lacks("g++")
+    sentence = machine.early_refusal()
+    assert "needs a C++ compiler, and none of g++, c++ and clang++ is on PATH" in sentence
+    assert "apt-get install g++" in sentence
+
+
+def test_clang_alone_is_a_compiler(machine):
+    machine.lacks("g++")
+    machine.has("clang++", "#!/bin/sh\n")
+    assert machine.set_up().returncode == 0
+
+
+def test_compiler_named_but_absent(machine):
+    assert "CXX=g++-99 was not found" in machine.early_refusal(CXX="g++-99")
+
+
+def test_no_supported_python_on_path(machine):
+    machine.has("python3", a_python("3.13"))
+    machine.has("python3.11", "#!/bin/sh\necho 'python3.11: command not found' >&2\nexit 127\n")
+    sentence = machine.early_refusal()
+    assert "needs Python 3.11 or 3.12, and neither is on PATH (python3 is Python 3.13)" in sentence
+    assert "PYTHON=/path/to/python" in sentence
+
+
+def test_later_python_on_path_is_found(machine):
+    (machine.bin / "python3").rename(machine.bin / "python3.11")
+    machine.has("python3", a_python("3.13"))
+    assert machine.set_up().returncode == 0
+
+
+def test_python_named_but_unsupported(machine):
+    machine.has("python3.10", a_python("3.10"))
+    assert "PYTHON=python3.10 is Python 3.10; modular_fairseq needs Python 3.11 or 3.12" in machine.early_refusal(PYTHON="python3.10")
+
+
+def test_python_named_but_absent(machine):
+    assert "PYTHON=/no/python cannot be run" in machine.early_refusal(PYTHON="/no/python")
+
+
+@pytest.mark.parametrize(
+    "word, phrases",
+    [("Python.h", ["has no Python.h", "-dev`"]), ("ensurepip", ["its venv module is missing", "-venv`"])],
+)
+def test_python_without_its_parts(machine, word, phrases):
+    script = (machine.bin / "python3").read_text()
+    machine.has("python3", script.replace('case "$*" in', f'case "$*" in\n    *{word}*) exit 1 ;;'))
+    sentence = machine.early_refusal()
+    assert all(phrase in sentence for phrase in phrases)
+    assert f"python3.{sys.version_info.minor}-" in sentence
+
+
+def test_no_disk(machine):
+    machine.lacks("df")
+    machine.has("df", "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available'\necho 'disk 9000000 7000000 2000000'\n")
+    assert "about 3 GiB are needed" in machine.early_refusal(SETUP_DISK_GIB="")
+    assert "has 1 GiB free" in machine.early_refusal(SETUP_DISK_GIB="2")
+    machine.has("nvidia-smi", "#!/bin/sh\n")
+    assert "about 10 GiB are needed" in machine.early_refusal(SETUP_DISK_GIB="")
+    assert machine.set_up(SETUP_DISK_GIB="1").returncode == 0
+
+
+def test_no_network(machine):
+    machine.pip_fails_at("", NO_NETWORK)
+    sentence = machine.refusal()
+    assert "pip could not reach the package index; check the network or the proxy" in sentence
+    assert f"the log is {machine.root}/.venv/setup.log" in sentence
+    assert "NewConnectionError" in (machine.root / ".venv" / "setup.log").read_text()
+
+
+@pytest.mark.parametrize("retries", [0, 1])  # without a retry pip does not mention the connection
+def test_no_network_in_the_words_of_the_real_pip(machine, retries):
+    with socket.socket() as closed_port:
+        closed_port.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
+        nowhere = f"http://127.0.0.1:{closed_port.getsockname()[1]}/simple"
+        pip = f"exec '{sys.executable}' -m pip --isolated download --dest '{machine.notes}' --no-deps --no-cache-dir"
+        script = (machine.bin / "python3").read_text()
+        offline = f'"-m pip install "*) {pip} --retries {retries} --index-url {nowhere} setuptools ;;'
+        machine.has("python3", script.replace('"-m pip install "*)', offline + '\n    "-m pip never")'))
+        assert "pip could not reach the package index" in machine.refusal()
+
+
+def test_disk_that_fills_up(machine):
+    machine.pip_fails_at("requirements", "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
+    assert "installing the other packages failed because a disk is full" in machine.refusal()
+
+
+def test_other_failure_shows_the_end_of_the_log(machine):
+    machine.pip_fails_at("fairseq-fixed==", "".join(f"line {i}\n" for i in range(100)) + "error: command '/usr/bin/g++' failed\n")
+    sentence = machine.refusal()
+    assert "building fairseq-fixed failed; above are the last lines of the log" in sentence
+    shown = machine.set_up().stderr.splitlines()
+    assert "    error: command '/usr/bin/g++' failed" in shown
+    assert "    line 99" in shown and "    line 50" not in shown
+
+
+# --- what is installed ---
+
+
+def test_torch_is_the_cpu_build_without_a_gpu(machine):
+    assert machine.set_up(TORCH_CPU_INDEX="http://cpu.index").returncode == 0
+    (call,) = [call for call in machine.pip_calls if "torch==" in call]
+    assert call.endswith(f"--extra-index-url http://cpu.index torch=={PINNED['torch']}+cpu")
+
+
+def test_torch_is_the_default_build_with_a_gpu(machine):
+    machine.has("nvidia-smi", "#!/bin/sh\n")
+    assert machine.set_up().returncode == 0
+    (call,) = [call for call in machine.pip_calls if "torch==" in call]
+    assert call.endswith(f" torch=={PINNED['torch']}")
+    assert "index" not in call
+
+
+def test_torch_is_the_default_build_where_no_cpu_build_is_offered(machine):
+    machine.pip_fails_at("+cpu", NOT_OFFERED)
+    result = machine.set_up()
+    assert result.returncode == 0
+    assert "no CPU build of torch" in result.stderr
+    pin = f"torch=={PINNED['torch']}"
+    assert [call.split()[-1] for call in machine.pip_calls if "torch==" in call] == [f"{pin}+cpu", pin]
+
+
+def test_a_broken_download_of_the_cpu_build_does_not_fetch_the_cuda_build(machine):
+    machine.pip_fails_at("+cpu", "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out.\n")
+    assert "pip could not reach the package index" in machine.refusal()
+    assert not any(call.endswith(f"torch=={PINNED['torch']}") for call in machine.pip_calls)
+
+
+def test_fairseq_is_built_against_the_installed_torch(machine):
+    assert machine.set_up().returncode == 0
+    calls = machine.pip_calls
+    (build,) = [i for i, call in enumerate(calls) if "fairseq-fixed==" in call]
+    (torch,) = [i for i, call in enumerate(calls) if "torch==" in call]
+    assert torch < build
+    assert "--no-build-isolation" in calls[build]
+    assert all("-c constraints.txt" in call for call in calls)
+    assert "\nfairseq-fixed" not in (machine.root / ".venv" / "setup.requirements").read_text()
+
+
+# --- the second time ---
+
+
+def test_second_run_is_silent_and_calls_nothing(machine):
+    first = machine.set_up()
+    assert (first.returncode, first.stdout) == (0, "")
+    assert "building fairseq-fixed" in first.stderr and first.stderr.splitlines()[-1].startswith("setup: done")
+    calls = machine.pip_calls
+    second = machine.set_up()
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    assert machine.pip_calls == calls
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "setup.py", "scripts/setup.sh"])
+def test_changed_pins_are_installed(machine, name):
+    machine.set_up()
+    calls = machine.pip_calls
+    with open(machine.root / name, "a") as file:
+        file.write("# changed\n")
+    assert machine.set_up().returncode == 0
+    assert len(machine.pip_calls) > len(calls)
+    assert machine.set_up().stderr == ""
+
+
+def test_failed_set_up_is_repeated(machine):
+    machine.pip_fails_at("-e ", NO_NETWORK)
+    machine.refusal()
+    machine.pip_works()
+    result = machine.set_up()
+    assert result.returncode == 0
+    assert "making .venv" not in result.stderr
+
+
+def test_environment_without_pip_is_completed(machine):
+    (machine.root / ".venv" / "bin").mkdir(parents=True)  # as an interrupted `python -m venv` leaves it
+    result = machine.set_up()
+    assert result.returncode == 0
+    assert "making .venv" in result.stderr
+
+
+def test_copied_environment_is_refused(machine, tmp_path):
+    machine.set_up()
+    copy = tmp_path / "copy"
+    shutil.copytree(machine.root, copy)
+    machine.root = copy
+    result = machine.set_up()
+    assert result.returncode == 1
+    assert f"was made for another folder, {tmp_path}/repository/.venv; remove it (rm -r .venv)" in result.stderr
+
+
+def test_linked_environment_is_accepted(machine, tmp_path):
+    machine.set_up()
+    other = tmp_path / "other"
+    shutil.copytree(machine.root, other, ignore=shutil.ignore_patterns(".venv"))
+    os.symlink(machine.root / ".venv", other / ".venv")
+    machine.root = other
+    assert machine.set_up().returncode == 0
