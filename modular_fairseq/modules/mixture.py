@@ -43,10 +43,10 @@ def mixture_scale(gates: Tensor, dropped: Tensor, dropped_heads: int) -> Tensor:
     return 1 - num_heads / (num_heads - dropped_heads) * (gates @ dropped - dropped_heads / num_heads)
 
 
-def expert_scales(dropped: Tensor, dropped_heads: int) -> Tensor:
-    """The scales when one expert has all the responsibility: 0 for the heads it lacks, h/(h-t) for the others; [E, H]."""
-    num_heads = dropped.size(1)
-    return (1 - dropped) * (num_heads / (num_heads - dropped_heads))
+def expert_scale(lacks: Tensor, dropped_heads: int) -> Tensor:
+    """The scale when one expert has all the responsibility: 0 for the heads that it lacks, h/(h-t) for the others; `lacks` [..., H]."""
+    num_heads = lacks.size(-1)
+    return (1 - lacks) * (num_heads / (num_heads - dropped_heads))
 
 
 class GateNorm(nn.BatchNorm1d):
@@ -72,7 +72,7 @@ class GateNorm(nn.BatchNorm1d):
                 var = torch.where(enough, batch_var, var)
             with torch.no_grad():
                 unbiased = batch_var * n / (n - 1).clamp(min=1)
-                weight = self.momentum * enough
+                weight = self.momentum * enough.to(mean.dtype)
                 # Out of place: mean and var above may be these very tensors, and the backward pass needs their values.
                 self.running_mean = self.running_mean.lerp(batch_mean, weight)
                 self.running_var = self.running_var.lerp(unbiased, weight)
@@ -262,7 +262,6 @@ class ExpertMixture(nn.Module):
         self.dropped_heads = dropped_heads
         self.num_experts = dropped.size(0)
         self.register_buffer("dropped", dropped, persistent=False)
-        self.register_buffer("expert_scales", expert_scales(dropped, dropped_heads), persistent=False)
         self.gate_network = gate_network
         self.running_mean = running_mean
         self.training_scheme = training_scheme
@@ -288,8 +287,12 @@ class ExpertMixture(nn.Module):
     def _uniform_scale(self, x: Tensor) -> Tensor | None:
         """UNI-MAE: an expert per sentence [1, B, H] in training; None where the uniform mixture is plain attention."""
         if self.training:
-            return self.expert_scales[torch.randint(self.num_experts, (1, x.size(1)), device=x.device)]
-        return None if self.random_expert is None else self.expert_scales[self.random_expert].view(1, 1, -1)
+            expert = torch.randint(self.num_experts, (1, x.size(1)), device=x.device)
+        elif self.random_expert is not None:
+            expert = torch.full((1, 1), self.random_expert, device=x.device)
+        else:
+            return None
+        return expert_scale(self.dropped[expert], self.dropped_heads)
 
     def _cached_sentence_scale(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None, rows: int) -> Tensor:
         """One gate per sentence does not change while its translation is written: computed at the first step, a row per hypothesis."""
@@ -325,8 +328,9 @@ class ExpertMixture(nn.Module):
             log_gates = F.log_softmax(self.gate_network(context, valid), dim=-1)
             if self.statistics is not None:
                 self.statistics.add(log_gates, valid)
+            dropped = self.dropped.to(log_gates.dtype)
             if learning or (not self.training and self.inference == "mixture"):
-                return mixture_scale(log_gates.exp(), self.dropped.to(log_gates.dtype), self.dropped_heads)
+                return mixture_scale(log_gates.exp(), dropped, self.dropped_heads)
             if self.training:
                 gumbel = -torch.empty_like(log_gates[:1]).exponential_().log()
                 expert = (log_gates + gumbel).argmax(dim=-1)
@@ -334,7 +338,7 @@ class ExpertMixture(nn.Module):
                 expert = log_gates.argmax(dim=-1)
             else:
                 expert = torch.full(log_gates.shape[:-1], self.random_expert, device=x.device)
-            return self.expert_scales.to(log_gates.dtype)[expert]
+            return expert_scale(dropped[expert], self.dropped_heads)
 
     def _bcd_step(self) -> str:
         if self.step is None:

@@ -1,0 +1,78 @@
+"""Small models, tasks and batches for the tests."""
+
+from argparse import Namespace
+from types import SimpleNamespace
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models.transformer import TransformerModelBase
+
+import modular_fairseq  # noqa: F401
+from modular_fairseq.models.options import TranslationOptions, nested_config
+from modular_fairseq.models.translation import ModularTransformer
+
+SMALL = {"encoder_embed_dim": 32, "encoder_ffn_embed_dim": 48, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+
+
+def dictionary(size: int = 40) -> Dictionary:
+    words = Dictionary()
+    for i in range(size):
+        words.add_symbol(f"w{i}")
+    return words
+
+
+def task(size: int = 40) -> SimpleNamespace:
+    words = dictionary(size)
+    return SimpleNamespace(source_dictionary=words, target_dictionary=words)
+
+
+def options(arch: str = "modular_transformer", **changes) -> TranslationOptions:
+    """Options of an arch, small unless `changes` says otherwise, as the command line would fill them."""
+    args = Namespace(**{**SMALL, **HEADS, **changes})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return TranslationOptions(**vars(args))
+
+
+def build(arch: str = "modular_transformer", seed: int = 1, **changes) -> ModularTransformer:
+    torch.manual_seed(seed)
+    return ModularTransformer.build_model(options(arch, **changes), task())
+
+
+def build_stock(seed: int = 1, **changes) -> TransformerModelBase:
+    """fairseq's own Transformer of the same options."""
+    torch.manual_seed(seed)
+    return TransformerModelBase.build_model(nested_config(options(**changes)), task())
+
+
+def randomize_gates(model: torch.nn.Module, seed: int = 2) -> None:
+    """Gates far from uniform, running statistics far from their start."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if ".gate_network." in name and t.is_floating_point():
+            noise = torch.randn(t.shape, generator=generator).to(t.dtype)
+            t.data.copy_(noise.abs() + 0.5 if "running_var" in name else t.data + 0.7 * noise)
+
+
+def batch(lengths: list[tuple[int, int]], seed: int = 0, pad: int = 1, eos: int = 2, types: int = 44) -> dict:
+    """Sentence pairs of the given (source, target) lengths: source padded on the left, target on the right, as fairseq does."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.full((len(lengths), max(s for s, _ in lengths)), pad)
+    target = torch.full((len(lengths), max(t for _, t in lengths)), pad)
+    previous = target.clone()
+    for i, (s, t) in enumerate(lengths):
+        source[i, source.size(1) - s :] = torch.cat([torch.randint(4, types, (s - 1,), generator=generator), torch.tensor([eos])])
+        words = torch.randint(4, types, (t - 1,), generator=generator)
+        target[i, :t] = torch.cat([words, torch.tensor([eos])])
+        previous[i, :t] = torch.cat([torch.tensor([eos]), words])
+    return {
+        "id": torch.arange(len(lengths)),
+        "nsentences": len(lengths),
+        "ntokens": sum(t for _, t in lengths),
+        "net_input": {"src_tokens": source, "src_lengths": torch.tensor([s for s, _ in lengths]), "prev_output_tokens": previous},
+        "target": target,
+    }
+
+
+LENGTHS = [(7, 5), (3, 8), (1, 1), (6, 2), (9, 7)]

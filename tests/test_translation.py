@@ -1,0 +1,289 @@
+"""The encoder-decoder family: equal to fairseq's where it should be, causal, blind to padding, the same step by step."""
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.mixture import gate_parameters, mixtures
+from tests.helpers import LENGTHS, batch, build, build_stock, randomize_gates, task
+
+MAE = [
+    {"mae_gate_context": "prefix"},
+    {"mae_gate_context": "window", "mae_gate_window": 3},
+    {"mae_gate_context": "source"},
+    {"mae_dropped_heads": 2},
+    {"mae_gate_norm": "lagged"},
+    {"mae_gate_norm": "layer"},
+    {"mae_gate_norm": "none"},
+    {"mae_inference": "specialised"},
+    {"mae_inference": "random"},
+    {"mae_training": "joint"},
+    {"mae_gating": "uniform"},
+    {"mae_gating": "uniform", "mae_inference": "random"},
+]
+ALL = [{}, *({"attention_type": "mae", **changes} for changes in MAE)]
+SHAPES = [{}, {"encoder_normalize_before": True, "decoder_normalize_before": True}, {"decoder_embed_dim": 40, "encoder_embed_dim": 24}]
+
+
+def name(changes):
+    return ",".join(f"{key.removeprefix('mae_')}={value}" for key, value in changes.items()) or "plain"
+
+
+def ready(**changes):
+    model = build(**changes)
+    randomize_gates(model)
+    return model.eval()
+
+
+def logits(model, sample):
+    return model(**sample["net_input"])[0]
+
+
+@pytest.mark.parametrize("neutral", [{}, {"mae_gate_init": "zero"}, {"mae_gate_init": "zero", "mae_gate_context": "source"}, {"mae_gating": "uniform"}], ids=name)
+@pytest.mark.parametrize("shape", SHAPES, ids=name)
+@pytest.mark.parametrize("heads", [2, 4, 8])
+def test_neutral_settings_equal_fairseqs_transformer(neutral, shape, heads):
+    """A stock state dict loads, and the logits are the same: to the bit between our models, within 1e-6 of fairseq's."""
+    size = {**shape, "encoder_attention_heads": heads, "decoder_attention_heads": heads, "attention_type": "mae" if neutral else "plain"}
+    stock = build_stock(seed=3, **shape, encoder_attention_heads=heads, decoder_attention_heads=heads).eval()
+    ours = build(**size, **neutral).eval()
+    ours.load_state_dict(stock.state_dict())
+    sample = batch(LENGTHS)
+    torch.testing.assert_close(logits(ours, sample), logits(stock, sample), atol=1e-6, rtol=0)
+    plain = build(**{**size, "attention_type": "plain"}).eval()
+    plain.load_state_dict(stock.state_dict())
+    assert torch.equal(logits(ours, sample), logits(plain, sample))
+
+
+def test_gradients_equal_fairseqs():
+    stock, ours = build_stock(seed=3), build(seed=4)
+    ours.load_state_dict(stock.state_dict())
+    sample = batch(LENGTHS)
+    for model in (stock.train(), ours.train()):
+        logits(model, sample).square().sum().backward()
+    expected = {key: p.grad for key, p in stock.named_parameters()}
+    for key, p in ours.named_parameters():
+        torch.testing.assert_close(p.grad, expected[key], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("changes", ALL, ids=name)
+def test_step_by_step_equals_teacher_forcing(changes):
+    model = ready(**changes)
+    sample = batch([(5, 6), (8, 6), (2, 6)])
+    expected = logits(model, sample)
+    encoder_out = model.encoder(sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"])
+    previous, state = sample["net_input"]["prev_output_tokens"], {}
+    for t in range(previous.size(1)):
+        found, _ = model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)
+        torch.testing.assert_close(found[:, 0], expected[:, t], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("changes", ALL, ids=name)
+def test_hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(changes):
+    """Beam 5 with reordering, and sentences that leave the batch when they are finished."""
+    model, beam = ready(**changes), 5
+    sample = batch([(5, 1), (8, 1), (2, 1)])
+    source = sample["net_input"]["src_tokens"]
+    generator = torch.Generator().manual_seed(0)
+    encoder_out = model.encoder(source, sample["net_input"]["src_lengths"])
+    encoder_out = model.encoder.reorder_encoder_out(encoder_out, torch.arange(3).repeat_interleave(beam))
+    assert encoder_out["encoder_out"][0].size(1) == 3
+    tokens, sentences, state = torch.full((3 * beam, 1), 2), torch.arange(3), {}
+    for t in range(7):
+        found, _ = model.decoder(tokens, encoder_out=encoder_out, incremental_state=state)
+        rows = sentences.repeat_interleave(beam)
+        expected, _ = model(source[rows], sample["net_input"]["src_lengths"][rows], tokens)
+        torch.testing.assert_close(found[:, 0], expected[:, -1], atol=1e-5, rtol=0)
+        left = sentences.numel() - (t in (2, 4))  # one sentence is finished after steps 2 and 4
+        stay = torch.randperm(sentences.numel(), generator=generator)[:left].sort().values
+        order = torch.cat([s * beam + torch.randint(beam, (beam,), generator=generator) for s in stay])
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+        words = torch.randint(4, 44, (len(order), 1), generator=generator)
+        tokens, sentences = torch.cat([tokens[order], words], dim=1), sentences[stay]
+
+
+@pytest.mark.parametrize("changes", ALL, ids=name)
+def test_words_to_come_do_not_change_earlier_logits(changes):
+    model = ready(**changes)
+    sample = batch([(5, 6), (8, 6)])
+    before = logits(model, sample)
+    sample["net_input"]["prev_output_tokens"][:, 4:] = 5
+    after = logits(model, sample)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.equal(before[:, 4:], after[:, 4:])
+
+
+@pytest.mark.parametrize("context", ["prefix", "window"])
+def test_words_to_come_do_not_change_earlier_logits_in_training_with_the_lagged_norm(context):
+    model = build(attention_type="mae", mae_gate_norm="lagged", mae_training="joint", mae_gate_context=context, mae_gate_dropout=0.0).train()
+    sample = batch([(5, 6), (8, 6)])
+    norms = {key: value.clone() for key, value in model.state_dict().items() if "running" in key or "tracked" in key}
+    before = logits(model, sample)
+    sample["net_input"]["prev_output_tokens"][:, 4:] = 5
+    model.load_state_dict({**model.state_dict(), **norms})
+    assert torch.equal(before[:, :4], logits(model, sample)[:, :4])
+
+
+@pytest.mark.parametrize("changes", ALL, ids=name)
+def test_a_sentence_gives_the_same_alone_and_in_a_padded_batch(changes):
+    """One-token sentences included."""
+    model = ready(**changes)
+    together = batch(LENGTHS)
+    all_logits = logits(model, together)
+    for i, (s, t) in enumerate(LENGTHS):
+        net_input = {
+            "src_tokens": together["net_input"]["src_tokens"][i : i + 1, -s:],
+            "src_lengths": torch.tensor([s]),
+            "prev_output_tokens": together["net_input"]["prev_output_tokens"][i : i + 1, :t],
+        }
+        torch.testing.assert_close(all_logits[i, :t], model(**net_input)[0][0], atol=1e-5, rtol=0)
+
+
+def generate(model, sample, beam):
+    generator = SequenceGenerator([model], task().target_dictionary, beam_size=beam, max_len_b=12)
+    return generator.generate([model], sample)
+
+
+@pytest.mark.parametrize("changes", [{}, {"attention_type": "mae", "mae_gate_init": "zero"}, {"attention_type": "mae", "mae_gating": "uniform"}], ids=name)
+def test_beam_search_gives_the_same_output_as_fairseqs(changes):
+    stock = build_stock(seed=3)
+    for p in stock.parameters():
+        p.data.mul_(2)  # distinct hypotheses of different lengths
+    ours = build(**changes)
+    ours.load_state_dict(stock.state_dict())
+    sample = batch([(5, 4), (8, 4), (2, 4), (1, 4), (11, 4), (8, 4)])
+    for beam in (5, 1, 3):
+        for expected, found in zip(generate(stock, sample, beam), generate(ours, sample, beam), strict=True):
+            assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in expected]
+            for a, b in zip(found, expected, strict=True):
+                torch.testing.assert_close(a["positional_scores"], b["positional_scores"], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(a["attention"], b["attention"], atol=1e-5, rtol=1e-4)
+
+
+def test_training_after_a_beam_search_is_not_changed_by_it():
+    """fairseq's own beam-shared attention would take 5 sentences for hypotheses of one (see `--eval-bleu`)."""
+    model, sample = build().eval(), batch(LENGTHS)
+    before = logits(model, sample)
+    generate(model, sample, beam=5)
+    assert torch.equal(logits(model, sample), before)
+
+
+@pytest.mark.parametrize("changes", ALL, ids=name)
+def test_every_parameter_learns_or_is_declared_not_to(changes):
+    model = build(**changes).train()
+    for mixture in mixtures(model).values():
+        mixture.step = "F"
+    logits(model, batch(LENGTHS)).square().sum().backward()
+    gates = {id(p) for p in gate_parameters(model)}
+    for key, p in model.named_parameters():
+        learns = id(p) not in gates or changes.get("mae_training") == "joint"
+        assert (p.grad is not None) == p.requires_grad == learns, key
+
+
+def test_activation_checkpointing_gives_the_same_gradients():
+    gradients = []
+    for checkpoint in (False, True):
+        model = build(attention_type="mae", dropout=0.1, checkpoint_activations=checkpoint).train()
+        for mixture in mixtures(model).values():
+            mixture.step = "F"
+        torch.manual_seed(5)
+        logits(model, batch(LENGTHS)).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters() if p.requires_grad])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("arch", "vocabulary", "changes", "parameters"),
+    [
+        # section 0.1 of the specification: separate dictionaries of 8848 and 6632 types; one of 32,768
+        ("modular_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_469_056),
+        ("mae_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_469_056 + 18 * 134_408),  # the paper's 41M
+        ("mae_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True, "mae_gating": "uniform"}, 39_469_056),
+        ("modular_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 60_915_712),  # 61M
+        ("mae_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 60_915_712 + 18 * 134_408),  # 63M
+        ("mae_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True, "mae_dropped_heads": 2}, 60_915_712 + 18 * 139_548),
+    ],
+)
+def test_presets_have_the_papers_parameter_counts(arch, vocabulary, changes, parameters):
+    from argparse import Namespace
+    from types import SimpleNamespace
+
+    from fairseq.models import ARCH_CONFIG_REGISTRY
+
+    from modular_fairseq.models.options import TranslationOptions
+    from modular_fairseq.models.translation import ModularTransformer
+    from tests.helpers import dictionary
+
+    args = Namespace(**changes)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    source, target = (dictionary(types - 4) for types in vocabulary)
+    target = source if vocabulary[0] == vocabulary[1] else target
+    with torch.device("meta"):
+        model = ModularTransformer.build_model(TranslationOptions(**vars(args)), SimpleNamespace(source_dictionary=source, target_dictionary=target))
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("finetune", "trainable"),
+    [
+        ("all", lambda key: ".gate." not in key),
+        ("gates", lambda key: ".gate." in key),
+        ("gates+output", lambda key: key.endswith("out_proj.weight")),
+    ],
+)
+def test_finetuning_leaves_frozen_parameters_out(finetune, trainable):
+    model = build(attention_type="mae", mae_finetune=finetune)
+    assert {key for key, p in model.named_parameters() if p.requires_grad} == {key for key, _ in model.named_parameters() if trainable(key)}
+    assert model.gate_training.interval == (5 if finetune == "all" else 1)
+
+
+def test_ftg_plus_updates_a_ninth_of_the_model():
+    """Table 7: 7M of 63M, that is gates and 18 matrices of 512 x 512."""
+    assert 18 * 134_408 + 18 * 512**2 == 7_137_936
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attention_type": "mae", "mae_dropped_heads": 4}, "--mae-dropped-heads 4 with --encoder-attention-heads 4"),
+        ({"attention_type": "mae", "mae_dropped_heads": 0}, "--mae-dropped-heads 0"),
+        ({"attention_type": "mae", "mae_dropped_heads": -1}, "--mae-dropped-heads -1"),
+        ({"attention_type": "mae", "mae_dropped_heads": 2, "decoder_attention_heads": 2}, "with --decoder-attention-heads 2"),
+        ({"mae_dropped_heads": 2}, "--mae-dropped-heads has no effect without --attention-type mae"),
+        ({"mae_gate_lr": 0.5}, "--mae-gate-lr has no effect without --attention-type mae"),
+        ({"attention_type": "mae", "mae_gate_interval": 0}, "--mae-gate-interval must be at least 1"),
+        ({"attention_type": "mae", "mae_gate_lr": 0.0}, "--mae-gate-lr must be positive"),
+        ({"attention_type": "mae", "mae_gate_dropout": 1.0}, "--mae-gate-dropout must be at least 0 and less than 1"),
+        ({"attention_type": "mae", "mae_gate_window": 5}, "--mae-gate-window has no effect without --mae-gate-context window"),
+        ({"attention_type": "mae", "mae_gate_context": "window", "mae_gate_window": 0}, "--mae-gate-window must be positive"),
+        ({"attention_type": "mae", "mae_gating": "uniform", "mae_gate_lr": 2.0}, "--mae-gate-lr has no effect with --mae-gating uniform"),
+        ({"attention_type": "mae", "mae_gating": "uniform", "mae_training": "joint"}, "--mae-training has no effect with --mae-gating uniform"),
+        ({"attention_type": "mae", "mae_gating": "uniform", "mae_inference": "specialised"}, "--mae-inference specialised needs learned gates"),
+        ({"attention_type": "mae", "mae_training": "joint", "mae_gate_interval": 2}, "--mae-gate-interval has no effect with --mae-training joint"),
+        ({"attention_type": "mae", "mae_finetune": "gates", "mae_gate_interval": 2}, "--mae-gate-interval has no effect with --mae-finetune gates"),
+    ],
+)
+def test_options_that_cannot_work_or_would_be_ignored_are_refused(changes, sentence):
+    with pytest.raises(UsageError) as error:
+        build(**changes)
+    assert sentence in str(error.value)
+
+
+def test_a_checkpoint_of_other_shapes_is_refused_by_name():
+    model = build(attention_type="mae")
+    with pytest.raises(UsageError, match=r"encoder.layers.0.fc1.weight is \[64, 32\] in the checkpoint and \[48, 32\] in this model"):
+        model.load_state_dict(build_stock(encoder_ffn_embed_dim=64).state_dict())
+    with pytest.raises(UsageError, match="the checkpoint has no encoder.layers.1.self_attn.k_proj.weight"):
+        model.load_state_dict(build_stock(encoder_layers=1).state_dict())
+    with pytest.raises(UsageError, match="the checkpoint has encoder.layers.2"):
+        model.load_state_dict(build_stock(encoder_layers=3).state_dict())
+    half = model.state_dict()
+    del half["encoder.layers.0.self_attn.gate.gate_network.fc1.weight"]
+    with pytest.raises(UsageError, match="the checkpoint has no encoder.layers.0.self_attn.gate.gate_network.fc1.weight"):
+        model.load_state_dict(half)
