@@ -17,16 +17,18 @@ COMMANDS = ["awk", "bash", "cat", "cksum", "cp", "date", "df", "dirname", "grep"
 PINNED = dict(line.strip().split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#")
 
 # A Python whose virtual environments are a folder with a copy of itself, and whose pip only notes how it was called.
-# A file `answer` beside the notes makes pip fail with that text; `fails` is the word that a failing call contains.
+# A call that contains what is in the file `fails` fails, and says what is in `answer`. With a file `stale`, fairseq does not load
+# before it was built without pip's cache.
 PYTHON_STUB = """#!/bin/sh
 case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     "-m pip --version") [ -d .venv ] ;;
     "-m pip install "*)
         echo "$*" >>'{notes}/calls'
-        if [ -f '{notes}/fails' ] && echo "$*" | grep -q -F -e "$(cat '{notes}/fails')"; then cat '{notes}/answer'; exit 1; fi ;;
-    "- "*) exit 1 ;;  # asks whether a package is installed
-    *"import torch"*) exit 0 ;;
+        if [ -f '{notes}/fails' ] && echo "$*" | grep -q -F -e "$(cat '{notes}/fails')"; then cat '{notes}/answer'; exit 1; fi
+        echo "$*" >>'{notes}/installed' ;;
+    "- "*) grep -q -F -e "$2==$3" '{notes}/installed' ;;  # is this package installed?
+    *"import torch"*) [ ! -f '{notes}/stale' ] || grep -q -e --no-cache-dir '{notes}/installed' ;;
     *) exec '{python}' "$@" ;;
 esac
 """
@@ -108,7 +110,6 @@ NO_NETWORK = (
     "ERROR: Could not find a version that satisfies the requirement torch (from versions: none)\n"
     "ERROR: No matching distribution found for torch\n"
 )
-NOT_OFFERED = "ERROR: No matching distribution found for torch\n"
 
 
 # --- what is missing ---
@@ -228,7 +229,11 @@ def test_torch_is_the_default_build_with_a_gpu(machine):
 
 
 def test_torch_is_the_default_build_where_no_cpu_build_is_offered(machine):
-    machine.pip_fails_at("+cpu", NOT_OFFERED)
+    # The real pip is asked for it (and installs nothing), where only the default build is to be had.
+    (machine.notes / f"torch-{PINNED['torch']}-py3-none-any.whl").touch()
+    pip = f"exec '{sys.executable}' \"$@\" --isolated --dry-run --ignore-installed --no-index --find-links '{machine.notes}'"
+    script = (machine.bin / "python3").read_text()
+    machine.has("python3", script.replace("        if [ -f", f'        case "$*" in *+cpu) {pip} ;; esac\n        if [ -f', 1))
     result = machine.set_up()
     assert result.returncode == 0
     assert "no CPU build of torch" in result.stderr
@@ -249,8 +254,16 @@ def test_fairseq_is_built_against_the_installed_torch(machine):
     (torch,) = [i for i, call in enumerate(calls) if "torch==" in call]
     assert torch < build
     assert "--no-build-isolation" in calls[build]
-    assert all("-c constraints.txt" in call for call in calls)
+    assert "--no-binary fairseq-fixed" in calls[build]
+    assert all("-c constraints.txt" in call for call in calls if "+cpu" not in call)
     assert "\nfairseq-fixed" not in (machine.root / ".venv" / "setup.requirements").read_text()
+
+
+def test_fairseq_built_for_another_torch_is_built_anew(machine):
+    (machine.notes / "stale").touch()
+    assert machine.set_up().returncode == 0
+    builds = [call for call in machine.pip_calls if "fairseq-fixed==" in call]
+    assert ["--no-cache-dir" in call for call in builds] == [False, True]
 
 
 # --- the second time ---

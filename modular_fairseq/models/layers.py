@@ -1,9 +1,12 @@
 """fairseq's encoder and decoder layers on our attention."""
 
+import functools
+
+import torch
 from fairseq.distributed import fsdp_wrap
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from modular_fairseq.models.mixture import build_mixture
 from modular_fairseq.modules.attention import MultiheadAttention
@@ -117,7 +120,15 @@ def _build_attention(cfg, embed_dim: int, num_heads: int, gate: nn.Module | None
 
 
 def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
-    """Activation checkpointing and FSDP, as fairseq wraps its own layers."""
+    """Activation checkpointing and FSDP.
+
+    torch's checkpointing instead of fairseq's, which gives no gradient to a layer whose input needs none: in a G step, and when
+    fine-tuning a part of the model, embeddings are frozen.
+    """
     if cfg.checkpoint_activations:
-        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+        layer.forward = functools.partial(_checkpointed, layer.forward)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+def _checkpointed(forward, *args, **kwargs):
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs) if torch.is_grad_enabled() else forward(*args, **kwargs)

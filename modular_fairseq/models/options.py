@@ -17,7 +17,7 @@ from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecB
 from modular_fairseq.errors import UsageError
 from modular_fairseq.modules.mixture import INFERENCE_MODES, NORMS
 
-# fairseq's options that do not apply: other attention kernels, other layers, TorchScript, and names kept for old checkpoints.
+# fairseq's options that do not apply: other kernels, other layers, other checkpointing, TorchScript, and names kept for old checkpoints.
 _LEFT_OUT = {
     "adaptive_input",
     "base_layers",
@@ -29,6 +29,7 @@ _LEFT_OUT = {
     "encoder_xformers_att_config",
     "export",
     "no_cross_attention",
+    "offload_activations",
     "relu_dropout",
 }
 # Not set: as in fairseq's own Transformer presets, the decoder follows the encoder, and its ends follow the decoder.

@@ -49,18 +49,26 @@ def expert_scale(lacks: Tensor, dropped_heads: int) -> Tensor:
     return (1 - lacks) * (num_heads / (num_heads - dropped_heads))
 
 
-class GateNorm(nn.BatchNorm1d):
+class GateNorm(nn.Module):
     """Normalises gate inputs x [..., d] over the instances that `valid` [...] marks; returns slope and shift, each [d].
 
     `norm(x) = x * slope + shift`; the caller folds both into its linear layer, which saves a pass over x. Statistics are those of
     BatchNorm1d on the valid rows alone: sentences, or positions that are not padding, so padding never counts. With fewer than two
     valid rows the running statistics are used and left as they are. `lagged` normalises by the running statistics in training
-    too, and updates them afterwards: then no position sees another one even in training.
+    too, and updates them afterwards: then no position sees another one even in training. (No `num_batches_tracked`: it counts for nothing
+    with a fixed momentum, and averaging and EMA of checkpoints want floats.)
     """
 
+    eps = 1e-5
+    momentum = 0.1
+
     def __init__(self, dim: int, lagged: bool = False):
-        super().__init__(dim)
+        super().__init__()
         self.lagged = lagged
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, var = self.running_mean, self.running_var
@@ -76,7 +84,6 @@ class GateNorm(nn.BatchNorm1d):
                 # Out of place: mean and var above may be these very tensors, and the backward pass needs their values.
                 self.running_mean = self.running_mean.lerp(batch_mean, weight)
                 self.running_var = self.running_var.lerp(unbiased, weight)
-                self.num_batches_tracked = self.num_batches_tracked + enough.to(torch.long)
         slope = self.weight * torch.rsqrt(var + self.eps)
         return slope, self.bias - mean * slope
 

@@ -129,7 +129,8 @@ class BlockCoordinateDescent:
         """Algorithm 1 on all micro-batches of an update; only gates change, and only if their gradient is finite.
 
         Returns:
-            the criterion's logging outputs and summed sample size on this worker, and the norm of the gates' gradient over all workers.
+            the criterion's logging outputs on this worker (of a dummy batch too, when it is the only one: workers must agree on their keys),
+            its summed sample size without dummies, and the norm of the gates' gradient over all workers.
         """
         trainer, cfg = self.trainer, self.trainer.cfg
         scaler = getattr(trainer.optimizer, "scaler", None)
@@ -141,11 +142,12 @@ class BlockCoordinateDescent:
         with self._only_gates_learn():
             for sample in samples:
                 sample, is_dummy = trainer._prepare_sample(sample)
-                if is_dummy:
-                    continue
                 try:
                     with torch.autocast(trainer.device.type, enabled=cfg.common.amp):
                         loss, size, logging_output = trainer.get_criterion()(trainer.get_model(), sample)
+                    if is_dummy:
+                        logging_outputs = logging_outputs or [logging_output]
+                        continue
                     (loss * loss_scale).backward()
                 except RuntimeError as error:
                     if "out of memory" not in str(error):
@@ -203,7 +205,7 @@ class BlockCoordinateDescent:
         metrics.log_start_time("train_wall", priority=800, round=0)
         logging_outputs, sample_size, gradient_norm = self.g_step(samples)
         if trainer._sync_stats():
-            logging_outputs, (sample_size,) = trainer._aggregate_logging_outputs(logging_outputs, sample_size, ignore=not logging_outputs)
+            logging_outputs, (sample_size,) = trainer._aggregate_logging_outputs(logging_outputs, sample_size, ignore=sample_size == 0)
         trainer.set_num_updates(trainer.get_num_updates() + 1)
         logging_output = trainer._reduce_and_log_stats(logging_outputs, sample_size, gradient_norm)
         metrics.log_stop_time("train_wall")

@@ -1,0 +1,52 @@
+"""fairseq's commands in this process: seconds instead of the start-up of a process each."""
+
+import contextlib
+import io
+import random
+
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
+from fairseq_cli import generate, preprocess, train
+
+import modular_fairseq  # noqa: F401
+
+TINY = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 4 --decoder-attention-heads 4".split()
+OPTIMIZE = "--optimizer adam --lr 5e-3 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.1 --max-tokens 150".split()
+QUIET = "--no-progress-bar --num-workers 0 --update-epoch-batch-itr True --log-interval 1000".split()
+
+
+def write_reversal_corpus(folder, train_pairs=60, seed=0):
+    """Random words, translated by reading them backwards."""
+    rng = random.Random(seed)
+    for split, pairs in (("train", train_pairs), ("valid", 12), ("test", 12)):
+        sources = [[f"w{rng.randrange(12)}" for _ in range(rng.randrange(2, 8))] for _ in range(pairs)]
+        (folder / f"{split}.de").write_text("".join(" ".join(words) + "\n" for words in sources))
+        (folder / f"{split}.en").write_text("".join(" ".join(reversed(words)) + "\n" for words in sources))
+
+
+def binarize(folder, out):
+    parser = options.get_preprocessing_parser()
+    prefixes = [part for split in ("train", "valid", "test") for part in (f"--{split}pref", str(folder / split))]
+    preprocess.main(parser.parse_args(["-s", "de", "-t", "en", "--destdir", str(out), "--joined-dictionary", *prefixes]))
+
+
+def train_config(data, *args):
+    parser = options.get_training_parser()
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [str(data), *TINY, *OPTIMIZE, *QUIET, *map(str, args)]))
+
+
+def run_train(data, *args):
+    metrics.reset()
+    train.main(train_config(data, *args))
+
+
+def run_generate(data, checkpoint, *args):
+    """The hypotheses, in the order of the test set, and all that the command printed."""
+    parser = options.get_generation_parser()
+    args = [str(data), "--path", str(checkpoint), "--beam", "5", "--num-workers", "0", *map(str, args)]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        generate.main(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, args)))
+    lines = [line.split("\t") for line in out.getvalue().splitlines() if line.startswith("H-")]
+    return [words for _, words in sorted((int(name[2:]), words) for name, _, words in lines)], out.getvalue()

@@ -1,0 +1,326 @@
+"""training/bcd.py: G steps change gates only, F steps never do, in every way to optimise; schedule, losses, resuming, workers."""
+
+import hashlib
+import logging
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import tasks, utils
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.mixture import gate_parameters, mixtures
+from modular_fairseq.training import bcd
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.commands import OPTIMIZE, QUIET, TINY, run_generate, run_train, train_config
+from tests.helpers import LENGTHS, batch
+
+
+def digest(parameters):
+    return hashlib.sha256(b"".join(p.detach().float().numpy().tobytes() for p in parameters)).hexdigest()
+
+
+class Watched:
+    """A trainer, and what each step of an update changed."""
+
+    def __init__(self, data, *args, arch="mae_transformer"):
+        metrics.reset()
+        cfg = train_config(data, "--arch", arch, *args)
+        utils.set_torch_seed(cfg.common.seed)
+        self.task = tasks.setup_task(cfg.task)
+        self.model = self.task.build_model(cfg.model)
+        self.trainer = Trainer(cfg, self.task, self.model, self.task.build_criterion(cfg.criterion))
+        self.gates = gate_parameters(self.model)
+        gates = {id(p) for p in self.gates}
+        self.rest = [p for p in self.model.parameters() if id(p) not in gates]
+        self.batches = [batch(LENGTHS, seed=i, types=16) for i in range(4)]
+        self.changed = []  # (step, gates changed, rest changed)
+
+    def state(self):
+        return digest(self.gates), digest(self.rest)
+
+    def watch(self, monkeypatch):
+        original = bcd.BlockCoordinateDescent.g_step
+
+        def g_step(bcd_self, samples):
+            before = self.state()
+            result = original(bcd_self, samples)
+            self.changed.append(("G", *(a != b for a, b in zip(before, self.state(), strict=True))))
+            self.after_g = self.state()
+            return result
+
+        monkeypatch.setattr(bcd.BlockCoordinateDescent, "g_step", g_step)
+
+    def step(self, samples):
+        self.after_g = self.state()
+        with metrics.aggregate("train"):
+            output = self.trainer.train_step(samples)
+        self.changed.append(("F", *(a != b for a, b in zip(self.after_g, self.state(), strict=True))))
+        return output
+
+
+PRECISIONS = ["--fp16 --fp16-no-flatten-grads --fp16-init-scale 4", "--memory-efficient-fp16 --fp16-init-scale 4", "--amp"]
+
+
+@pytest.mark.parametrize("args", ["", "--weight-decay 0.01 --clip-norm 0.1 --store-ema", "--update-freq 2", "--checkpoint-activations", *PRECISIONS])
+@pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
+def test_g_steps_change_gates_only_and_f_steps_the_rest_only(reversal_data, monkeypatch, args):
+    watched = Watched(reversal_data, "--mae-gate-interval", 1, *args.split())
+    watched.watch(monkeypatch)
+    watched.trainer.begin_epoch(1)
+    watched.trainer.set_num_updates(10)
+    for i in range(3):
+        watched.step(watched.batches[: 2 if "update-freq" in args else 1] if i else watched.batches[2:3])
+    assert watched.changed == [("G", True, False), ("F", False, True)] * 3
+    assert watched.trainer.get_num_updates() == 13  # F steps only
+    assert not any(p.requires_grad for p in watched.gates)
+    assert all(p.requires_grad for p in watched.rest)
+
+
+@pytest.mark.parametrize(("interval", "expected"), [(1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6]), (5, [5])])
+def test_g_steps_are_taken_in_every_intervalth_epoch(reversal_data, monkeypatch, interval, expected):
+    watched = Watched(reversal_data, "--mae-gate-interval", interval)
+    watched.watch(monkeypatch)
+    epochs = []
+    for epoch in range(1, 7):
+        watched.changed.clear()
+        watched.trainer.begin_epoch(epoch)
+        watched.step(watched.batches[:1])
+        if ("G", True, False) in watched.changed:
+            epochs.append(epoch)
+    assert epochs == expected
+
+
+@pytest.mark.parametrize("loss", ["sentence", "token"])
+def test_a_g_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, loss):
+    """Against autograd on the whole update at once: two micro-batches, constant learning rate, no dropout."""
+    args = "--mae-gate-interval 1 --dropout 0 --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5 --update-freq 2"
+    watched = Watched(reversal_data, *args.split(), "--mae-gate-loss", loss)
+    model, samples = watched.model.train(), watched.batches[:2]
+    watched.trainer.begin_epoch(1)
+    trainer_bcd = watched.trainer.bcd_of()
+    gates = [p.requires_grad_(True) for p in watched.gates]
+    for mixture in mixtures(model).values():
+        mixture.step = "G"
+    total = sum(watched.trainer.get_criterion()(model, sample)[0] for sample in samples)
+    count = sum(sample["nsentences" if loss == "sentence" else "ntokens"] for sample in samples)
+    expected = [p.detach() - 0.5 * g for p, g in zip(gates, torch.autograd.grad(total / count, gates), strict=True)]
+    with metrics.aggregate("train") as log:
+        trainer_bcd.g_step(samples)
+    for p, e in zip(gates, expected, strict=True):
+        torch.testing.assert_close(p.detach(), e, atol=1e-6, rtol=1e-5)
+    tokens = sum(sample["ntokens"] for sample in samples)
+    assert log["g_loss"].avg == pytest.approx(total.item() / tokens / math.log(2), rel=1e-5)
+
+
+def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, caplog):
+    watched = Watched(reversal_data, "--mae-gate-interval", 1)
+    before = watched.state()
+    watched.trainer.begin_epoch(1)
+    caplog.set_level(logging.INFO, logger=bcd.__name__)
+    criterion = watched.trainer.get_criterion()
+    forward = criterion.forward
+    criterion.forward = lambda *args, **kwargs: (forward(*args, **kwargs)[0] * float("nan"), *forward(*args, **kwargs)[1:])
+    watched.trainer.bcd_of().g_step(watched.batches[:1])
+    assert watched.state() == before
+    assert "G step skipped" in caplog.text
+
+
+def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, caplog):
+    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--update-freq", 2)
+    watched.trainer.begin_epoch(1)
+    criterion = watched.trainer.get_criterion()
+    forward = criterion.forward
+
+    def forward_once(model, sample, reduce=True):
+        if sample is watched.batches[0]:
+            raise RuntimeError("CUDA out of memory")
+        return forward(model, sample, reduce)
+
+    criterion.forward = forward_once
+    outputs, size, _ = watched.trainer.bcd_of().g_step(watched.batches[:2])
+    assert len(outputs) == 1 and size == watched.batches[1]["ntokens"]
+    assert "out of memory in a G step" in caplog.text
+
+
+def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
+    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--mae-gate-init", "zero", "--mae-gate-lr", 1e-9)
+    watched.trainer.begin_epoch(1)
+    with metrics.aggregate() as log:
+        watched.trainer.train_step(watched.batches[:1])
+    assert log["gate_entropy"].smoothed_value == pytest.approx(math.log(4), abs=1e-3)
+    assert log["g_loss"].smoothed_value > 0
+    watched.trainer.begin_valid_epoch(1)
+    for mixture in mixtures(watched.model).values():
+        mixture.gate_network.fc2.bias.data[2] = 50.0
+    with metrics.aggregate(new_root=True) as log:
+        watched.trainer.valid_step(watched.batches[0])
+    found = {key: log[key].smoothed_value for key in ("gate_entropy", "gate_max_share", "gate_min_share", "gate_rare_experts")}
+    assert found == {"gate_entropy": 0.0, "gate_max_share": 1.0, "gate_min_share": 0.0, "gate_rare_experts": 3 * len(mixtures(watched.model))}
+
+
+def test_models_without_gates_train_as_before(reversal_data):
+    for arch, args in (("modular_transformer", []), ("mae_transformer", ["--mae-gating", "uniform"]), ("transformer", [])):
+        watched = Watched(reversal_data, *args, arch=arch)
+        watched.trainer.begin_epoch(1)
+        watched.trainer.set_num_updates(10)
+        watched.step(watched.batches[:1])
+        assert watched.changed == [("F", False, True)]
+        assert watched.trainer.bcd_of() is None
+
+
+def test_joint_training_updates_gates_with_the_main_optimizer(reversal_data, monkeypatch):
+    watched = Watched(reversal_data, "--mae-training", "joint")
+    watched.watch(monkeypatch)
+    watched.trainer.begin_epoch(5)
+    watched.trainer.set_num_updates(10)
+    watched.step(watched.batches[:1])
+    watched.step(watched.batches[1:2])
+    assert watched.changed == [("F", True, True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("finetune", "steps"),
+    [("gates", [("G", True, False), ("F", False, False)]), ("gates+output", [("G", True, False), ("F", False, True)]), ("all", [("F", False, True)])],
+)
+def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, steps):
+    watched = Watched(reversal_data, "--mae-finetune", finetune)
+    watched.watch(monkeypatch)
+    watched.trainer.begin_epoch(1)
+    watched.trainer.set_num_updates(10)
+    before = {key: p.detach().clone() for key, p in watched.model.named_parameters()}
+    output = watched.step(watched.batches[:1])
+    assert watched.changed == steps
+    assert watched.trainer.get_num_updates() == 11
+    assert output["loss"] > 0 and output["sample_size"] == watched.batches[0]["ntokens"]
+    if finetune == "gates+output":
+        rest_changed = {key for key, p in watched.model.named_parameters() if not torch.equal(p, before[key]) and ".gate." not in key}
+        assert rest_changed == {key for key in before if key.endswith("out_proj.weight")}
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ("--ddp-backend fully_sharded", "--ddp-backend fully_sharded cannot train gates"),
+        ("--use-bmuf", "--use-bmuf cannot train gates"),
+        ("--mae-finetune gates --store-ema", "--store-ema has no effect with --mae-finetune gates"),
+    ],
+)
+def test_trainers_that_cannot_train_gates_are_refused(reversal_data, args, sentence):
+    watched = Watched(reversal_data)
+    watched.trainer.cfg = train_config(reversal_data, "--arch", "mae_transformer", *args.split())
+    watched.trainer.get_model().gate_training = watched.task.build_model(watched.trainer.cfg.model).gate_training
+    with pytest.raises(UsageError, match=sentence):
+        watched.trainer.begin_epoch(1)
+
+
+# Through fairseq's commands
+
+
+MAE = ["--arch", "mae_transformer", "--mae-gate-interval", 2]
+
+
+def weights(checkpoint):
+    return load_checkpoint(checkpoint)["model"]
+
+
+@pytest.mark.parametrize("save", [[], ["--save-interval-updates", 5]], ids=["end of an epoch", "amid an epoch with G steps"])
+def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, save):
+    """Bit for bit, with --update-epoch-batch-itr True."""
+    common = [*MAE, *save, "--max-epoch", 4]
+    run_train(reversal_data, *common, "--save-dir", tmp_path / "whole")
+    stop = ["--max-update", 5] if save else ["--max-epoch", 2]
+    run_train(reversal_data, *common, *stop, "--save-dir", tmp_path / "parts")
+    run_train(reversal_data, *common, "--save-dir", tmp_path / "parts")
+    whole, parts = (weights(tmp_path / folder / "checkpoint_last.pt") for folder in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)
+    initial = weights(tmp_path / "whole" / "checkpoint1.pt")  # the gates learn in epochs 2 and 4
+    gate = "encoder.layers.0.self_attn.gate.gate_network.fc2.weight"
+    assert not torch.equal(initial[gate], whole[gate])
+
+
+@pytest.mark.parametrize("finetune", ["gates", "gates+output", "all"])
+def test_finetuning_from_a_plain_fairseq_checkpoint(reversal_data, tmp_path, finetune):
+    run_train(reversal_data, "--arch", "transformer", "--decoder-embed-dim", 32, "--max-epoch", 1, "--save-dir", tmp_path / "plain")
+    plain = tmp_path / "plain" / "checkpoint_last.pt"
+    run_train(
+        reversal_data,
+        *["--arch", "mae_transformer", "--mae-finetune", finetune, "--mae-gate-interval" if finetune == "all" else "--mae-gate-lr", 1],
+        *["--finetune-from-model", plain, "--max-epoch", 2, "--save-dir", tmp_path / finetune],
+    )
+    before, after = weights(plain), weights(tmp_path / finetune / "checkpoint_last.pt")
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    expected = {"gates": set(), "gates+output": {key for key in before if key.endswith("out_proj.weight")}}
+    assert changed == expected.get(finetune, {key for key in before if "version" not in key and "_float_tensor" not in key})
+    hypotheses, _ = run_generate(reversal_data, tmp_path / finetune / "checkpoint_last.pt")
+    assert len(hypotheses) == 12
+
+
+WORKER = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.set_num_threads(1)
+plain_init = DDP.__init__
+def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):  # fairseq names GPU 0, also without one
+    plain_init(self, module, **kwargs)
+DDP.__init__ = on_cpu
+import modular_fairseq
+from fairseq.trainer import Trainer
+from tests.test_bcd import digest
+from fairseq_cli.train import cli_main
+step = Trainer.train_step
+def train_step(self, samples, raise_oom=False):
+    output = step(self, samples, raise_oom)
+    model = self.get_model()
+    state = digest([*model.parameters(), *(b for b in model.buffers() if b.dim())])
+    print("STATE", self.get_num_updates(), state, flush=True)
+    return output
+Trainer.train_step = train_step
+sys.argv[0] = "fairseq-train"
+cli_main()
+"""
+
+
+def run_workers(data, save_dir, *args):
+    """Two processes over gloo; what each printed of its model's state after every update."""
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        port = s.getsockname()[1]
+    root = str(Path(__file__).parents[1])
+    workers = []
+    for rank in range(2):
+        command = [sys.executable, "-c", WORKER.format(root=root), str(data), *TINY, *OPTIMIZE, *QUIET, *map(str, args), "--save-dir", str(save_dir)]
+        command += ["--distributed-world-size", "2", "--distributed-rank", str(rank), "--distributed-init-method", f"tcp://localhost:{port}"]
+        command += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=root))
+    try:
+        outputs = [worker.communicate(timeout=240)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
+    return [[line for line in output.splitlines() if line.startswith("STATE")] for output in outputs]
+
+
+@pytest.mark.parametrize(
+    ("backend", "update_freq", "finetune"), [("legacy_ddp", 2, "all"), ("c10d", 1, "all"), ("legacy_ddp", 1, "gates")], ids=lambda value: str(value)
+)
+def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, update_freq, finetune):
+    args = ["--arch", "mae_transformer", "--ddp-backend", backend, "--update-freq", update_freq, "--mae-finetune", finetune]
+    args += ["--mae-gate-interval", 1] if finetune == "all" else []
+    first, second = run_workers(reversal_data, tmp_path, *args, "--max-epoch", 2)
+    assert first == second and len(first) >= 2 and len(set(first)) == len(first)
+    resumed, resumed_too = run_workers(reversal_data, tmp_path, *args, "--max-epoch", 3)
+    assert resumed == resumed_too and resumed
+    assert int(resumed[0].split()[1]) == int(first[-1].split()[1]) + 1
