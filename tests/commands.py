@@ -31,14 +31,14 @@ def binarize(folder, out):
     preprocess.main(parser.parse_args(["-s", "de", "-t", "en", "--destdir", str(out), "--joined-dictionary", *prefixes]))
 
 
-def train_config(data, *args):
+def train_config(data, *args, common=(*TINY, *OPTIMIZE)):
     parser = options.get_training_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [str(data), *TINY, *OPTIMIZE, *QUIET, *map(str, args)]))
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [str(data), *common, *QUIET, *map(str, args)]))
 
 
-def run_train(data, *args):
+def run_train(data, *args, **kwargs):
     metrics.reset()
-    train.main(train_config(data, *args))
+    train.main(train_config(data, *args, **kwargs))
 
 
 def run_generate(data, checkpoint, *args):

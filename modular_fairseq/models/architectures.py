@@ -4,11 +4,12 @@
 |-----------------------------------|-----------------------------------------------------------------------------------------|
 | modular_transformer*              | "Attention Is All You Need", the sizes of fairseq's presets                             |
 | mae_transformer*                  | MAE-7, "A Mixture of h - 1 Heads is Better than h Heads"; MAE-6: --mae-dropped-heads 2  |
+| modular_transformer_lm*           | "Adaptive Input Representations" (Baevski and Auli) for _wiki103                        |
+| mae_transformer_lm*               | MAE-7 as a language model                                                               |
 """
 
 from fairseq.models import register_model_architecture
 
-BASE = {}
 IWSLT_DE_EN = {
     "encoder_ffn_embed_dim": 1024,
     "encoder_attention_heads": 4,
@@ -26,6 +27,25 @@ TINY_CPU = {
 # MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is the same.
 EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
 MAE = {"attention_type": "mae"}
+PRE_NORM = {"decoder_normalize_before": True}  # fairseq: "Model training is not stable without this"
+WIKI103 = {
+    "decoder_layers": 16,
+    "decoder_embed_dim": 1024,
+    "decoder_ffn_embed_dim": 4096,
+    "dropout": 0.3,
+    "attention_dropout": 0.1,
+    "activation_dropout": 0.1,
+    "adaptive_input": True,
+    "adaptive_input_factor": 4,
+    "adaptive_input_cutoff": "20000,60000",
+    "adaptive_softmax_cutoff": "20000,60000",
+    "adaptive_softmax_dropout": 0.2,
+    "adaptive_softmax_factor": 4,
+    "tie_adaptive_weights": True,
+    "tie_adaptive_proj": True,
+    "no_decoder_final_norm": True,
+}
+TINY_CPU_LM = {"decoder_embed_dim": 128, "decoder_ffn_embed_dim": 256, "decoder_layers": 2}
 
 
 def _register(model: str, arch: str, *rows: dict) -> None:
@@ -41,4 +61,8 @@ def _register(model: str, arch: str, *rows: dict) -> None:
 for _suffix, _size in (("_iwslt_de_en", IWSLT_DE_EN), ("_wmt_en_de", WMT_EN_DE), ("_tiny_cpu", TINY_CPU)):
     _register("modular_transformer", f"modular_transformer{_suffix}", _size)
     _register("modular_transformer", f"mae_transformer{_suffix}", _size, MAE, EIGHT_HEADS)
-_register("modular_transformer", "mae_transformer", BASE, MAE)
+_register("modular_transformer", "mae_transformer", MAE)
+for _suffix, _size in (("_wiki103", WIKI103), ("_tiny_cpu", TINY_CPU_LM)):
+    _register("modular_transformer_lm", f"modular_transformer_lm{_suffix}", PRE_NORM, _size)
+    _register("modular_transformer_lm", f"mae_transformer_lm{_suffix}", PRE_NORM, _size, MAE)
+_register("modular_transformer_lm", "mae_transformer_lm", PRE_NORM, MAE)

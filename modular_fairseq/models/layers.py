@@ -1,9 +1,10 @@
-"""fairseq's encoder and decoder layers on our attention."""
+"""fairseq's encoder and decoder layers on our attention, and the decoder that both families share."""
 
 import functools
 
 import torch
 from fairseq.distributed import fsdp_wrap
+from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -132,3 +133,10 @@ def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
 
 def _checkpointed(forward, *args, **kwargs):
     return checkpoint(forward, *args, use_reentrant=False, **kwargs) if torch.is_grad_enabled() else forward(*args, **kwargs)
+
+
+class TransformerDecoder(TransformerDecoderBase):
+    """fairseq's decoder."""
+
+    def build_decoder_layer(self, cfg, no_encoder_attn: bool = False) -> nn.Module:
+        return wrap_layer(TransformerDecoderLayer(cfg, no_encoder_attn), cfg)

@@ -7,19 +7,20 @@ Every option of ours starts with the name of what it belongs to; one that would 
 # ruff: noqa: UP007, UP045
 
 from argparse import Namespace
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from collections.abc import Set
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecBaseConfig, QuantNoiseConfig
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.modules.mixture import INFERENCE_MODES, NORMS
 
 # fairseq's options that do not apply: other kernels, other layers, other checkpointing, TorchScript, and names kept for old checkpoints.
 _LEFT_OUT = {
-    "adaptive_input",
     "base_layers",
     "base_shuffle",
     "base_sublayers",
@@ -31,6 +32,10 @@ _LEFT_OUT = {
     "no_cross_attention",
     "offload_activations",
     "relu_dropout",
+    "scale_attn",
+    "scale_fc",
+    "scale_heads",
+    "scale_resids",
 }
 # Not set: as in fairseq's own Transformer presets, the decoder follows the encoder, and its ends follow the decoder.
 _FOLLOWS = {
@@ -42,26 +47,31 @@ _FOLLOWS = {
 _NESTED = {"encoder": EncDecBaseConfig, "decoder": DecoderConfig, "quant_noise": QuantNoiseConfig}
 
 
-def _flat_fields() -> list[tuple]:
+def _flat(config: type, left_out: Set[str] = frozenset()) -> type:
+    """The dataclass of fairseq's options in `config`, nested parts flat (encoder.layers is encoder_layers), without those left out."""
+    parts = [
+        (f"{outer.name}_{part.name}" if outer.name in _NESTED else part.name, part)
+        for outer in fields(config)
+        for part in (fields(_NESTED[outer.name]) if outer.name in _NESTED else [outer])
+        if not outer.name.startswith("_")
+    ]
+    names = {name for name, _ in parts}
     flat = []
-    for outer in fields(TransformerConfig):
-        parts = fields(_NESTED[outer.name]) if outer.name in _NESTED else [outer]
-        for part in parts:
-            name = f"{outer.name}_{part.name}" if outer.name in _NESTED else part.name
-            if name in _LEFT_OUT:
-                continue
-            kind, default, metadata = part.type, part.default, dict(part.metadata)
-            if name in _FOLLOWS:
-                kind, default = Optional[int], None
-                metadata["help"] = metadata.get("help", name.replace("_", " ")) + f" (default: {_FOLLOWS[name].replace('_', ' ')})"
-            elif name.endswith("layers_to_keep"):
-                kind = Optional[str]  # fairseq declares a list and reads "0,2,4"
-            assert default is not MISSING, name
-            flat.append((name, kind, field(default=default, metadata=metadata)))
-    return flat
+    for name, part in parts:
+        if name in _LEFT_OUT or name in left_out:
+            continue
+        kind, default, metadata = part.type, part.default, dict(part.metadata)
+        if _FOLLOWS.get(name) in names:
+            kind, default = Optional[int], None
+            metadata["help"] = metadata.get("help", name.replace("_", " ")) + f" (default: {_FOLLOWS[name].replace('_', ' ')})"
+        elif name.endswith("layers_to_keep"):
+            kind = Optional[str]  # fairseq declares a list and reads "0,2,4"
+        flat.append((name, kind, field(default=default, metadata=metadata)))
+    return make_dataclass(f"Flat{config.__name__}", flat, bases=(FairseqDataclass,), namespace={"__module__": __name__})
 
 
-FlatTransformerOptions = make_dataclass("FlatTransformerOptions", _flat_fields(), bases=(FairseqDataclass,), namespace={"__module__": __name__})
+FlatTransformerConfig = _flat(TransformerConfig, left_out={"adaptive_input"})
+FlatTransformerLanguageModelConfig = _flat(TransformerLanguageModelConfig)
 
 
 @dataclass
@@ -115,37 +125,49 @@ class AttentionOptions(FairseqDataclass):
 
 
 @dataclass
-class TranslationOptions(AttentionOptions, FlatTransformerOptions):
+class TranslationOptions(AttentionOptions, FlatTransformerConfig):
     """Options of the encoder-decoder family."""
 
 
-def nested_config(options) -> TransformerConfig:
-    """fairseq's nested `TransformerConfig` from flat options; ours are attributes of it under their own names."""
-    flat = {name: getattr(options, name) for name in _names(TranslationOptions)}
+@dataclass
+class LanguageModelOptions(AttentionOptions, FlatTransformerLanguageModelConfig):
+    """Options of the decoder-only family. Gates look at the 100 most recent inputs, as in the paper (appendix A)."""
+
+    mae_gate_context: ChoiceEnum(["prefix", "window", "source"]) = field(
+        default="window", metadata={"help": "what gates average: all inputs so far, or the most recent of them; source needs an encoder"}
+    )
+
+
+def resolved(options, family: type) -> Namespace:
+    """The options of a family with nothing left to follow: `_FOLLOWS` filled in."""
+    flat = {f.name: getattr(options, f.name) for f in fields(family) if not f.name.startswith("_")}
     for name, source in _FOLLOWS.items():
         if flat[name] is None:
             flat[name] = flat[source]
-    return TransformerConfig.from_namespace(Namespace(**flat))
+    return Namespace(**flat)
 
 
-def _names(options_class: type) -> list[str]:
-    return [f.name for f in fields(options_class) if not f.name.startswith("_")]
+def nested_config(options) -> TransformerConfig:
+    """fairseq's nested `TransformerConfig` from `TranslationOptions`; ours are attributes of it under their own names."""
+    return TransformerConfig.from_namespace(resolved(options, TranslationOptions))
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_attention_options(options, attention_heads: dict[str, int], has_encoder: bool = True) -> None:
+def check_attention_options(options, family: type) -> None:
     """Refuse what cannot work and what would be ignored.
 
     Args:
-        attention_heads: the number of heads of each stack, under the name of the option that sets it.
+        options: of the command line or a checkpoint.
+        family: the dataclass of their model family, for its defaults.
 
     Raises:
         UsageError: one sentence that names the option.
     """
-    changed = [f.name for f in fields(AttentionOptions) if f.name.startswith("mae_") and getattr(options, f.name) != f.default]
+    changed = [f.name for f in fields(family) if f.name.startswith("mae_") and getattr(options, f.name) != f.default]
+    stacks = [f.name for f in fields(family) if f.name in ("encoder_attention_heads", "decoder_attention_heads")]
 
     def refuse_changed(names, unless: str) -> None:
         for name in changed:
@@ -155,10 +177,11 @@ def check_attention_options(options, attention_heads: dict[str, int], has_encode
     if options.attention_type == "plain":
         refuse_changed(changed, "without --attention-type mae (or an arch such as mae_transformer)")
         return
-    for option, heads in attention_heads.items():
+    for stack in stacks:
+        heads = getattr(options, stack)
         if not 0 < options.mae_dropped_heads < heads:
             raise UsageError(
-                f"--mae-dropped-heads {options.mae_dropped_heads} with {_flag(option)} {heads}: an expert must drop at least 1 head and keep at least 1"
+                f"--mae-dropped-heads {options.mae_dropped_heads} with {_flag(stack)} {heads}: an expert must drop at least 1 head and keep at least 1"
             )
     if options.mae_gating == "uniform":
         refuse_changed([name for name in changed if "gate" in name], "with --mae-gating uniform, which has no gate networks")
@@ -172,7 +195,7 @@ def check_attention_options(options, attention_heads: dict[str, int], has_encode
         refuse_changed(["mae_gate_interval"], "with --mae-finetune gates, where every step is a G step")
     if options.mae_gate_context != "window":
         refuse_changed(["mae_gate_window"], "without --mae-gate-context window")
-    if options.mae_gate_context == "source" and not has_encoder:
+    if options.mae_gate_context == "source" and "encoder_attention_heads" not in stacks:
         raise UsageError("--mae-gate-context source needs an encoder; a language model takes window or prefix")
     for name in ("mae_gate_window", "mae_gate_dim", "mae_gate_lr"):
         if getattr(options, name) <= 0:

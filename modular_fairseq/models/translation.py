@@ -3,10 +3,10 @@
 import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
-from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
+from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
 from torch import Tensor, nn
 
-from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer, wrap_layer
+from modular_fairseq.models.layers import TransformerDecoder, TransformerEncoderLayer, wrap_layer
 from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.mixture import set_up_gate_training
 from modular_fairseq.models.options import TranslationOptions, check_attention_options, nested_config
@@ -35,13 +35,6 @@ class TransformerEncoder(TransformerEncoderBase):
         return {**super().reorder_encoder_out(encoder_out, order), "beam_size": beam}
 
 
-class TransformerDecoder(TransformerDecoderBase):
-    """fairseq's decoder."""
-
-    def build_decoder_layer(self, cfg, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(TransformerDecoderLayer(cfg, no_encoder_attn), cfg)
-
-
 @register_model("modular_transformer", dataclass=TranslationOptions)
 class ModularTransformer(ChecksStateDict, TransformerModelBase):
     """Encoder-decoder whose attention is plain or a mixture of attentive experts (`TranslationOptions`)."""
@@ -54,9 +47,7 @@ class ModularTransformer(ChecksStateDict, TransformerModelBase):
     @classmethod
     def build_model(cls, cfg, task) -> "ModularTransformer":
         """Raises UsageError for options that do not work together."""
-        check_attention_options(
-            cfg, {"encoder_attention_heads": cfg.encoder_attention_heads, "decoder_attention_heads": cfg.decoder_attention_heads}
-        )
+        check_attention_options(cfg, TranslationOptions)
         nested = nested_config(cfg)
         model = super().build_model(nested, task)
         model.gate_training = set_up_gate_training(model, nested)

@@ -1,0 +1,34 @@
+"""The decoder-only family: fairseq's Transformer language model with our layers."""
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_lm import TransformerLanguageModel
+
+from modular_fairseq.models.layers import TransformerDecoder
+from modular_fairseq.models.loading import ChecksStateDict
+from modular_fairseq.models.mixture import set_up_gate_training
+from modular_fairseq.models.options import LanguageModelOptions, check_attention_options, resolved
+
+
+@register_model("modular_transformer_lm", dataclass=LanguageModelOptions)
+class ModularTransformerLanguageModel(ChecksStateDict, TransformerLanguageModel):
+    """Language model whose attention is plain or a mixture of attentive experts (`LanguageModelOptions`)."""
+
+    @classmethod
+    def add_args(cls, parser) -> None:
+        # Without defaults, so that an arch can set them.
+        gen_parser_from_dataclass(parser, LanguageModelOptions(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg, task) -> "ModularTransformerLanguageModel":
+        """Raises UsageError for options that do not work together."""
+        check_attention_options(cfg, LanguageModelOptions)
+        options = resolved(cfg, LanguageModelOptions)
+        # fairseq's class makes the embeddings of all its kinds, and a decoder of its own that these are taken from.
+        embed_tokens = super().build_model(options, task).decoder.embed_tokens
+        nested = TransformerConfig.from_namespace(options)
+        model = cls(TransformerDecoder(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
+        model.cfg = nested
+        model.gate_training = set_up_gate_training(model, nested)
+        return model

@@ -1,0 +1,101 @@
+"""The decoder-only family: equal to fairseq's, the same step by step, and trained through fairseq's commands."""
+
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq_cli import preprocess
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.language_model import ModularTransformerLanguageModel
+from modular_fairseq.models.options import LanguageModelOptions, resolved
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.commands import run_train, write_reversal_corpus
+from tests.helpers import dictionary, randomize_gates
+
+SMALL = {"decoder_embed_dim": 32, "decoder_ffn_embed_dim": 48, "decoder_attention_heads": 4, "decoder_layers": 2, "dropout": 0.0}
+VALUES_OF_OTHER_OPTIONS = {"add_bos_token": False, "tokens_per_sample": 16, "max_target_positions": 16, "tpu": False}
+
+
+def lm_options(arch, **changes):
+    args = Namespace(**{**SMALL, **VALUES_OF_OTHER_OPTIONS, **changes})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return LanguageModelOptions(**vars(args))
+
+
+def task(types=40):
+    words = dictionary(types)
+    return SimpleNamespace(source_dictionary=words, target_dictionary=words)
+
+
+def build(arch, model=ModularTransformerLanguageModel, seed=1, types=40, **changes):
+    torch.manual_seed(seed)
+    cfg = lm_options(arch, **changes)
+    if model is TransformerLanguageModel:
+        cfg = Namespace(**vars(resolved(cfg, LanguageModelOptions)), base_layers=0, scale_fc=False, scale_attn=False, scale_heads=False, scale_resids=False)
+    return model.build_model(cfg, task(types))
+
+
+TOKENS = torch.tensor([[2, 7, 9, 4, 30, 12, 5], [2, 8, 8, 21, 1, 1, 1]])
+
+
+@pytest.mark.parametrize("neutral", [{}, {"mae_gate_init": "zero"}, {"mae_gating": "uniform"}])
+def test_neutral_settings_equal_fairseqs_language_model(neutral):
+    stock = build("modular_transformer_lm_tiny_cpu", TransformerLanguageModel, seed=3).eval()
+    ours = build("mae_transformer_lm_tiny_cpu" if neutral else "modular_transformer_lm_tiny_cpu", **neutral).eval()
+    ours.load_state_dict(stock.state_dict())
+    torch.testing.assert_close(ours(TOKENS)[0], stock(TOKENS)[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(window):
+    model = build("mae_transformer_lm_tiny_cpu", mae_gate_window=window)
+    randomize_gates(model)
+    model.eval()
+    expected, state = model(TOKENS)[0], {}
+    for t in range(4):
+        found, _ = model(TOKENS[:, : t + 1], incremental_state=state)
+        torch.testing.assert_close(found[:, 0], expected[:, t], atol=1e-5, rtol=0)
+    changed = TOKENS.clone()
+    changed[0, 4:] = 6
+    assert torch.equal(model(changed)[0][:, :4], expected[:, :4])
+    assert not torch.equal(model(changed)[0][0, 4:], expected[0, 4:])
+
+
+def test_gates_that_look_at_a_source_are_refused():
+    with pytest.raises(UsageError, match="--mae-gate-context source needs an encoder; a language model takes window or prefix"):
+        build("mae_transformer_lm_tiny_cpu", mae_gate_context="source")
+
+
+def test_wiki103_preset_has_the_papers_parameter_count():
+    """247M of Table 4. 16 gates of 266,504 parameters on d = 1024 make 251M, where the paper prints 249M."""
+    counts = []
+    for arch in ("modular_transformer_lm_wiki103", "mae_transformer_lm_wiki103"):
+        args = Namespace(**VALUES_OF_OTHER_OPTIONS)
+        ARCH_CONFIG_REGISTRY[arch](args)
+        with torch.device("meta"):
+            model = ModularTransformerLanguageModel.build_model(LanguageModelOptions(**vars(args)), task(267_740))
+        counts.append(sum(p.numel() for p in model.parameters()))
+    assert round(counts[0] / 1e6) == 247
+    assert counts[1] - counts[0] == 16 * 266_504
+
+
+def test_training_a_mixture_of_experts_as_a_language_model(tmp_path):
+    write_reversal_corpus(tmp_path)
+    prefixes = [part for split in ("train", "valid") for part in (f"--{split}pref", str(tmp_path / f"{split}.en"))]
+    parser = options.get_preprocessing_parser()
+    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(tmp_path / "bin"), *prefixes]))
+    size = "--decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 4 --decoder-layers 1".split()
+    run_train(
+        tmp_path / "bin",
+        *["--task", "language_modeling", "--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--tokens-per-sample", 16],
+        *["--max-epoch", 2, "--save-dir", tmp_path / "checkpoints"],
+        common=[*size, *"--optimizer adam --lr 5e-3 --criterion cross_entropy --max-tokens 64".split()],
+    )
+    first, last = (load_checkpoint(tmp_path / "checkpoints" / name)["model"] for name in ("checkpoint1.pt", "checkpoint_last.pt"))
+    gate = "decoder.layers.0.self_attn.gate.gate_network.fc2.weight"
+    assert not torch.equal(first[gate], last[gate])
