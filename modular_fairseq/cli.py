@@ -10,9 +10,9 @@ import sys
 from modular_fairseq.errors import UsageError
 
 COMMANDS = {
+    "analyze": ("modular_fairseq.analysis.gates", "look inside a model: what the gates of a mixture of experts do"),
     "average": ("modular_fairseq.training.averaging", "average the weights of several checkpoints"),
     "bench": ("modular_fairseq.benchmark", "time training steps and beam search against stock fairseq"),
-    "gates": ("modular_fairseq.analysis.gates", "entropy and expert shares of a mixture of attentive experts"),
     "toy-corpus": ("modular_fairseq.toy_corpus", "write a synthetic German-English corpus"),
 }
 

@@ -234,6 +234,12 @@ class GateStatistics:
         return sums
 
 
+def entropy_and_shares(sums: Tensor) -> tuple[float, Tensor]:
+    """From summed `GateStatistics`: the mean entropy in nats, and the share of instances whose largest gate is each expert's [E]."""
+    instances = sums[1:].sum()
+    return float(sums[0] / instances), sums[1:] / instances
+
+
 @with_incremental_state
 class ExpertMixture(nn.Module):
     """The head scale of one attention module: `MultiheadAttention.gate`.

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import GateTraining, gate_parameters, mixtures
-from modular_fairseq.modules.mixture import ExpertMixture, GateNorm, GateStatistics
+from modular_fairseq.modules.mixture import ExpertMixture, GateNorm, GateStatistics, entropy_and_shares
 
 logger = logging.getLogger(__name__)
 
 G_SEED_OFFSET = 0x9E3779B9  # G and F steps of one update draw different dropout masks
 DDP_BACKENDS = ("c10d", "pytorch_ddp", "legacy_ddp", "no_c10d")
-RARE = 0.01  # an expert that is the largest gate of fewer than this share of instances
+RARE = 0.01  # share of instances below which an expert counts as rare
 
 
 class GateMonitor:
@@ -52,11 +52,11 @@ class GateMonitor:
     def log(self) -> None:
         if self.sums is None:
             return
-        sums = torch.cat(self.sums).double().cpu().split([len(sums) for sums in self.sums])
-        entropy = sum(float(s[0] / s[1:].sum()) for s in sums) / len(sums)
-        shares = torch.cat([s[1:] / s[1:].sum() for s in sums])
+        sums = torch.cat(self.sums).double().cpu().split([len(sums) for sums in self.sums])  # one copy from the device for all
+        entropies, shares = zip(*map(entropy_and_shares, sums), strict=True)
+        shares = torch.cat(shares)
         # Weight 0: these are means already; a meter shows the last of them.
-        metrics.log_scalar("gate_entropy", entropy, weight=0, priority=300, round=4)
+        metrics.log_scalar("gate_entropy", sum(entropies) / len(entropies), weight=0, priority=300, round=4)
         metrics.log_scalar("gate_max_share", float(shares.max()), weight=0, priority=301, round=4)
         metrics.log_scalar("gate_min_share", float(shares.min()), weight=0, priority=302, round=4)
         metrics.log_scalar("gate_rare_experts", int((shares < RARE).sum()), weight=0, priority=303, round=0)

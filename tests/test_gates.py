@@ -1,0 +1,51 @@
+"""analysis/gates.py: entropies and shares of known gates, and the command on a trained model."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from modular_fairseq import cli
+from modular_fairseq.analysis.gates import GateReport, gate_reports, table
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.mixture import mixtures
+from tests.commands import run_train
+from tests.helpers import LENGTHS, batch, build
+
+
+def test_reports_of_known_gates():
+    model = build("mae_transformer", mae_gate_init="zero")
+    gate = mixtures(model)["encoder.layers.0.self_attn"].gate_network
+    gate.fc2.bias.data = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
+    reports = {report.module: report for report in gate_reports(model, [batch(LENGTHS), batch(LENGTHS[:2], seed=1)])}
+    assert len(reports) == 6
+    known = reports["encoder.layers.0.self_attn"]
+    assert known.entropy == pytest.approx(-sum(p * math.log(p) for p in (0.4, 0.3, 0.2, 0.1)), abs=1e-6)
+    assert known.shares == [1.0, 0.0, 0.0, 0.0]
+    assert reports["decoder.layers.1.encoder_attn"].entropy == pytest.approx(math.log(4), abs=1e-6)
+
+
+def test_summary_of_a_table():
+    lines = table([GateReport("a", math.log(4), [0.25] * 4), GateReport("bb", 0.5 * math.log(4), [0.9, 0.1, 0.0, 0.0])]).splitlines()
+    assert lines[1].split() == ["a", "1.386", "25.0", "25.0", "25.0", "25.0"]
+    assert lines[-1] == "mean gate entropy 1.040 nats (0.750 of uniform, 1.386); shares 0.0 to 90.0 %, 2 of 8 experts under 1 %"
+
+
+def test_a_model_without_gates_is_refused():
+    with pytest.raises(UsageError, match="the model has no learned gates"):
+        gate_reports(build(), [batch(LENGTHS)])
+
+
+def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys):
+    run_train(reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path)
+    command = ["analyze", "gates", str(reversal_data), "--path", str(tmp_path / "checkpoint_last.pt")]
+    cli.main([*command, "--json", str(tmp_path / "gates.json")])
+    assert "mean gate entropy" in capsys.readouterr().out
+    reports = json.loads((tmp_path / "gates.json").read_text())
+    assert [report["module"] for report in reports] == ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn"]
+    assert all(sum(report["shares"]) == pytest.approx(1) and 0 < report["entropy"] <= math.log(4) for report in reports)
+    with pytest.raises(SystemExit, match="modular-fairseq analyze: error: .*--gen-subset"):
+        cli.main([*command, "--gen-subset", "nothing"])
+    with pytest.raises(SystemExit, match="missing.pt"):
+        cli.main(["analyze", "gates", str(reversal_data), "--path", str(tmp_path / "missing.pt")])
