@@ -11,6 +11,7 @@ left out; valid and test are never filtered. Nothing is written before every fil
 """
 
 import argparse
+import contextlib
 import gzip
 import io
 import sys
@@ -19,7 +20,6 @@ from pathlib import Path
 from sacremoses import MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from subword_nmt.get_vocab import get_vocab  # noqa: F401  (a missing subword-nmt is reported at once)
 
 SPLITS = ("train", "valid", "test")
 
@@ -36,7 +36,10 @@ def find(folder: Path, split: str, lang: str) -> Path:
 
 
 def read(path: Path) -> list[str]:
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise CorpusError(f"{path} cannot be read ({error}): give plain text, or text compressed by gzip") from None
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -59,7 +62,6 @@ def read_pairs(folder: Path, split: str, langs: tuple[str, str]) -> list[list[st
 
 def tokenize(lines: list[str], lang: str) -> list[str]:
     tokenizer = MosesTokenizer(lang)
-    # A carriage return, tab or other odd space inside a line would end it for some readers; Moses makes one space of it.
     return [tokenizer.tokenize(line.lower(), return_str=True) for line in lines]
 
 
@@ -89,14 +91,15 @@ def prepare(folder: Path, langs: tuple[str, str], out: Path, merges: int, max_to
 
     print(f"learning {merges} joint BPE merges", file=sys.stderr, flush=True)
     codes = io.StringIO()
-    learn_bpe(io.StringIO("\n".join(tok["train"][0] + tok["train"][1])), codes, merges)
+    with contextlib.redirect_stderr(io.StringIO()):  # its bar; it takes seconds
+        learn_bpe(io.StringIO("\n".join(tok["train"][0] + tok["train"][1])), codes, merges)
     bpe = BPE(io.StringIO(codes.getvalue()))
     for split, sides in tok.items():
         for lang, lines in zip(langs, sides, strict=True):
             write(out / "tok" / f"{split}.{lang}", lines)
             write(out / "bpe" / f"{split}.{lang}", [bpe.process_line(line) for line in lines])
-    write(out / "raw" / f"test.{langs[1]}", [line.lower() for line in raw["test"][1]])
-    (out / "bpe" / "codes").write_text(codes.getvalue(), encoding="utf-8")
+    write(out / "raw" / f"test.{langs[1]}", [line.strip().lower() for line in raw["test"][1]])
+    write(out / "bpe" / "codes", codes.getvalue().splitlines())
 
 
 def main() -> None:
@@ -111,7 +114,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         prepare(args.folder, (args.source_lang, args.target_lang), args.out, args.merges, args.max_tokens, args.max_ratio)
-    except CorpusError as error:
+    except (CorpusError, OSError) as error:
         sys.exit(f"prepare_corpus: {error}")
 
 

@@ -1,6 +1,6 @@
 """modular_fairseq: a fairseq plugin that takes the Transformer apart (`fairseq-train --user-dir modular_fairseq ...`).
 
-The door: importing this package registers its models with fairseq and installs what its commands need, in this order.
+The door: importing this package registers its models with fairseq and installs what its commands need.
 """
 
 from modular_fairseq.errors import show_usage_errors_as_sentences
@@ -8,8 +8,12 @@ from modular_fairseq.fairseq_fixes import keep_every_sentence
 from modular_fairseq.models import language_model, translation, architectures  # noqa: F401, I001  (architectures name registered models)
 from modular_fairseq.training import bcd
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints
+from modular_fairseq.training.literal_options import evaluate_options_as_literals
+from modular_fairseq.warnings_filters import quiet_known_warnings
 
+quiet_known_warnings()
 show_usage_errors_as_sentences()
 allow_fairseq_checkpoints()
+evaluate_options_as_literals()
 keep_every_sentence()
 bcd.install()

@@ -5,6 +5,7 @@ warning about a user's own code is still shown. Not reached, because they come b
 warnings of ``fairseq-hydra-train`` about ``version_base``, the package header, the schema and the working directory.
 """
 
+import logging
 import warnings
 
 
@@ -12,6 +13,8 @@ def quiet_known_warnings() -> None:
     """Silence warnings that a user of fairseq can do nothing about."""
     for message, category, module in KNOWN:
         warnings.filterwarnings("ignore", message, category, module)
+    # Importing one of fairseq's speech models turns on the debug messages of the whole process, and hydra has some.
+    logging.getLogger("hydra").setLevel(logging.INFO)
 
 
 # (start of the message, category, module), as regular expressions
@@ -28,8 +31,9 @@ KNOWN = [
     (r"\s*'config' is validated against ConfigStore schema with the same name", UserWarning, ""),
     # Training and decoding on a CPU: fairseq asks for pinned memory whether or not there is an accelerator to copy to.
     (r"'pin_memory' argument is set as true but no accelerator is found", UserWarning, r"torch\.utils\.data\.dataloader$"),
-    # The old spelling of torch.amp.autocast("cuda", ...); the object is the same.
+    # The old spellings of torch.amp.autocast("cuda", ...) and of GradScaler (--amp); the objects are the same.
     (r"`torch\.cuda\.amp\.autocast\(args\.\.\.\)` is deprecated", FutureWarning, r"fairseq\.tasks\.fairseq_task$"),
+    (r"`torch\.cuda\.amp\.GradScaler\(args\.\.\.\)` is deprecated", FutureWarning, r"fairseq\.optim\.amp_optimizer$"),
     # fairseq's own attention: a boolean padding mask with an additive causal mask. torch converts the first; the sum is right.
     (r"Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning, r"torch\.nn\.functional$"),
 ]

@@ -116,6 +116,9 @@ sys.exit(importlib.metadata.version(sys.argv[1]).partition("+")[0] != sys.argv[2
 PY
 }
 
+load_fairseq() { "$python" -c 'import torch, fairseq.libbase, fairseq.libnat, fairseq.data.data_utils_fast, alignment_train_cpu_binding'; }
+has_fairseq() { has_package "$fairseq" && load_fairseq >/dev/null 2>&1; }
+
 torch=$(grep '^torch==' constraints.txt)
 fairseq=$(grep '^fairseq-fixed==' constraints.txt)
 cpu_gib=3 gpu_gib=10
@@ -134,16 +137,19 @@ else
     find_python
 fi
 has_pip || check_venv_module "$base_python"
-has_package "$fairseq" || { check_compiler; check_headers "$base_python"; }
+has_fairseq || { check_compiler; check_headers "$base_python"; }
 has_package "$torch" || check_disk "$([ $gpu = yes ] && echo $gpu_gib || echo $cpu_gib)"
 
 # --- .venv ------------------------------------------------------------------------------------------------------------------------
 
 ticker=""
-tick() {
-    local elapsed=0
-    # The loop is killed but its `sleep` lives on, so that one must hold neither our output nor the lock.
-    while sleep 30 </dev/null >/dev/null 2>&1 9>&-; do
+tick() {  # a sign of life every half minute; ends with this script, and leaves no `sleep` behind
+    local elapsed=0 sleeper=""
+    trap 'if [ -n "$sleeper" ]; then kill "$sleeper"; fi; exit' TERM
+    while kill -0 $$ 2>/dev/null; do
+        sleep 30 >/dev/null 2>&1 &
+        sleeper=$!
+        wait "$sleeper"
         elapsed=$((elapsed + 30))
         say "    ... $elapsed s"
     done
@@ -153,12 +159,13 @@ stop_ticker() {
     ticker=""
 }
 trap stop_ticker EXIT
+trap 'say "interrupted; run it again to go on"; exit 130' INT  # pip answers an interrupt like any failure
 
 step() {  # $1: what is done, then the command
     local status=0
     say "$1"
     shift
-    tick &
+    tick 9>&- &
     ticker=$!
     "$@" || status=$?
     stop_ticker
@@ -172,14 +179,20 @@ logged() {
 }
 logged_text() { tail -c "+$((log_start + 1))" "$log"; }
 logged_says() { logged_text | grep -i -E "$1" >/dev/null; }
-pip_install() { logged "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off -c constraints.txt "$@"; }
+pip_install_alone() { logged "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"; }
+pip_install() { pip_install_alone -c constraints.txt "$@"; }
+
+no_network() {
+    # An index that cannot be reached is to pip an index without any versions; told not to retry, it does not even mention the connection.
+    logged_says 'requirement (setuptools|wheel|cython|numpy)[^ ]* \(from versions: none\)' && return
+    logged_says 'connection broken' && logged_says '\(from versions: none\)' && return
+    logged_text | tail -n 10 | grep -i -E 'connection ?error|connect ?timeout|read ?timeout|timed out|proxyerror|sslerror' >/dev/null
+}
 
 give_up() {  # $1: what failed
     if logged_says 'no space left on device|disk quota exceeded'; then
         fail "$1 failed because a disk is full, that of $PWD/$venv or that of ${TMPDIR:-/tmp}; free some space and run this again."
-    # "none" of setuptools' versions: what is left of the message where pip is told not to retry.
-    elif logged_says 'connection broken|connection ?error|connect ?timeout|read ?timeout|timed out|proxyerror|sslerror' ||
-        logged_says 'requirement (setuptools|wheel|cython|numpy)[^ ]* \(from versions: none\)'; then
+    elif no_network; then
         fail "$1 failed because pip could not reach the package index; check the network or the proxy and run this again;" \
             "the log is $PWD/$log."
     fi
@@ -202,16 +215,18 @@ step "installing build tools" pip_install setuptools wheel cython numpy || give_
 
 # On Linux the plain pin means the CUDA build of PyPI, 3 GB with its libraries. Without an NVIDIA GPU the CPU build is asked for by its
 # label, from pip's own sources (a mirror may hold it) and from PyTorch's CPU index in one call: whichever has it serves it. Where none
-# has it, or that index cannot be reached, pip says so in seconds and the plain pin is taken. --no-deps: all else comes from pip's own sources.
+# has it, or that index cannot be reached, pip says so in seconds and the plain pin is taken. Alone: all else comes from pip's own sources,
+# and beside a constraint pip calls a missing build a conflict.
 install_torch() {
     if [ $gpu = no ]; then
-        if step "installing $torch, the CPU build (200 MB, about a minute)" pip_install --no-deps --retries 1 --timeout 10 \
+        if step "installing $torch, the CPU build (200 MB, about a minute)" pip_install_alone --no-deps --retries 1 --timeout 10 \
             --extra-index-url "${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}" "$torch+cpu"; then return; fi
         logged_says 'no matching distribution' || give_up "installing torch"
         say "no CPU build of $torch is offered here"
         if [ "$(uname -s)" = Linux ]; then check_disk $gpu_gib; fi
     fi
-    step "installing $torch, the default build (3 GB where that is the CUDA build, a few minutes)" pip_install "$torch" || give_up "installing torch"
+    step "installing $torch, the default build (3 GB where that is the CUDA build, a few minutes)" pip_install "$torch" ||
+        give_up "installing torch"
 }
 has_package "$torch" || install_torch
 
@@ -219,11 +234,19 @@ grep -v '^fairseq-fixed==' constraints.txt >"$venv/setup.requirements"
 step "installing the other packages (about a minute)" pip_install --no-build-isolation -r "$venv/setup.requirements" ||
     give_up "installing the other packages"
 
-has_package "$fairseq" || step "building $fairseq (2 to 4 minutes)" pip_install --no-build-isolation "$fairseq" || give_up "building fairseq-fixed"
+# --no-binary: for Python 3.12 PyPI has a wheel too, made for an older torch; its C++ parts do not load with this one.
+build_fairseq() { pip_install --no-build-isolation --no-deps --no-binary fairseq-fixed --force-reinstall "$@" "$fairseq"; }
+if ! has_fairseq; then
+    step "building $fairseq (2 to 4 minutes)" build_fairseq || give_up "building fairseq-fixed"
+fi
+if ! has_fairseq; then  # what pip had kept of an earlier build may be of another torch
+    step "building $fairseq anew, as the build in pip's cache does not load (2 to 4 minutes)" build_fairseq --no-cache-dir ||
+        give_up "building fairseq-fixed"
+fi
 
 step "installing modular_fairseq" pip_install --no-build-isolation -e '.[pictures,dev]' || give_up "installing modular_fairseq"
 
-step "checking that torch and fairseq load" logged "$python" -c 'import torch, fairseq.data.data_utils_fast, fairseq.libbase' ||
+step "checking that torch and fairseq load" logged load_fairseq ||
     give_up "loading torch and fairseq"
 
 fingerprint >"$venv/setup.stamp"

@@ -299,6 +299,17 @@ def test_failed_set_up_is_repeated(machine):
     assert "making .venv" not in result.stderr
 
 
+def test_interrupted_set_up_says_so_and_goes_on_later(machine):
+    machine.pip_fails_at("-e ", "ERROR: Operation cancelled by user\n")
+    script = (machine.bin / "python3").read_text()
+    machine.has("python3", script.replace("; exit 1; fi\n", "; kill -INT $PPID; exit 1; fi\n", 1))
+    result = machine.set_up()
+    assert result.returncode == 130
+    assert result.stderr.endswith("setup: interrupted; run it again to go on\n")
+    machine.pip_works()
+    assert machine.set_up().returncode == 0
+
+
 def test_environment_without_pip_is_completed(machine):
     (machine.root / ".venv" / "bin").mkdir(parents=True)  # as an interrupted `python -m venv` leaves it
     result = machine.set_up()

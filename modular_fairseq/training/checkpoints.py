@@ -42,7 +42,7 @@ def allow_fairseq_checkpoints() -> None:
     """
     torch.serialization.add_safe_globals(
         [(stand_in, f"{kind.__module__}.{kind.__qualname__}") for kind, stand_in in _STAND_INS.items()]
-        + [(_Dtype, "numpy.dtype"), (_Array, "numpy.ndarray"), (_defaultdict, "collections.defaultdict")]
+        + [(_Dtype, "numpy.dtype"), (CheckpointArray, "numpy.ndarray"), (_defaultdict, "collections.defaultdict")]
         + [(_reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
         + [(_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
         + [Any, dict, list, int]
@@ -56,17 +56,17 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         UsageError: ``path`` is not a file, cannot be read, is cut short, contains anything but data, or has no "model".
     """
     path = os.fspath(path)
-    if os.path.isdir(path):
-        raise UsageError(f"{path}: is a folder; give a checkpoint file in it")
     allow_fairseq_checkpoints()
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        open(path, "rb").close()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # a damaged pickle can fail in any way
+        raise UsageError(f"{path}: cannot be opened ({error.strerror}); give a checkpoint file") from None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can fail in any way
         raise unreadable_checkpoint(error, path) from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise UsageError(f'{path}: is not a fairseq checkpoint, because it has no "model" with named parameters; give one that fairseq-train saved')
+        raise UsageError(f'{path}: is not a fairseq checkpoint, because it has no "model"; give a file that fairseq-train saved')
     return state
 
 
@@ -76,16 +76,18 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
     Raises:
         UsageError: the file cannot be written, as on a full disk; the temporary file is gone and ``path`` is as it was.
     """
-    path = os.path.realpath(path)
-    temporary = f"{path}.{os.getpid()}.tmp"
+    target = os.path.realpath(path)
+    temporary = f"{target}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch has a RuntimeError of its own for a write that failed
-        raise UsageError(f"{path}: cannot be written, and is as it was before: {_cause(error)}") from error
+        os.replace(temporary, target)
+    except (OSError, RuntimeError) as error:  # torch raises a RuntimeError of its own while it handles the OSError
+        cause = error.__context__ if isinstance(error.__context__, OSError) else error
+        reason = getattr(cause, "strerror", None) or cause
+        raise UsageError(f"{path}: was not written ({reason}), and what was there is as before; make room or write elsewhere") from error
     finally:
         with suppress(FileNotFoundError):
             os.remove(temporary)
@@ -117,8 +119,7 @@ def _filled_from_dict(kind: type) -> type:
 
 
 _STAND_INS = {
-    kind: _filled_from_dict(kind)
-    for kind in (Namespace, DictConfig, ListConfig, AnyNode, Metadata, ContainerMetadata, _TensorPlaceholder)
+    kind: _filled_from_dict(kind) for kind in (Namespace, DictConfig, ListConfig, AnyNode, Metadata, ContainerMetadata, _TensorPlaceholder)
 }
 
 
@@ -143,7 +144,7 @@ class _Dtype:
         self.dtype = self.dtype.newbyteorder(byte_order)
 
 
-class _Array(np.ndarray):
+class CheckpointArray(np.ndarray):
     """``numpy.ndarray``: filled once from a shape, a `_Dtype` and bytes; saved again as a plain array."""
 
     def __new__(cls, *arguments):
@@ -160,9 +161,9 @@ class _Array(np.ndarray):
 
 
 def _reconstruct(kind: type, shape: tuple, code: bytes) -> np.ndarray:
-    if kind is not _Array:
+    if kind is not CheckpointArray:
         raise pickle.UnpicklingError("a numpy array of another class")
-    return np.ndarray.__new__(_Array, 0)
+    return np.ndarray.__new__(CheckpointArray, 0)
 
 
 def _scalar(dtype: _Dtype, data: bytes) -> np.generic:

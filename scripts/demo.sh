@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# A mixture of attentive experts on a small synthetic corpus, from text to BLEU, in about five minutes on two cores.
+#
+#     bash scripts/demo.sh            # writes everything to demo/
+#
+# The same commands, with your data and a larger arch, are an experiment: README.md, "MAE on your own data".
+
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bash scripts/setup.sh
+export PATH="$PWD/.venv/bin:$PATH"
+out=demo arch=mae_transformer_tiny_cpu plugin=modular_fairseq
+seconds=$SECONDS
+say() { printf '\n\033[1m[%d:%02d] %s\033[0m\n' $(((SECONDS - seconds) / 60)) $(((SECONDS - seconds) % 60)) "$*"; }
+quietly() { "$@" >"$out/last-command.out" 2>&1 || { tail -n 5 "$out/last-command.out" >&2; echo "demo: $1 failed; all it said is in $out/last-command.out" >&2; exit 1; }; }
+
+rm -rf "$out"
+mkdir -p "$out"
+
+say "a synthetic German-English corpus"
+modular-fairseq toy-corpus "$out/corpus"
+paste -d '\n' <(head -n 3 "$out/corpus/test.de" | sed 's/^/  de  /') <(head -n 3 "$out/corpus/test.en" | sed 's/^/  en  /')
+quietly fairseq-preprocess --source-lang de --target-lang en --destdir "$out/data" \
+    --trainpref "$out/corpus/train" --validpref "$out/corpus/valid" --testpref "$out/corpus/test"
+
+say "training $arch: the gates learn in every second epoch, the experts in all (log: $out/train.log)"
+fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" --mae-gate-interval 2 \
+    --optimizer adam --adam-betas "(0.9,0.98)" --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 300 \
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 4096 --max-epoch 12 \
+    --keep-last-epochs 12 --save-dir "$out/checkpoints" --seed 1 --num-workers 0 --no-progress-bar --log-interval 50 2>&1 |
+    tee "$out/train.log" |
+    sed -unE 's/.*\| train_inner \| (epoch [0-9]+).* loss=([0-9.]+).*num_updates=([0-9]+).*/  \1, update \3: training loss \2/p
+              s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*gate_entropy ([0-9.]+).*/  \1: validation perplexity \2, gate entropy \3 nats/p'
+[ -e "$out/checkpoints/checkpoint_last.pt" ] || { tail -n 5 "$out/train.log" >&2; echo "demo: training failed; see $out/train.log" >&2; exit 1; }
+
+say "averaging the last epochs and translating the test set"
+quietly modular-fairseq average --inputs "$out/checkpoints" --num-epoch-checkpoints 3 --output "$out/averaged.pt"
+quietly fairseq-generate "$out/data" --user-dir "$plugin" --path "$out/averaged.pt" --beam 5
+cp "$out/last-command.out" "$out/generate.out"
+grep ^H- "$out/generate.out" | sed 's/^H-//' | sort -n | cut -f 3 >"$out/test.hyp"
+sacrebleu "$out/corpus/test.en" -i "$out/test.hyp" --tokenize none --force -w 2 >"$out/score.json" 2>"$out/sacrebleu.log"
+
+say "done"
+field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?$/\1/p" "$out/score.json"; }
+gates() { modular-fairseq analyze gates "$out/data" --path "$1" 2>/dev/null | tail -n 1; }
+cat <<END
+BLEU                    $(field score)   ($(field signature))
+gates before learning   $(gates "$out/checkpoints/checkpoint1.pt")
+gates after             $(gates "$out/averaged.pt")
+what is where           $out/corpus (text), $out/data (binarized), $out/checkpoints, $out/averaged.pt, $out/test.hyp, $out/score.json, $out/train.log
+next                    look inside:      .venv/bin/modular-fairseq analyze gates $out/data --path $out/averaged.pt
+                        one expert only:  .venv/bin/fairseq-generate $out/data --user-dir $plugin --path $out/averaged.pt --beam 5 --model-overrides '{"mae_inference":"specialised"}'
+                        your own text:    bash scripts/train_and_score.sh FOLDER de en results mae_transformer
+END

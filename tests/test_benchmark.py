@@ -1,0 +1,289 @@
+"""benchmark.py: which stock a model is compared with, ratios and refusals, the table and its JSON. Never a time."""
+
+import argparse
+import json
+import logging
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from modular_fairseq import benchmark, cli
+from modular_fairseq.benchmark import BCD, F_STEP, G_STEP, SEARCH, STOCK, TRAINING, evaluate
+from modular_fairseq.errors import UsageError
+
+SIZE = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32"
+PLAIN = f"modular_transformer_tiny_cpu {SIZE}"
+MAE = f"mae_transformer_tiny_cpu {SIZE}"
+NEUTRAL = f"{MAE} --mae-gate-init zero --mae-gate-context source --mae-gate-interval 1"
+FOUR_HEADS = f"{PLAIN} --encoder-attention-heads 4 --decoder-attention-heads 4"
+SMALL = "--sentences 3 --length 8 --search-sentences 3 --beam 2 --steps 5 --source-types 40 --target-types 30"
+
+
+@pytest.fixture(autouse=True)
+def process_as_before():
+    """A command sets what belongs to its process."""
+    threads = torch.get_num_threads()
+    with warnings.catch_warnings():
+        yield
+    torch.set_num_threads(threads)
+    logging.disable(logging.NOTSET)
+
+
+def arguments(*args: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    benchmark.add_arguments(parser)
+    return parser.parse_args([*SMALL.split(), *args])
+
+
+def parse(*models: str) -> dict:
+    args = arguments(*models)
+    task = benchmark.random_task(args.source_types, args.target_types)
+    return {model: benchmark.parse_model(model, task, args) for model in models}
+
+
+def times(training=(2.0, 2.0), search=(1.0, 1.0), **others) -> dict:
+    """One round in which stock's copies take this long, and models of one work each."""
+    stock = {(copy, work): [t] for work, both in ((TRAINING, training), (SEARCH, search)) for copy, t in zip(STOCK, both, strict=True)}
+    return {**stock, **{("model", work.replace("_", " ")): seconds for work, seconds in others.items()}}
+
+
+def ratios(comparison) -> dict:
+    return {(row.model, row.work): row.ratio for row in comparison.rows}
+
+
+# Arithmetic
+
+
+def test_a_ratio_is_the_median_over_rounds_of_the_time_over_the_mean_of_stock_in_that_round():
+    seconds = {
+        (STOCK[0], TRAINING): [1.0, 2.0, 4.0],
+        (STOCK[1], TRAINING): [1.02, 2.0, 3.98],
+        (STOCK[0], SEARCH): [1.0, 1.0, 1.0],
+        (STOCK[1], SEARCH): [1.0, 1.0, 1.0],
+        ("model", TRAINING): [1.01, 4.0, 3.99 * 1.5],
+        ("model", SEARCH): [0.5, 0.7, 0.6],
+    }
+    comparison = evaluate("stock", {}, seconds, {})
+    rows = {(row.model, row.work): row for row in comparison.rows}
+    assert rows["model", TRAINING].ratios == pytest.approx([1.0, 2.0, 1.5])
+    assert rows["model", TRAINING].ratio == pytest.approx(1.5)
+    assert rows["model", SEARCH].ratio == pytest.approx(0.6)
+    assert ratios(comparison)[STOCK[0], TRAINING] == 1.0
+    assert comparison.refusals == []
+
+
+def test_the_bcd_average_is_f_plus_g_over_the_interval_in_each_round():
+    seconds = {key: value * 2 for key, value in times().items()}
+    seconds |= {("model", F_STEP): [2.2, 2.0], ("model", G_STEP): [1.5, 1.0], ("model", SEARCH): [1.0, 1.0]}
+    comparison = evaluate("stock", {}, seconds, {"model": 5})
+    average = next(row for row in comparison.rows if row.work.startswith(BCD))
+    assert average.work == "BCD average, interval 5"
+    assert average.seconds == pytest.approx([2.5, 2.2])
+    assert average.ratios == pytest.approx([1.25, 1.1])
+    assert ratios(comparison)["model", G_STEP] == pytest.approx(0.625)  # to stock's training step
+
+
+@pytest.mark.parametrize(("copies", "refused"), [((2.0, 2.059), False), ((2.0, 2.062), True), ((2.062, 2.0), True)])
+def test_ratios_are_refused_when_the_copies_differ_by_more_than_three_percent(copies, refused):
+    comparison = evaluate("fairseq's Transformer (heads 8)", {}, times(training=copies, training_step=[2.0], beam_search=[0.9]), {})
+    assert comparison.differences == pytest.approx({TRAINING: abs(copies[0] - copies[1]) / (sum(copies) / 2), SEARCH: 0.0})
+    assert (ratios(comparison)["model", TRAINING] is None) == refused
+    assert ratios(comparison)["model", SEARCH] == pytest.approx(0.9)  # its own copies agree
+    table = benchmark.format_comparison(comparison)
+    if refused:
+        assert len(comparison.refusals) == 1
+        assert comparison.refusals[0].startswith(f"{TRAINING}: two copies of fairseq's Transformer (heads 8) differ by 3.1%, more than 3%")
+        assert f"NOT RELIABLE: {comparison.refusals[0]}" in table
+        assert table.count("  not reliable") == 3  # seconds are shown, ratios are not
+    else:
+        assert comparison.refusals == [] and "reliable" not in table.lower()
+
+
+def test_one_odd_round_does_not_refuse_the_rest():
+    """The copies are compared by medians, as the models are."""
+    seconds = {(copy, work): [1.0] * 5 for copy in STOCK for work in (TRAINING, SEARCH)}
+    seconds[STOCK[0], SEARCH] = [1.0, 1.0, 2.0, 1.0, 1.01]
+    assert evaluate("stock", {}, seconds, {}).refusals == []
+
+
+def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_not_count(monkeypatch, capsys):
+    now, done = SimpleNamespace(seconds=0.0), []
+
+    def job(name: str, seconds: float):
+        def run() -> None:
+            done.append(name)
+            now.seconds += seconds + (100 if len(done) <= 4 else 0)  # warming up is slow
+
+        return run
+
+    monkeypatch.setattr(benchmark, "clock", lambda device: now.seconds)
+    jobs = {("model", name): job(name, seconds) for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0))}
+    measured = benchmark.measure(jobs, arguments("--rounds", "6"), "title")
+    assert {work: seconds for (_, work), seconds in measured.items()} == {"a": [1.0] * 6, "b": [2.0] * 6, "c": [3.0] * 6, "d": [4.0] * 6}
+    rounds = [tuple(done[i : i + 4]) for i in range(0, len(done), 4)]
+    assert len(rounds) == 7 and all(sorted(order) == ["a", "b", "c", "d"] for order in rounds)
+    assert len(set(rounds)) > 1
+    assert capsys.readouterr().err.splitlines() == ["title: warming up", *(f"title: round {i} of 6" for i in range(1, 7))]
+
+
+# Models, stock and batches
+
+
+def test_models_share_stock_when_they_differ_only_in_options_of_ours():
+    configs = parse(PLAIN, FOUR_HEADS, MAE, f"{PLAIN} --adam-eps 1e-6", f"{MAE} --mae-dropped-heads 2")
+    groups = benchmark.group_by_stock(configs)
+    assert [list(group) for group in groups] == [
+        [PLAIN, MAE, f"{MAE} --mae-dropped-heads 2"],
+        [FOUR_HEADS],
+        [f"{PLAIN} --adam-eps 1e-6"],
+    ]
+
+
+def test_a_models_own_options_come_after_those_of_all_models():
+    cfg = parse(f"{MAE} --dropout 0.2 --mae-gate-context source")[f"{MAE} --dropout 0.2 --mae-gate-context source"]
+    assert (cfg.model.dropout, cfg.model.mae_gate_context, cfg.model.encoder_embed_dim) == (0.2, "source", 32)
+    assert cfg.model.share_decoder_input_output_embed and cfg.criterion.label_smoothing == 0.1 and cfg.optimizer._name == "adam"
+    assert (cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b) == (2, 4, 4)
+
+
+def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modules():
+    args = arguments()
+    task = benchmark.random_task(args.source_types, args.target_types)
+    cfg = benchmark.parse_model(MAE, task, args)
+    stock, copy, mae = (benchmark.build(model, cfg, task).state_dict() for model in (*STOCK, MAE))
+    assert stock.keys() == copy.keys() == {key for key in mae if ".gate." not in key}
+    assert all(torch.equal(stock[key], copy[key]) and stock[key].shape == mae[key].shape for key in stock)
+    kinds = {type(module).__module__ for module in benchmark.build(STOCK[0], cfg, task).modules()}
+    assert not any(kind.startswith("modular_fairseq") for kind in kinds)
+    assert stock["encoder.embed_tokens.weight"].shape == (40, 32) and stock["decoder.embed_tokens.weight"].shape == (30, 32)
+
+
+def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
+    task = benchmark.random_task(40, 30)
+    first, second, other = (benchmark.random_batch(task, 20, 10, seed) for seed in (1, 1, 2))
+    source, target = first["net_input"]["src_tokens"], first["target"]
+    assert torch.equal(source, second["net_input"]["src_tokens"]) and not torch.equal(source, other["net_input"]["src_tokens"])
+    assert source.shape == target.shape == (20, 10)
+    lengths = source.ne(1).sum(dim=1)
+    assert lengths.min() >= 8 and lengths.max() == 10 and source.eq(1).any() and target.eq(1).any()
+    assert (source[:, -1] == 2).all()  # padding on the left, the end of the sentence at the end
+    assert torch.equal(first["net_input"]["prev_output_tokens"][:, 1:].ne(1), target[:, 1:].ne(1))
+    assert source.max() < 40 and target.max() < 30 and first["ntokens"] == target.ne(1).sum()
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """What the command says and writes about three models; jobs run, but the clock only says which of stock's copies is slow."""
+    ran = {}
+
+    def measure(jobs, args, title):
+        for key, job in jobs.items():
+            ran.setdefault(key, []).append(job())
+        return {(model, work): [2.0, 2.0] if work != SEARCH else [1.0 if model != STOCK[1] else 1.1] * 2 for model, work in jobs}
+
+    file = tmp_path_factory.mktemp("bench") / "times.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(benchmark, "measure", measure)
+        with pytest.raises(SystemExit) as exit:
+            cli.main(["bench", *SMALL.split(), "--json", str(file), PLAIN, MAE, NEUTRAL, FOUR_HEADS])
+    return SimpleNamespace(ran=ran, json=json.loads(file.read_text()), exit=exit.value.code)
+
+
+def test_the_command_fails_with_a_sentence_when_ratios_are_refused(report):
+    assert report.exit.startswith("modular-fairseq bench: error: beam search: two copies of fairseq's Transformer (")
+    assert report.exit.endswith("; close other programs or raise --rounds")
+    assert report.exit.count("\n") == 0 and report.exit.count("differ by") == 2  # of 4 heads, and of 8
+
+
+def test_the_json_has_settings_versions_times_and_ratios(report):
+    assert report.json["threads"] == 1 and report.json["device"]
+    assert report.json["versions"]["torch"] == torch.__version__ and report.json["versions"]["fairseq-fixed"]
+    assert "modular_fairseq" in report.json["versions"]
+    assert report.json["settings"]["models"] == [PLAIN, MAE, NEUTRAL, FOUR_HEADS]
+    assert (report.json["settings"]["length"], report.json["settings"]["beam"]) == (8, 2)
+    eight, four = report.json["comparisons"]
+    assert eight["stock"] == "fairseq's Transformer (width 32+32, feed-forward 32+32, heads 8+8, layers 1+1)"
+    assert "heads 4+4" in four["stock"]
+    assert [(row["model"], row["work"], row["ratio"]) for row in eight["rows"]] == [
+        *((copy, work, ratio) for copy in STOCK for work, ratio in ((TRAINING, 1.0), (SEARCH, None))),
+        *((PLAIN, work, ratio) for work, ratio in ((TRAINING, 1.0), (SEARCH, None))),
+        *((MAE, work, ratio) for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 5", 1.2), (SEARCH, None))),
+        *((NEUTRAL, work, ratio) for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 1", 2.0), (SEARCH, None))),
+    ]
+    assert [row["seconds"] for row in four["rows"] if row["work"] == SEARCH] == [[1.0, 1.0], [1.1, 1.1], [1.0, 1.0]]
+    assert eight["differences"] == pytest.approx({TRAINING: 0.0, SEARCH: 0.1 / 1.05})
+
+
+def test_plain_attention_and_uniform_gates_give_stocks_hypotheses(report):
+    equal = {model: pair for comparison in report.json["comparisons"] for model, pair in comparison["equal_hypotheses"].items()}
+    assert equal[PLAIN] == equal[NEUTRAL] == equal[FOUR_HEADS] == [6, 6]
+    assert equal[MAE][0] < 6  # gates that start elsewhere are another model
+
+
+def test_jobs_do_what_they_are_called(report):
+    for (model, work), results in report.ran.items():
+        if work == SEARCH:
+            assert [len(hypotheses) for hypotheses in results[0]] == [2, 2, 2]
+            tokens = [hypothesis["tokens"] for hypotheses in results[0] for hypothesis in hypotheses]
+            assert all(len(t) == 5 and t[-1] == 2 for t in tokens)
+        elif work == G_STEP:
+            (log,), size, gradient_norm = results[0]
+            assert log["nsentences"] == 3 and size == log["ntokens"] and gradient_norm > 0
+        else:
+            assert work == (F_STEP if "mae" in model else TRAINING)
+            assert results[0]["loss"] > 0
+
+
+def test_f_steps_change_no_gate_and_g_steps_nothing_else():
+    """Also at interval 1, where in training an F step never comes without a G step."""
+    args = arguments()
+    task = benchmark.random_task(args.source_types, args.target_types)
+    cfg = benchmark.parse_model(NEUTRAL, task, args)
+    built = []
+    with pytest.MonkeyPatch.context() as patch:
+        build = benchmark.build
+        patch.setattr(benchmark, "build", lambda *args: built.append(build(*args)) or built[-1])
+        jobs, interval = benchmark.training_jobs(NEUTRAL, cfg, task, benchmark.random_batch(task, 3, 8, 1))
+    assert interval == 1
+
+    def changed(work: str) -> set[bool]:
+        """Whether parameters that change belong to gates."""
+        before = {key: p.detach().clone() for key, p in built[0].named_parameters()}
+        jobs[NEUTRAL, work]()
+        return {".gate." in key for key, p in built[0].named_parameters() if not torch.equal(p, before[key])}
+
+    assert changed(F_STEP) == {False}
+    assert changed(G_STEP) == {True}
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["transformer"], "'transformer': transformer is not an arch that can be timed; use one of mae_transformer, "),
+        ([""], "'': nothing is not an arch that can be timed"),
+        ([f"{PLAIN} --encoder-leyers 2"], f"'{PLAIN} --encoder-leyers 2': unrecognized arguments: --encoder-leyers 2"),
+        ([f"{PLAIN} --dropout much"], "argument --dropout: invalid float value: 'much'"),
+        ([f"{PLAIN} --mae-gate-dim 9"], "--mae-gate-dim has no effect without --attention-type mae"),
+        ([f"{PLAIN} --encoder-embed-dim 33"], "33 is not a multiple of"),
+        (["--steps", "2000", PLAIN], "--length or --steps is more than its --max-source-positions"),
+        (["--rounds", "0"], "--rounds 0: must be at least 1"),
+        (["--length", "1"], "--length 1: must be at least 2"),
+        (["--beam", "15"], "--beam 15: must be less than half of --target-types 30"),
+        (["--json", "/nowhere/times.json"], "--json /nowhere/times.json: is a folder or in a folder that does not exist"),
+    ],
+)
+def test_bad_input_is_one_sentence(args, sentence):
+    with pytest.raises(UsageError) as error:
+        benchmark.run(arguments(*args))
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
+def test_a_missing_gpu_is_one_sentence():
+    with pytest.raises(UsageError, match="--device cuda: torch finds no GPU; use --device cpu"):
+        benchmark.run(arguments("--device", "cuda"))

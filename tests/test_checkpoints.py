@@ -1,0 +1,377 @@
+"""Checkpoints are data: what fairseq saves loads, anything else is refused by a sentence before it runs."""
+
+import errno
+import io
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+from collections import OrderedDict, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
+from numpy._core.multiarray import _reconstruct, scalar
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.nodes import AnyNode
+
+from modular_fairseq.errors import UsageError, find_usage_error
+from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints, load_checkpoint, save_checkpoint
+
+REPOSITORY = Path(__file__).parent.parent
+FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+@pytest.fixture(autouse=True)
+def allowed():
+    allow_fairseq_checkpoints()
+
+
+class Pickled:
+    """Pickles as whatever a hostile author writes: a call, and a state for its result."""
+
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def checkpoint(**extra):
+    """The parts of a checkpoint as the Trainer writes them, small."""
+    model = OrderedDict(weight=torch.arange(6.0).reshape(2, 3), steps=torch.tensor(7))
+    cfg = {
+        "_name": None,
+        "model": Namespace(_name="some_arch", arch="some_arch", encoder_layers=2),
+        "task": {"_name": "translation", "data": "data", "source_lang": None},
+        "optimization": {"lr": [0.1, 0.05], "update_freq": [1]},
+    }
+    history = [{"criterion_name": "C", "optimizer_name": "O", "lr_scheduler_state": {"best": None}, "num_updates": 3}]
+    return {"args": None, "cfg": cfg, "model": model, "optimizer_history": history, "task_state": {}, "extra_state": {}, **extra}
+
+
+def refusal(path):
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(path)
+    sentence = str(caught.value)
+    assert str(path) in sentence and "\n" not in sentence and "weights_only" not in sentence
+    return sentence
+
+
+# ---- hostile files ----
+
+
+@FORMATS
+@pytest.mark.parametrize("where", ["option", "metric", "array"])
+@pytest.mark.parametrize("attack", ["system", "eval", "Popen"])
+def test_a_payload_is_refused_before_it_runs(tmp_path, attack, where, zipped):
+    marker, path = tmp_path / "marker", tmp_path / "hostile.pt"
+    payload = {
+        "system": Pickled(os.system, (f"touch {marker}",)),
+        "eval": Pickled(eval, (f"open({str(marker)!r}, 'w')",)),
+        "Popen": Pickled(subprocess.Popen, (["touch", str(marker)],)),
+    }[attack]
+    state = {
+        "option": checkpoint(args=Namespace(lr=[Namespace(value=payload)])),
+        "metric": checkpoint(extra_state={"val_loss": payload}),
+        "array": checkpoint(extra_state={"val_loss": np.array([payload], dtype=object)}),
+    }[where]
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+
+    sentence = refusal(path)
+    if where == "array":
+        assert "something other than numbers" in sentence
+    else:
+        assert f"the Python object {attack}" in sentence or f".{attack}, which" in sentence
+    assert not marker.exists()
+
+    made = pickle.loads(pickle.dumps(payload))  # the payload is alive
+    if attack == "Popen":
+        made.wait()
+    assert marker.exists()
+
+
+def forged_array(code, dtype_state, data=b"A" * 8, shape=(1,)):
+    return Pickled(_reconstruct, (np.ndarray, (0,), b"b"), (1, shape, Pickled(np.dtype, (code, False, True), dtype_state), False, data))
+
+
+POINTERS = (3, "<", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)  # "my eight bytes are a pointer to a Python object"
+NUMBERS = (3, "<", None, None, None, -1, -1, 0)
+
+
+def test_numpy_itself_believes_a_forged_data_type():
+    array = pickle.loads(pickle.dumps(forged_array("i8", POINTERS)))
+    assert array.dtype["a"].kind == "O" and array.nbytes == 8  # reading array["a"] would follow the pointer 0x4141414141414141
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        forged_array("i8", POINTERS),
+        forged_array("V8", POINTERS),
+        forged_array("i8", (3, "<", None, None, None, -1, -1, 63)),
+        forged_array("i8", NUMBERS, data=b"A" * 7),
+        forged_array("i8", NUMBERS, shape=(2,)),
+        forged_array("O", (3, "|", None, None, None, -1, -1, 63), data=[None]),
+        Pickled(_reconstruct, (np.ndarray, (0,), b"b"), (1, (1,), "O", False, b"A" * 8)),
+        Pickled(scalar, (Pickled(np.dtype, ("V8", False, True), POINTERS), b"A" * 8)),
+        Pickled(scalar, (Pickled(np.dtype, ("i8", False, True), NUMBERS), b"A" * 4)),
+        Pickled(np.ndarray, ((1,), "O")),
+        np.array(["a string"]),
+        np.zeros(2, dtype=[("a", "f4")]),
+        Pickled(DictConfig, ({"a": 1},)),
+        Pickled(ListConfig, ([1],)),
+        Pickled(AnyNode, (1,)),
+        Pickled(Namespace, ()),
+        Pickled(defaultdict, (list,)),
+        Pickled(defaultdict, (os.getcwd,)),
+        Path("a"),
+    ],
+)
+@FORMATS
+def test_only_what_pickle_writes_for_plain_data_is_accepted(tmp_path, value, zipped):
+    path = tmp_path / "forged.pt"
+    torch.save(checkpoint(extra_state={"value": value}), path, _use_new_zipfile_serialization=zipped)
+    assert "refused" in refusal(path)
+
+
+# ---- ordinary files ----
+
+
+@FORMATS
+def test_options_are_a_namespace_as_they_were(tmp_path, zipped):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(checkpoint(), path, _use_new_zipfile_serialization=zipped)
+    state = load_checkpoint(path)
+    assert type(state["cfg"]["model"]) is Namespace and state["cfg"]["model"] == checkpoint()["cfg"]["model"]
+    assert state["model"]["weight"].equal(checkpoint()["model"]["weight"])
+
+
+NUMPY_VALUES = {
+    **{str(np.dtype(code)): np.array([[0, 1, 2], [3, 4, 100]]).astype(code) for code in ("?", "i4", "<i8", ">i8", "u1", "f2", "f4", "f8")},
+    "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "no axes": np.array(2.5),
+    "float64 scalar": np.float64(27.25),
+    "int64 scalar": np.int64(-3),
+    "bool scalar": np.bool_(True),
+}
+
+
+@pytest.mark.parametrize("numpy_module", ["numpy._core", "numpy.core"], ids=["numpy 2", "numpy 1"])
+def test_numpy_numbers_load_and_save_as_they_were(tmp_path, numpy_module):
+    path, again = tmp_path / "checkpoint.pt", tmp_path / "again.pt"
+    buffer = io.BytesIO()
+    torch.save(checkpoint(extra_state=NUMPY_VALUES), buffer, _use_new_zipfile_serialization=False)
+    ours = np._core.__name__ + ".multiarray"
+    path.write_bytes(buffer.getvalue().replace(ours.encode(), f"{numpy_module}.multiarray".encode()))
+
+    state = load_checkpoint(path)
+    save_checkpoint(state, again)
+    for values in (state["extra_state"], load_checkpoint(again)["extra_state"]):
+        for name, value in NUMPY_VALUES.items():
+            assert np.array_equal(values[name], value), name
+            assert values[name].dtype == value.dtype.newbyteorder("="), name  # numpy itself swaps bytes when it loads
+            assert isinstance(values[name], type(value)), name
+    assert b"modular_fairseq" not in again.read_bytes()
+
+
+def test_sums_of_bleu_go_on_counting_after_a_resume(tmp_path):
+    from fairseq.logging.meters import AverageMeter
+
+    meter = AverageMeter()
+    meter.update(np.array([3, 1, 0, 0]))
+    torch.save(checkpoint(extra_state={"meter": meter.state_dict()}), tmp_path / "checkpoint.pt")
+    resumed = AverageMeter()
+    resumed.load_state_dict(load_checkpoint(tmp_path / "checkpoint.pt")["extra_state"]["meter"])
+    resumed.update(np.array([1, 1, 1, 1]))
+    assert resumed.sum.tolist() == [4, 2, 1, 1] and resumed.count == 2
+
+
+# ---- damaged files, and files of another kind ----
+
+
+@FORMATS
+@pytest.mark.parametrize("kept", [0, 1, 3, 40, 0.3, 0.5, 0.9, -22, -1])
+def test_a_file_cut_short_is_refused(tmp_path, kept, zipped):
+    path = tmp_path / "short.pt"
+    torch.save(checkpoint(model={"weight": torch.zeros(5000)}), path, _use_new_zipfile_serialization=zipped)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
+    assert "cut short" in refusal(path)
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    (tmp_path / "notes.pt").write_text("hello world\n" * 100)
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "plain.pt")
+    assert "is no checkpoint" in refusal(tmp_path / "notes.pt")
+    assert 'no "model"' in refusal(tmp_path / "list.pt")
+    assert 'no "model"' in refusal(tmp_path / "plain.pt")
+    assert "No such file" in refusal(tmp_path / "missing.pt")
+    assert "Is a directory" in refusal(tmp_path)
+
+
+# ---- fairseq's own commands ----
+
+
+def test_an_uncaught_refusal_of_torch_load_is_a_usage_error(tmp_path):
+    hostile, short = tmp_path / "hostile.pt", tmp_path / "short.pt"
+    torch.save(checkpoint(args=Namespace(x=Pickled(os.getpid, ()))), hostile)
+    short.write_bytes(hostile.read_bytes()[:500])
+    for path, reason in ((hostile, "posix.getpid"), (short, "cut short")):
+        with pytest.raises(Exception) as caught:
+            checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        assert str(path) in str(find_usage_error(caught.value)) and reason in str(find_usage_error(caught.value))
+        wrapped = RuntimeError("in words of its own")
+        wrapped.__context__ = caught.value
+        assert str(find_usage_error(wrapped)) == str(find_usage_error(caught.value))
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_that_torch_load_opens_itself_is_named_too(tmp_path, kind):
+    torch.save(Path("a"), tmp_path / "a.pt")
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        torch.load(kind(tmp_path / "a.pt"))
+    assert str(find_usage_error(caught.value)).startswith(f"{tmp_path}/a.pt: refused")
+
+
+def test_other_errors_are_not_usage_errors():
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        pickle.loads(b"not a pickle")
+    assert find_usage_error(caught.value) is None
+    assert find_usage_error(KeyboardInterrupt()) is None
+
+
+def test_fairseq_generate_refuses_a_hostile_checkpoint_by_one_sentence(tmp_path, reversal_data):
+    marker, path = tmp_path / "marker", tmp_path / "hostile.pt"
+    torch.save(checkpoint(args=Namespace(x=Pickled(os.system, (f"touch {marker}",)))), path)
+    command = [sys.executable, "-m", "fairseq_cli.generate", str(reversal_data), "--user-dir", "modular_fairseq", "--path", str(path)]
+    done = subprocess.run([*command, "--cpu"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path}: refused")
+    assert "posix.system" in done.stderr and "Traceback" not in done.stderr and "weights_only" not in done.stderr
+    assert not marker.exists()
+
+
+# ---- what several processes send each other when training resumes ----
+
+
+def test_what_fairseq_broadcasts_loads(tmp_path):
+    torch.save(checkpoint(extra_state=NUMPY_VALUES), tmp_path / "checkpoint.pt")
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint.pt"))
+    assert isinstance(state["cfg"], DictConfig)
+    tensors, sent = [], io.BytesIO()
+    torch.save(distributed_utils._split_tensors_from_obj(state, tensors), sent)
+
+    received = distributed_utils._put_tensors_in_obj(torch.load(io.BytesIO(sent.getvalue()), map_location="cpu"), tensors)
+    assert type(received["cfg"]) is DictConfig and received["cfg"] == state["cfg"]
+    assert type(received["cfg"].optimization.lr) is ListConfig and received["cfg"].optimization.lr == [0.1, 0.05]
+    assert received["cfg"].task._get_full_key("data") == "task.data"  # it knows its parent
+    assert type(received["cfg"].model) is Namespace and received["cfg"].model == state["cfg"].model
+    assert received["model"]["weight"] is state["model"]["weight"]
+    OmegaConf.set_struct(received["cfg"], False)
+    received["cfg"].optimization.lr[0] = 0.2
+    assert received["cfg"].optimization.lr == [0.2, 0.05] and state["cfg"].optimization.lr == [0.1, 0.05]
+
+    allowed = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        with pytest.raises(pickle.UnpicklingError):
+            torch.load(io.BytesIO(sent.getvalue()), map_location="cpu")
+    finally:
+        torch.serialization.add_safe_globals(allowed)
+
+
+BROADCAST = """
+import datetime, json, sys
+import modular_fairseq
+import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils
+rank, port, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.distributed.init_process_group(
+    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=30)
+)
+state = checkpoint_utils.load_checkpoint_to_cpu(path) if rank == 0 else None
+state = utils.broadcast_object(state, src_rank=0, group=utils.get_global_group(), dist_device=torch.device("cpu"))
+cfg = state["cfg"]
+print(json.dumps([type(cfg).__name__, cfg.model.arch, list(cfg.optimization.lr), state["model"]["weight"].tolist(),
+                  state["model"]["steps"].item(), state["extra_state"]["sum"].tolist(), float(state["extra_state"]["best"])]))
+"""
+
+
+def test_two_processes_share_a_checkpoint(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(checkpoint(extra_state={"sum": np.array([5, 2]), "best": np.float64(1.5)}), path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", BROADCAST, str(rank), port, str(path)],
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    expected = ["DictConfig", "some_arch", [0.1, 0.05], [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], 7, [5, 2], 1.5]
+    for process, (out, err) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, err
+        assert json.loads(out.splitlines()[-1]) == expected
+
+
+# ---- writing ----
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(checkpoint(), path)
+    old = path.read_bytes()
+
+    def full_disk(state, file):
+        file.write(b"half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torch, "save", full_disk)
+    with pytest.raises(UsageError, match=rf"{path}: was not written \(No space left on device\)"):
+        save_checkpoint(checkpoint(), path)
+    assert path.read_bytes() == old and os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("numbers", [7000, 100_000])
+def test_a_write_that_the_system_stops_leaves_the_old_file_and_nothing_else(tmp_path, numbers):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(checkpoint(), path)
+    old = path.read_bytes()
+    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        with pytest.raises(UsageError, match=r"was not written \(File too large\)"):
+            save_checkpoint(checkpoint(model={"weight": torch.zeros(numbers)}), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == old and os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_a_link_to_a_checkpoint_stays_a_link(tmp_path):
+    (tmp_path / "link.pt").symlink_to(tmp_path / "file.pt")
+    save_checkpoint(checkpoint(), tmp_path / "link.pt")
+    assert (tmp_path / "link.pt").is_symlink() and "model" in load_checkpoint(tmp_path / "file.pt")
