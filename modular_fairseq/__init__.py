@@ -5,7 +5,7 @@ The door: importing this package registers its models with fairseq and installs 
 
 from modular_fairseq.errors import show_usage_errors_as_sentences
 from modular_fairseq.fairseq_fixes import keep_every_sentence
-from modular_fairseq.models import language_model, translation, architectures  # noqa: F401, I001  (architectures name registered models)
+from modular_fairseq.models import architectures  # noqa: F401
 from modular_fairseq.training import bcd
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints
 from modular_fairseq.training.literal_options import evaluate_options_as_literals

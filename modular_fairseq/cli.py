@@ -30,7 +30,9 @@ def main(argv: list[str] | None = None) -> None:
     command = parser.parse_args(argv[:1]).command
 
     module = importlib.import_module(COMMANDS[command][0])
-    parser = argparse.ArgumentParser(prog=f"modular-fairseq {command}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=f"modular-fairseq {command}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     module.add_arguments(parser)
     try:
         module.run(parser.parse_args(argv[1:]))

@@ -11,9 +11,15 @@ from fairseq_cli import generate, preprocess, train
 
 import modular_fairseq  # noqa: F401
 
-TINY = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 4 --decoder-attention-heads 4".split()
-OPTIMIZE = "--optimizer adam --lr 5e-3 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.1 --max-tokens 150".split()
-QUIET = "--no-progress-bar --num-workers 0 --update-epoch-batch-itr True --log-interval 1000".split()
+TINY = [
+    *["--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "32"],
+    *["--encoder-attention-heads", "4", "--decoder-attention-heads", "4"],
+]
+OPTIMIZE = [
+    *["--optimizer", "adam", "--lr", "5e-3", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"],
+    *["--dropout", "0.1", "--max-tokens", "150"],
+]
+QUIET = ["--no-progress-bar", "--num-workers", "0", "--update-epoch-batch-itr", "True", "--log-interval", "1000"]
 
 
 def write_reversal_corpus(folder, train_pairs=60, seed=0):

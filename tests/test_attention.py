@@ -27,7 +27,9 @@ def padding(rows=B, length=S):
 CAUSAL = torch.full((T, T), float("-inf")).triu(1)
 
 
-@pytest.mark.parametrize("kind", [{"self_attention": True}, {"encoder_decoder_attention": True}, {"encoder_decoder_attention": True, "kdim": 12, "vdim": 12}])
+@pytest.mark.parametrize(
+    "kind", [{"self_attention": True}, {"encoder_decoder_attention": True}, {"encoder_decoder_attention": True, "kdim": 12, "vdim": 12}]
+)
 def test_same_seed_gives_fairseqs_parameters(kind):
     stock, ours = pair(**kind)
     expected = stock.state_dict()
@@ -116,7 +118,9 @@ def test_hypotheses_share_the_keys_of_their_sentence():
     key, query = torch.randn(S, B, C), torch.randn(1, B * beam, C)
     call = {"static_kv": True, "need_weights": True}
     repeat = {"repeats": beam, "dim": 1}
-    expected, expected_weights = ours(query, *[key.repeat_interleave(**repeat)] * 2, key_padding_mask=padding().repeat_interleave(beam, 0), **call)
+    expected, expected_weights = ours(
+        query, *[key.repeat_interleave(**repeat)] * 2, key_padding_mask=padding().repeat_interleave(beam, 0), **call
+    )
     state = {}
     found, weights = ours(query, key, key, key_padding_mask=padding(), incremental_state=state, **call)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)

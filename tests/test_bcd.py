@@ -69,7 +69,9 @@ class Watched:
 PRECISIONS = ["--fp16 --fp16-no-flatten-grads --fp16-init-scale 4", "--memory-efficient-fp16 --fp16-init-scale 4", "--amp"]
 
 
-@pytest.mark.parametrize("args", ["", "--weight-decay 0.01 --clip-norm 0.1 --store-ema", "--update-freq 2", "--checkpoint-activations", *PRECISIONS])
+@pytest.mark.parametrize(
+    "args", ["", "--weight-decay 0.01 --clip-norm 0.1 --store-ema", "--update-freq 2", "--checkpoint-activations", *PRECISIONS]
+)
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
 def test_g_steps_change_gates_only_and_f_steps_the_rest_only(reversal_data, monkeypatch, args):
     watched = Watched(reversal_data, "--mae-gate-interval", 1, *args.split())
@@ -163,7 +165,12 @@ def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
     with metrics.aggregate(new_root=True) as log:
         watched.trainer.valid_step(watched.batches[0])
     found = {key: log[key].smoothed_value for key in ("gate_entropy", "gate_max_share", "gate_min_share", "gate_rare_experts")}
-    assert found == {"gate_entropy": 0.0, "gate_max_share": 1.0, "gate_min_share": 0.0, "gate_rare_experts": 3 * len(mixtures(watched.model))}
+    assert found == {
+        "gate_entropy": 0.0,
+        "gate_max_share": 1.0,
+        "gate_min_share": 0.0,
+        "gate_rare_experts": 3 * len(mixtures(watched.model)),
+    }
 
 
 def test_models_without_gates_train_as_before(reversal_data):
@@ -188,7 +195,11 @@ def test_joint_training_updates_gates_with_the_main_optimizer(reversal_data, mon
 
 @pytest.mark.parametrize(
     ("finetune", "steps"),
-    [("gates", [("G", True, False), ("F", False, False)]), ("gates+output", [("G", True, False), ("F", False, True)]), ("all", [("F", False, True)])],
+    [
+        ("gates", [("G", True, False), ("F", False, False)]),
+        ("gates+output", [("G", True, False), ("F", False, True)]),
+        ("all", [("F", False, True)]),
+    ],
 )
 def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, steps):
     watched = Watched(reversal_data, "--mae-finetune", finetune)
@@ -299,8 +310,26 @@ def run_workers(data, save_dir, *args):
     root = str(Path(__file__).parents[1])
     workers = []
     for rank in range(2):
-        command = [sys.executable, "-c", WORKER.format(root=root), str(data), *TINY, *OPTIMIZE, *QUIET, *map(str, args), "--save-dir", str(save_dir)]
-        command += ["--distributed-world-size", "2", "--distributed-rank", str(rank), "--distributed-init-method", f"tcp://localhost:{port}"]
+        command = [
+            sys.executable,
+            "-c",
+            WORKER.format(root=root),
+            str(data),
+            *TINY,
+            *OPTIMIZE,
+            *QUIET,
+            *map(str, args),
+            "--save-dir",
+            str(save_dir),
+        ]
+        command += [
+            "--distributed-world-size",
+            "2",
+            "--distributed-rank",
+            str(rank),
+            "--distributed-init-method",
+            f"tcp://localhost:{port}",
+        ]
         command += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=root))
@@ -314,7 +343,9 @@ def run_workers(data, save_dir, *args):
 
 
 @pytest.mark.parametrize(
-    ("backend", "update_freq", "finetune"), [("legacy_ddp", 2, "all"), ("c10d", 1, "all"), ("legacy_ddp", 1, "gates")], ids=lambda value: str(value)
+    ("backend", "update_freq", "finetune"),
+    [("legacy_ddp", 2, "all"), ("c10d", 1, "all"), ("legacy_ddp", 1, "gates")],
+    ids=lambda value: str(value),
 )
 def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, update_freq, finetune):
     args = ["--arch", "mae_transformer", "--ddp-backend", backend, "--update-freq", update_freq, "--mae-finetune", finetune]

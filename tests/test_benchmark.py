@@ -202,7 +202,7 @@ def test_the_command_fails_with_a_sentence_when_ratios_are_refused(report):
 
 def test_the_json_has_settings_versions_times_and_ratios(report):
     assert report.json["threads"] == 1 and report.json["device"]
-    assert report.json["versions"]["torch"] == torch.__version__ and report.json["versions"]["fairseq-fixed"]
+    assert report.json["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0] and report.json["versions"]["fairseq-fixed"]
     assert "modular_fairseq" in report.json["versions"]
     assert report.json["settings"]["models"] == [PLAIN, MAE, NEUTRAL, FOUR_HEADS]
     assert (report.json["settings"]["length"], report.json["settings"]["beam"]) == (8, 2)

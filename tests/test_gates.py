@@ -43,7 +43,11 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys):
     cli.main([*command, "--json", str(tmp_path / "gates.json")])
     assert "mean gate entropy" in capsys.readouterr().out
     reports = json.loads((tmp_path / "gates.json").read_text())
-    assert [report["module"] for report in reports] == ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn"]
+    assert [report["module"] for report in reports] == [
+        "encoder.layers.0.self_attn",
+        "decoder.layers.0.self_attn",
+        "decoder.layers.0.encoder_attn",
+    ]
     assert all(sum(report["shares"]) == pytest.approx(1) and 0 < report["entropy"] <= math.log(4) for report in reports)
     with pytest.raises(SystemExit, match="modular-fairseq analyze: error: .*--gen-subset"):
         cli.main([*command, "--gen-subset", "nothing"])

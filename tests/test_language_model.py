@@ -36,7 +36,14 @@ def build(arch, model=ModularTransformerLanguageModel, seed=1, types=40, **chang
     torch.manual_seed(seed)
     cfg = lm_options(arch, **changes)
     if model is TransformerLanguageModel:
-        cfg = Namespace(**vars(resolved(cfg, LanguageModelOptions)), base_layers=0, scale_fc=False, scale_attn=False, scale_heads=False, scale_resids=False)
+        cfg = Namespace(
+            **vars(resolved(cfg, LanguageModelOptions)),
+            base_layers=0,
+            scale_fc=False,
+            scale_attn=False,
+            scale_heads=False,
+            scale_resids=False,
+        )
     return model.build_model(cfg, task(types))
 
 
@@ -89,12 +96,12 @@ def test_training_a_mixture_of_experts_as_a_language_model(tmp_path):
     prefixes = [part for split in ("train", "valid") for part in (f"--{split}pref", str(tmp_path / f"{split}.en"))]
     parser = options.get_preprocessing_parser()
     preprocess.main(parser.parse_args(["--only-source", "--destdir", str(tmp_path / "bin"), *prefixes]))
-    size = "--decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 4 --decoder-layers 1".split()
+    size = ["--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "32", "--decoder-attention-heads", "4", "--decoder-layers", "1"]
     run_train(
         tmp_path / "bin",
         *["--task", "language_modeling", "--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--tokens-per-sample", 16],
         *["--max-epoch", 2, "--save-dir", tmp_path / "checkpoints"],
-        common=[*size, *"--optimizer adam --lr 5e-3 --criterion cross_entropy --max-tokens 64".split()],
+        common=[*size, *["--optimizer", "adam", "--lr", "5e-3", "--criterion", "cross_entropy", "--max-tokens", "64"]],
     )
     first, last = (load_checkpoint(tmp_path / "checkpoints" / name)["model"] for name in ("checkpoint1.pt", "checkpoint_last.pt"))
     gate = "decoder.layers.0.self_attn.gate.gate_network.fc2.weight"

@@ -10,17 +10,8 @@ from torch import nn
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.modules.attention import MultiheadAttention
-from modular_fairseq.modules.mixture import (
-    ExpertMixture,
-    GateNetwork,
-    GateNorm,
-    GateStatistics,
-    RunningMean,
-    dropped_heads_of_experts,
-    expert_scale,
-    mixture_scale,
-    sentence_mean,
-)
+from modular_fairseq.modules.gates import GateNetwork, GateNorm, RunningMean, sentence_mean
+from modular_fairseq.modules.mixture import ExpertMixture, GateStatistics, dropped_heads_of_experts, expert_scale, mixture_scale
 from tests.reference.mixture import mean_of_recent, mixture_of_experts
 
 T, B, C = 6, 4, 16
@@ -75,7 +66,9 @@ def test_a_uniform_gate_scales_by_exactly_one(heads):
 def test_scales_sum_to_the_number_of_heads(heads, t):
     dropped = dropped_heads_of_experts(heads, t).double()
     gates = torch.randn(50, len(dropped), dtype=torch.float64).softmax(dim=-1)
-    torch.testing.assert_close(mixture_scale(gates, dropped, t).sum(dim=-1), torch.full((50,), float(heads), dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        mixture_scale(gates, dropped, t).sum(dim=-1), torch.full((50,), float(heads), dtype=torch.float64), atol=1e-12, rtol=0
+    )
     torch.testing.assert_close(gates @ expert_scale(dropped, t), mixture_scale(gates, dropped, t), atol=1e-12, rtol=0)
 
 
@@ -101,7 +94,9 @@ def test_mixture_equals_the_weighted_sum_of_experts(t, per_position):
     wanted = [x, *attention.parameters()]
     weight = torch.randn_like(found)
     for ours, theirs in zip(
-        torch.autograd.grad((found * weight).sum(), wanted, retain_graph=True), torch.autograd.grad((expected * weight).sum(), wanted), strict=True
+        torch.autograd.grad((found * weight).sum(), wanted, retain_graph=True),
+        torch.autograd.grad((expected * weight).sum(), wanted),
+        strict=True,
     ):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
 
@@ -240,7 +235,10 @@ def test_gates_stay_in_float32_under_half_precision(dtype):
     before = {name: value.clone() for name, value in attention.gate.gate_network.state_dict().items()}
     attention.to(dtype)
     assert attention.q_proj.weight.dtype == dtype
-    assert all(torch.equal(value, before[name]) and value.dtype == before[name].dtype for name, value in attention.gate.gate_network.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) and value.dtype == before[name].dtype
+        for name, value in attention.gate.gate_network.state_dict().items()
+    )
     output, _ = attention.eval()(*[torch.randn(T, B, C, dtype=dtype)] * 3)
     assert output.dtype == dtype and output.isfinite().all()
 

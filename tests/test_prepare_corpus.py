@@ -33,7 +33,11 @@ def lines(path):
 
 def test_lower_cased_moses_tokens_and_their_sub_words(corpus, tmp_path):
     assert prepare(corpus, tmp_path / "out").returncode == 0
-    assert lines(tmp_path / "out/tok/test.en") == ["two dogs are running .", "a dog &apos;s running , and a man is laughing .", "the man sees the dogs ."]
+    assert lines(tmp_path / "out/tok/test.en") == [
+        "two dogs are running .",
+        "a dog &apos;s running , and a man is laughing .",
+        "the man sees the dogs .",
+    ]
     assert lines(tmp_path / "out/tok/test.de")[1] == "ein hund läuft , und ein mann lacht ."
     for split, size in (("train", 15), ("valid", 3), ("test", 3)):
         for lang in ("de", "en"):

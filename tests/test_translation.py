@@ -40,7 +40,9 @@ def logits(model, sample):
     return model(**sample["net_input"])[0]
 
 
-@pytest.mark.parametrize("neutral", [{}, {"mae_gate_init": "zero"}, {"mae_gate_init": "zero", "mae_gate_context": "source"}, {"mae_gating": "uniform"}], ids=name)
+@pytest.mark.parametrize(
+    "neutral", [{}, {"mae_gate_init": "zero"}, {"mae_gate_init": "zero", "mae_gate_context": "source"}, {"mae_gating": "uniform"}], ids=name
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=name)
 @pytest.mark.parametrize("heads", [2, 4, 8])
 def test_neutral_settings_equal_fairseqs_transformer(neutral, shape, heads):
@@ -117,7 +119,9 @@ def test_words_to_come_do_not_change_earlier_logits(changes):
 
 @pytest.mark.parametrize("context", ["prefix", "window"])
 def test_words_to_come_do_not_change_earlier_logits_in_training_with_the_lagged_norm(context):
-    model = build(attention_type="mae", mae_gate_norm="lagged", mae_training="joint", mae_gate_context=context, mae_gate_dropout=0.0).train()
+    model = build(
+        attention_type="mae", mae_gate_norm="lagged", mae_training="joint", mae_gate_context=context, mae_gate_dropout=0.0
+    ).train()
     sample = batch([(5, 6), (8, 6)])
     norms = {key: value.clone() for key, value in model.state_dict().items() if "running" in key}
     before = logits(model, sample)
@@ -146,7 +150,9 @@ def generate(model, sample, beam):
     return generator.generate([model], sample)
 
 
-@pytest.mark.parametrize("changes", [{}, {"attention_type": "mae", "mae_gate_init": "zero"}, {"attention_type": "mae", "mae_gating": "uniform"}], ids=name)
+@pytest.mark.parametrize(
+    "changes", [{}, {"attention_type": "mae", "mae_gate_init": "zero"}, {"attention_type": "mae", "mae_gating": "uniform"}], ids=name
+)
 def test_beam_search_gives_the_same_output_as_fairseqs(changes):
     stock = build_stock(seed=3)
     for p in stock.parameters():
@@ -200,7 +206,12 @@ def test_activation_checkpointing_gives_the_same_gradients():
     [
         # section 0.1 of the specification: separate dictionaries of 8848 and 6632 types; one of 32,768
         ("modular_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_469_056),
-        ("mae_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_469_056 + 18 * 134_408),  # the paper's 41M
+        (
+            "mae_transformer_iwslt_de_en",
+            (8848, 6632),
+            {"share_decoder_input_output_embed": True},
+            39_469_056 + 18 * 134_408,
+        ),  # the paper's 41M
         ("mae_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True, "mae_gating": "uniform"}, 39_469_056),
         ("modular_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 60_915_712),  # 61M
         ("mae_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 60_915_712 + 18 * 134_408),  # 63M
@@ -222,7 +233,9 @@ def test_presets_have_the_papers_parameter_counts(arch, vocabulary, changes, par
     source, target = (dictionary(types - 4) for types in vocabulary)
     target = source if vocabulary[0] == vocabulary[1] else target
     with torch.device("meta"):
-        model = ModularTransformer.build_model(TranslationOptions(**vars(args)), SimpleNamespace(source_dictionary=source, target_dictionary=target))
+        model = ModularTransformer.build_model(
+            TranslationOptions(**vars(args)), SimpleNamespace(source_dictionary=source, target_dictionary=target)
+        )
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
@@ -263,10 +276,22 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
         ({"attention_type": "mae", "mae_gate_window": 5}, "--mae-gate-window has no effect without --mae-gate-context window"),
         ({"attention_type": "mae", "mae_gate_context": "window", "mae_gate_window": 0}, "--mae-gate-window must be positive"),
         ({"attention_type": "mae", "mae_gating": "uniform", "mae_gate_lr": 2.0}, "--mae-gate-lr has no effect with --mae-gating uniform"),
-        ({"attention_type": "mae", "mae_gating": "uniform", "mae_training": "joint"}, "--mae-training has no effect with --mae-gating uniform"),
-        ({"attention_type": "mae", "mae_gating": "uniform", "mae_inference": "specialised"}, "--mae-inference specialised needs learned gates"),
-        ({"attention_type": "mae", "mae_training": "joint", "mae_gate_interval": 2}, "--mae-gate-interval has no effect with --mae-training joint"),
-        ({"attention_type": "mae", "mae_finetune": "gates", "mae_gate_interval": 2}, "--mae-gate-interval has no effect with --mae-finetune gates"),
+        (
+            {"attention_type": "mae", "mae_gating": "uniform", "mae_training": "joint"},
+            "--mae-training has no effect with --mae-gating uniform",
+        ),
+        (
+            {"attention_type": "mae", "mae_gating": "uniform", "mae_inference": "specialised"},
+            "--mae-inference specialised needs learned gates",
+        ),
+        (
+            {"attention_type": "mae", "mae_training": "joint", "mae_gate_interval": 2},
+            "--mae-gate-interval has no effect with --mae-training joint",
+        ),
+        (
+            {"attention_type": "mae", "mae_finetune": "gates", "mae_gate_interval": 2},
+            "--mae-gate-interval has no effect with --mae-finetune gates",
+        ),
     ],
 )
 def test_options_that_cannot_work_or_would_be_ignored_are_refused(changes, sentence):

@@ -1,7 +1,7 @@
 """What the gates of a mixture of attentive experts do on a data set (MAE, section 5.1 and appendix C).
 
-For every attention module: the entropy of its gate in nats (ln E is uniform), and for every expert the share of instances whose largest gate is
-that expert's. Instances are sentences where a gate sees a whole sentence, and positions where it sees a prefix or window.
+For every attention module: the entropy of its gate in nats (ln E is uniform), and for every expert the share of instances whose
+largest gate is that expert's. Instances are sentences where a gate sees a whole sentence, and positions where it sees a prefix or window.
 """
 
 import argparse
@@ -62,9 +62,10 @@ def table(reports: list[GateReport]) -> str:
     shares = [share for report in reports for share in report.shares]
     mean = sum(report.entropy for report in reports) / len(reports)
     uniform = sum(math.log(len(report.shares)) for report in reports) / len(reports)
+    rare = sum(share < 0.01 for share in shares)
     lines.append(
-        f"mean gate entropy {mean:.3f} nats ({mean / uniform:.3f} of uniform, {uniform:.3f}); shares {100 * min(shares):.1f} to {100 * max(shares):.1f} %,"
-        f" {sum(share < 0.01 for share in shares)} of {len(shares)} experts under 1 %"
+        f"mean gate entropy {mean:.3f} nats ({mean / uniform:.3f} of uniform, {uniform:.3f}); "
+        f"shares {100 * min(shares):.1f} to {100 * max(shares):.1f} %, {rare} of {len(shares)} experts under 1 %"
     )
     return "\n".join(lines)
 

@@ -10,6 +10,8 @@
 
 from fairseq.models import register_model_architecture
 
+from modular_fairseq.models import language_model, translation  # noqa: F401  (an arch names a registered model)
+
 IWSLT_DE_EN = {
     "encoder_ffn_embed_dim": 1024,
     "encoder_attention_heads": 4,

@@ -31,7 +31,9 @@ def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
     own = model.state_dict()
     for key, value in own.items():
         if key not in state_dict:
-            raise UsageError(f"the checkpoint has no {key}, which this model has: it was trained with another --arch or other model options")
+            raise UsageError(
+                f"the checkpoint has no {key}, which this model has: it was trained with another --arch or other model options"
+            )
         if state_dict[key].shape != value.shape:
             raise UsageError(
                 f"{key} is {list(state_dict[key].shape)} in the checkpoint and {list(value.shape)} in this model: "
@@ -39,4 +41,6 @@ def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
             )
     for key in state_dict:
         if key not in own:
-            raise UsageError(f"the checkpoint has {key}, which this model has not: it was trained with another --arch or other model options")
+            raise UsageError(
+                f"the checkpoint has {key}, which this model has not: it was trained with another --arch or other model options"
+            )

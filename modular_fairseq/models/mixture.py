@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from modular_fairseq.modules.attention import MultiheadAttention
-from modular_fairseq.modules.mixture import ExpertMixture, GateNetwork, RunningMean
+from modular_fairseq.modules.gates import GateNetwork, RunningMean
+from modular_fairseq.modules.mixture import ExpertMixture
 
 DEFAULT_INTERVAL = 5  # epochs, section 3 of the paper
 

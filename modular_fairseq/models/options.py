@@ -17,7 +17,8 @@ from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecB
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
 from modular_fairseq.errors import UsageError
-from modular_fairseq.modules.mixture import INFERENCE_MODES, NORMS
+from modular_fairseq.modules.gates import NORMS
+from modular_fairseq.modules.mixture import INFERENCE_MODES
 
 # fairseq's options that do not apply: other kernels, other layers, other checkpointing, TorchScript, and names kept for old checkpoints.
 _LEFT_OUT = {
@@ -89,11 +90,15 @@ class AttentionOptions(FairseqDataclass):
     )
     mae_training: ChoiceEnum(["bcd", "joint"]) = field(
         default="bcd",
-        metadata={"help": "bcd: block coordinate descent, gates by SGD in G steps, the rest in F steps; joint: NOBCD, all by the main optimizer"},
+        metadata={
+            "help": "bcd: block coordinate descent, gates by SGD in G steps, the rest in F steps; joint: NOBCD, all by the main optimizer"
+        },
     )
     mae_gate_context: ChoiceEnum(["prefix", "window", "source"]) = field(
         default="prefix",
-        metadata={"help": "what a decoder's gates average: its inputs so far, the most recent of them, or the encoder output (encoder gates: the source)"},
+        metadata={
+            "help": "what a decoder's gates average: its inputs so far, the most recent of them, or the encoder output"
+        },
     )
     mae_gate_window: int = field(default=100, metadata={"help": "inputs that a gate averages with --mae-gate-context window"})
     mae_gate_dim: int = field(default=256, metadata={"help": "hidden units of a gate network"})
@@ -104,11 +109,15 @@ class AttentionOptions(FairseqDataclass):
     )
     mae_gate_init: ChoiceEnum(["zero", "linear"]) = field(
         default="linear",
-        metadata={"help": "last layer of a gate network: zero (starts uniform, equal to plain attention) or nn.Linear's own initialisation"},
+        metadata={
+            "help": "last layer of a gate network: zero (starts uniform, equal to plain attention) or nn.Linear's own initialisation"
+        },
     )
     mae_inference: ChoiceEnum(list(INFERENCE_MODES)) = field(
         default="mixture",
-        metadata={"help": "outside training: mix all experts, take the one with the largest gate, or one random expert per module (see --seed)"},
+        metadata={
+            "help": "outside training: mix all experts, take the one with the largest gate, or one random expert per module (see --seed)"
+        },
     )
     mae_gate_interval: Optional[int] = field(
         default=None,
@@ -120,7 +129,9 @@ class AttentionOptions(FairseqDataclass):
     )
     mae_finetune: ChoiceEnum(["all", "gates", "gates+output"]) = field(
         default="all",
-        metadata={"help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates and output projections (FTG+)"},
+        metadata={
+            "help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates and output projections (FTG+)"
+        },
     )
 
 
@@ -181,7 +192,8 @@ def check_attention_options(options, family: type) -> None:
         heads = getattr(options, stack)
         if not 0 < options.mae_dropped_heads < heads:
             raise UsageError(
-                f"--mae-dropped-heads {options.mae_dropped_heads} with {_flag(stack)} {heads}: an expert must drop at least 1 head and keep at least 1"
+                f"--mae-dropped-heads {options.mae_dropped_heads} with {_flag(stack)} {heads}: "
+                "an expert must drop at least 1 head and keep at least 1"
             )
     if options.mae_gating == "uniform":
         refuse_changed([name for name in changed if "gate" in name], "with --mae-gating uniform, which has no gate networks")
@@ -190,7 +202,9 @@ def check_attention_options(options, family: type) -> None:
             raise UsageError("--mae-inference specialised needs learned gates; with --mae-gating uniform all experts are equal, use random")
         return
     if options.mae_training == "joint":
-        refuse_changed(["mae_gate_interval", "mae_gate_lr", "mae_gate_loss", "mae_finetune"], "with --mae-training joint, which takes no G steps")
+        refuse_changed(
+            ["mae_gate_interval", "mae_gate_lr", "mae_gate_loss", "mae_finetune"], "with --mae-training joint, which takes no G steps"
+        )
     if options.mae_finetune == "gates":
         refuse_changed(["mae_gate_interval"], "with --mae-finetune gates, where every step is a G step")
     if options.mae_gate_context != "window":

@@ -16,8 +16,10 @@ from modular_fairseq.modules.attention import sentence_order
 class TransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder; its output stays one row a sentence in beam search.
 
-    fairseq's generator repeats the encoder output for every hypothesis, and each cross-attention then projects each copy. Here the repetition is
-    only noted in the output, as "beam_size", and `MultiheadAttention` lets the hypotheses of a sentence share its keys and values.
+    fairseq's generator repeats the encoder output for every hypothesis, and each cross-attention then projects each copy. Here the
+    repetition is only noted in the output, as "beam_size", and the hypotheses of a sentence share its keys and values. (fairseq's own way to
+    that, `set_beam_size`, stays set in the modules: with a next generator of beam 1, or in training after --eval-bleu, they would take
+    sentences for hypotheses.)
     """
 
     def build_encoder_layer(self, cfg) -> nn.Module:

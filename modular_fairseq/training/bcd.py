@@ -1,13 +1,13 @@
 """Block coordinate descent for gates (MAE, section 3): G steps update the gates, F steps everything else.
 
-fairseq has no place for a second update of other parameters on the same batch that works with every task, so `install` wraps four methods
-of its Trainer. For a model without mixtures of experts they do what they did.
+fairseq has no place for a second update of other parameters on the same batch that works with every task, so `install` wraps four
+methods of its Trainer. For a model without mixtures of experts they do what they did.
 
-In an epoch with G steps (Algorithm 3, `GateTraining.is_g_epoch`), `train_step(samples)` takes a G step on the whole update (all micro-batches
-of --update-freq, all workers) and then fairseq's ordinary step, which is the F step: the gates are outside the main optimizer
-(`requires_grad` False), so no optimizer, weight decay, gradient clipping or precision mode can touch them, and the schedule of updates and
-learning rates counts F steps only. A G step freezes all else by the same means. Gates follow plain SGD with a constant learning rate, which has
-no state to save.
+In an epoch with G steps (Algorithm 3, `GateTraining.is_g_epoch`), `train_step(samples)` takes a G step on the whole update (all
+micro-batches of --update-freq, all workers) and then fairseq's ordinary step, which is the F step: the gates are outside the main
+optimizer (`requires_grad` False), so no optimizer, weight decay, gradient clipping or precision mode can touch them, and the schedule of
+updates and learning rates counts F steps only. A G step freezes all else by the same means. Gates follow plain SGD with a constant
+learning rate, which has no state to save.
 """
 
 import functools
@@ -25,7 +25,8 @@ from torch import Tensor
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import GateTraining, gate_parameters, mixtures
-from modular_fairseq.modules.mixture import ExpertMixture, GateNorm, GateStatistics, entropy_and_shares
+from modular_fairseq.modules.gates import GateNorm
+from modular_fairseq.modules.mixture import ExpertMixture, GateStatistics, entropy_and_shares
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,9 @@ class BlockCoordinateDescent:
         cfg = self.trainer.cfg
         backend = cfg.distributed_training.ddp_backend
         if backend not in DDP_BACKENDS:
-            raise UsageError(f"--ddp-backend {backend} cannot train gates in G steps; use one of {', '.join(DDP_BACKENDS)}, or --mae-training joint")
+            raise UsageError(
+                f"--ddp-backend {backend} cannot train gates in G steps; use one of {', '.join(DDP_BACKENDS)}, or --mae-training joint"
+            )
         if cfg.optimization.use_bmuf:
             raise UsageError("--use-bmuf cannot train gates in G steps; leave it out, or use --mae-training joint")
         if self.settings.gates_only and cfg.ema.store_ema:
@@ -129,8 +132,8 @@ class BlockCoordinateDescent:
         """Algorithm 1 on all micro-batches of an update; only gates change, and only if their gradient is finite.
 
         Returns:
-            the criterion's logging outputs on this worker (of a dummy batch too, when it is the only one: workers must agree on their keys),
-            its summed sample size without dummies, and the norm of the gates' gradient over all workers.
+            the criterion's logging outputs on this worker (of a dummy batch when there is no other: workers must agree on their keys), its
+            summed sample size without dummies, and the norm of the gates' gradient over all workers.
         """
         trainer, cfg = self.trainer, self.trainer.cfg
         scaler = getattr(trainer.optimizer, "scaler", None)
@@ -212,7 +215,7 @@ class BlockCoordinateDescent:
         return logging_output
 
     def _average_norm_statistics(self) -> None:
-        """Running statistics come from each worker's own batches; their mean makes the model the same everywhere, and the saved one fair."""
+        """Running statistics come from each worker's own batches; their mean keeps the model the same everywhere."""
         world_size = self.trainer.data_parallel_world_size
         if world_size == 1 or not self.norms:
             return

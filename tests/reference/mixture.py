@@ -19,7 +19,9 @@ def attention_heads(attention: nn.Module, query: Tensor, key: Tensor, blocked: T
     return heads
 
 
-def mixture_of_experts(attention: nn.Module, query: Tensor, key: Tensor, gates: Tensor, dropped_heads: int, blocked: Tensor | None = None) -> Tensor:
+def mixture_of_experts(
+    attention: nn.Module, query: Tensor, key: Tensor, gates: Tensor, dropped_heads: int, blocked: Tensor | None = None
+) -> Tensor:
     """sum_S g_S f_S with f_S = h/(h-t) sum_{j not in S} H~_j W_j (Eq. 5 and 6), and the output bias; gates [B, T or 1, E] -> [T, B, C]."""
     h = attention.num_heads
     projected = [
