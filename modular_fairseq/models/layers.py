@@ -140,3 +140,7 @@ class TransformerDecoder(TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg, no_encoder_attn: bool = False) -> nn.Module:
         return wrap_layer(TransformerDecoderLayer(cfg, no_encoder_attn), cfg)
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are frozen.
+        return super().output_layer(features.contiguous())

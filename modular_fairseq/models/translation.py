@@ -11,6 +11,7 @@ from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.mixture import set_up_gate_training
 from modular_fairseq.models.options import TranslationOptions, check_attention_options, nested_config
 from modular_fairseq.modules.attention import sentence_order
+from modular_fairseq.modules.dropout import use_own_dropout
 
 
 class TransformerEncoder(TransformerEncoderBase):
@@ -52,6 +53,7 @@ class ModularTransformer(ChecksStateDict, TransformerModelBase):
         check_attention_options(cfg, TranslationOptions)
         nested = nested_config(cfg)
         model = super().build_model(nested, task)
+        use_own_dropout(model)
         model.gate_training = set_up_gate_training(model, nested)
         return model
 

@@ -115,6 +115,7 @@ class MultiheadAttention(nn.Module):
             output [T, rows, C]; weights [rows, T, S], or [H, rows, T, S] per head, or None. Weights are those of the softmax:
             no dropout, no head scale.
         """
+        query = query.contiguous()  # or each projection copies it, or takes a slow path where its weights are frozen
         rows = query.size(1)
         if gate_input is None:
             gate_input = (query, key_padding_mask if self.self_attention else None)

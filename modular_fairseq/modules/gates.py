@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
 from torch import Tensor, nn
 
+from modular_fairseq.modules.dropout import Dropout
+
 NORMS = ("batch", "lagged", "layer", "none")
 
 
@@ -79,7 +81,7 @@ class GateNetwork(nn.Module):
             "none": None,
         }[norm]
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.fc2 = nn.Linear(hidden_dim, num_experts)
         nn.init.xavier_uniform_(self.fc1.weight)
         nn.init.zeros_(self.fc1.bias)

@@ -1,0 +1,57 @@
+import pytest
+import torch
+from fairseq.modules.fairseq_dropout import FairseqDropout
+
+from modular_fairseq.modules.dropout import Dropout
+from tests.helpers import build
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9999])
+@pytest.mark.parametrize("size", [200_003, 1_000_000])
+def test_share_of_zeros_and_scale(p, size):
+    torch.manual_seed(0)
+    x = torch.ones(size, requires_grad=True)
+    y = Dropout(p).train()(x)
+    zeros = (y == 0).float().mean().item()
+    assert zeros == pytest.approx(p, abs=4 * (p * (1 - p) / size) ** 0.5)
+    torch.testing.assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / (1 - p)), rtol=1e-4 if p < 0.99 else 0.1, atol=0)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_neighbours_are_independent():
+    """Four elements come from one random number."""
+    torch.manual_seed(0)
+    kept = (Dropout(0.5).train()(torch.ones(400_000)) != 0).view(-1, 4).float()
+    correlation = torch.corrcoef(kept.t())
+    assert (correlation - torch.eye(4)).abs().max() < 0.01
+
+
+def test_the_seed_decides_and_calls_differ():
+    x, dropout = torch.ones(1000), Dropout(0.3).train()
+    torch.manual_seed(1)
+    first, second = dropout(x), dropout(x)
+    torch.manual_seed(1)
+    assert torch.equal(dropout(x), first) and not torch.equal(first, second)
+
+
+def test_nothing_is_dropped_outside_training_and_everything_with_probability_one():
+    x = torch.randn(5, 7)
+    assert torch.equal(Dropout(0.3).eval()(x), x)
+    assert torch.equal(Dropout(0.0).train()(x), x)
+    assert torch.equal(Dropout(1.0).train()(x), torch.zeros(5, 7))
+    assert Dropout(0.3).train()(x.half()).dtype == torch.float16
+
+
+def test_models_use_it_everywhere():
+    dropouts = [m for m in build("mae_transformer", dropout=0.2).modules() if isinstance(m, FairseqDropout)]
+    assert len(dropouts) > 10 and all(type(m) is Dropout for m in dropouts)
+    assert {m.p for m in dropouts} == {0.0, 0.1, 0.2}
+
+
+def test_retained_dropout_stays_on_in_generation():
+    model = build(dropout=0.5)
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=["TransformerEncoderLayer"])
+    x = torch.ones(100)
+    assert (model.encoder.layers[0].dropout_module(x) == 0).any()
+    assert torch.equal(model.decoder.dropout_module(x), x)
