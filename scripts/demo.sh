@@ -26,16 +26,16 @@ quietly fairseq-preprocess --source-lang de --target-lang en --destdir "$out/dat
 
 say "training $arch: the gates learn in every second epoch, the experts in all (log: $out/train.log)"
 fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" --mae-gate-interval 2 \
-    --optimizer adam --adam-betas "(0.9,0.98)" --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 300 \
-    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 4096 --max-epoch 12 \
-    --keep-last-epochs 12 --save-dir "$out/checkpoints" --seed 1 --num-workers 0 --no-progress-bar --log-interval 50 2>&1 |
+    --optimizer adam --adam-betas "(0.9,0.98)" --lr 4e-3 --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 890 \
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0 --max-tokens 1024 --max-epoch 5 \
+    --keep-last-epochs 5 --save-dir "$out/checkpoints" --seed 1 --num-workers 0 --no-progress-bar --log-interval 50 2>&1 |
     tee "$out/train.log" |
     sed -unE 's/.*\| train_inner \| (epoch [0-9]+).* loss=([0-9.]+).*num_updates=([0-9]+).*/  \1, update \3: training loss \2/p
               s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*gate_entropy ([0-9.]+).*/  \1: validation perplexity \2, gate entropy \3 nats/p'
 [ -e "$out/checkpoints/checkpoint_last.pt" ] || { tail -n 5 "$out/train.log" >&2; echo "demo: training failed; see $out/train.log" >&2; exit 1; }
 
 say "averaging the last epochs and translating the test set"
-quietly modular-fairseq average --inputs "$out/checkpoints" --num-epoch-checkpoints 3 --output "$out/averaged.pt"
+quietly modular-fairseq average --inputs "$out/checkpoints" --num-epoch-checkpoints 2 --output "$out/averaged.pt"
 quietly fairseq-generate "$out/data" --user-dir "$plugin" --path "$out/averaged.pt" --beam 5
 cp "$out/last-command.out" "$out/generate.out"
 grep ^H- "$out/generate.out" | sed 's/^H-//' | sort -n | cut -f 3 >"$out/test.hyp"

@@ -45,7 +45,7 @@ run=$out/${NAME:-$(echo "$arch $*" | tr -c 'a-zA-Z0-9.\n' ' ' | xargs | tr ' ' _
 mkdir -p "$run"
 say "training $arch in $run (log: train.log)"
 fairseq-train "$out/bin" --user-dir modular_fairseq --arch "$arch" "${recipe[@]}" "$@" --save-dir "$run" 2>&1 |
-    tee -a "$run/train.log" | grep -E --line-buffered "\| (train_inner|valid) \||error" >&2
+    tee -a "$run/train.log" | sed -unE '/\| (train_inner|valid) \||error/p' >&2
 
 say "translating the test set with the best checkpoint, beam 5"
 read -ra generate <<<"${GENERATE:-}"

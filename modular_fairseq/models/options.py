@@ -123,7 +123,7 @@ class AttentionOptions(FairseqDataclass):
         default=None,
         metadata={"help": "epochs between epochs with G steps; 1 = every epoch (default: 5, or 1 when --mae-finetune is not 'all')"},
     )
-    mae_gate_lr: float = field(default=1.0, metadata={"help": "learning rate of the gates' SGD, which no scheduler changes"})
+    mae_gate_lr: float = field(default=0.2, metadata={"help": "learning rate of the gates' SGD, which no scheduler changes"})
     mae_gate_loss: ChoiceEnum(["sentence", "token"]) = field(
         default="sentence", metadata={"help": "the mean that a G step descends: loss per sentence, or per token (criterion's sample size)"}
     )

@@ -81,6 +81,7 @@ class BlockCoordinateDescent:
         self.valid_monitor = GateMonitor()
         self.epoch = 0
         self.in_update = False
+        self.g_loss: float | None = None
         for mixture in self.mixtures:
             mixture.statistics = GateStatistics()
             mixture.step = "F"
@@ -114,6 +115,8 @@ class BlockCoordinateDescent:
             else:
                 if self.settings is not None and self.settings.is_g_epoch(self.epoch):
                     self.g_step(samples)
+                elif self.g_loss is not None:
+                    metrics.log_scalar("g_loss", self.g_loss, weight=0, priority=299, round=3)  # the last one, or the log says None
                 logging_output = f_step(self.trainer, samples, raise_oom)
         finally:
             self.in_update = False
@@ -175,7 +178,8 @@ class BlockCoordinateDescent:
         with torch.no_grad():
             for parameter, step in zip(self.gates, flat.split([p.numel() for p in self.gates]), strict=True):
                 parameter.sub_(self.settings.lr * step.view_as(parameter))
-        metrics.log_scalar("g_loss", loss_sum / total_size / math.log(2), weight=total_size, priority=299, round=3)
+        self.g_loss = loss_sum / total_size / math.log(2)
+        metrics.log_scalar("g_loss", self.g_loss, weight=total_size, priority=299, round=3)
         return logging_outputs, sample_size, flat.norm()
 
     @contextmanager
