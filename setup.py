@@ -12,6 +12,8 @@ setup(
         # It imports as `fairseq`, and `fairseq` itself must never stand here: 0.12.2 would be installed over the same folder.
         "fairseq-fixed==0.12.3.1",
         "torch>=2.6",
+        "numpy",
+        "omegaconf",
         "sacrebleu",
         "sacremoses",
         "subword-nmt",

@@ -93,6 +93,9 @@ def prepare(folder: Path, langs: tuple[str, str], out: Path, merges: int, max_to
     codes = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):  # its bar; it takes seconds
         learn_bpe(io.StringIO("\n".join(tok["train"][0] + tok["train"][1])), codes, merges)
+    learnt = codes.getvalue().count("\n") - 1
+    if learnt < merges:
+        print(f"only {learnt} merges: no other pair of symbols occurs twice in train", file=sys.stderr)
     bpe = BPE(io.StringIO(codes.getvalue()))
     for split, sides in tok.items():
         for lang, lines in zip(langs, sides, strict=True):
@@ -112,6 +115,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=175)
     parser.add_argument("--max-ratio", type=float, default=9.0)
     args = parser.parse_args()
+    if args.merges < 1 or args.source_lang == args.target_lang:
+        parser.error("--merges must be at least 1, and --source-lang another than --target-lang")
     try:
         prepare(args.folder, (args.source_lang, args.target_lang), args.out, args.merges, args.max_tokens, args.max_ratio)
     except (CorpusError, OSError) as error:

@@ -37,9 +37,10 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
         if isinstance(error, UsageError):
             return error
         file = _file_being_loaded(error)
-        if file is not None and isinstance(error, Exception):
+        if file is not None and isinstance(error, Exception) and not isinstance(error, MemoryError):
             return unreadable_checkpoint(error, file)
-        error = error.__cause__ or error.__context__
+        # What fairseq raises in place of another error is a plain Exception; any other error that came up meanwhile is news.
+        error = error.__cause__ or (error.__context__ if type(error) is Exception else None)
     return None
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A mixture of attentive experts on a small synthetic corpus, from text to BLEU, in about five minutes on two cores.
+# A mixture of attentive experts on a small synthetic corpus, from text to BLEU, in two to five minutes on two cores.
 #
-#     bash scripts/demo.sh            # writes everything to demo/
+#     bash scripts/demo.sh                                  # writes everything to demo/mae_transformer_tiny_cpu/
+#     bash scripts/demo.sh modular_transformer_tiny_cpu     # the plain Transformer in its place, same budget
 #
 # The same commands, with your data and a larger arch, are an experiment: README.md, "MAE on your own data".
 
@@ -10,7 +11,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
-out=demo arch=mae_transformer_tiny_cpu plugin=modular_fairseq
+arch=${1:-mae_transformer_tiny_cpu} plugin=modular_fairseq
+out=demo/$arch
+gates=() note=""
+case $arch in mae_*) gates=(--mae-gate-interval 2) note=": the gates learn in every second epoch, the experts in all" ;; esac
 seconds=$SECONDS
 say() { printf '\n\033[1m[%d:%02d] %s\033[0m\n' $(((SECONDS - seconds) / 60)) $(((SECONDS - seconds) % 60)) "$*"; }
 quietly() { "$@" >"$out/last-command.out" 2>&1 || { tail -n 5 "$out/last-command.out" >&2; echo "demo: $1 failed; all it said is in $out/last-command.out" >&2; exit 1; }; }
@@ -24,15 +28,15 @@ paste -d '\n' <(head -n 3 "$out/corpus/test.de" | sed 's/^/  de  /') <(head -n 3
 quietly fairseq-preprocess --source-lang de --target-lang en --destdir "$out/data" \
     --trainpref "$out/corpus/train" --validpref "$out/corpus/valid" --testpref "$out/corpus/test"
 
-say "training $arch: the gates learn in every second epoch, the experts in all (log: $out/train.log)"
-fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" --mae-gate-interval 2 \
+say "training $arch$note (log: $out/train.log)"
+fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" "${gates[@]}" \
     --optimizer adam --adam-betas "(0.9,0.98)" --lr 4e-3 --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 890 \
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0 --max-tokens 1024 --max-epoch 5 \
     --keep-last-epochs 5 --save-dir "$out/checkpoints" --seed 1 --num-workers 0 --no-progress-bar --log-interval 50 2>&1 |
     tee "$out/train.log" |
     sed -unE 's/.*\| train_inner \| (epoch [0-9]+).* loss=([0-9.]+).*num_updates=([0-9]+).*/  \1, update \3: training loss \2/p
-              s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*gate_entropy ([0-9.]+).*/  \1: validation perplexity \2, gate entropy \3 nats/p'
-[ -e "$out/checkpoints/checkpoint_last.pt" ] || { tail -n 5 "$out/train.log" >&2; echo "demo: training failed; see $out/train.log" >&2; exit 1; }
+              s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*gate_entropy ([0-9.]+).*/  \1: validation perplexity \2, gate entropy \3 nats/p; t
+              s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*/  \1: validation perplexity \2/p' || { tail -n 5 "$out/train.log" >&2; echo "demo: training failed; see $out/train.log" >&2; exit 1; }
 
 say "averaging the last epochs and translating the test set"
 quietly modular-fairseq average --inputs "$out/checkpoints" --num-epoch-checkpoints 2 --output "$out/averaged.pt"
@@ -43,13 +47,19 @@ sacrebleu "$out/corpus/test.en" -i "$out/test.hyp" --tokenize none --force -w 2 
 
 say "done"
 field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?$/\1/p" "$out/score.json"; }
-gates() { modular-fairseq analyze gates "$out/data" --path "$1" 2>/dev/null | tail -n 1; }
+gate_summary() { quietly modular-fairseq analyze gates "$out/data" --path "$1" && tail -n 1 "$out/last-command.out"; }
+echo "BLEU                    $(field score)   ($(field signature))"
+if [ ${#gates[@]} -gt 0 ]; then
+    before=$(gate_summary "$out/checkpoints/checkpoint1.pt")
+    after=$(gate_summary "$out/averaged.pt")
+    echo "gates before learning   $before"
+    echo "gates after             $after"
+fi
 cat <<END
-BLEU                    $(field score)   ($(field signature))
-gates before learning   $(gates "$out/checkpoints/checkpoint1.pt")
-gates after             $(gates "$out/averaged.pt")
 what is where           $out/corpus (text), $out/data (binarized), $out/checkpoints, $out/averaged.pt, $out/test.hyp, $out/score.json, $out/train.log
-next                    look inside:      .venv/bin/modular-fairseq analyze gates $out/data --path $out/averaged.pt
-                        one expert only:  .venv/bin/fairseq-generate $out/data --user-dir $plugin --path $out/averaged.pt --beam 5 --model-overrides '{"mae_inference":"specialised"}'
-                        your own text:    bash scripts/train_and_score.sh FOLDER de en results mae_transformer
+next                    look inside a mixture of experts, or let its one most specialised expert translate alone:
+    .venv/bin/modular-fairseq analyze gates $out/data --path $out/averaged.pt
+    .venv/bin/fairseq-generate $out/data --user-dir $plugin --path $out/averaged.pt --beam 5 --model-overrides '{"mae_inference":"specialised"}'
+                        or train on your own text:
+    bash scripts/train_and_score.sh FOLDER de en results mae_transformer
 END

@@ -40,6 +40,18 @@ def build(arch: str = "modular_transformer", seed: int = 1, **changes) -> Modula
     return ModularTransformer.build_model(options(arch, **changes), task())
 
 
+def build_preset(arch: str, vocabulary: tuple[int, int], **changes) -> ModularTransformer:
+    """An arch in its own size, without the memory for it; one dictionary where both sizes are the same."""
+    args = Namespace(**changes)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    source, target = (dictionary(types - 4) for types in vocabulary)
+    target = source if vocabulary[0] == vocabulary[1] else target
+    with torch.device("meta"):
+        return ModularTransformer.build_model(
+            TranslationOptions(**vars(args)), SimpleNamespace(source_dictionary=source, target_dictionary=target)
+        )
+
+
 def build_stock(seed: int = 1, **changes) -> TransformerModelBase:
     """fairseq's own Transformer of the same options."""
     torch.manual_seed(seed)

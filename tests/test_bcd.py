@@ -135,20 +135,34 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
     assert "G step skipped" in caplog.text
 
 
-def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, caplog):
-    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--update-freq", 2)
-    watched.trainer.begin_epoch(1)
-    criterion = watched.trainer.get_criterion()
-    forward = criterion.forward
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, caplog, where):
+    """The step is that of the other batch alone."""
 
-    def forward_once(model, sample, reduce=True):
-        if sample is watched.batches[0]:
-            raise RuntimeError("CUDA out of memory")
-        return forward(model, sample, reduce)
+    def fail(*_):
+        raise RuntimeError("CUDA out of memory")
 
-    criterion.forward = forward_once
-    outputs, size, _ = watched.trainer.bcd_of().g_step(watched.batches[:2])
-    assert len(outputs) == 1 and size == watched.batches[1]["ntokens"]
+    def gates_after(fails):
+        watched = Watched(reversal_data, "--mae-gate-interval", 1, "--update-freq", 2, "--dropout", 0, "--mae-gate-dropout", 0)
+        watched.trainer.begin_epoch(1)
+        criterion, hooks = watched.trainer.get_criterion(), []
+        forward = criterion.forward
+
+        def forward_that_may_fail(model, sample, reduce=True):
+            while hooks:
+                hooks.pop().remove()
+            result = forward(model, sample, reduce)
+            if sample is watched.batches[0] and fails:
+                fail() if where == "forward" else hooks.append(result[0].register_hook(fail))
+            return result
+
+        criterion.forward = forward_that_may_fail
+        outputs, size, _ = watched.trainer.bcd_of().g_step(watched.batches[0 if fails else 1 : 2])
+        assert len(outputs) == 1 and size == watched.batches[1]["ntokens"]
+        return watched.gates
+
+    for a, b in zip(gates_after(fails=True), gates_after(fails=False), strict=True):
+        torch.testing.assert_close(a.detach(), b.detach(), atol=1e-6, rtol=1e-4)
     assert "out of memory in a G step" in caplog.text
 
 
@@ -204,8 +218,8 @@ def test_joint_training_updates_gates_with_the_main_optimizer(reversal_data, mon
 def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, steps):
     watched = Watched(reversal_data, "--mae-finetune", finetune)
     watched.watch(monkeypatch)
-    watched.trainer.begin_epoch(1)
     watched.trainer.set_num_updates(10)
+    watched.trainer.begin_epoch(1)
     before = {key: p.detach().clone() for key, p in watched.model.named_parameters()}
     output = watched.step(watched.batches[:1])
     assert watched.changed == steps
@@ -221,7 +235,9 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
     [
         ("--ddp-backend fully_sharded", "--ddp-backend fully_sharded cannot train gates"),
         ("--use-bmuf", "--use-bmuf cannot train gates"),
-        ("--mae-finetune gates --store-ema", "--store-ema has no effect with --mae-finetune gates"),
+        ("--mae-finetune gates --finetune-from-model a.pt --store-ema", "--store-ema has no effect with --mae-finetune gates"),
+        ("--mae-finetune gates", "name it with --finetune-from-model"),
+        ("--mae-finetune gates+output", "name it with --finetune-from-model"),
     ],
 )
 def test_trainers_that_cannot_train_gates_are_refused(reversal_data, args, sentence):
@@ -349,9 +365,13 @@ def run_workers(data, save_dir, *args):
 )
 def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, update_freq, finetune):
     args = ["--arch", "mae_transformer", "--ddp-backend", backend, "--update-freq", update_freq, "--mae-finetune", finetune]
-    args += ["--mae-gate-interval", 1] if finetune == "all" else []
-    first, second = run_workers(reversal_data, tmp_path, *args, "--max-epoch", 2)
+    if finetune == "all":
+        args += ["--mae-gate-interval", 1]
+    else:
+        run_train(reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path / "trained")
+        args += ["--finetune-from-model", tmp_path / "trained" / "checkpoint_last.pt"]
+    first, second = run_workers(reversal_data, tmp_path / "workers", *args, "--max-epoch", 2)
     assert first == second and len(first) >= 2 and len(set(first)) == len(first)
-    resumed, resumed_too = run_workers(reversal_data, tmp_path, *args, "--max-epoch", 3)
+    resumed, resumed_too = run_workers(reversal_data, tmp_path / "workers", *args, "--max-epoch", 3)
     assert resumed == resumed_too and resumed
     assert int(resumed[0].split()[1]) == int(first[-1].split()[1]) + 1

@@ -42,7 +42,16 @@ def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
     recipe += ["--lr-scheduler", "polynomial_decay", "--lr", "4e-3", "--warmup-updates", "60", "--total-num-update", "420"]
     gates = ["--mae-gate-interval", "2"] if arch.startswith("mae") else []
     run_train(
-        tmp_path / "bin", "--arch", arch, *gates, "--max-update", 420, "--no-epoch-checkpoints", "--save-dir", tmp_path / "checkpoints", common=recipe
+        tmp_path / "bin",
+        "--arch",
+        arch,
+        *gates,
+        "--max-update",
+        420,
+        "--no-epoch-checkpoints",
+        "--save-dir",
+        tmp_path / "checkpoints",
+        common=recipe,
     )
     hypotheses, _ = run_generate(tmp_path / "bin", tmp_path / "checkpoints" / "checkpoint_last.pt")
     references = (tmp_path / "test.en").read_text().splitlines()
@@ -51,7 +60,9 @@ def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
 
 
 def test_training_says_nothing_on_standard_error_that_a_user_must_not_know(reversal_data, tmp_path):
-    status, out, err = call("train", reversal_data, *TINY, *OPTIMIZE, *QUIET, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path)
+    status, out, err = call(
+        "train", reversal_data, *TINY, *OPTIMIZE, *QUIET, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path
+    )
     assert status == 0 and (tmp_path / "checkpoint_last.pt").exists()
     assert lines_of(err) == []
     for statistic in ("gate_entropy", "gate_max_share", "gate_min_share", "gate_rare_experts"):
@@ -108,7 +119,9 @@ def test_killing_training_at_any_moment_and_starting_it_again(reversal_data, tmp
         while not (tmp_path / "killed" / f"checkpoint{epoch}.pt").exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        process.communicate()
+        out, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        assert (tmp_path / "killed" / f"checkpoint{epoch}.pt").exists() and not (tmp_path / "killed" / "checkpoint8.pt").exists()
     run_train(reversal_data, *args[1:], "--max-epoch", 8, "--save-dir", tmp_path / "killed", common=())
     whole, killed = (load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "killed"))
     assert all(torch.equal(whole[key], killed[key]) for key in whole)
@@ -121,10 +134,13 @@ def test_from_text_to_bleu_with_the_script(tmp_path):
     write_reversal_corpus(corpus)
     size = ["--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "32", "--decoder-embed-dim", "32", "--max-epoch", "1"]
     command = ["bash", "scripts/train_and_score.sh", corpus, "de", "en", tmp_path / "out", "mae_transformer", *size]
+    trained = set()
     for _ in range(2):
         result = subprocess.run(
             [str(part) for part in command], cwd=ROOT, env={**os.environ, "NAME": "run"}, capture_output=True, text=True, timeout=240
         )
         assert result.returncode == 0, result.stderr
         assert '"signature": "nrefs:1' in result.stdout
+        trained.add((tmp_path / "out/run/checkpoint1.pt").stat().st_mtime_ns)
+    assert len(trained) == 1
     assert len((tmp_path / "out/run/test.hyp").read_text().splitlines()) == 12

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.gates import GateNetwork, GateNorm, RunningMean, sentence_mean
 from modular_fairseq.modules.mixture import ExpertMixture, GateStatistics, dropped_heads_of_experts, expert_scale, mixture_scale
@@ -151,7 +150,7 @@ def test_positions_keep_their_expert_while_their_gate_stays_the_same():
 
 
 def test_training_without_the_hook_is_refused():
-    with pytest.raises(UsageError, match="fairseq-train --user-dir modular_fairseq"):
+    with pytest.raises(RuntimeError, match="set ExpertMixture.step"):
         ExpertMixture(8, 1, gate_network(8)).train()(torch.zeros(T, B, C), None, None, B)
 
 
@@ -190,9 +189,9 @@ def test_gate_norm_equals_batch_norm_of_the_valid_rows(valid):
 def test_gate_norm_of_one_row_uses_and_keeps_the_running_statistics():
     norm = GateNorm(C)
     norm.running_mean.fill_(3.0)
-    slope, shift = norm.train()(torch.full((1, 1, C), 3.0), None)
-    torch.testing.assert_close(3.0 * slope + shift, torch.zeros(C))
-    assert torch.equal(norm.running_mean, torch.full((C,), 3.0))
+    slope, shift = norm.train()(torch.full((1, 1, C), 5.0), None)
+    torch.testing.assert_close(5.0 * slope + shift, torch.full((C,), 2 / (1 + norm.eps) ** 0.5))
+    assert torch.equal(norm.running_mean, torch.full((C,), 3.0)) and torch.equal(norm.running_var, torch.ones(C))
 
 
 def test_lagged_norm_does_not_look_at_the_batch_but_learns_from_it():

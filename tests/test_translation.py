@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.sequence_generator import SequenceGenerator
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
-from tests.helpers import LENGTHS, batch, build, build_stock, randomize_gates, task
+from modular_fairseq.modules.mixture import GateStatistics
+from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, randomize_gates, task
 
 MAE = [
     {"mae_gate_context": "prefix"},
@@ -188,17 +190,43 @@ def test_every_parameter_learns_or_is_declared_not_to(changes):
         assert (p.grad is not None) == p.requires_grad == learns, key
 
 
-def test_activation_checkpointing_gives_the_same_gradients():
-    gradients = []
+@pytest.mark.parametrize("norm", ["batch", "lagged", "layer"])
+@pytest.mark.parametrize("step", ["F", "G"])
+def test_activation_checkpointing_changes_nothing(norm, step):
+    """Gradients, running statistics and what is counted, over two batches."""
+    results = []
     for checkpoint in (False, True):
-        model = build(attention_type="mae", dropout=0.1, checkpoint_activations=checkpoint).train()
+        model = build(attention_type="mae", mae_gate_norm=norm, dropout=0.1, checkpoint_activations=checkpoint).train()
+        for p in gate_parameters(model):
+            p.requires_grad_(step == "G")
         for mixture in mixtures(model).values():
-            mixture.step = "F"
+            mixture.step, mixture.statistics = step, GateStatistics()
         torch.manual_seed(5)
-        logits(model, batch(LENGTHS)).square().sum().backward()
-        gradients.append([p.grad for p in model.parameters() if p.requires_grad])
-    for a, b in zip(*gradients, strict=True):
+        for seed in (0, 1):
+            logits(model, batch(LENGTHS, seed)).square().sum().backward()
+        counts = [mixture.statistics.take() for mixture in mixtures(model).values()]
+        results.append([*(p.grad for p in model.parameters() if p.requires_grad), *model.buffers(), *counts])
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "activation_dropout"])
+def test_dropout_acts_where_fairseqs_does(kind):
+    called = []
+    for model in (build_stock(**{"dropout": 0.0, kind: 0.5}), build(**{"dropout": 0.0, kind: 0.5})):
+        order = []
+        for name, module in model.named_modules():
+            if isinstance(module, FairseqDropout) and not name.endswith("attn.dropout_module"):
+                module.register_forward_pre_hook(lambda module, _, order=order: order.append(module.p))
+        model.train()
+        sample = batch(LENGTHS)
+        torch.manual_seed(1)
+        first = logits(model, sample)
+        torch.manual_seed(1)
+        assert torch.equal(logits(model, sample), first)
+        assert not torch.allclose(logits(model, sample), first)
+        called.append(order[: len(order) // 3])
+    assert called[0] == called[1] and (kind == "attention_dropout" or 0.5 in called[0])
 
 
 @pytest.mark.parametrize(
@@ -219,24 +247,7 @@ def test_activation_checkpointing_gives_the_same_gradients():
     ],
 )
 def test_presets_have_the_papers_parameter_counts(arch, vocabulary, changes, parameters):
-    from argparse import Namespace
-    from types import SimpleNamespace
-
-    from fairseq.models import ARCH_CONFIG_REGISTRY
-
-    from modular_fairseq.models.options import TranslationOptions
-    from modular_fairseq.models.translation import ModularTransformer
-    from tests.helpers import dictionary
-
-    args = Namespace(**changes)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    source, target = (dictionary(types - 4) for types in vocabulary)
-    target = source if vocabulary[0] == vocabulary[1] else target
-    with torch.device("meta"):
-        model = ModularTransformer.build_model(
-            TranslationOptions(**vars(args)), SimpleNamespace(source_dictionary=source, target_dictionary=target)
-        )
-    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert sum(p.numel() for p in build_preset(arch, vocabulary, **changes).parameters()) == parameters
 
 
 @pytest.mark.parametrize(
@@ -255,7 +266,9 @@ def test_finetuning_leaves_frozen_parameters_out(finetune, trainable):
 
 def test_ftg_plus_updates_a_ninth_of_the_model():
     """Table 7: 7M of 63M, that is gates and 18 matrices of 512 x 512."""
-    assert 18 * 134_408 + 18 * 512**2 == 7_137_936
+    model = build_preset("mae_transformer_wmt_en_de", (32768, 32768), share_all_embeddings=True, mae_finetune="gates+output")
+    learning = sum(p.numel() for p in model.parameters() if p.requires_grad) + sum(p.numel() for p in gate_parameters(model))
+    assert learning == 7_137_936
 
 
 # What is refused

@@ -67,4 +67,4 @@ _register("modular_transformer", "mae_transformer", MAE)
 for _suffix, _size in (("_wiki103", WIKI103), ("_tiny_cpu", TINY_CPU_LM)):
     _register("modular_transformer_lm", f"modular_transformer_lm{_suffix}", PRE_NORM, _size)
     _register("modular_transformer_lm", f"mae_transformer_lm{_suffix}", PRE_NORM, _size, MAE)
-_register("modular_transformer_lm", "mae_transformer_lm", PRE_NORM, MAE)
+_register("modular_transformer_lm", "mae_transformer_lm", MAE)

@@ -9,7 +9,7 @@ from modular_fairseq.models.layers import TransformerDecoder
 from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.mixture import set_up_gate_training
 from modular_fairseq.models.options import LanguageModelOptions, check_attention_options, resolved
-from modular_fairseq.modules.dropout import use_own_dropout
+from modular_fairseq.modules.dropout import replace_dropout
 
 
 @register_model("modular_transformer_lm", dataclass=LanguageModelOptions)
@@ -31,6 +31,6 @@ class ModularTransformerLanguageModel(ChecksStateDict, TransformerLanguageModel)
         nested = TransformerConfig.from_namespace(options)
         model = cls(TransformerDecoder(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
         model.cfg = nested
-        use_own_dropout(model)
+        replace_dropout(model)
         model.gate_training = set_up_gate_training(model, nested)
         return model

@@ -1,6 +1,7 @@
 """fairseq's encoder and decoder layers on our attention, and the decoder that both families share."""
 
 import functools
+from contextlib import nullcontext
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -11,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from modular_fairseq.models.mixture import build_mixture
 from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.gates import recomputation
 
 
 class TransformerEncoderLayer(TransformerEncoderLayerBase):
@@ -56,8 +58,6 @@ class TransformerDecoderLayer(TransformerDecoderLayerBase):
         encoder_out: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
         incremental_state: dict | None = None,
-        prev_self_attn_state: list[Tensor] | None = None,
-        prev_attn_state: list[Tensor] | None = None,
         self_attn_mask: Tensor | None = None,
         self_attn_padding_mask: Tensor | None = None,
         need_attn: bool = False,
@@ -132,7 +132,9 @@ def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
 
 
 def _checkpointed(forward, *args, **kwargs):
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs) if torch.is_grad_enabled() else forward(*args, **kwargs)
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), recomputation()), **kwargs)
 
 
 class TransformerDecoder(TransformerDecoderBase):

@@ -21,12 +21,14 @@ class GateTraining:
         lr: of the gates' SGD.
         loss: sentence or token, the mean that G steps descend.
         gates_only: FTG, no F steps at all, and G steps in every epoch.
+        finetunes: only a part of the model learns (FTG, FTG+).
     """
 
     interval: int
     lr: float
     loss: str
     gates_only: bool
+    finetunes: bool
 
     def is_g_epoch(self, epoch: int) -> bool:
         return self.gates_only or epoch % self.interval == 0
@@ -81,4 +83,4 @@ def set_up_gate_training(model: nn.Module, options) -> GateTraining | None:
     interval = options.mae_gate_interval
     if interval is None:
         interval = DEFAULT_INTERVAL if options.mae_finetune == "all" else 1
-    return GateTraining(interval, options.mae_gate_lr, options.mae_gate_loss, gates_only)
+    return GateTraining(interval, options.mae_gate_lr, options.mae_gate_loss, gates_only, finetunes=options.mae_finetune != "all")

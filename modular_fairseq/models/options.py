@@ -96,9 +96,7 @@ class AttentionOptions(FairseqDataclass):
     )
     mae_gate_context: ChoiceEnum(["prefix", "window", "source"]) = field(
         default="prefix",
-        metadata={
-            "help": "what a decoder's gates average: its inputs so far, the most recent of them, or the encoder output"
-        },
+        metadata={"help": "what a decoder's gates average: its inputs so far, the most recent of them, or the encoder output"},
     )
     mae_gate_window: int = field(default=100, metadata={"help": "inputs that a gate averages with --mae-gate-context window"})
     mae_gate_dim: int = field(default=256, metadata={"help": "hidden units of a gate network"})

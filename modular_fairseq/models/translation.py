@@ -11,15 +11,15 @@ from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.mixture import set_up_gate_training
 from modular_fairseq.models.options import TranslationOptions, check_attention_options, nested_config
 from modular_fairseq.modules.attention import sentence_order
-from modular_fairseq.modules.dropout import use_own_dropout
+from modular_fairseq.modules.dropout import replace_dropout
 
 
 class TransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder; its output stays one row a sentence in beam search.
 
     fairseq's generator repeats the encoder output for every hypothesis, and each cross-attention then projects each copy. Here the
-    repetition is only noted in the output, as "beam_size", and the hypotheses of a sentence share its keys and values. (fairseq's own way to
-    that, `set_beam_size`, stays set in the modules: with a next generator of beam 1, or in training after --eval-bleu, they would take
+    repetition is only noted in the output, as "beam_size", and the hypotheses of a sentence share its keys and values. (fairseq's own way
+    to that, `set_beam_size`, stays set in the modules: with a next generator of beam 1, or in training after --eval-bleu, they would take
     sentences for hypotheses.)
     """
 
@@ -53,7 +53,7 @@ class ModularTransformer(ChecksStateDict, TransformerModelBase):
         check_attention_options(cfg, TranslationOptions)
         nested = nested_config(cfg)
         model = super().build_model(nested, task)
-        use_own_dropout(model)
+        replace_dropout(model)
         model.gate_training = set_up_gate_training(model, nested)
         return model
 

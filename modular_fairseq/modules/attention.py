@@ -29,7 +29,8 @@ class MultiheadAttention(nn.Module):
         dropout: probability on the attention weights.
         self_attention, encoder_decoder_attention: which of fairseq's two kinds this is (neither: keys and values as given).
         gate: module `(x, padding_mask, incremental_state, rows) -> [rows, H, T or 1, 1] or None`, multiplied to the heads.
-        mask: module `(query, key, incremental_state) -> [rows, H or 1, T, S]`, added to the scores.
+        mask: module `(query, key, incremental_state) -> [rows, H or 1, T, S]`, added to the scores. Step by step, it gets the new query and
+            key of self-attention, and must keep in `incremental_state` what it needs of the S - 1 earlier ones.
         q_noise, qn_block_size: quantisation noise on the projections, as in fairseq.
 
     Raises:

@@ -1,5 +1,9 @@
 """Gate networks g(.; phi) of a mixture of experts, and what they look at (MAE, section 2.3 and appendix A)."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
@@ -8,6 +12,23 @@ from torch import Tensor, nn
 from modular_fairseq.modules.dropout import Dropout
 
 NORMS = ("batch", "lagged", "layer", "none")
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def recomputation() -> Iterator[None]:
+    """Around the second forward pass of activation checkpointing: norms use what they used in the first, and nothing is counted twice."""
+    _thread.recomputing = True
+    try:
+        yield
+    finally:
+        _thread.recomputing = False
+
+
+def is_recomputation() -> bool:
+    return getattr(_thread, "recomputing", False)
 
 
 class GateNorm(nn.Module):
@@ -32,21 +53,26 @@ class GateNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        mean, var = self.running_mean, self.running_var
+        mean, var = self._before if is_recomputation() else (self.running_mean, self.running_var)
         if self.training:
+            self._before = mean, var
             batch_mean, batch_var, n = masked_mean_and_variance(x, valid)
             enough = n > 1
             if not self.lagged:
                 mean = torch.where(enough, batch_mean, mean)
                 var = torch.where(enough, batch_var, var)
-            with torch.no_grad():
-                unbiased = batch_var * n / (n - 1).clamp(min=1)
-                weight = self.momentum * enough.to(mean.dtype)
-                # Out of place: mean and var above may be these very tensors, and the backward pass needs their values.
-                self.running_mean = self.running_mean.lerp(batch_mean, weight)
-                self.running_var = self.running_var.lerp(unbiased, weight)
+            if not is_recomputation():
+                self._update(batch_mean, batch_var, n)
         slope = self.weight * torch.rsqrt(var + self.eps)
         return slope, self.bias - mean * slope
+
+    @torch.no_grad()
+    def _update(self, batch_mean: Tensor, batch_var: Tensor, n: Tensor) -> None:
+        unbiased = batch_var * n / (n - 1).clamp(min=1)
+        weight = self.momentum * (n > 1).to(batch_mean.dtype)
+        # Out of place: the backward pass may need the values that these tensors had.
+        self.running_mean = self.running_mean.lerp(batch_mean, weight)
+        self.running_var = self.running_var.lerp(unbiased, weight)
 
 
 def masked_mean_and_variance(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

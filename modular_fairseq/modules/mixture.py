@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
 from torch import Tensor, nn
 
-from modular_fairseq.errors import UsageError
-from modular_fairseq.modules.gates import GateNetwork, RunningMean, sentence_mean
+from modular_fairseq.modules.gates import GateNetwork, RunningMean, is_recomputation, sentence_mean
 
 INFERENCE_MODES = ("mixture", "specialised", "random")
 
@@ -175,7 +174,7 @@ class ExpertMixture(nn.Module):
                 context = self.running_mean(x, padding_mask, incremental_state)
                 valid = None if padding_mask is None else padding_mask.logical_not().t()
             log_gates = F.log_softmax(self.gate_network(context, valid), dim=-1)
-            if self.statistics is not None:
+            if self.statistics is not None and not is_recomputation():
                 self.statistics.add(log_gates, valid)
             dropped = self.dropped.to(log_gates.dtype)
             if learning or (not self.training and self.inference == "mixture"):
@@ -191,8 +190,8 @@ class ExpertMixture(nn.Module):
 
     def _bcd_step(self) -> str:
         if self.step is None:
-            raise UsageError(
-                "a mixture of attentive experts learns by block coordinate descent, in G and F steps that modular_fairseq.training.bcd takes: "
-                "train with fairseq-train --user-dir modular_fairseq, set `step` of each ExpertMixture, or choose --mae-training joint"
+            raise RuntimeError(
+                "set ExpertMixture.step to 'F' or 'G' before training by block coordinate descent; "
+                "fairseq-train --user-dir modular_fairseq does, through modular_fairseq.training.bcd"
             )
         return self.step

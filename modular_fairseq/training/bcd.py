@@ -42,18 +42,19 @@ class GateMonitor:
         self.reset()
 
     def reset(self) -> None:
-        self.sums: list[Tensor] | None = None
+        self.sums: dict[ExpertMixture, Tensor] = {}
 
     def collect(self, all_mixtures: list[ExpertMixture]) -> None:
-        new = [mixture.statistics.take() for mixture in all_mixtures]
-        if any(sums is None for sums in new):
-            return  # LayerDrop left some out
-        self.sums = new if self.sums is None else [old + sums for old, sums in zip(self.sums, new, strict=True)]
+        for mixture in all_mixtures:
+            sums = mixture.statistics.take()
+            if sums is not None:  # LayerDrop may have left it out
+                self.sums[mixture] = self.sums.get(mixture, 0) + sums
 
     def log(self) -> None:
-        if self.sums is None:
+        if not self.sums:
             return
-        sums = torch.cat(self.sums).double().cpu().split([len(sums) for sums in self.sums])  # one copy from the device for all
+        all_sums = list(self.sums.values())
+        sums = torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])  # one copy from the device for all
         entropies, shares = zip(*map(entropy_and_shares, sums), strict=True)
         shares = torch.cat(shares)
         # Weight 0: these are means already; a meter shows the last of them.
@@ -97,6 +98,11 @@ class BlockCoordinateDescent:
             )
         if cfg.optimization.use_bmuf:
             raise UsageError("--use-bmuf cannot train gates in G steps; leave it out, or use --mae-training joint")
+        files = cfg.checkpoint
+        if self.settings.finetunes and not (
+            files.finetune_from_model or files.restore_file != "checkpoint_last.pt" or self.trainer.get_num_updates()
+        ):
+            raise UsageError("--mae-finetune gates or gates+output trains parts of a trained model; name it with --finetune-from-model")
         if self.settings.gates_only and cfg.ema.store_ema:
             raise UsageError("--store-ema has no effect with --mae-finetune gates, which takes no F steps; leave it out")
 
@@ -145,6 +151,7 @@ class BlockCoordinateDescent:
         trainer.model.train()
         trainer.criterion.train()
         logging_outputs, loss_sum, sample_size, denominator = [], 0.0, 0.0, 0.0
+        gradients = [torch.zeros_like(p) for p in self.gates]
         with self._only_gates_learn():
             for sample in samples:
                 sample, is_dummy = trainer._prepare_sample(sample)
@@ -154,7 +161,7 @@ class BlockCoordinateDescent:
                     if is_dummy:
                         logging_outputs = logging_outputs or [logging_output]
                         continue
-                    (loss * loss_scale).backward()
+                    new = torch.autograd.grad(loss * loss_scale, self.gates, allow_unused=True)
                 except RuntimeError as error:
                     if "out of memory" not in str(error):
                         raise
@@ -162,17 +169,17 @@ class BlockCoordinateDescent:
                     logger.warning("ran out of memory in a G step, leaving this batch out")
                     torch.cuda.empty_cache()
                     continue
+                gradients = [old if g is None else old + g / loss_scale for old, g in zip(gradients, new, strict=True)]
                 logging_outputs.append(logging_output)
                 loss_sum += float(loss.detach())
                 sample_size += float(size)
                 denominator += float(logging_output["nsentences"] if self.settings.loss == "sentence" else size)
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad / loss_scale for p in self.gates]
         flat = torch.cat([g.flatten() for g in gradients] + [gradients[0].new_tensor([denominator, loss_sum, sample_size])])
         if trainer.data_parallel_world_size > 1:
             dist.all_reduce(flat, group=trainer.data_parallel_process_group)
         flat, (denominator, loss_sum, total_size) = flat[:-3], flat[-3:].tolist()
         if denominator == 0 or not torch.isfinite(flat).all():
-            logger.info("G step skipped: the gates' gradient is not finite")
+            logger.info("G step skipped: " + ("no batch was left" if denominator == 0 else "the gates' gradient is not finite"))
             return logging_outputs, sample_size, flat.norm()
         flat = flat / denominator
         with torch.no_grad():
@@ -192,7 +199,6 @@ class BlockCoordinateDescent:
             parameter.requires_grad_(False)
         for parameter in self.gates:
             parameter.requires_grad_(True)
-            parameter.grad = None
         for mixture in self.mixtures:
             mixture.step = "G"
         try:
@@ -201,7 +207,6 @@ class BlockCoordinateDescent:
             for parameter in frozen:
                 parameter.requires_grad_(True)
             for parameter in self.gates:
-                parameter.grad = None
                 parameter.requires_grad_(not gates_frozen_in_f)
             for mixture in self.mixtures:
                 mixture.step = "F"
