@@ -187,6 +187,33 @@ def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
     }
 
 
+def test_layer_drop_may_leave_out_every_gate(reversal_data):
+    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--encoder-layerdrop", 1, "--decoder-layerdrop", 1)
+    before = watched.state()[0]
+    watched.trainer.begin_epoch(1)
+    watched.step(watched.batches[:1])
+    assert watched.state()[0] == before
+
+
+@pytest.mark.parametrize("arch", ["modular_transformer", "mae_transformer"])
+def test_ema_keeps_the_final_norm(reversal_data, arch):
+    watched = Watched(reversal_data, "--store-ema", "--encoder-normalize-before", "--decoder-normalize-before", arch=arch)
+    watched.trainer.begin_epoch(1)
+    watched.step(watched.batches[:1])
+    assert watched.trainer.ema.get_model().encoder.layer_norm is not None
+
+
+def test_finetuning_gates_in_half_precision_lowers_the_loss_scale(reversal_data):
+    watched = Watched(
+        reversal_data, "--mae-finetune", "gates", "--finetune-from-model", "a.pt", "--memory-efficient-fp16", "--fp16-init-scale", 2**30
+    )
+    watched.trainer.begin_epoch(1)
+    before = watched.state()[0]
+    for _ in range(30):
+        watched.step(watched.batches[:1])
+    assert watched.state()[0] != before and watched.trainer.optimizer.scaler.loss_scale < 2**30
+
+
 def test_models_without_gates_train_as_before(reversal_data):
     for arch, args in (("modular_transformer", []), ("mae_transformer", ["--mae-gating", "uniform"]), ("transformer", [])):
         watched = Watched(reversal_data, *args, arch=arch)

@@ -1,5 +1,7 @@
 """The encoder-decoder family: equal to fairseq's where it should be, causal, blind to padding, the same step by step."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
@@ -7,8 +9,9 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
+from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.mixture import GateStatistics
-from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, randomize_gates, task
+from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, randomize_gates, task
 
 MAE = [
     {"mae_gate_context": "prefix"},
@@ -283,6 +286,13 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
         ({"attention_type": "mae", "mae_dropped_heads": 2, "decoder_attention_heads": 2}, "with --decoder-attention-heads 2"),
         ({"mae_dropped_heads": 2}, "--mae-dropped-heads has no effect without --attention-type mae"),
         ({"mae_gate_lr": 0.5}, "--mae-gate-lr has no effect without --attention-type mae"),
+        ({"attention_type": "mae", "mae_gate_lr": float("nan")}, "--mae-gate-lr must be positive"),
+        ({"attention_type": "mae", "mae_inference_seed": 2}, "--mae-inference-seed has no effect without --mae-inference random"),
+        ({"attention_type": "mae", "quant_noise_pq": 0.1}, "--quant-noise-pq rewrites weights"),
+        ({"attention_type": "mae", "mae_inference": "specialized"}, "it must be one of mixture, specialised, random"),
+        ({"attention_type": "MAE"}, "--attention-type is 'MAE'; it must be one of plain, mae"),
+        ({"encoder_attention_heads": 5}, "--encoder-embed-dim 32 is not a multiple of --encoder-attention-heads 5"),
+        ({"_name": "mae_transformer"}, "+model._name=modular_transformer +model.attention_type=mae"),
         ({"attention_type": "mae", "mae_gate_interval": 0}, "--mae-gate-interval must be at least 1"),
         ({"attention_type": "mae", "mae_gate_lr": 0.0}, "--mae-gate-lr must be positive"),
         ({"attention_type": "mae", "mae_gate_dropout": 1.0}, "--mae-gate-dropout must be at least 0 and less than 1"),
@@ -325,3 +335,36 @@ def test_a_checkpoint_of_other_shapes_is_refused_by_name():
     del half["encoder.layers.0.self_attn.gate.gate_network.fc1.weight"]
     with pytest.raises(UsageError, match="the checkpoint has no encoder.layers.0.self_attn.gate.gate_network.fc1.weight"):
         model.load_state_dict(half)
+
+
+def test_a_checkpoint_from_before_an_option_existed_is_read():
+    cfg = Namespace(**vars(options("mae_transformer")))
+    del cfg.mae_gate_window, cfg.mae_inference_seed
+    model = ModularTransformer.build_model(cfg, task())
+    assert len(mixtures(model)) == 6
+
+
+def test_random_experts_depend_on_their_seed_alone():
+    def experts(seed, torch_seed):
+        model = build("mae_transformer", seed=torch_seed, mae_inference="random", mae_inference_seed=seed)
+        return [mixture.random_expert for mixture in mixtures(model).values()]
+
+    assert experts(1, 1) == experts(1, 2)
+    assert len({tuple(experts(seed, 1)) for seed in range(5)}) > 1 and len(set(experts(1, 1))) > 1
+
+
+def test_a_source_without_a_key_gives_finite_gradients():
+    model, sample = build().train(), batch(LENGTHS)
+    sample["net_input"]["src_tokens"][2] = 1
+    logits(model, sample).square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_only_the_input_counts_for_gate_statistics_not_the_hypotheses_of_a_search():
+    model, sample = build("mae_transformer").eval(), batch([(5, 4), (8, 4)])
+    for mixture in mixtures(model).values():
+        mixture.statistics = GateStatistics()
+    logits(model, sample)
+    generate(model, sample, beam=5)
+    counts = {name: int(mixture.statistics.take()[1:].sum()) for name, mixture in mixtures(model).items()}
+    assert {count for name, count in counts.items() if name.startswith("decoder")} == {8}

@@ -80,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if not any(Path(args.data).glob("dict.*txt")):
+        raise UsageError(f"{args.data} has no dictionary; give the folder that fairseq-preprocess wrote")
     load_checkpoint(args.path)  # for its sentences about files that cannot be read
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([args.path], arg_overrides={"data": args.data})
     try:

@@ -11,6 +11,7 @@
 from fairseq.models import register_model_architecture
 
 from modular_fairseq.models import language_model, translation  # noqa: F401  (an arch names a registered model)
+from modular_fairseq.models.options import PRESETS
 
 IWSLT_DE_EN = {
     "encoder_ffn_embed_dim": 1024,
@@ -57,6 +58,7 @@ def _register(model: str, arch: str, *rows: dict) -> None:
         for name, value in defaults.items():
             setattr(args, name, getattr(args, name, value))
 
+    PRESETS[arch] = defaults
     register_model_architecture(model, arch)(set_defaults)
 
 

@@ -7,7 +7,7 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 
 from modular_fairseq.models.layers import TransformerDecoder
 from modular_fairseq.models.loading import ChecksStateDict
-from modular_fairseq.models.mixture import set_up_gate_training
+from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
 from modular_fairseq.models.options import LanguageModelOptions, check_attention_options, resolved
 from modular_fairseq.modules.dropout import replace_dropout
 
@@ -32,5 +32,6 @@ class ModularTransformerLanguageModel(ChecksStateDict, TransformerLanguageModel)
         model = cls(TransformerDecoder(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
         model.cfg = nested
         replace_dropout(model)
+        draw_random_experts(model, nested.mae_inference_seed)
         model.gate_training = set_up_gate_training(model, nested)
         return model

@@ -16,10 +16,19 @@ class ChecksStateDict:
     Gates that the checkpoint does not have stay as initialised: so a plain fairseq Transformer loads into a mixture of experts.
     """
 
-    def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Raises UsageError when keys or shapes differ."""
+    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg=None, args=None):
+        """Raises UsageError when keys or shapes differ, unless `strict` is False."""
+        if strict:
+            self._upgrade_and_check(state_dict)
+        else:
+            # What EMA loads has no version, which fairseq takes for a file from before there was a final LayerNorm.
+            versions = {key: value for key, value in self.state_dict().items() if key.endswith("version")}
+            state_dict = {**versions, **state_dict}
+        return super().load_state_dict(state_dict, strict, model_cfg, args)
+
+    def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
         new_gates = [name for name in mixtures(self) if not any(key.startswith(f"{name}.gate.") for key in state_dict)]
-        super().upgrade_state_dict(state_dict)
+        self.upgrade_state_dict(state_dict)
         if new_gates:
             logger.info(f"{len(new_gates)} gate networks are not in the checkpoint and start afresh")
         if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(self.cfg, "decoder_layers_to_keep", None):

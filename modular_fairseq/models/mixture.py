@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from modular_fairseq.modules.attention import MultiheadAttention
@@ -56,6 +57,14 @@ def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
         for name, module in model.named_modules()
         if isinstance(module, ExpertMixture) and module.gate_network is not None
     }
+
+
+def draw_random_experts(model: nn.Module, seed: int) -> None:
+    """For inference with one random expert per module: the same experts for the same seed, in every command of fairseq."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, ExpertMixture) and module.inference == "random":
+            module.random_expert = int(torch.randint(module.num_experts, (), generator=generator))
 
 
 def gate_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -8,7 +8,8 @@ Every option of ours starts with the name of what it belongs to; one that would 
 
 from argparse import Namespace
 from collections.abc import Set
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields, make_dataclass
+from enum import Enum
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -113,10 +114,9 @@ class AttentionOptions(FairseqDataclass):
     )
     mae_inference: ChoiceEnum(list(INFERENCE_MODES)) = field(
         default="mixture",
-        metadata={
-            "help": "outside training: mix all experts, take the one with the largest gate, or one random expert per module (see --seed)"
-        },
+        metadata={"help": "outside training: mix all experts, take the one with the largest gate, or one random expert per module"},
     )
+    mae_inference_seed: int = field(default=1, metadata={"help": "draws the experts of --mae-inference random"})
     mae_gate_interval: Optional[int] = field(
         default=None,
         metadata={"help": "epochs between epochs with G steps; 1 = every epoch (default: 5, or 1 when --mae-finetune is not 'all')"},
@@ -147,9 +147,12 @@ class LanguageModelOptions(AttentionOptions, FlatTransformerLanguageModelConfig)
     )
 
 
+PRESETS: dict[str, dict] = {}  # arch -> its defaults; architectures.py fills it
+
+
 def resolved(options, family: type) -> Namespace:
     """The options of a family with nothing left to follow: `_FOLLOWS` filled in."""
-    flat = {f.name: getattr(options, f.name) for f in fields(family) if not f.name.startswith("_")}
+    flat = {f.name: _value(options, f) for f in fields(family) if not f.name.startswith("_")}
     for name, source in _FOLLOWS.items():
         if flat[name] is None:
             flat[name] = flat[source]
@@ -159,6 +162,11 @@ def resolved(options, family: type) -> Namespace:
 def nested_config(options) -> TransformerConfig:
     """fairseq's nested `TransformerConfig` from `TranslationOptions`; ours are attributes of it under their own names."""
     return TransformerConfig.from_namespace(resolved(options, TranslationOptions))
+
+
+def _value(options, f: Field):
+    """An option; its default where `options` comes from a checkpoint that is older than the option."""
+    return getattr(options, f.name, f.default)
 
 
 def _flag(name: str) -> str:
@@ -175,6 +183,12 @@ def check_attention_options(options, family: type) -> None:
     Raises:
         UsageError: one sentence that names the option.
     """
+    _check_preset(options, family)
+    for f in fields(AttentionOptions):
+        choices = [choice.value for choice in f.type] if isinstance(f.type, type) and issubclass(f.type, Enum) else None
+        if choices and _value(options, f) not in choices:
+            raise UsageError(f"{_flag(f.name)} is {_value(options, f)!r}; it must be one of {', '.join(choices)}")
+    options = resolved(options, family)
     changed = [f.name for f in fields(family) if f.name.startswith("mae_") and getattr(options, f.name) != f.default]
     stacks = [f.name for f in fields(family) if f.name in ("encoder_attention_heads", "decoder_attention_heads")]
 
@@ -183,6 +197,10 @@ def check_attention_options(options, family: type) -> None:
             if name in names:
                 raise UsageError(f"{_flag(name)} has no effect {unless}; leave it out")
 
+    for stack in stacks:
+        width = stack.replace("attention_heads", "embed_dim")
+        if getattr(options, width) % getattr(options, stack):
+            raise UsageError(f"{_flag(width)} {getattr(options, width)} is not a multiple of {_flag(stack)} {getattr(options, stack)}")
     if options.attention_type == "plain":
         refuse_changed(changed, "without --attention-type mae (or an arch such as mae_transformer)")
         return
@@ -199,6 +217,10 @@ def check_attention_options(options, family: type) -> None:
         if options.mae_inference == "specialised":
             raise UsageError("--mae-inference specialised needs learned gates; with --mae-gating uniform all experts are equal, use random")
         return
+    if options.mae_inference != "random":
+        refuse_changed(["mae_inference_seed"], "without --mae-inference random")
+    if options.mae_training == "bcd" and options.quant_noise_pq > 0:
+        raise UsageError("--quant-noise-pq rewrites weights in every forward pass, also those that a G step must not change; leave it out")
     if options.mae_training == "joint":
         refuse_changed(
             ["mae_gate_interval", "mae_gate_lr", "mae_gate_loss", "mae_finetune"], "with --mae-training joint, which takes no G steps"
@@ -210,9 +232,20 @@ def check_attention_options(options, family: type) -> None:
     if options.mae_gate_context == "source" and "encoder_attention_heads" not in stacks:
         raise UsageError("--mae-gate-context source needs an encoder; a language model takes window or prefix")
     for name in ("mae_gate_window", "mae_gate_dim", "mae_gate_lr"):
-        if getattr(options, name) <= 0:
+        if not getattr(options, name) > 0:
             raise UsageError(f"{_flag(name)} must be positive, not {getattr(options, name)}")
     if not 0 <= options.mae_gate_dropout < 1:
         raise UsageError(f"--mae-gate-dropout must be at least 0 and less than 1, not {options.mae_gate_dropout}")
     if options.mae_gate_interval is not None and options.mae_gate_interval < 1:
         raise UsageError(f"--mae-gate-interval must be at least 1 (1 = G steps in every epoch), not {options.mae_gate_interval}")
+
+
+def _check_preset(options, family: type) -> None:
+    """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at all."""
+    arch = getattr(options, "_name", None)
+    preset = PRESETS.get(arch, {})
+    defaults = {f.name: f.default for f in fields(family)}
+    if preset and all(getattr(options, name, defaults[name]) == defaults[name] != value for name, value in preset.items()):
+        settings = " ".join(f"+model.{name}={value}" for name, value in preset.items())
+        model = "modular_transformer" if family is TranslationOptions else "modular_transformer_lm"
+        raise UsageError(f"the arch {arch} has no effect through hydra; write +model._name={model} {settings}")

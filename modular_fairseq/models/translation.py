@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.models.layers import TransformerDecoder, TransformerEncoderLayer, wrap_layer
 from modular_fairseq.models.loading import ChecksStateDict
-from modular_fairseq.models.mixture import set_up_gate_training
+from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
 from modular_fairseq.models.options import TranslationOptions, check_attention_options, nested_config
 from modular_fairseq.modules.attention import sentence_order
 from modular_fairseq.modules.dropout import replace_dropout
@@ -54,6 +54,7 @@ class ModularTransformer(ChecksStateDict, TransformerModelBase):
         nested = nested_config(cfg)
         model = super().build_model(nested, task)
         replace_dropout(model)
+        draw_random_experts(model, nested.mae_inference_seed)
         model.gate_training = set_up_gate_training(model, nested)
         return model
 

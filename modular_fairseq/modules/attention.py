@@ -174,10 +174,9 @@ class MultiheadAttention(nn.Module):
         scores = torch.matmul(q * self.head_dim**-0.5, k.transpose(-2, -1))
         if bias is not None:
             scores = scores + bias
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
-        if bias is not None:
-            # A query that may see no key at all gets zeros, as from scaled_dot_product_attention, instead of NaN.
-            weights = weights.masked_fill(torch.isneginf(scores).all(dim=-1, keepdim=True), 0.0)
+        # A query that may see no key at all gets zeros, as from scaled_dot_product_attention, instead of NaN, also as gradients.
+        blind = torch.isneginf(scores).all(dim=-1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1, dtype=torch.float32).masked_fill(blind, 0.0)
         return torch.matmul(dropout(weights.to(v.dtype)), v), weights
 
     # The caches, under the names that fairseq's decoder layers know. They belong to one batch: nothing about a search is kept
@@ -222,7 +221,9 @@ def sentence_order(new_order: Tensor, beam: int, sentences: int) -> Tensor | Non
 
 
 def _join_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """One additive mask [B or 1, 1, T or 1, S] out of float [T, S] and bool [B, S]; None when nothing is masked."""
+    """One additive mask [B or 1, 1, T or 1, S] out of float or bool (True = masked) [T, S] and bool [B, S]; None when nothing is masked."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill(attn_mask, float("-inf"))
     joined = None if attn_mask is None else attn_mask.to(dtype)[None, None]
     if key_padding_mask is not None:
         blocked = key_padding_mask.to(torch.bool)[:, None, None, :]

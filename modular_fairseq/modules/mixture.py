@@ -36,7 +36,8 @@ def dropped_heads_of_experts(num_heads: int, dropped_heads: int) -> Tensor:
 def mixture_scale(gates: Tensor, dropped: Tensor, dropped_heads: int) -> Tensor:
     """The scale s of each head under responsibilities `gates` [..., E], t = `dropped_heads`. Returns [..., H].
 
-    Written around the uniform gate, m_j = t/h, so that it gives exactly 1 there: a uniform mixture is plain attention to the bit.
+    Written around the uniform gate, m_j = t/h, so that it gives exactly 1 there for t = 1 (and within rounding otherwise): a uniform
+    mixture is plain attention to the bit.
     """
     num_heads = dropped.size(1)
     return 1 - num_heads / (num_heads - dropped_heads) * (gates @ dropped - dropped_heads / num_heads)
@@ -174,7 +175,8 @@ class ExpertMixture(nn.Module):
                 context = self.running_mean(x, padding_mask, incremental_state)
                 valid = None if padding_mask is None else padding_mask.logical_not().t()
             log_gates = F.log_softmax(self.gate_network(context, valid), dim=-1)
-            if self.statistics is not None and not is_recomputation():
+            # Of every input once: not of the recomputation in a backward pass, nor of the hypotheses of a search (--eval-bleu).
+            if self.statistics is not None and incremental_state is None and not is_recomputation():
                 self.statistics.add(log_gates, valid)
             dropped = self.dropped.to(log_gates.dtype)
             if learning or (not self.training and self.inference == "mixture"):

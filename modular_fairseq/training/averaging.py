@@ -82,7 +82,7 @@ def find_checkpoints(folder: str | os.PathLike, kind: str, count: int, upper_bou
 
 
 def average_checkpoints(paths: Iterable[str | os.PathLike], verbose: bool = False) -> dict[str, Any]:
-    """The last checkpoint, without optimizer state, its floating-point weights and buffers replaced by means over all of them.
+    """The last checkpoint, without optimizer state and EMA, its floating-point weights and buffers replaced by means over all of them.
 
     Sums are in float64, and a mean is rounded once, to the type it has in the last file: up to float32, the mean of equal
     numbers is that number. Integer and boolean tensors (``num_batches_tracked``) are those of the last file. Weights that
@@ -104,6 +104,8 @@ def average_checkpoints(paths: Iterable[str | os.PathLike], verbose: bool = Fals
         state = model = None  # lets go of the file before
         state = load_checkpoint(path)
         state.pop("last_optimizer_state", None)
+        for key in ("ema", "ema_fp32_params"):  # would belong to other weights than the result
+            state.get("extra_state", {}).pop(key, None)
         model = state["model"]
         described = _describe(path, state)
         if first is None:

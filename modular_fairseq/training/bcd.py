@@ -103,6 +103,11 @@ class BlockCoordinateDescent:
             files.finetune_from_model or files.restore_file != "checkpoint_last.pt" or self.trainer.get_num_updates()
         ):
             raise UsageError("--mae-finetune gates or gates+output trains parts of a trained model; name it with --finetune-from-model")
+        max_epoch = cfg.optimization.max_epoch
+        if 0 < max_epoch < self.settings.interval and not self.settings.gates_only:
+            logger.warning(
+                f"--max-epoch {max_epoch} ends before the first epoch with G steps (--mae-gate-interval {self.settings.interval})"
+            )
         if self.settings.gates_only and cfg.ema.store_ema:
             raise UsageError("--store-ema has no effect with --mae-finetune gates, which takes no F steps; leave it out")
 
@@ -161,7 +166,12 @@ class BlockCoordinateDescent:
                     if is_dummy:
                         logging_outputs = logging_outputs or [logging_output]
                         continue
-                    new = torch.autograd.grad(loss * loss_scale, self.gates, allow_unused=True)
+                    # Without a gradient if LayerDrop left out every gate.
+                    new = (
+                        torch.autograd.grad(loss * loss_scale, self.gates, allow_unused=True)
+                        if loss.requires_grad
+                        else [None] * len(self.gates)
+                    )
                 except RuntimeError as error:
                     if "out of memory" not in str(error):
                         raise
@@ -180,6 +190,8 @@ class BlockCoordinateDescent:
         flat, (denominator, loss_sum, total_size) = flat[:-3], flat[-3:].tolist()
         if denominator == 0 or not torch.isfinite(flat).all():
             logger.info("G step skipped: " + ("no batch was left" if denominator == 0 else "the gates' gradient is not finite"))
+            if self.settings.gates_only and scaler is not None:  # no F step will lower the scale
+                scaler.update(scaler.get_scale() / 2) if cfg.common.amp else setattr(scaler, "loss_scale", scaler.loss_scale / 2)
             return logging_outputs, sample_size, flat.norm()
         flat = flat / denominator
         with torch.no_grad():
