@@ -17,7 +17,7 @@ T, B, C = 6, 4, 16
 
 
 class Fixed(nn.Module):
-    """A gate network that answers with given logits [T or 1, B, E]."""
+    """A gate network that answers with given logits [B, T or 1, E]."""
 
     def __init__(self, logits):
         super().__init__()
@@ -79,14 +79,14 @@ def test_mixture_equals_the_weighted_sum_of_experts(t, per_position):
     attention = MultiheadAttention(C, 8, self_attention=True).double()
     nn.init.normal_(attention.out_proj.bias)
     nn.init.normal_(attention.v_proj.bias)
-    logits = torch.randn(T if per_position else 1, B, math.comb(8, t), dtype=torch.float64)
+    logits = torch.randn(B, T if per_position else 1, math.comb(8, t), dtype=torch.float64)
     attention.gate = ExpertMixture(8, t, Fixed(logits), RunningMean() if per_position else None, training_scheme="joint").double()
     mask = padding_mask(left=False)
     x = torch.randn(T, B, C, dtype=torch.float64, requires_grad=True)
     blocked = mask[:, None, :].expand(B, T, T)
 
     found, _ = attention(x, x, x, key_padding_mask=mask)
-    gates = attention.gate.gate_network.logits.softmax(dim=-1).transpose(0, 1)
+    gates = attention.gate.gate_network.logits.softmax(dim=-1)
     expected = mixture_of_experts(attention, x, x, gates, t, blocked)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
@@ -108,7 +108,7 @@ def test_f_step_is_the_sampled_expert_and_leaves_dropped_heads_without_gradient(
     torch.manual_seed(0)
     attention = MultiheadAttention(C, 8, self_attention=True).double()
     experts = math.comb(8, t)
-    attention.gate = ExpertMixture(8, t, Fixed(torch.zeros(1, B, experts, dtype=torch.float64))).double().train()
+    attention.gate = ExpertMixture(8, t, Fixed(torch.zeros(B, 1, experts, dtype=torch.float64))).double().train()
     attention.gate.step = "F"
     x = torch.randn(T, B, C, dtype=torch.float64)
     scale = attention.gate(x, None, None, B)
@@ -116,7 +116,7 @@ def test_f_step_is_the_sampled_expert_and_leaves_dropped_heads_without_gradient(
     chosen = [(dropped == (row == 0)).all(dim=1).nonzero().item() for row in scale.view(B, 8)]
     attention.gate.gate_network.logits.data.fill_(-1e9)  # now the draw is certain
     for b, expert in enumerate(chosen):
-        attention.gate.gate_network.logits.data[0, b, expert] = 1e9
+        attention.gate.gate_network.logits.data[b, 0, expert] = 1e9
     found, _ = attention(x, x, x)
     expected = mixture_of_experts(attention, x, x, F.one_hot(torch.tensor(chosen), experts).double()[:, None], t)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
@@ -132,17 +132,17 @@ def test_f_steps_draw_experts_with_the_probability_of_their_gate(per_position):
     torch.manual_seed(0)
     draws = 40_000
     probabilities = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
-    logits = (probabilities if per_position else probabilities[:1]).log()[:, None].expand(-1, draws, -1)
+    logits = (probabilities if per_position else probabilities[:1]).log().expand(draws, -1, -1)
     mixture = ExpertMixture(4, 1, Fixed(logits.clone()), RunningMean() if per_position else None).train()
     mixture.step = "F"
-    scale = mixture(torch.zeros(len(logits), draws, 1), None, None, draws)
+    scale = mixture(torch.zeros(logits.size(1), draws, 1), None, None, draws)
     frequency = (scale == 0).float().mean(dim=0).squeeze(-1).t()  # expert i lacks head i
-    torch.testing.assert_close(frequency, probabilities[: len(logits)], atol=0.01, rtol=0)
+    torch.testing.assert_close(frequency, probabilities[: logits.size(1)], atol=0.01, rtol=0)
 
 
 def test_positions_keep_their_expert_while_their_gate_stays_the_same():
     torch.manual_seed(0)
-    mixture = ExpertMixture(8, 1, Fixed(torch.randn(1, 500, 8).expand(T, -1, -1).clone()), RunningMean()).train()
+    mixture = ExpertMixture(8, 1, Fixed(torch.randn(500, 1, 8).expand(-1, T, -1).clone()), RunningMean()).train()
     mixture.step = "F"
     scale = mixture(torch.zeros(T, 500, 1), None, None, 500)
     assert torch.equal(scale, scale[:, :, :1].expand_as(scale))
@@ -249,7 +249,8 @@ def test_gates_stay_in_float32_under_half_precision(dtype):
 @pytest.mark.parametrize("mask", [None, padding_mask(left=True), padding_mask(left=False)])
 def test_running_mean_equals_the_mean_one_by_one(window, mask):
     x = torch.randn(T, B, C, dtype=torch.float64)
-    torch.testing.assert_close(RunningMean(window)(x, mask, None), mean_of_recent(x, mask, window), atol=1e-12, rtol=0)
+    expected = mean_of_recent(x, mask, window).transpose(0, 1)
+    torch.testing.assert_close(RunningMean(window)(x, mask, None), expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
@@ -260,7 +261,7 @@ def test_running_mean_step_by_step_with_reordering(window, chunks):
     running, state, done, order = RunningMean(window), {}, 0, torch.arange(B)
     for chunk in chunks:
         step = slice(done, done + chunk)
-        expected = mean_of_recent(x[:, order], mask[order], window)[step]
+        expected = mean_of_recent(x[:, order], mask[order], window)[step].transpose(0, 1)
         step_mask = mask[order][:, step]
         found = running(x[step, order], step_mask if step_mask.any() else None, state)
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
@@ -273,11 +274,11 @@ def test_sentence_mean_ignores_padding_and_survives_an_empty_sentence():
     x, mask = torch.randn(T, B, C, dtype=torch.float64), padding_mask()
     mask[0] = True
     found = sentence_mean(x, mask)
-    assert found.shape == (1, B, C)
+    assert found.shape == (B, 1, C)
     assert torch.equal(found[0, 0], torch.zeros(C, dtype=torch.float64))
     for b in range(1, B):
-        torch.testing.assert_close(found[0, b], x[~mask[b], b].mean(dim=0), atol=1e-12, rtol=0)
-    torch.testing.assert_close(sentence_mean(x, None)[0], x.mean(dim=0), atol=1e-12, rtol=0)
+        torch.testing.assert_close(found[b, 0], x[~mask[b], b].mean(dim=0), atol=1e-12, rtol=0)
+    torch.testing.assert_close(sentence_mean(x, None)[:, 0], x.mean(dim=0), atol=1e-12, rtol=0)
 
 
 # Evaluation
@@ -294,13 +295,13 @@ def test_uniform_mixture_draws_one_expert_a_sentence_in_training_and_is_plain_at
 
 
 def test_specialised_inference_takes_the_expert_with_the_largest_gate():
-    logits = torch.tensor([[0.0, 2.0, 1.0, 0.0], [3.0, 0.0, 0.0, 0.0]])[None]
+    logits = torch.tensor([[0.0, 2.0, 1.0, 0.0], [3.0, 0.0, 0.0, 0.0]])[:, None]
     mixture = ExpertMixture(4, 1, Fixed(logits), inference="specialised").eval()
     scale = mixture(torch.zeros(T, 2, 1), None, None, 2).view(2, 4)
     assert torch.equal(scale, expert_scale(torch.eye(4), 1)[[1, 0]])
 
 
-@pytest.mark.parametrize("network", [None, Fixed(torch.zeros(1, B, 8))])
+@pytest.mark.parametrize("network", [None, Fixed(torch.zeros(B, 1, 8))])
 def test_random_inference_keeps_one_expert_that_the_seed_decides(network):
     def drawn(seed):
         torch.manual_seed(seed)

@@ -137,7 +137,7 @@ class GateNetwork(nn.Module):
 class RunningMean(nn.Module):
     """Mean of the inputs so far: all of them (prefix), or the `window` most recent ones. No future input enters.
 
-    Both are one matrix product with a [T, T] matrix of 0 and 1: exact, and with no drift of a cumulative sum. Appendix A averages "all
+    Both are one matrix product with a [T, T] matrix of weights: exact, and with no drift of a cumulative sum. Appendix A averages "all
     the input vectors" for translation; in a decoder that would show it the words to predict, hence the prefix.
     """
 
@@ -146,47 +146,46 @@ class RunningMean(nn.Module):
         self.window = window
 
     def forward(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
-        """x [T, B, d] (new inputs only, when decoding step by step), padding_mask [B, T] -> means float32 [T, B, d]; 0 where there is
+        """x [T, B, d] (new inputs only, when decoding step by step), padding_mask [B, T] -> means float32 [B, T, d]; 0 where there is
         nothing to average."""
-        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        new = x.size(0)
-        counted = None
-        if padding_mask is not None:
-            counted = padding_mask.logical_not().t().to(x.dtype)  # T x B
-            x = x * counted.unsqueeze(-1)
+        x = _at_least_float32(x)
+        counted = None if padding_mask is None else padding_mask.logical_not().to(x.dtype)
         if incremental_state is None:
-            return self._means(x, counted)[-new:]
+            return self._means(x, counted)
         if counted is None:
-            counted = x.new_ones(x.shape[:2])
+            counted = x.new_ones(x.size(1), x.size(0))
         return self._continue(x, counted, incremental_state)
 
-    def _means(self, x: Tensor, counted: Tensor | None) -> Tensor:
-        length = x.size(0)
-        band = x.new_ones(length, length).tril_()
+    def _means(self, x: Tensor, counted: Tensor | None, last: int = 0) -> Tensor:
+        """Of x [S, B, d], `counted` 0 or 1 [B, S]: the means [B, S, d], or the `last` ones of them."""
+        length, sentences = x.shape[:2]
+        weights = x.new_ones(length, length).tril_()
         if self.window is not None:
-            band = band.triu_(1 - self.window)
-        if counted is None:
-            return ((band / band.sum(dim=1, keepdim=True)) @ x.flatten(1)).view_as(x)
-        sums = (band @ x.flatten(1)).view_as(x)
-        return sums / (band @ counted).clamp_(min=1).unsqueeze(-1)
+            weights = weights.triu_(1 - self.window)
+        weights = weights[-last:].expand(sentences, -1, -1)
+        if counted is not None:
+            weights = weights * counted.unsqueeze(1)
+        weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1)
+        return torch.bmm(weights, x.transpose(0, 1))
 
     def _continue(self, x: Tensor, counted: Tensor, incremental_state: dict) -> Tensor:
         """The same for the next inputs. State, batch first for reordering: the sum so far, or the inputs still in the window."""
         state = self.get_incremental_state(incremental_state, "mean_state") or {}
         if self.window is None:
-            sums, counts = x.cumsum(dim=0), counted.cumsum(dim=0)
+            sums = (x.transpose(0, 1) * counted.unsqueeze(-1)).cumsum(dim=1)
+            counts = counted.cumsum(dim=1)
             if state:
                 sums, counts = sums + state["sum"], counts + state["count"]
-            self.set_incremental_state(incremental_state, "mean_state", {"sum": sums[-1], "count": counts[-1]})
+            self.set_incremental_state(incremental_state, "mean_state", {"sum": sums[:, -1:], "count": counts[:, -1:]})
             return sums / counts.clamp(min=1).unsqueeze(-1)
         new = x.size(0)
         if state:
             x = torch.cat([state["inputs"].transpose(0, 1), x])
-            counted = torch.cat([state["counted"].transpose(0, 1), counted])
+            counted = torch.cat([state["counted"], counted], dim=1)
         keep = max(x.size(0) - self.window + 1, 0)
-        kept = {"inputs": x[keep:].transpose(0, 1), "counted": counted[keep:].transpose(0, 1)}
+        kept = {"inputs": x[keep:].transpose(0, 1), "counted": counted[:, keep:]}
         self.set_incremental_state(incremental_state, "mean_state", kept)
-        return self._means(x, counted)[-new:]
+        return self._means(x, counted, last=new)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         state = self.get_incremental_state(incremental_state, "mean_state")
@@ -196,10 +195,14 @@ class RunningMean(nn.Module):
 
 
 def sentence_mean(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Mean over the positions that are not padding: x [T, B, d], padding_mask [B, T] -> float32 [1, B, d]."""
-    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    """Mean over the positions that are not padding: x [T, B, d], padding_mask [B, T] -> float32 [B, 1, d]."""
+    x = _at_least_float32(x)
     if padding_mask is None:
-        return x.mean(dim=0, keepdim=True)
+        return x.mean(dim=0).unsqueeze(1)
     counted = padding_mask.logical_not().to(x.dtype)
-    weight = counted / counted.sum(dim=1, keepdim=True).clamp(min=1)
-    return torch.bmm(weight.unsqueeze(1), x.transpose(0, 1)).transpose(0, 1)
+    weights = counted / counted.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.bmm(weights.unsqueeze(1), x.transpose(0, 1))
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -56,7 +56,7 @@ class GateStatistics:
         self.sums: Tensor | None = None
 
     def add(self, log_gates: Tensor, valid: Tensor | None) -> None:
-        """log_gates [T or 1, B, E], valid bool [T or 1, B]."""
+        """log_gates [B, T or 1, E], valid bool [B, T or 1]."""
         log_gates = log_gates.detach()
         weight = log_gates.new_ones(log_gates.shape[:-1]) if valid is None else valid.to(log_gates.dtype)
         entropy = -(log_gates.exp() * log_gates).sum(dim=-1)
@@ -130,13 +130,13 @@ class ExpertMixture(nn.Module):
             scale = self._cached_sentence_scale(x, padding_mask, incremental_state, rows)
         else:
             scale = self._scale(x, padding_mask, incremental_state)
-        # T x B x H -> B x H x T x 1
-        return None if scale is None else scale.permute(1, 2, 0).unsqueeze(-1)
+        # B x T x H -> B x H x T x 1
+        return None if scale is None else scale.transpose(1, 2).unsqueeze(-1)
 
     def _uniform_scale(self, x: Tensor) -> Tensor | None:
-        """UNI-MAE: an expert per sentence [1, B, H] in training; None where the uniform mixture is plain attention."""
+        """UNI-MAE: an expert per sentence [B, 1, H] in training; None where the uniform mixture is plain attention."""
         if self.training:
-            expert = torch.randint(self.num_experts, (1, x.size(1)), device=x.device)
+            expert = torch.randint(self.num_experts, (x.size(1), 1), device=x.device)
         elif self.random_expert is not None:
             expert = torch.full((1, 1), self.random_expert, device=x.device)
         else:
@@ -147,12 +147,12 @@ class ExpertMixture(nn.Module):
         """One gate per sentence does not change while its translation is written: computed at the first step, a row per hypothesis."""
         state = self.get_incremental_state(incremental_state, "gate_state")
         if not state:
-            scale = self._scale(x, padding_mask, None).repeat_interleave(rows // x.size(1), dim=1)
+            scale = self._scale(x, padding_mask, None).repeat_interleave(rows // x.size(1), dim=0)
             if incremental_state is None:
                 return scale
-            state = {"scale": scale.transpose(0, 1)}
+            state = {"scale": scale}
             self.set_incremental_state(incremental_state, "gate_state", state)
-        return state["scale"].transpose(0, 1)
+        return state["scale"]
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         state = self.get_incremental_state(incremental_state, "gate_state")
@@ -166,14 +166,14 @@ class ExpertMixture(nn.Module):
             state_dict.update(own)
 
     def _scale(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
-        """The head scale [T or 1, B, H] that the gate network gives in the present mode, in float32."""
+        """The head scale [B, T or 1, H] that the gate network gives in the present mode, in float32."""
         learning = self.training and (self.training_scheme == "joint" or self._bcd_step() == "G")
         with torch.set_grad_enabled(learning and torch.is_grad_enabled()), torch.autocast(x.device.type, enabled=False):
             if self.running_mean is None:
                 context, valid = sentence_mean(x, padding_mask), None
             else:
                 context = self.running_mean(x, padding_mask, incremental_state)
-                valid = None if padding_mask is None else padding_mask.logical_not().t()
+                valid = None if padding_mask is None else padding_mask.logical_not()
             log_gates = F.log_softmax(self.gate_network(context, valid), dim=-1)
             # Of every input once: not of the recomputation in a backward pass, nor of the hypotheses of a search (--eval-bleu).
             if self.statistics is not None and incremental_state is None and not is_recomputation():
@@ -182,7 +182,7 @@ class ExpertMixture(nn.Module):
             if learning or (not self.training and self.inference == "mixture"):
                 return mixture_scale(log_gates.exp(), dropped, self.dropped_heads)
             if self.training:
-                gumbel = -torch.empty_like(log_gates[:1]).exponential_().log()
+                gumbel = -torch.empty_like(log_gates[:, :1]).exponential_().log()
                 expert = (log_gates + gumbel).argmax(dim=-1)
             elif self.inference == "specialised":
                 expert = log_gates.argmax(dim=-1)
