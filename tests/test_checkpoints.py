@@ -230,9 +230,10 @@ def test_an_uncaught_refusal_of_torch_load_is_a_usage_error(tmp_path):
         with pytest.raises(Exception) as caught:
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
         assert str(path) in str(find_usage_error(caught.value)) and reason in str(find_usage_error(caught.value))
-        wrapped = RuntimeError("in words of its own")
-        wrapped.__context__ = caught.value
+        wrapped, news = Exception("in fairseq's words"), KeyError("something else that went wrong meanwhile")
+        wrapped.__context__ = news.__context__ = caught.value
         assert str(find_usage_error(wrapped)) == str(find_usage_error(caught.value))
+        assert find_usage_error(news) is None
 
 
 @pytest.mark.parametrize("kind", [str, Path])
