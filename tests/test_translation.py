@@ -4,6 +4,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.sequence_generator import SequenceGenerator
 
@@ -368,3 +369,21 @@ def test_only_the_input_counts_for_gate_statistics_not_the_hypotheses_of_a_searc
     generate(model, sample, beam=5)
     counts = {name: int(mixture.statistics.take()[1:].sum()) for name, mixture in mixtures(model).items()}
     assert {count for name, count in counts.items() if name.startswith("decoder")} == {8}
+
+
+@pytest.mark.parametrize("context", ["prefix", "source"])
+def test_padding_moves_neither_the_norms_nor_the_statistics_in_training(context):
+    """The same sentences, with and without columns of padding on both sides."""
+    seen = []
+    for pads in (0, 3):
+        model, sample = build("mae_transformer", mae_gate_context=context, mae_gate_dropout=0.0).train(), batch([(5, 4), (5, 4)])
+        inputs = sample["net_input"]
+        inputs["src_tokens"] = F.pad(inputs["src_tokens"], (pads, 0), value=1)
+        inputs["prev_output_tokens"] = F.pad(inputs["prev_output_tokens"], (0, pads), value=1)
+        for mixture in mixtures(model).values():
+            mixture.step, mixture.statistics = "G", GateStatistics()
+        logits(model, sample)
+        seen.append([b for name, b in model.named_buffers() if "running" in name] + [m.statistics.take() for m in mixtures(model).values()])
+        assert len(seen[-1]) == 3 * len(mixtures(model))
+    for a, b in zip(*seen, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

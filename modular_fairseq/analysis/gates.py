@@ -17,7 +17,7 @@ from torch import nn
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import mixtures
-from modular_fairseq.modules.mixture import GateStatistics, entropy_and_shares
+from modular_fairseq.modules.mixture import RARE, GateStatistics, entropy_and_shares
 from modular_fairseq.training.checkpoints import load_checkpoint
 
 
@@ -62,10 +62,10 @@ def table(reports: list[GateReport]) -> str:
     shares = [share for report in reports for share in report.shares]
     mean = sum(report.entropy for report in reports) / len(reports)
     uniform = sum(math.log(len(report.shares)) for report in reports) / len(reports)
-    rare = sum(share < 0.01 for share in shares)
+    rare = sum(share < RARE for share in shares)
     lines.append(
         f"mean gate entropy {mean:.3f} nats ({mean / uniform:.3f} of uniform, {uniform:.3f}); "
-        f"shares {100 * min(shares):.1f} to {100 * max(shares):.1f} %, {rare} of {len(shares)} experts under 1 %"
+        f"shares {100 * min(shares):.1f} to {100 * max(shares):.1f} %, {rare} of {len(shares)} experts under {100 * RARE:.0f} %"
     )
     return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.modules.gates import GateNetwork, RunningMean, is_recomputation, sentence_mean
 
+RARE = 0.01  # share of instances below which an expert counts as rare
 INFERENCE_MODES = ("mixture", "specialised", "random")
 
 

@@ -26,13 +26,12 @@ from torch import Tensor
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import GateTraining, gate_parameters, mixtures
 from modular_fairseq.modules.gates import GateNorm
-from modular_fairseq.modules.mixture import ExpertMixture, GateStatistics, entropy_and_shares
+from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 
 logger = logging.getLogger(__name__)
 
 G_SEED_OFFSET = 0x9E3779B9  # G and F steps of one update draw different dropout masks
 DDP_BACKENDS = ("c10d", "pytorch_ddp", "legacy_ddp", "no_c10d")
-RARE = 0.01  # share of instances below which an expert counts as rare
 
 
 class GateMonitor:
