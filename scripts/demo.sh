@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A mixture of attentive experts on a small synthetic corpus, from text to BLEU, in two to five minutes on two cores.
+# A mixture of attentive experts on a small synthetic corpus, from text to BLEU, in about two minutes on two cores.
 #
 #     bash scripts/demo.sh                                  # writes everything to demo/mae_transformer_tiny_cpu/
 #     bash scripts/demo.sh modular_transformer_tiny_cpu     # the plain Transformer in its place, same budget
