@@ -30,9 +30,8 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import distributions
-from statistics import median
 from typing import Any, NoReturn
 
 import torch
@@ -46,6 +45,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig, OmegaConf
 
+from modular_fairseq.comparison import F_STEP, G_STEP, SEARCH, STOCK, TRAINING, Comparison, Times, evaluate, format_comparison
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.options import nested_config
 from modular_fairseq.models.translation import ModularTransformer
@@ -67,43 +67,8 @@ COUNTS = {  # option: default, smallest value, help
     "target-types": (6632, 10, "size of the target dictionary"),
     "threads": (None, 1, "threads of torch; default 1, with a GPU as torch decides"),
 }
-STOCK = ("stock, copy A", "stock, copy B")
-TRAINING, F_STEP, G_STEP, BCD, SEARCH = "training step", "F step", "G step", "BCD average", "beam search"
-LIMIT = 0.03  # between the medians of the two copies' ratios
-
 Job = Callable[[], Any]
 Jobs = dict[tuple[str, str], Job]  # by (model, work)
-Times = dict[tuple[str, str], list[float]]  # seconds in each round
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the table: seconds in each round, their ratios to stock and the median ratio; none where stock's copies differ too much."""
-
-    model: str
-    work: str
-    seconds: list[float]
-    ratios: list[float] | None
-    ratio: float | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The models of one size and stock.
-
-    Args:
-        stock: its size in words.
-        equal_hypotheses: by model, how many hypotheses are stock's when the weights are, and of how many: all, for plain attention and for
-            gates that start uniform (--mae-gate-init zero). None where stock's weights do not fit.
-        differences: by work, how far the medians of the two copies' ratios are apart.
-        refusals: a sentence for each work whose ratios are not reported.
-    """
-
-    stock: str
-    equal_hypotheses: dict[str, tuple[int, int] | None]
-    differences: dict[str, float]
-    refusals: list[str]
-    rows: list[Row]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -296,32 +261,6 @@ def clock(device: str) -> float:
     return time.perf_counter()
 
 
-def evaluate(stock: str, equal: dict[str, tuple[int, int] | None], times: Times, intervals: dict[str, int | None]) -> Comparison:
-    """Ratios to the mean of stock's copies, per round. `intervals`: epochs of which one has G steps, for models that have them."""
-    peers, differences, rows = {}, {}, []
-    for work in (TRAINING, SEARCH):
-        first, second = (times[copy, work] for copy in STOCK)
-        peers[work] = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
-        differences[work] = abs(median((a - b) / mean for a, b, mean in zip(first, second, peers[work], strict=True)))
-
-    def add_row(model: str, work: str, seconds: list[float]) -> None:
-        peer = SEARCH if work == SEARCH else TRAINING
-        ratios = None if differences[peer] > LIMIT else [ours / theirs for ours, theirs in zip(seconds, peers[peer], strict=True)]
-        rows.append(Row(model, work, seconds, ratios, ratios and median(ratios)))
-
-    for (model, work), seconds in times.items():
-        add_row(model, work, seconds)
-        if work == G_STEP:
-            average = [f + g / intervals[model] for f, g in zip(times[model, F_STEP], seconds, strict=True)]
-            add_row(model, f"{BCD}, interval {intervals[model]}", average)
-    refusals = [
-        f"{work}: two copies of {stock} differ by {difference:.1%}, more than {LIMIT:.0%}, so no ratio is reported"
-        for work, difference in differences.items()
-        if difference > LIMIT
-    ]
-    return Comparison(stock, equal, differences, refusals, rows)
-
-
 def format_size(config: Any) -> str:
     names = {"width": "embed_dim", "feed-forward": "ffn_embed_dim", "heads": "attention_heads", "layers": "layers"}
     sizes = [f"{name} {getattr(config.encoder, key)}+{getattr(config.decoder, key)}" for name, key in names.items()]
@@ -333,20 +272,6 @@ def format_header(report: dict[str, Any]) -> str:
     kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
     sizes = ", ".join(f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name != "threads")
     return f"{report['device']}, {report['threads']} thread(s), {versions}; seconds of {kind}, ratios to stock\n{sizes}"
-
-
-def format_comparison(comparison: Comparison) -> str:
-    lines, model = [f"stock: {comparison.stock}", *(f"NOT RELIABLE: {refusal}" for refusal in comparison.refusals)], None
-    for row in comparison.rows:
-        if row.model != model:
-            model = row.model
-            lines.append(model)
-        ratio = f"{row.ratio:.3f} [{min(row.ratios):.3f}..{max(row.ratios):.3f}]" if row.ratios else "not reliable"
-        lines.append(f"    {row.work:<24}{median(row.seconds):>10.4f}  {ratio}")
-    for model, equal in comparison.equal_hypotheses.items():
-        found = f"{equal[0]} of {equal[1]} hypotheses are equal" if equal else "they do not fit"
-        lines.append(f"{model}, given stock's weights: {found}")
-    return "\n".join(lines)
 
 
 def device_name(device: str) -> str:

@@ -1,4 +1,4 @@
-"""benchmark.py: which stock a model is compared with, ratios and refusals, the table and its JSON. Never a time."""
+"""benchmark.py and comparison.py: which stock a model is compared with, ratios and refusals, the table and its JSON. Never a time."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modular_fairseq import benchmark, cli
-from modular_fairseq.benchmark import BCD, F_STEP, G_STEP, SEARCH, STOCK, TRAINING, evaluate
+from modular_fairseq.comparison import BCD, F_STEP, G_STEP, SEARCH, STOCK, TRAINING, evaluate, format_comparison
 from modular_fairseq.errors import UsageError
 
 SIZE = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32"
@@ -91,7 +91,7 @@ def test_ratios_are_refused_when_the_copies_differ_by_more_than_three_percent(co
     assert comparison.differences == pytest.approx({TRAINING: abs(copies[0] - copies[1]) / (sum(copies) / 2), SEARCH: 0.0})
     assert (ratios(comparison)["model", TRAINING] is None) == refused
     assert ratios(comparison)["model", SEARCH] == pytest.approx(0.9)  # its own copies agree
-    table = benchmark.format_comparison(comparison)
+    table = format_comparison(comparison)
     if refused:
         assert len(comparison.refusals) == 1
         assert comparison.refusals[0].startswith(f"{TRAINING}: two copies of fairseq's Transformer (heads 8) differ by 3.1%, more than 3%")
