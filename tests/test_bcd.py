@@ -214,6 +214,37 @@ def test_finetuning_gates_in_half_precision_lowers_the_loss_scale(reversal_data)
     assert watched.state()[0] != before and watched.trainer.optimizer.scaler.loss_scale < 2**30
 
 
+def test_a_g_step_does_not_depend_on_the_loss_scale(reversal_data):
+    gates = []
+    for scale in (2, 128):
+        args = ["--mae-gate-interval", 1, "--dropout", 0, "--mae-gate-dropout", 0, "--memory-efficient-fp16", "--fp16-init-scale", scale]
+        watched = Watched(reversal_data, *args)
+        watched.trainer.begin_epoch(1)
+        before = [p.detach().clone() for p in watched.gates]
+        watched.trainer.bcd_of().g_step(watched.batches[:1])
+        gates.append(torch.cat([(p - b).detach().flatten() for p, b in zip(watched.gates, before, strict=True)]))
+    assert gates[0].abs().max() > 0
+    assert (gates[0] - gates[1]).norm() < 0.05 * gates[0].norm()
+
+
+def test_trying_a_batch_again_takes_no_second_g_step(reversal_data, monkeypatch):
+    """fairseq's train_step calls itself after an overflow under --amp."""
+    watched = Watched(reversal_data, "--mae-gate-interval", 1)
+    watched.watch(monkeypatch)
+    watched.trainer.begin_epoch(1)
+    tries = []
+
+    def f_step(trainer, samples, raise_oom):
+        tries.append(len(samples))
+        return trainer.train_step(samples, raise_oom) if len(tries) == 1 else {}
+
+    bcd_of = watched.trainer.bcd_of()
+    plain = type(bcd_of).train_step
+    monkeypatch.setattr(type(bcd_of), "train_step", lambda self, _, samples, raise_oom: plain(self, f_step, samples, raise_oom))
+    watched.trainer.train_step(watched.batches[:1])
+    assert tries == [1, 1] and watched.changed == [("G", True, False)]
+
+
 def test_models_without_gates_train_as_before(reversal_data):
     for arch, args in (("modular_transformer", []), ("mae_transformer", ["--mae-gating", "uniform"]), ("transformer", [])):
         watched = Watched(reversal_data, *args, arch=arch)
