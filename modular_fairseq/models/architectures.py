@@ -30,6 +30,25 @@ TINY_CPU = {
 # MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is the same.
 EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
 MAE = {"attention_type": "mae"}
+
+
+def size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int = 6) -> dict:
+    stacks = {f"{stack}_attention_heads": heads for stack in ("encoder", "decoder")} | {
+        f"{stack}_layers": layers for stack in ("encoder", "decoder")
+    }
+    return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **stacks}
+
+
+def streams(k: int, layers: int) -> dict:
+    """k(l) in the paper's notation; the decoder keeps its depth."""
+    return {"streams": k, "encoder_layers": 2 + k * layers}
+
+
+def mechanisms(n: int, layers: str = "middle") -> dict:
+    return {"tim_layers": layers, "tim_mechanisms": n}
+
+
+FOUR_LAYERS, SIX_LAYERS = size(128, 512, heads=8, layers=4), size(512, 2048, heads=8)
 PRE_NORM = {"decoder_normalize_before": True}  # fairseq: "Model training is not stable without this"
 WIKI103 = {
     "decoder_layers": 16,
@@ -65,6 +84,18 @@ def _register(model: str, arch: str, *rows: dict) -> None:
 for _suffix, _size in (("_iwslt_de_en", IWSLT_DE_EN), ("_wmt_en_de", WMT_EN_DE), ("_tiny_cpu", TINY_CPU)):
     _register("modular_transformer", f"modular_transformer{_suffix}", _size)
     _register("modular_transformer", f"mae_transformer{_suffix}", _size, MAE, EIGHT_HEADS)
+for _suffix, _size in (("", WMT_EN_DE), ("_iwslt_de_en", IWSLT_DE_EN), ("_wmt_en_de", WMT_EN_DE)):
+    _register("modular_transformer", f"multistream_transformer{_suffix}", _size, streams(2, 2))
+_register("modular_transformer", "multistream_transformer_2x1", FOUR_LAYERS, streams(2, 1))
+_register("modular_transformer", "multistream_transformer_2x2", SIX_LAYERS, streams(2, 2))
+_register("modular_transformer", "multistream_transformer_4x1", SIX_LAYERS, streams(4, 1))
+_register("modular_transformer", "multistream_transformer_tiny_cpu", TINY_CPU, streams(2, 1))
+for _suffix in ("", "_wmt_en_de"):
+    _register("modular_transformer", f"tim_transformer{_suffix}", size(576, 2304, heads=8), mechanisms(2))
+_register("modular_transformer", "tim_transformer_wmt_en_de_4", size(640, 2048, heads=8), mechanisms(4))
+_register("modular_transformer", "tim_transformer_iwslt_de_en", size(576, 1152, heads=6), mechanisms(2))
+_register("modular_transformer", "tim_transformer_iwslt_de_en_4", size(640, 1088, heads=8), mechanisms(4))
+_register("modular_transformer", "tim_transformer_tiny_cpu", TINY_CPU, mechanisms(2, layers="all"))
 _register("modular_transformer", "mae_transformer", MAE)
 for _suffix, _size in (("_wiki103", WIKI103), ("_tiny_cpu", TINY_CPU_LM)):
     _register("modular_transformer_lm", f"modular_transformer_lm{_suffix}", PRE_NORM, _size)

@@ -5,16 +5,18 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
+from modular_fairseq.models.checks import check_options
+from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.layers import TransformerDecoder
 from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
-from modular_fairseq.models.options import LanguageModelOptions, check_attention_options, resolved
+from modular_fairseq.models.options import LanguageModelOptions
 from modular_fairseq.modules.dropout import replace_dropout
 
 
 @register_model("modular_transformer_lm", dataclass=LanguageModelOptions)
 class ModularTransformerLanguageModel(ChecksStateDict, TransformerLanguageModel):
-    """Language model whose attention is plain or a mixture of attentive experts (`LanguageModelOptions`)."""
+    """Language model with any combination of the mechanisms of `LanguageModelOptions`."""
 
     @classmethod
     def add_args(cls, parser) -> None:
@@ -24,7 +26,7 @@ class ModularTransformerLanguageModel(ChecksStateDict, TransformerLanguageModel)
     @classmethod
     def build_model(cls, cfg, task) -> "ModularTransformerLanguageModel":
         """Raises UsageError for options that do not work together."""
-        check_attention_options(cfg, LanguageModelOptions)
+        check_options(cfg, LanguageModelOptions)
         options = resolved(cfg, LanguageModelOptions)
         # fairseq's class makes the embeddings of all its kinds, and a decoder of its own that these are taken from.
         embed_tokens = super().build_model(options, task).decoder.embed_tokens

@@ -13,44 +13,142 @@ from torch.utils.checkpoint import checkpoint
 from modular_fairseq.models.mixture import build_mixture
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.gates import recomputation
+from modular_fairseq.modules.grouped import build_layer_norm, build_linear
+from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
+from modular_fairseq.modules.streams import PerStream
 
 
-class TransformerEncoderLayer(TransformerEncoderLayerBase):
-    """[T, B, C] -> [T, B, C]: self-attention and feed-forward, each with dropout, residual connection and LayerNorm."""
+class _Layer:
+    """What encoder and decoder layers share: sub-layers in groups of features, and what joins the groups of a TIM layer.
+
+    A layer of `streams` streams is that many layers side by side: as wide as all of them, with all their heads, and with parameters in
+    groups. `tim`: each of them in turn is a group per mechanism, with competition and inter-mechanism attention (`mechanisms.py`).
+    """
+
+    def _set_groups(self, cfg, tim: bool, streams: int) -> None:
+        self.streams = streams
+        self.groups = streams * (cfg.tim_mechanisms if tim else 1)
+        self.no_residual = cfg.no_residual
+
+    def _add_mechanisms(self, cfg, tim: bool) -> None:
+        """Once fairseq's parts are there: the norms of groups, competition, and inter-mechanism attention with its norm."""
+        width = self.streams * self.embed_dim
+        if self.groups > 1:
+            for name, _ in list(self.named_children()):
+                if name.endswith("layer_norm"):
+                    setattr(self, name, build_layer_norm(self.groups, width))
+        self.competition = self.communication = None
+        if tim and not cfg.tim_no_competition:
+            self.competition = Competition(cfg.tim_mechanisms, width, self.streams)
+        if tim and cfg.tim_communication_heads:
+            heads, dim = cfg.tim_communication_heads, cfg.tim_communication_dim
+            self.communication = InterMechanismAttention(cfg.tim_mechanisms, width, heads, dim, cfg.attention_dropout, self.streams)
+            self.communication_layer_norm = build_layer_norm(self.groups, width)
+
+    def build_fc1(self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int) -> nn.Module:
+        return build_linear(self.groups, self.streams * input_dim, self.streams * output_dim, q_noise=q_noise, block_size=qn_block_size)
+
+    build_fc2 = build_fc1
+
+    def _build_attention(self, cfg, embed_dim: int, num_heads: int, build_gate, **kind) -> MultiheadAttention:
+        gates = [build_gate() for _ in range(self.streams)]
+        return MultiheadAttention(
+            self.streams * embed_dim,
+            self.streams * num_heads,
+            dropout=cfg.attention_dropout,
+            gate=gates[0] if self.streams == 1 or gates[0] is None else PerStream(gates),
+            q_noise=cfg.quant_noise.pq,
+            qn_block_size=cfg.quant_noise.pq_block_size,
+            groups=self.groups,
+            **kind,
+        )
+
+    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return norm(x) if self.normalize_before else x
+
+    def _after(self, norm: nn.Module, x: Tensor, residual: Tensor) -> Tensor:
+        x = self.residual_connection(self.dropout_module(x), residual)
+        return x if self.normalize_before else norm(x)
+
+    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
+        return x if self.no_residual else residual + x
+
+    def _attend_to_self(self, x: Tensor, **kwargs) -> tuple[Tensor, Tensor | None]:
+        """Steps 1 and 2 of Algorithm 1: self-attention, its update weighed by the competition for it."""
+        residual = x
+        x = self._before(self.self_attn_layer_norm, x)
+        competition = None if self.competition is None else self.competition(x)
+        if "gate_input" not in kwargs:
+            kwargs["gate_input"] = (x, kwargs["key_padding_mask"])
+        x, weights = self.self_attn(query=x, key=x, value=x, **kwargs)
+        if competition is not None:
+            x = weigh(x, competition)
+        return self._after(self.self_attn_layer_norm, x, residual), weights
+
+    def _communicate(self, x: Tensor) -> Tensor:
+        """Step 3: what mechanisms tell each other."""
+        if self.communication is None:
+            return x
+        residual = x
+        x = self.communication(self._before(self.communication_layer_norm, x))
+        return self._after(self.communication_layer_norm, x, residual)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        """Step 4."""
+        residual = x
+        x = self._before(self.final_layer_norm, x)
+        x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
+        return self._after(self.final_layer_norm, x, residual)
+
+
+class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
+    """[T, B, C] -> [T, B, C]: self-attention, inter-mechanism attention in a TIM layer, feed-forward, each with dropout, residual
+    connection and LayerNorm. C is streams x d."""
+
+    def __init__(self, cfg, tim: bool = False, streams: int = 1):
+        self._set_groups(cfg, tim, streams)
+        super().__init__(cfg)
+        self._add_mechanisms(cfg, tim)
 
     def build_self_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
         heads = cfg.encoder.attention_heads
-        return _build_attention(cfg, embed_dim, heads, build_mixture(cfg, heads, embed_dim, decoder=False), self_attention=True)
-
-
-class TransformerDecoderLayer(TransformerDecoderLayerBase):
-    """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, feed-forward.
-
-    The forward pass is fairseq's without its options for TorchScript, ONNX and cross+self-attention, and with one addition: both attentions
-    are told what their gates look at, the decoder's inputs with their padding, or the encoder output.
-    """
-
-    def __init__(self, cfg, no_encoder_attn: bool = False):
-        self.source_gates = cfg.attention_type == "mae" and cfg.mae_gate_context == "source"
-        super().__init__(cfg, no_encoder_attn)
-
-    def build_self_attention(self, embed_dim: int, cfg, add_bias_kv: bool = False, add_zero_attn: bool = False) -> MultiheadAttention:
-        return _build_attention(cfg, embed_dim, cfg.decoder.attention_heads, self._build_mixture(embed_dim, cfg), self_attention=True)
-
-    def build_encoder_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
-        return _build_attention(
-            cfg,
-            embed_dim,
-            cfg.decoder.attention_heads,
-            self._build_mixture(embed_dim, cfg),
-            kdim=cfg.encoder.embed_dim,
-            vdim=cfg.encoder.embed_dim,
-            encoder_decoder_attention=True,
+        return self._build_attention(
+            cfg, embed_dim, heads, lambda: build_mixture(cfg, heads, embed_dim, decoder=False), self_attention=True
         )
 
-    def _build_mixture(self, embed_dim: int, cfg):
-        looked_at = cfg.encoder.embed_dim if self.source_gates else embed_dim
-        return build_mixture(cfg, cfg.decoder.attention_heads, looked_at, decoder=True)
+    def forward(self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> Tensor:
+        """As fairseq's: encoder_padding_mask bool [B, T], attn_mask [T, T]."""
+        x, _ = self._attend_to_self(x, key_padding_mask=encoder_padding_mask, attn_mask=attn_mask)
+        return self._feed_forward(self._communicate(x))
+
+
+class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
+    """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, inter-mechanism attention in a TIM layer, feed-forward.
+
+    fairseq's, without its options for TorchScript, ONNX and cross+self-attention. Both attentions are told what their gates look at: the
+    decoder's inputs with their padding, or the encoder output.
+
+    The TIM paper only says that its layer is a drop-in replacement. Here mechanism m attends to slice m of the encoder output
+    (so mechanisms mix only in the inter-mechanism attention, which follows the cross-attention), and the competition weighs the update
+    "after the self-attention" (section 2.2.1), not that of the cross-attention.
+    """
+
+    def __init__(self, cfg, no_encoder_attn: bool = False, tim: bool = False):
+        self.source_gates = cfg.attention_type == "mae" and cfg.mae_gate_context == "source"
+        self._set_groups(cfg, tim, streams=1)
+        super().__init__(cfg, no_encoder_attn)
+        self._add_mechanisms(cfg, tim)
+
+    def build_self_attention(self, embed_dim: int, cfg, add_bias_kv: bool = False, add_zero_attn: bool = False) -> MultiheadAttention:
+        return self._build_decoder_attention(cfg, embed_dim, self_attention=True)
+
+    def build_encoder_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
+        source = cfg.encoder.embed_dim
+        return self._build_decoder_attention(cfg, embed_dim, kdim=source, vdim=source, encoder_decoder_attention=True)
+
+    def _build_decoder_attention(self, cfg, embed_dim: int, **kind) -> MultiheadAttention:
+        heads, looked_at = cfg.decoder.attention_heads, cfg.encoder.embed_dim if self.source_gates else embed_dim
+        return self._build_attention(cfg, embed_dim, heads, lambda: build_mixture(cfg, heads, looked_at, decoder=True), **kind)
 
     def forward(
         self,
@@ -64,20 +162,10 @@ class TransformerDecoderLayer(TransformerDecoderLayerBase):
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
         """As fairseq's: x [T, rows, C], encoder_out [S, B, C], self_attn_padding_mask [rows, T] (new positions only when decoding)."""
-        source = (encoder_out, encoder_padding_mask)
-        residual = x
-        x = self._before(self.self_attn_layer_norm, x)
-        x, attn = self.self_attn(
-            query=x,
-            key=x,
-            value=x,
-            key_padding_mask=self_attn_padding_mask,
-            incremental_state=incremental_state,
-            attn_mask=self_attn_mask,
-            gate_input=source if self.source_gates else (x, self_attn_padding_mask),
+        source = {"gate_input": (encoder_out, encoder_padding_mask)} if self.source_gates else {}
+        x, attn = self._attend_to_self(
+            x, key_padding_mask=self_attn_padding_mask, incremental_state=incremental_state, attn_mask=self_attn_mask, **source
         )
-        x = self._after(self.self_attn_layer_norm, x, residual)
-
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
             x = self._before(self.encoder_attn_layer_norm, x)
@@ -90,34 +178,10 @@ class TransformerDecoderLayer(TransformerDecoderLayerBase):
                 static_kv=True,
                 need_weights=need_attn or need_head_weights or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
-                gate_input=source if self.source_gates else (x, self_attn_padding_mask),
+                **(source or {"gate_input": (x, self_attn_padding_mask)}),
             )
             x = self._after(self.encoder_attn_layer_norm, x, residual)
-
-        residual = x
-        x = self._before(self.final_layer_norm, x)
-        x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
-        x = self._after(self.final_layer_norm, x, residual)
-        return x, attn, None
-
-    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
-        return norm(x) if self.normalize_before else x
-
-    def _after(self, norm: nn.Module, x: Tensor, residual: Tensor) -> Tensor:
-        x = self.residual_connection(self.dropout_module(x), residual)
-        return x if self.normalize_before else norm(x)
-
-
-def _build_attention(cfg, embed_dim: int, num_heads: int, gate: nn.Module | None, **kind) -> MultiheadAttention:
-    return MultiheadAttention(
-        embed_dim,
-        num_heads,
-        dropout=cfg.attention_dropout,
-        gate=gate,
-        q_noise=cfg.quant_noise.pq,
-        qn_block_size=cfg.quant_noise.pq_block_size,
-        **kind,
-    )
+        return self._feed_forward(self._communicate(x)), attn, None
 
 
 def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
@@ -137,11 +201,21 @@ def _checkpointed(forward, *args, **kwargs):
     return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), recomputation()), **kwargs)
 
 
+def tim_layers(placement: str, depth: int) -> list[bool]:
+    """Which of `depth` layers are TIM layers: none, all, or the middle ones, "all of the transformer layers except for the first two layers
+    and the last layer" (appendix A.3; appendix A.1 has it the other way round, against everything else in the paper)."""
+    return [placement == "all" or (placement == "middle" and 2 <= number < depth - 1) for number in range(depth)]
+
+
 class TransformerDecoder(TransformerDecoderBase):
     """fairseq's decoder."""
 
+    def __init__(self, cfg, dictionary, embed_tokens, no_encoder_attn: bool = False):
+        self._tim_layers = iter(tim_layers(cfg.tim_layers, cfg.decoder.layers))
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
+
     def build_decoder_layer(self, cfg, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(TransformerDecoderLayer(cfg, no_encoder_attn), cfg)
+        return wrap_layer(TransformerDecoderLayer(cfg, no_encoder_attn, next(self._tim_layers)), cfg)
 
     def output_layer(self, features: Tensor) -> Tensor:
         # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are frozen.

@@ -27,10 +27,12 @@ class ChecksStateDict:
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
-        new_gates = [name for name in mixtures(self) if not any(key.startswith(f"{name}.gate.") for key in state_dict)]
+        new_gates = tuple(f"{name}.gate." for name in mixtures(self))
+        new_gates = tuple(gate for gate in new_gates if not any(key.startswith(gate) for key in state_dict))
         self.upgrade_state_dict(state_dict)
         if new_gates:
             logger.info(f"{len(new_gates)} gate networks are not in the checkpoint and start afresh")
+            state_dict.update({key: value for key, value in self.state_dict().items() if key.startswith(new_gates)})
         if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(self.cfg, "decoder_layers_to_keep", None):
             return  # fairseq drops and renumbers layers afterwards
         check_state_dict(self, state_dict)

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules.fairseq_dropout import FairseqDropout
-from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
+
+from modular_fairseq.modules.grouped import build_linear, xavier_uniform
 
 
 @with_incremental_state
@@ -32,9 +33,11 @@ class MultiheadAttention(nn.Module):
         mask: module `(query, key, incremental_state) -> [rows, H or 1, T, S]`, added to the scores. Step by step, it gets the new query and
             key of self-attention, and must keep in `incremental_state` what it needs of the S - 1 earlier ones.
         q_noise, qn_block_size: quantisation noise on the projections, as in fairseq.
+        groups: of features that do not mix (`grouped.py`): each has `num_heads` / `groups` heads, and projections of its own from its slice
+            of queries, keys and values to its slice of the output.
 
     Raises:
-        ValueError: `num_heads` does not divide `embed_dim`.
+        ValueError: `num_heads` does not divide `embed_dim`, or `groups` not `num_heads`.
     """
 
     def __init__(
@@ -51,10 +54,13 @@ class MultiheadAttention(nn.Module):
         mask: nn.Module | None = None,
         q_noise: float = 0.0,
         qn_block_size: int = 8,
+        groups: int = 1,
     ):
         super().__init__()
         if embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
+        if num_heads % groups:
+            raise ValueError(f"num_heads {num_heads} is not a multiple of groups {groups}")
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
@@ -65,7 +71,7 @@ class MultiheadAttention(nn.Module):
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
 
         def linear(d_in: int) -> nn.Module:
-            return quant_noise(nn.Linear(d_in, embed_dim, bias=bias), q_noise, qn_block_size)
+            return build_linear(groups, d_in, embed_dim, bias, q_noise, qn_block_size)
 
         # In fairseq's order, so that the same seed gives the same weights.
         self.k_proj = linear(self.kdim)
@@ -80,8 +86,8 @@ class MultiheadAttention(nn.Module):
         same_dim = self.kdim == self.vdim == self.embed_dim
         gain = 1 / math.sqrt(2) if same_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):
-            nn.init.xavier_uniform_(projection.weight, gain=gain)
-        nn.init.xavier_uniform_(self.out_proj.weight)
+            xavier_uniform(projection, gain)
+        xavier_uniform(self.out_proj)
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
 
@@ -174,9 +180,10 @@ class MultiheadAttention(nn.Module):
         scores = torch.matmul(q * self.head_dim**-0.5, k.transpose(-2, -1))
         if bias is not None:
             scores = scores + bias
+        at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
         # A query that may see no key at all gets zeros, as from scaled_dot_product_attention, instead of NaN, also as gradients.
         blind = torch.isneginf(scores).all(dim=-1, keepdim=True)
-        weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1, dtype=torch.float32).masked_fill(blind, 0.0)
+        weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1, dtype=at_least_float32).masked_fill(blind, 0.0)
         return torch.matmul(dropout(weights.to(v.dtype)), v), weights
 
     # The caches, under the names that fairseq's decoder layers know. They belong to one batch: nothing about a search is kept

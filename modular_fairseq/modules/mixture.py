@@ -160,12 +160,6 @@ class ExpertMixture(nn.Module):
         if state:
             self.set_incremental_state(incremental_state, "gate_state", {"scale": state["scale"].index_select(0, new_order)})
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """A checkpoint without this gate, say of a plain Transformer, leaves it as it was initialised; half a gate is an error."""
-        own = {f"{name}.{key}": value for key, value in self.state_dict().items()}
-        if not own.keys() & state_dict.keys():
-            state_dict.update(own)
-
     def _scale(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
         """The head scale [B, T or 1, H] that the gate network gives in the present mode, in float32."""
         learning = self.training and (self.training_scheme == "joint" or self._bcd_step() == "G")

@@ -1,0 +1,168 @@
+"""Combinations of options that cannot work, and options that would be ignored: refused by a sentence before anything is built."""
+
+from argparse import Namespace
+from collections.abc import Iterable
+from dataclasses import fields
+from enum import Enum
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.fairseq_options import resolved, value_of
+from modular_fairseq.models.options import PRESETS, AttentionOptions, BodyOptions, TranslationOptions
+
+
+def check_options(options, family: type) -> None:
+    """Refuse what cannot work and what would be ignored.
+
+    Args:
+        options: of the command line or a checkpoint.
+        family: the dataclass of their model family, for its defaults.
+
+    Raises:
+        UsageError: one sentence that names the option.
+    """
+    _check_preset(options, family)
+    for f in [*fields(AttentionOptions), *fields(BodyOptions)]:
+        choices = [choice.value for choice in f.type] if isinstance(f.type, type) and issubclass(f.type, Enum) else None
+        if choices and value_of(options, f) not in choices:
+            raise UsageError(f"{flag(f.name)} is {value_of(options, f)!r}; it must be one of {', '.join(choices)}")
+    options = resolved(options, family)
+    stacks = [stack for stack in ("encoder", "decoder") if hasattr(options, f"{stack}_attention_heads")]
+    changed = {f.name for f in fields(family) if getattr(options, f.name, f.default) != f.default}
+    for stack in stacks:
+        _check_multiple(options, f"{stack}_embed_dim", f"{stack}_attention_heads")
+    _check_streams(options, stacks, changed)
+    _check_mechanisms(options, stacks, changed)
+    _check_experts(options, stacks, changed)
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _refuse(changed: set[str], names: Iterable[str], unless: str) -> None:
+    """Refuse options that were set although they have no effect."""
+    for name in names:
+        if name in changed:
+            raise UsageError(f"{flag(name)} has no effect {unless}; leave it out")
+
+
+def _names(prefix: str) -> list[str]:
+    return [f.name for f in [*fields(AttentionOptions), *fields(BodyOptions)] if f.name.startswith(prefix)]
+
+
+def _check_multiple(options: Namespace, name: str, divisor: str) -> None:
+    value, by = getattr(options, name), getattr(options, divisor)
+    if by < 1:
+        raise UsageError(f"{flag(divisor)} must be at least 1, not {by}")
+    if value % by:
+        raise UsageError(f"{flag(name)} {value} is not a multiple of {flag(divisor)} {by}")
+
+
+def _check_streams(options: Namespace, stacks: list[str], changed: set[str]) -> None:
+    if "encoder" not in stacks:
+        for name in ("streams", "stream_skip"):
+            if name in changed:
+                raise UsageError(f"{flag(name)} is for encoders, and a language model has none; leave it out")
+        return
+    if options.streams < 1:
+        raise UsageError(f"--streams must be at least 1, not {options.streams}")
+    if options.streams == 1 and not options.stream_skip:
+        return
+    used = flag("streams" if options.streams > 1 else "stream_skip")
+    layers, k = options.encoder_layers, options.streams
+    if layers < 2 + k or (layers - 2) % k:
+        fitting = max((layers - 2) // k, 1)
+        raise UsageError(
+            f"--encoder-layers {layers} with {used}{f' {k}' if k > 1 else ''}: there must be a first and a last layer and "
+            f"{f'{k} streams of as many layers each' if k > 1 else 'at least one between them'}, "
+            f"2 + {k} x L, such as {2 + k * fitting}{f' or {2 + k * (fitting + 1)}' if k > 1 else ''}"
+        )
+    for name in ("encoder_layerdrop", "encoder_layers_to_keep"):
+        if name in changed:
+            raise UsageError(f"{flag(name)} drops whole layers of the encoder, which {used} cannot lose; leave one of them out")
+    if options.quant_noise_pq > 0 and k > 1:
+        raise UsageError(
+            "--quant-noise-pq does not work with --streams, which keeps the matrices of all streams in one; leave one of them out"
+        )
+
+
+def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) -> None:
+    if options.tim_layers == "none":
+        _refuse(changed, _names("tim_"), "without --tim-layers middle or all (or an arch such as tim_transformer)")
+        return
+    if options.tim_communication_heads < 0:
+        raise UsageError(f"--tim-communication-heads must be at least 0 (none), not {options.tim_communication_heads}")
+    if options.tim_communication_heads == 0:
+        _refuse(changed, ["tim_communication_dim"], "with --tim-communication-heads 0")
+    elif options.tim_communication_dim < 1:
+        raise UsageError(f"--tim-communication-dim must be at least 1, not {options.tim_communication_dim}")
+    for stack in stacks:
+        for size in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+            _check_multiple(options, f"{stack}_{size}", "tim_mechanisms")
+        layers = getattr(options, f"{stack}_layers")
+        depth = 2 + (layers - 2) // options.streams if stack == "encoder" and options.streams > 1 else layers
+        if options.tim_layers == "middle" and depth < 4:
+            way = "" if depth == layers else f" with --streams {options.streams}, where a word passes {depth} layers"
+            raise UsageError(
+                f"--tim-layers middle leaves the first two layers and the last one plain, so --{stack}-layers {layers}{way} "
+                "has no TIM layer: use at least 4 layers, or --tim-layers all"
+            )
+        if f"{stack}_layers_to_keep" in changed:
+            raise UsageError(
+                f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it out with --tim-layers"
+            )
+    if options.quant_noise_pq > 0:
+        raise UsageError("--quant-noise-pq does not work with --tim-layers, whose matrices are in groups; leave one of them out")
+
+
+def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> None:
+    if options.attention_type == "plain":
+        _refuse(changed, _names("mae_"), "without --attention-type mae (or an arch such as mae_transformer)")
+        return
+    for stack in stacks:
+        heads = getattr(options, f"{stack}_attention_heads")
+        if not 0 < options.mae_dropped_heads < heads:
+            raise UsageError(
+                f"--mae-dropped-heads {options.mae_dropped_heads} with --{stack}-attention-heads {heads}: "
+                "an expert must drop at least 1 head and keep at least 1"
+            )
+    if options.mae_gating == "uniform":
+        _refuse(changed, [name for name in _names("mae_") if "gate" in name], "with --mae-gating uniform, which has no gate networks")
+        _refuse(changed, ["mae_training", "mae_finetune"], "with --mae-gating uniform, which has no gate networks")
+        if options.mae_inference == "specialised":
+            raise UsageError("--mae-inference specialised needs learned gates; with --mae-gating uniform all experts are equal, use random")
+        return
+    if options.mae_inference != "random":
+        _refuse(changed, ["mae_inference_seed"], "without --mae-inference random")
+    if options.mae_training == "bcd" and options.quant_noise_pq > 0:
+        raise UsageError("--quant-noise-pq rewrites weights in every forward pass, also those that a G step must not change; leave it out")
+    if options.mae_training == "joint":
+        _refuse(
+            changed,
+            ["mae_gate_interval", "mae_gate_lr", "mae_gate_loss", "mae_finetune"],
+            "with --mae-training joint, which takes no G steps",
+        )
+    if options.mae_finetune == "gates":
+        _refuse(changed, ["mae_gate_interval"], "with --mae-finetune gates, where every step is a G step")
+    if options.mae_gate_context != "window":
+        _refuse(changed, ["mae_gate_window"], "without --mae-gate-context window")
+    if options.mae_gate_context == "source" and "encoder" not in stacks:
+        raise UsageError("--mae-gate-context source needs an encoder; a language model takes window or prefix")
+    for name in ("mae_gate_window", "mae_gate_dim", "mae_gate_lr"):
+        if not getattr(options, name) > 0:
+            raise UsageError(f"{flag(name)} must be positive, not {getattr(options, name)}")
+    if not 0 <= options.mae_gate_dropout < 1:
+        raise UsageError(f"--mae-gate-dropout must be at least 0 and less than 1, not {options.mae_gate_dropout}")
+    if options.mae_gate_interval is not None and options.mae_gate_interval < 1:
+        raise UsageError(f"--mae-gate-interval must be at least 1 (1 = G steps in every epoch), not {options.mae_gate_interval}")
+
+
+def _check_preset(options, family: type) -> None:
+    """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at all."""
+    arch = getattr(options, "_name", None)
+    preset = PRESETS.get(arch, {})
+    defaults = {f.name: f.default for f in fields(family)}
+    if preset and all(getattr(options, name, defaults[name]) == defaults[name] != value for name, value in preset.items()):
+        settings = " ".join(f"+model.{name}={value}" for name, value in preset.items())
+        model = "modular_transformer" if family is TranslationOptions else "modular_transformer_lm"
+        raise UsageError(f"the arch {arch} has no effect through hydra; write +model._name={model} {settings}")

@@ -1,0 +1,67 @@
+"""A TIM layer as Algorithm 1 writes it, a mechanism at a time, post-norm, on the parameters of one of our layers.
+
+Everything is a loop over mechanisms with ordinary matrices; nothing is shared with the package but the parameters.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+def slice_of(x, m, n):
+    return x[..., m * x.size(-1) // n : (m + 1) * x.size(-1) // n]
+
+
+def group_linear(x, module, n):
+    """Where there is one mechanism, parameters have no dimension for it."""
+    weight, bias = (p.view(n, -1, p.size(-1)) if p.dim() == 2 + (n > 1) else p.view(n, -1) for p in (module.weight, module.bias))
+    return torch.cat([slice_of(x, m, n) @ weight[m].T + bias[m] for m in range(n)], dim=-1)
+
+
+def group_norm(x, module, n):
+    weight, bias = module.weight.view(n, -1), module.bias.view(n, -1)
+    return torch.cat([F.layer_norm(slice_of(x, m, n), weight[m].shape, weight[m], bias[m]) for m in range(n)], dim=-1)
+
+
+def attention(module, query, key, n, blocked=None):
+    """Multi-head attention of each mechanism; query [T, B, C], key [S, B, C'], blocked bool [B, T, S]."""
+    q, k, v = group_linear(query, module.q_proj, n), group_linear(key, module.k_proj, n), group_linear(key, module.v_proj, n)
+    heads = []
+    for h in range(module.num_heads):
+        qh, kh, vh = (slice_of(x, h, module.num_heads).transpose(0, 1) for x in (q, k, v))
+        scores = qh @ kh.transpose(1, 2) / math.sqrt(qh.size(-1))
+        if blocked is not None:
+            scores = scores.masked_fill(blocked, float("-inf"))
+        heads.append((torch.softmax(scores, dim=-1) @ vh).transpose(0, 1))
+    return group_linear(torch.cat(heads, dim=-1), module.out_proj, n)
+
+
+def communication(module, x, n):
+    """Attention over the mechanisms of every position by itself."""
+    q, k, v = (group_linear(x, projection, n) for projection in (module.q_proj, module.k_proj, module.v_proj))
+    out = torch.empty_like(q)
+    for t in range(x.size(0)):
+        for b in range(x.size(1)):
+            sequences = [p[t, b].view(n, module.num_heads, module.head_dim) for p in (q, k, v)]
+            for h in range(module.num_heads):
+                qh, kh, vh = (s[:, h] for s in sequences)
+                head = torch.softmax(qh @ kh.T / math.sqrt(module.head_dim), dim=-1) @ vh
+                out[t, b].view(n, module.num_heads, module.head_dim)[:, h] = head
+    return group_linear(out, module.out_proj, n)
+
+
+def layer(module, x, n, blocked=None, encoder_out=None, encoder_blocked=None):
+    """The output [T, B, C] of an encoder or decoder layer."""
+    competition = 1.0
+    if module.competition is not None:
+        scores = group_linear(x, module.competition.linear, n)
+        competition = torch.softmax(scores, dim=-1).repeat_interleave(x.size(-1) // n, dim=-1)
+    x = group_norm(x + competition * attention(module.self_attn, x, x, n, blocked), module.self_attn_layer_norm, n)
+    if encoder_out is not None:
+        attended = attention(module.encoder_attn, x, encoder_out, n, encoder_blocked)
+        x = group_norm(x + attended, module.encoder_attn_layer_norm, n)
+    if module.communication is not None:
+        x = group_norm(x + communication(module.communication, x, n), module.communication_layer_norm, n)
+    hidden = torch.relu(group_linear(x, module.fc1, n))
+    return group_norm(x + group_linear(hidden, module.fc2, n), module.final_layer_norm, n)
