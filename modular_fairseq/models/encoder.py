@@ -1,6 +1,5 @@
 """The encoder: fairseq's with our layers, one stream or several, and an output that stays one row a sentence in beam search."""
 
-import copy
 from collections.abc import Iterator
 
 import torch
@@ -18,8 +17,8 @@ class TransformerEncoder(TransformerEncoderBase):
         Z_in = L_in(x),    Z_out = L_out(sum_i S_i(Z_in) + [skip] Z_in)
 
     `layers` are then L_in and L_out, and `streams` the K stacks of (layers - 2) / K layers between them; with one stream `layers` are all
-    of them. With pre-norm the sum is one of residual streams without norm, which L_out normalises. Middle TIM layers are counted on the
-    way of a word, through L_in, the layers of one stream, and L_out.
+    of them. As every layer is initialised by itself, streams differ from the start. With pre-norm the sum is one of residual streams
+    without norm, which L_out normalises. Middle TIM layers are counted on the way of a word, through L_in, the layers of one stream, L_out.
 
     In beam search fairseq's generator repeats the encoder output for every hypothesis, and each cross-attention then projects each copy.
     Here the repetition is only noted in the output, as "beam_size", and the hypotheses of a sentence share its keys and values. (fairseq's
@@ -28,25 +27,25 @@ class TransformerEncoder(TransformerEncoderBase):
     """
 
     def __init__(self, cfg, dictionary, embed_tokens, return_fc: bool = False):
-        cfg = copy.copy(cfg)
-        cfg.encoder = copy.copy(cfg.encoder)
-        streams = cfg.streams
-        if streams > 1:
-            cfg.encoder.layers = 2 + (cfg.encoder.layers - 2) // streams
-        depth = cfg.encoder.layers
-        self._tim_layers = iter(tim_layers(cfg.tim_layers, depth))
-        self._streams_of_layers = iter([1, *[streams] * (depth - 2), 1] if streams > 1 else [1] * depth)
+        depth, k = cfg.encoder.layers, cfg.streams
+        if k > 1:
+            depth = 2 + (depth - 2) // k
+        placement = tim_layers(cfg.tim_layers, depth)
+        # In the order of `layers`: L_in, stream after stream, L_out.
+        self._placement = iter([*placement[:1], *placement[1:-1] * k, *placement[-1:]])
         super().__init__(cfg, dictionary, embed_tokens, return_fc)
         self.stream_skip = cfg.stream_skip
         self.streams = None
-        if streams > 1:
+        if k > 1:
             first, *body, last = self.layers
-            self.streams = Streams(streams, body)
             self.layers = nn.ModuleList([first, last])
             self.num_layers = 2
+            self.streams = Streams(
+                [body[i : i + depth - 2] for i in range(0, len(body), depth - 2)], _wide_layers(cfg, placement[1:-1], body)
+            )
 
     def build_encoder_layer(self, cfg) -> nn.Module:
-        return wrap_layer(TransformerEncoderLayer(cfg, next(self._tim_layers), next(self._streams_of_layers)), cfg)
+        return wrap_layer(TransformerEncoderLayer(cfg, next(self._placement)), cfg)
 
     def forward(
         self,
@@ -105,3 +104,12 @@ class TransformerEncoder(TransformerEncoderBase):
         if order is None:
             return encoder_out
         return {**super().reorder_encoder_out(encoder_out, order), "beam_size": beam}
+
+
+def _wide_layers(cfg, placement: list[bool], layers: list[nn.Module]) -> list[nn.Module] | None:
+    """Layers that compute all streams at once; None where streams are more than their parameters: each has gates of its own, or layers are
+    wrapped for activation checkpointing or FSDP."""
+    if cfg.attention_type != "plain" or cfg.checkpoint_activations or any(type(layer) is not TransformerEncoderLayer for layer in layers):
+        return None
+    with torch.device("meta"):
+        return [TransformerEncoderLayer(cfg, tim, cfg.streams) for tim in placement]

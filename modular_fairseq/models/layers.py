@@ -15,14 +15,13 @@ from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.gates import recomputation
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
 from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
-from modular_fairseq.modules.streams import PerStream
 
 
 class _Layer:
     """What encoder and decoder layers share: sub-layers in groups of features, and what joins the groups of a TIM layer.
 
-    A layer of `streams` streams is that many layers side by side: as wide as all of them, with all their heads, and with parameters in
-    groups. `tim`: each of them in turn is a group per mechanism, with competition and inter-mechanism attention (`mechanisms.py`).
+    A TIM layer (`tim`) is a group per mechanism, with competition and inter-mechanism attention (`mechanisms.py`). A layer of several
+    `streams` is that many layers side by side: as wide as all of them, with all their heads, and with parameters in as many groups.
     """
 
     def _set_groups(self, cfg, tim: bool, streams: int) -> None:
@@ -50,13 +49,12 @@ class _Layer:
 
     build_fc2 = build_fc1
 
-    def _build_attention(self, cfg, embed_dim: int, num_heads: int, build_gate, **kind) -> MultiheadAttention:
-        gates = [build_gate() for _ in range(self.streams)]
+    def _build_attention(self, cfg, embed_dim: int, num_heads: int, gate: nn.Module | None, **kind) -> MultiheadAttention:
         return MultiheadAttention(
             self.streams * embed_dim,
             self.streams * num_heads,
             dropout=cfg.attention_dropout,
-            gate=gates[0] if self.streams == 1 or gates[0] is None else PerStream(gates),
+            gate=gate,
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,
             groups=self.groups,
@@ -112,9 +110,7 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
 
     def build_self_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
         heads = cfg.encoder.attention_heads
-        return self._build_attention(
-            cfg, embed_dim, heads, lambda: build_mixture(cfg, heads, embed_dim, decoder=False), self_attention=True
-        )
+        return self._build_attention(cfg, embed_dim, heads, build_mixture(cfg, heads, embed_dim, decoder=False), self_attention=True)
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> Tensor:
         """As fairseq's: encoder_padding_mask bool [B, T], attn_mask [T, T]."""
@@ -148,7 +144,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
 
     def _build_decoder_attention(self, cfg, embed_dim: int, **kind) -> MultiheadAttention:
         heads, looked_at = cfg.decoder.attention_heads, cfg.encoder.embed_dim if self.source_gates else embed_dim
-        return self._build_attention(cfg, embed_dim, heads, lambda: build_mixture(cfg, heads, looked_at, decoder=True), **kind)
+        return self._build_attention(cfg, embed_dim, heads, build_mixture(cfg, heads, looked_at, decoder=True), **kind)
 
     def forward(
         self,

@@ -9,7 +9,6 @@ from torch import nn
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.gates import GateNetwork, RunningMean
 from modular_fairseq.modules.mixture import ExpertMixture
-from modular_fairseq.modules.streams import name_in_checkpoint
 
 DEFAULT_INTERVAL = 5  # epochs, section 3 of the paper
 
@@ -52,9 +51,9 @@ def build_mixture(options, num_heads: int, embed_dim: int, decoder: bool) -> Exp
 
 
 def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
-    """The mixtures with learned gates, by the name of their attention module in checkpoints, such as encoder.layers.0.self_attn."""
+    """The mixtures with learned gates, by the name of their attention module, such as encoder.layers.0.self_attn."""
     return {
-        name_in_checkpoint(name).removesuffix(".gate"): module
+        name.removesuffix(".gate"): module
         for name, module in model.named_modules()
         if isinstance(module, ExpertMixture) and module.gate_network is not None
     }
