@@ -12,7 +12,8 @@ from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.mixture import GateStatistics
-from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, randomize_gates, task
+from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, task
+from tests.properties import PROPERTIES, logits, ready
 
 MAE = [
     {"mae_gate_context": "prefix"},
@@ -34,16 +35,6 @@ SHAPES = [{}, {"encoder_normalize_before": True, "decoder_normalize_before": Tru
 
 def name(changes):
     return ",".join(f"{key.removeprefix('mae_')}={value}" for key, value in changes.items()) or "plain"
-
-
-def ready(**changes):
-    model = build(**changes)
-    randomize_gates(model)
-    return model.eval()
-
-
-def logits(model, sample):
-    return model(**sample["net_input"])[0]
 
 
 @pytest.mark.parametrize(
@@ -75,52 +66,10 @@ def test_gradients_equal_fairseqs():
         torch.testing.assert_close(p.grad, expected[key], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("holds", PROPERTIES)
 @pytest.mark.parametrize("changes", ALL, ids=name)
-def test_step_by_step_equals_teacher_forcing(changes):
-    model = ready(**changes)
-    sample = batch([(5, 6), (8, 6), (2, 6)])
-    expected = logits(model, sample)
-    encoder_out = model.encoder(sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"])
-    previous, state = sample["net_input"]["prev_output_tokens"], {}
-    for t in range(previous.size(1)):
-        found, _ = model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)
-        torch.testing.assert_close(found[:, 0], expected[:, t], atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("changes", ALL, ids=name)
-def test_hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(changes):
-    """Beam 5 with reordering, and sentences that leave the batch when they are finished."""
-    model, beam = ready(**changes), 5
-    sample = batch([(5, 1), (8, 1), (2, 1)])
-    source = sample["net_input"]["src_tokens"]
-    generator = torch.Generator().manual_seed(0)
-    encoder_out = model.encoder(source, sample["net_input"]["src_lengths"])
-    encoder_out = model.encoder.reorder_encoder_out(encoder_out, torch.arange(3).repeat_interleave(beam))
-    assert encoder_out["encoder_out"][0].size(1) == 3
-    tokens, sentences, state = torch.full((3 * beam, 1), 2), torch.arange(3), {}
-    for t in range(7):
-        found, _ = model.decoder(tokens, encoder_out=encoder_out, incremental_state=state)
-        rows = sentences.repeat_interleave(beam)
-        expected, _ = model(source[rows], sample["net_input"]["src_lengths"][rows], tokens)
-        torch.testing.assert_close(found[:, 0], expected[:, -1], atol=1e-5, rtol=0)
-        left = sentences.numel() - (t in (2, 4))  # one sentence is finished after steps 2 and 4
-        stay = torch.randperm(sentences.numel(), generator=generator)[:left].sort().values
-        order = torch.cat([s * beam + torch.randint(beam, (beam,), generator=generator) for s in stay])
-        model.decoder.reorder_incremental_state_scripting(state, order)
-        encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
-        words = torch.randint(4, 44, (len(order), 1), generator=generator)
-        tokens, sentences = torch.cat([tokens[order], words], dim=1), sentences[stay]
-
-
-@pytest.mark.parametrize("changes", ALL, ids=name)
-def test_words_to_come_do_not_change_earlier_logits(changes):
-    model = ready(**changes)
-    sample = batch([(5, 6), (8, 6)])
-    before = logits(model, sample)
-    sample["net_input"]["prev_output_tokens"][:, 4:] = 5
-    after = logits(model, sample)
-    assert torch.equal(before[:, :4], after[:, :4])
-    assert not torch.equal(before[:, 4:], after[:, 4:])
+def test_properties_of_a_translation_model(changes, holds):
+    holds(ready(**changes))
 
 
 @pytest.mark.parametrize("context", ["prefix", "window"])
@@ -134,21 +83,6 @@ def test_words_to_come_do_not_change_earlier_logits_in_training_with_the_lagged_
     sample["net_input"]["prev_output_tokens"][:, 4:] = 5
     model.load_state_dict({**model.state_dict(), **norms})
     assert torch.equal(before[:, :4], logits(model, sample)[:, :4])
-
-
-@pytest.mark.parametrize("changes", ALL, ids=name)
-def test_a_sentence_gives_the_same_alone_and_in_a_padded_batch(changes):
-    """One-token sentences included."""
-    model = ready(**changes)
-    together = batch(LENGTHS)
-    all_logits = logits(model, together)
-    for i, (s, t) in enumerate(LENGTHS):
-        net_input = {
-            "src_tokens": together["net_input"]["src_tokens"][i : i + 1, -s:],
-            "src_lengths": torch.tensor([s]),
-            "prev_output_tokens": together["net_input"]["prev_output_tokens"][i : i + 1, :t],
-        }
-        torch.testing.assert_close(all_logits[i, :t], model(**net_input)[0][0], atol=1e-5, rtol=0)
 
 
 def generate(model, sample, beam):

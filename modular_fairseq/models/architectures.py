@@ -96,6 +96,14 @@ _register("modular_transformer", "tim_transformer_wmt_en_de_4", size(640, 2048, 
 _register("modular_transformer", "tim_transformer_iwslt_de_en", size(576, 1152, heads=6), mechanisms(2))
 _register("modular_transformer", "tim_transformer_iwslt_de_en_4", size(640, 1088, heads=8), mechanisms(4))
 _register("modular_transformer", "tim_transformer_tiny_cpu", TINY_CPU, mechanisms(2, layers="all"))
+# Archs that are wider than a plain one so as to have about as many parameters, with that plain one: what times are compared with.
+PEERS = {
+    "tim_transformer": "modular_transformer_wmt_en_de",
+    "tim_transformer_wmt_en_de": "modular_transformer_wmt_en_de",
+    "tim_transformer_wmt_en_de_4": "modular_transformer_wmt_en_de",
+    "tim_transformer_iwslt_de_en": "modular_transformer_iwslt_de_en",
+    "tim_transformer_iwslt_de_en_4": "modular_transformer_iwslt_de_en",
+}
 _register("modular_transformer", "mae_transformer", MAE)
 for _suffix, _size in (("_wiki103", WIKI103), ("_tiny_cpu", TINY_CPU_LM)):
     _register("modular_transformer_lm", f"modular_transformer_lm{_suffix}", PRE_NORM, _size)

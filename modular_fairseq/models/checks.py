@@ -102,7 +102,7 @@ def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) 
         layers = getattr(options, f"{stack}_layers")
         depth = 2 + (layers - 2) // options.streams if stack == "encoder" and options.streams > 1 else layers
         if options.tim_layers == "middle" and depth < 4:
-            way = "" if depth == layers else f" with --streams {options.streams}, where a word passes {depth} layers"
+            way = "" if depth == layers else f" with --streams {options.streams} (a word passes {depth} layers)"
             raise UsageError(
                 f"--tim-layers middle leaves the first two layers and the last one plain, so --{stack}-layers {layers}{way} "
                 "has no TIM layer: use at least 4 layers, or --tim-layers all"
@@ -160,9 +160,9 @@ def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> 
 def _check_preset(options, family: type) -> None:
     """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at all."""
     arch = getattr(options, "_name", None)
-    preset = PRESETS.get(arch, {})
     defaults = {f.name: f.default for f in fields(family)}
-    if preset and all(getattr(options, name, defaults[name]) == defaults[name] != value for name, value in preset.items()):
+    preset = {name: value for name, value in PRESETS.get(arch, {}).items() if value != defaults[name]}
+    if preset and all(getattr(options, name, defaults[name]) == defaults[name] for name in preset):
         settings = " ".join(f"+model.{name}={value}" for name, value in preset.items())
         model = "modular_transformer" if family is TranslationOptions else "modular_transformer_lm"
         raise UsageError(f"the arch {arch} has no effect through hydra; write +model._name={model} {settings}")

@@ -1,0 +1,78 @@
+"""What every translation model must do: be the same step by step, see no future, and not notice padding."""
+
+import torch
+
+from tests.helpers import LENGTHS, batch, build, randomize_gates
+
+
+def ready(**changes):
+    model = build(**changes)
+    randomize_gates(model)
+    return model.eval()
+
+
+def logits(model, sample):
+    return model(**sample["net_input"])[0]
+
+
+def step_by_step_equals_teacher_forcing(model):
+    sample = batch([(5, 6), (8, 6), (2, 6)])
+    expected = logits(model, sample)
+    encoder_out = model.encoder(sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"])
+    previous, state = sample["net_input"]["prev_output_tokens"], {}
+    for t in range(previous.size(1)):
+        found, _ = model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)
+        torch.testing.assert_close(found[:, 0], expected[:, t], atol=1e-5, rtol=0)
+
+
+def hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(model, beam=5):
+    """Beam 5 with reordering, and sentences that leave the batch when they are finished."""
+    sample = batch([(5, 1), (8, 1), (2, 1)])
+    source = sample["net_input"]["src_tokens"]
+    generator = torch.Generator().manual_seed(0)
+    encoder_out = model.encoder(source, sample["net_input"]["src_lengths"])
+    encoder_out = model.encoder.reorder_encoder_out(encoder_out, torch.arange(3).repeat_interleave(beam))
+    assert encoder_out["encoder_out"][0].size(1) == 3
+    tokens, sentences, state = torch.full((3 * beam, 1), 2), torch.arange(3), {}
+    for t in range(7):
+        found, _ = model.decoder(tokens, encoder_out=encoder_out, incremental_state=state)
+        rows = sentences.repeat_interleave(beam)
+        expected, _ = model(source[rows], sample["net_input"]["src_lengths"][rows], tokens)
+        torch.testing.assert_close(found[:, 0], expected[:, -1], atol=1e-5, rtol=0)
+        left = sentences.numel() - (t in (2, 4))  # one sentence is finished after steps 2 and 4
+        stay = torch.randperm(sentences.numel(), generator=generator)[:left].sort().values
+        order = torch.cat([s * beam + torch.randint(beam, (beam,), generator=generator) for s in stay])
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+        words = torch.randint(4, 44, (len(order), 1), generator=generator)
+        tokens, sentences = torch.cat([tokens[order], words], dim=1), sentences[stay]
+
+
+def words_to_come_do_not_change_earlier_logits(model):
+    sample = batch([(5, 6), (8, 6)])
+    before = logits(model, sample)
+    sample["net_input"]["prev_output_tokens"][:, 4:] = 5
+    after = logits(model, sample)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.equal(before[:, 4:], after[:, 4:])
+
+
+def a_sentence_gives_the_same_alone_and_in_a_padded_batch(model):
+    """One-token sentences included."""
+    together = batch(LENGTHS)
+    all_logits = logits(model, together)
+    for i, (s, t) in enumerate(LENGTHS):
+        net_input = {
+            "src_tokens": together["net_input"]["src_tokens"][i : i + 1, -s:],
+            "src_lengths": torch.tensor([s]),
+            "prev_output_tokens": together["net_input"]["prev_output_tokens"][i : i + 1, :t],
+        }
+        torch.testing.assert_close(all_logits[i, :t], model(**net_input)[0][0], atol=1e-5, rtol=0)
+
+
+PROPERTIES = [
+    step_by_step_equals_teacher_forcing,
+    hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered,
+    words_to_come_do_not_change_earlier_logits,
+    a_sentence_gives_the_same_alone_and_in_a_padded_batch,
+]

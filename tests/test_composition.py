@@ -1,0 +1,158 @@
+"""Attention type x TIM layers x streams x residual: what makes sense works like any other model, and what does not is refused."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.mixture import gate_parameters, mixtures
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.commands import run_generate, run_train
+from tests.helpers import LENGTHS, batch, build
+from tests.properties import PROPERTIES, logits, ready
+
+ATTENTION = [{}, {"attention_type": "mae"}, {"attention_type": "mae", "mae_gate_context": "source", "mae_dropped_heads": 2}]
+MECHANISMS = [{}, {"tim_layers": "middle"}, {"tim_layers": "all", "tim_mechanisms": 4}]
+STREAMS = [{}, {"stream_skip": True}, {"streams": 2}, {"streams": 2, "stream_skip": True}]
+RESIDUAL = [{}, {"no_residual": True}]
+GRID = [
+    {"encoder_layers": 6, "decoder_layers": 4, **attention, **mechanisms, **streams, **residual}
+    for attention, mechanisms, streams, residual in itertools.product(ATTENTION, MECHANISMS, STREAMS, RESIDUAL)
+]
+
+
+def name(changes):
+    axes = {key: value for key, value in changes.items() if not key.endswith("_layers") or key == "tim_layers"}
+    return ",".join(str(value) if isinstance(value, str) else f"{key}={value}" for key, value in axes.items()) or "plain"
+
+
+def loss_of(model, sample):
+    return F.cross_entropy(logits(model, sample).transpose(1, 2), sample["target"], ignore_index=1)
+
+
+@pytest.mark.parametrize("changes", GRID, ids=name)
+def test_every_combination_trains_decodes_saves_and_loads(changes, tmp_path):
+    model = build(**changes).double().train()
+    for mixture in mixtures(model).values():
+        mixture.step = "F"
+    gates = {id(p) for p in gate_parameters(model)}
+    learning = {key: p for key, p in model.named_parameters() if id(p) not in gates}
+    before = {key: p.detach().clone() for key, p in model.named_parameters()}
+    optimizer = torch.optim.Adam(learning.values(), lr=1e-3)
+    loss = loss_of(model, batch(LENGTHS))
+    loss.backward()
+    optimizer.step()
+    assert loss.isfinite()
+    for key, p in model.named_parameters():
+        assert (p.grad is not None) == (key in learning), key
+        # A bias of keys moves all scores of a query alike, so it gets no gradient but rounding; without residual connections hardly any
+        # gradient gets through the decoder (1e-11 to 1e-40 at its embeddings, where 1 is usual).
+        if not key.endswith("k_proj.bias") and not changes.get("no_residual"):
+            assert torch.equal(p, before[key]) == (key not in learning), key
+
+    model = ready(**changes).double()
+    for holds in PROPERTIES:
+        holds(model)
+
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    again = build(seed=7, **changes).double().eval()
+    assert not torch.equal(logits(again, batch(LENGTHS)), logits(model, batch(LENGTHS)))
+    again.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert torch.equal(logits(again, batch(LENGTHS)), logits(model, batch(LENGTHS)))
+
+
+def test_experts_drop_heads_of_the_whole_layer_of_mechanisms():
+    """8 heads are 4 of each of 2 mechanisms; an expert lacks one of the 8, and every gate sees the whole width."""
+    heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
+    model = build(attention_type="mae", tim_layers="all", **heads)
+    for module in mixtures(model).values():
+        assert module.num_experts == 8 and module.gate_network.fc1.in_features == 32
+
+
+def test_every_stream_has_gates_of_its_own():
+    model = build(attention_type="mae", streams=2, encoder_layers=6)
+    names = [name for name in mixtures(model) if name.startswith("encoder")]
+    expected = ["layers.0", "layers.1", "streams.0.0", "streams.0.1", "streams.1.0", "streams.1.1"]
+    assert sorted(names) == sorted(f"encoder.{layer}.self_attn" for layer in expected)
+    assert len(gate_parameters(model)) == 6 * (6 + 2 * 2)  # of 6 attention modules in the encoder and 4 in the decoder
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_without_residual_connections_a_layer_forgets_its_input(pre_norm):
+    """Sub-layers that put out zeros leave what a norm makes of zeros; with residual connections, the input."""
+    norms = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
+    for changes, forgets in (({"no_residual": True}, True), ({}, False)):
+        model = build(**changes, **norms).eval()
+        for layer in (model.encoder.layers[0], model.decoder.layers[0]):
+            for key, p in layer.named_parameters():
+                if "out_proj" in key or "fc2" in key:
+                    torch.nn.init.zeros_(p)
+        x = torch.randn(4, 3, 32)
+        outputs = model.encoder.layers[0](x, None), model.decoder.layers[0](x, torch.randn(5, 3, 32))[0]
+        for y in outputs:
+            assert (y.abs().max() == 0) == forgets
+
+
+def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoint(reversal_data, tmp_path):
+    """Experts, streams with skip and mechanisms together: stopped and resumed it ends as uninterrupted, bit for bit."""
+    size = ["--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-attention-heads", 4, "--decoder-attention-heads", 4]
+    recipe = ["--optimizer", "adam", "--lr", "5e-3", "--criterion", "cross_entropy", "--max-tokens", "150", "--dropout", "0.1"]
+    axes = ["--streams", 2, "--stream-skip", "--tim-layers", "middle", "--encoder-layers", 6, "--decoder-layers", 4]
+    args = ["--arch", "mae_transformer", "--mae-gate-interval", 2, *axes]
+    common = [str(part) for part in (*size, *recipe)]
+    run_train(reversal_data, *args, "--max-epoch", 4, "--save-dir", tmp_path / "whole", common=common)
+    for epochs in (3, 4):
+        run_train(reversal_data, *args, "--max-epoch", epochs, "--save-dir", tmp_path / "resumed", common=common)
+    whole, resumed = (load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "resumed"))
+    assert whole.keys() == resumed.keys() and all(torch.equal(whole[key], resumed[key]) for key in whole)
+    hypotheses, _ = run_generate(reversal_data, tmp_path / "whole" / "checkpoint_last.pt")
+    assert len(hypotheses) == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"streams": 2, "encoder_layers": 5}, "--encoder-layers 5 with --streams 2: there must be a first and a last layer"),
+        ({"streams": 2, "encoder_layers": 5}, "2 + 2 x L, such as 4 or 6"),
+        ({"streams": 3, "encoder_layers": 4}, "2 + 3 x L, such as 5 or 8"),
+        ({"streams": 2, "encoder_layers": 2}, "2 + 2 x L, such as 4 or 6"),
+        ({"streams": 0}, "--streams must be at least 1, not 0"),
+        ({"stream_skip": True, "encoder_layers": 2}, "--encoder-layers 2 with --stream-skip: there must be a first and a last layer"),
+        ({"streams": 2, "encoder_layers": 4, "encoder_layerdrop": 0.1}, "--encoder-layerdrop drops whole layers of the encoder"),
+        ({"stream_skip": True, "encoder_layers": 4, "encoder_layers_to_keep": "0,1,2"}, "--encoder-layers-to-keep drops whole layers"),
+        ({"streams": 2, "encoder_layers": 4, "quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --streams"),
+        ({"tim_mechanisms": 4}, "--tim-mechanisms has no effect without --tim-layers middle or all"),
+        ({"tim_no_competition": True}, "--tim-no-competition has no effect without --tim-layers"),
+        ({"tim_communication_dim": 16}, "--tim-communication-dim has no effect without --tim-layers"),
+        ({"tim_layers": "first"}, "--tim-layers is 'first'; it must be one of none, middle, all"),
+        (
+            {"tim_layers": "middle", "encoder_layers": 3},
+            "so --encoder-layers 3 has no TIM layer: use at least 4 layers, or --tim-layers all",
+        ),
+        ({"tim_layers": "middle", "encoder_layers": 6, "decoder_layers": 2}, "so --decoder-layers 2 has no TIM layer"),
+        (
+            {"tim_layers": "middle", "streams": 4, "encoder_layers": 6, "decoder_layers": 6},
+            "so --encoder-layers 6 with --streams 4 (a word passes 3 layers) has no TIM layer",
+        ),
+        ({"tim_layers": "all", "tim_mechanisms": 3}, "--encoder-embed-dim 32 is not a multiple of --tim-mechanisms 3"),
+        ({"tim_layers": "all", "tim_mechanisms": 8}, "--encoder-attention-heads 4 is not a multiple of --tim-mechanisms 8"),
+        ({"tim_layers": "all", "encoder_ffn_embed_dim": 49}, "--encoder-ffn-embed-dim 49 is not a multiple of --tim-mechanisms 2"),
+        ({"tim_layers": "all", "tim_mechanisms": 0}, "--tim-mechanisms must be at least 1, not 0"),
+        ({"tim_layers": "all", "tim_communication_heads": -1}, "--tim-communication-heads must be at least 0"),
+        ({"tim_layers": "all", "tim_communication_dim": 0}, "--tim-communication-dim must be at least 1"),
+        (
+            {"tim_layers": "all", "tim_communication_heads": 0, "tim_communication_dim": 16},
+            "--tim-communication-dim has no effect with --tim-communication-heads 0",
+        ),
+        ({"tim_layers": "all", "quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --tim-layers"),
+        ({"tim_layers": "all", "decoder_layers_to_keep": "0,1"}, "--decoder-layers-to-keep renumbers layers"),
+        ({"encoder_attention_heads": 0}, "--encoder-attention-heads must be at least 1, not 0"),
+        ({"_name": "multistream_transformer", "encoder_layers": 6}, "write +model._name=modular_transformer +model.streams=2"),
+    ],
+)
+def test_combinations_that_make_no_sense_are_refused_by_a_sentence(changes, sentence):
+    with pytest.raises(UsageError) as error:
+        build(**changes)
+    assert sentence in str(error.value)

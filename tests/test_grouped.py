@@ -1,0 +1,73 @@
+"""Groups of features: block-diagonal, initialised slice by slice, the same one by one and at once."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.grouped import GroupLayerNorm, GroupLinear, build_layer_norm, build_linear
+
+
+def group_linear(groups, d_in, d_out):
+    torch.manual_seed(groups)
+    layer = GroupLinear(groups, d_in, d_out).double()
+    return layer, torch.randn(5, 3, d_in, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("way", ["_one_by_one", "_at_once", "forward"])
+def test_a_group_linear_layer_is_a_block_diagonal_matrix(groups, way):
+    """Outputs and gradients."""
+    layer, x = group_linear(groups, 8, 12)
+    weight, bias = torch.block_diag(*layer.weight), layer.bias.flatten()
+    upstream = torch.randn(5, 3, 12, dtype=torch.float64)
+    expected = torch.autograd.grad((F.linear(x, weight, bias) * upstream).sum(), [x, layer.weight, layer.bias])
+    y = getattr(layer, way)(x)
+    torch.testing.assert_close(y, F.linear(x, weight, bias), atol=1e-12, rtol=0)
+    torch.testing.assert_close(torch.autograd.grad((y * upstream).sum(), [x, layer.weight, layer.bias]), expected, atol=1e-12, rtol=0)
+
+
+def test_both_ways_take_inputs_that_are_not_contiguous():
+    layer, x = group_linear(2, 8, 12)
+    torch.testing.assert_close(layer._at_once(x.transpose(0, 1)), layer._one_by_one(x).transpose(0, 1), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_layer_norm_of_groups_is_a_layer_norm_of_each(groups):
+    layer = GroupLayerNorm(groups, 8).double()
+    layer.weight.data.normal_()
+    layer.bias.data.normal_()
+    x = torch.randn(5, 3, 8, dtype=torch.float64)
+    expected = [F.layer_norm(part, part.shape[-1:], w, b) for part, w, b in zip(x.chunk(groups, -1), layer.weight, layer.bias, strict=True)]
+    torch.testing.assert_close(layer(x), torch.cat(expected, dim=-1), atol=1e-12, rtol=0)
+
+
+def test_every_slice_is_initialised_as_a_matrix_of_its_own():
+    """xavier_uniform_ on the stacked weight would give a tenth of the bound and more; slices differ."""
+    linear, plain = GroupLinear(2, 512, 512), nn.Linear(256, 256)
+    assert linear.weight.abs().max().item() == pytest.approx(plain.weight.abs().max().item(), rel=0.01)
+    assert not torch.equal(linear.weight[0], linear.weight[1])
+    attention = MultiheadAttention(512, 8, self_attention=True, groups=2)
+    for projection, gain in ((attention.q_proj, 1 / math.sqrt(2)), (attention.out_proj, 1.0)):
+        bound = gain * math.sqrt(6 / (256 + 256))
+        for matrix in projection.weight:
+            assert matrix.abs().max().item() == pytest.approx(bound, rel=0.01)
+        assert not torch.equal(projection.weight[0], projection.weight[1])
+    assert not attention.out_proj.bias.any()
+
+
+def test_one_group_has_the_parameters_of_a_plain_layer():
+    assert type(build_linear(1, 8, 12)) is nn.Linear
+    assert build_layer_norm(1, 8).weight.shape == (8,)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: GroupLinear(3, 8, 12), lambda: GroupLinear(3, 12, 8), lambda: MultiheadAttention(12, 4, self_attention=True, groups=3)],
+)
+def test_groups_that_do_not_divide_are_refused(build):
+    with pytest.raises(ValueError, match="divided into 3 groups|multiple of groups 3"):
+        build()

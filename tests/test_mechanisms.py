@@ -1,0 +1,188 @@
+"""Independent mechanisms (TIM): Algorithm 1, what mixes and what does not, neutral settings, placement and presets."""
+
+import pytest
+import torch
+
+from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer, tim_layers
+from modular_fairseq.models.options import nested_config
+from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
+from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options
+from tests.properties import logits
+from tests.reference import mechanisms as reference
+
+NEUTRAL = {"tim_layers": "all", "tim_mechanisms": 1, "tim_no_competition": True, "tim_communication_heads": 0}
+VARIANTS = [
+    {},
+    {"tim_mechanisms": 4},
+    {"tim_mechanisms": 1},
+    {"tim_no_competition": True},
+    {"tim_communication_heads": 0},
+    {"tim_communication_heads": 3, "tim_communication_dim": 5},
+    {"tim_no_competition": True, "tim_communication_heads": 0},
+]
+
+
+def name(changes):
+    return ",".join(f"{key.removeprefix('tim_')}={value}" for key, value in changes.items()) or "default"
+
+
+def build_layer(kind, **changes):
+    """A layer in float64 with parameters far from where they start."""
+    torch.manual_seed(3)
+    layer = kind(nested_config(options(**changes)), tim="tim_layers" in changes).double().eval()
+    layer.need_attn = False
+    for p in layer.parameters():
+        p.data.add_(0.2 * torch.randn_like(p))
+    return layer
+
+
+def random(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def check_equal(module, outputs, inputs):
+    """Two outputs, and the gradients of both."""
+    upstream = torch.randn_like(outputs[0])
+    torch.testing.assert_close(*outputs, atol=1e-12, rtol=0)
+    leaves = [*inputs, *module.parameters()]
+    gradients = [torch.autograd.grad((y * upstream).sum(), leaves, allow_unused=True) for y in outputs]
+    for a, b in zip(*gradients, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=name)
+def test_an_encoder_layer_is_algorithm_1(changes):
+    layer = build_layer(TransformerEncoderLayer, tim_layers="all", **changes)
+    x, padding = random(6, 3, 32), torch.zeros(3, 6, dtype=torch.bool)
+    padding[1, :2] = True
+    expected = reference.layer(layer, x, changes.get("tim_mechanisms", 2), padding[:, None, :])
+    check_equal(layer, (layer(x, padding), expected), [x])
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=name)
+def test_a_decoder_layer_is_algorithm_1_with_cross_attention(changes):
+    layer = build_layer(TransformerDecoderLayer, tim_layers="all", **changes)
+    x, source, padding = random(5, 3, 32), random(6, 3, 32), torch.zeros(3, 6, dtype=torch.bool)
+    padding[1, :2] = True
+    future = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected = reference.layer(layer, x, changes.get("tim_mechanisms", 2), future[None], source, padding[:, None, :])
+    check_equal(layer, (layer(x, source, padding, self_attn_mask=future)[0], expected), [x, source])
+
+
+def test_a_decoder_reads_its_slice_of_an_encoder_of_another_width():
+    model = build(tim_layers="all", decoder_embed_dim=40, encoder_embed_dim=24).double().eval()
+    layer, x, source = model.decoder.layers[0], random(5, 3, 40), random(6, 3, 24)
+    layer.need_attn = False
+    check_equal(layer, (layer(x, source)[0], reference.layer(layer, x, 2, None, source)), [x, source])
+
+
+@pytest.mark.parametrize("kind", [TransformerEncoderLayer, TransformerDecoderLayer])
+def test_mechanisms_without_communication_never_mix(kind):
+    """Not even by gradients, whatever the parameters; with communication they do."""
+    for heads, mixes in ((0, False), (2, True)):
+        layer = build_layer(kind, tim_layers="all", tim_mechanisms=4, tim_no_competition=True, tim_communication_heads=heads)
+        x, source = random(5, 3, 32), random(6, 3, 32)
+        y = layer(x, None) if kind is TransformerEncoderLayer else layer(x, source)[0]
+        inputs = [x] if kind is TransformerEncoderLayer else [x, source]
+        for gradient in torch.autograd.grad(y[..., 8:16].square().sum(), inputs):
+            others = torch.cat([gradient[..., :8], gradient[..., 16:]], dim=-1)
+            assert gradient[..., 8:16].abs().min() > 0 and (others.abs().max() > 0) == mixes
+
+
+def test_competition_sums_to_one_at_every_position_and_starts_undecided():
+    competition = Competition(4, 32, ensembles=2)
+    c = competition(torch.randn(5, 3, 32))
+    torch.testing.assert_close(c.view(5, 3, 2, 4).sum(dim=-1), torch.ones(5, 3, 2))
+    assert c.std() > 0
+    torch.testing.assert_close(competition(torch.zeros(1, 1, 32)), torch.full((1, 1, 8), 0.25))
+
+
+def test_half_precision_competes_in_float32():
+    competition = Competition(2, 32).to(torch.bfloat16)
+    c = competition(torch.randn(5, 3, 32, dtype=torch.bfloat16))
+    assert c.dtype == torch.float32
+    assert weigh(torch.randn(5, 3, 32, dtype=torch.bfloat16), c).dtype == torch.bfloat16
+
+
+def test_ensembles_compete_and_communicate_among_themselves():
+    """Two sets of mechanisms side by side equal each of them alone."""
+    torch.manual_seed(0)
+    for kind in (lambda width, sets: Competition(2, width, sets), lambda width, sets: InterMechanismAttention(2, width, 2, 3, 0.0, sets)):
+        both, one = kind(32, 2).double(), kind(16, 1).double()
+        x = random(5, 3, 32)
+        for i in range(2):
+            one.load_state_dict({key: value[2 * i : 2 * i + 2] for key, value in both.state_dict().items()})
+            expected = one(x[..., 16 * i : 16 * i + 16])
+            torch.testing.assert_close(both(x).chunk(2, dim=-1)[i], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_one_mechanism_without_competition_and_communication_is_a_plain_model(pre_norm):
+    shape = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
+    stock, ours = build_stock(seed=3, **shape).eval(), build(**NEUTRAL, **shape).eval()
+    ours.load_state_dict(stock.state_dict())
+    sample = batch(LENGTHS)
+    torch.testing.assert_close(logits(ours, sample), logits(stock, sample), atol=1e-6, rtol=0)
+
+
+def test_mechanisms_with_dense_block_diagonal_matrices_are_a_plain_layer_with_other_norms():
+    """The same heads see the same slices: only normalisation over a slice tells a TIM layer without competition from a plain one."""
+    tim = build_layer(TransformerEncoderLayer, tim_layers="all", tim_no_competition=True, tim_communication_heads=0)
+    plain = build_layer(TransformerEncoderLayer)
+    for key, value in tim.state_dict().items():
+        if "layer_norm" not in key:
+            dense = torch.block_diag(*value) if key.endswith("weight") else value.flatten()
+            plain.state_dict()[key].copy_(dense)
+    plain.self_attn_layer_norm, plain.final_layer_norm = tim.self_attn_layer_norm, tim.final_layer_norm
+    x = random(6, 3, 32)
+    torch.testing.assert_close(tim(x, None), plain(x, None), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("placement", "depth", "expected"),
+    [("none", 6, []), ("all", 3, [0, 1, 2]), ("middle", 6, [2, 3, 4]), ("middle", 8, [2, 3, 4, 5, 6]), ("middle", 4, [2])],
+)
+def test_the_first_two_layers_and_the_last_one_are_plain(placement, depth, expected):
+    assert [number for number, tim in enumerate(tim_layers(placement, depth)) if tim] == expected
+    model = build(tim_layers=placement, encoder_layers=depth, decoder_layers=depth)
+    for stack in (model.encoder, model.decoder):
+        assert [number for number, layer in enumerate(stack.layers) if layer.competition is not None] == expected
+
+
+@pytest.mark.parametrize(
+    ("arch", "vocabulary", "changes", "parameters", "plain"),
+    [
+        ("tim_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_773_964, 39_469_056),
+        ("tim_transformer_iwslt_de_en_4", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_892_248, 39_469_056),
+        ("tim_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 61_689_612, 60_915_712),
+        ("tim_transformer", (32768, 32768), {"share_all_embeddings": True}, 61_689_612, 60_915_712),
+        ("tim_transformer_wmt_en_de_4", (32768, 32768), {"share_all_embeddings": True}, 60_184_088, 60_915_712),
+    ],
+)
+def test_presets_have_as_many_parameters_as_the_plain_transformer(arch, vocabulary, changes, parameters, plain):
+    """Section 3.4 of the specification, within 1.3 %."""
+    assert sum(p.numel() for p in build_preset(arch, vocabulary, **changes).parameters()) == parameters
+    assert abs(parameters / plain - 1) < 0.013
+
+
+@pytest.mark.parametrize(("n", "encoder", "decoder"), [(2, 0.565, 0.544), (4, 0.316, 0.295)])
+def test_a_layer_of_mechanisms_is_as_much_smaller_as_specified(n, encoder, decoder):
+    size = {"encoder_embed_dim": 512, "encoder_ffn_embed_dim": 1024}
+    tim, plain = build(tim_layers="all", tim_mechanisms=n, **size), build(**size)
+    for stack, ratio in (("encoder", encoder), ("decoder", decoder)):
+        counts = [sum(p.numel() for p in getattr(model, stack).layers[0].parameters()) for model in (tim, plain)]
+        assert counts[0] / counts[1] == pytest.approx(ratio, abs=5e-4)
+
+
+def test_dropout_acts_on_what_mechanisms_tell_each_other():
+    layer = build_layer(TransformerEncoderLayer, tim_layers="all", attention_dropout=0.5)
+    assert layer.communication.dropout_module.p == 0.5
+    layer.train()
+    x = random(4, 3, 32)
+    torch.manual_seed(1)
+    first = layer.communication(x)
+    assert not torch.equal(layer.communication(x), first)
+    torch.manual_seed(1)
+    assert torch.equal(layer.communication(x), first)
