@@ -10,6 +10,7 @@ import sys
 from modular_fairseq.errors import UsageError
 
 COMMANDS = {
+    "ablate": ("modular_fairseq.ablation", "train without mechanisms of the Transformer, then add the best one, again and again"),
     "analyze": ("modular_fairseq.analysis.gates", "look inside a model: what the gates of a mixture of experts do"),
     "average": ("modular_fairseq.training.averaging", "average the weights of several checkpoints"),
     "bench": ("modular_fairseq.benchmark", "time training steps and beam search against stock fairseq"),

@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
-# A mixture of attentive experts on a small synthetic corpus, from text to BLEU, in about two minutes on two cores.
+# One architecture on a small synthetic corpus, from text to BLEU, in about two minutes on two cores.
 #
-#     bash scripts/demo.sh                                  # writes everything to demo/mae_transformer_tiny_cpu/
-#     bash scripts/demo.sh modular_transformer_tiny_cpu     # the plain Transformer in its place, same budget
+#     bash scripts/demo.sh                             # a mixture of attentive experts; writes everything to demo/mae_transformer_tiny_cpu/
+#     bash scripts/demo.sh tim_transformer             # any other of the papers' architectures (in its size _tiny_cpu), same budget
+#     bash scripts/demo.sh mae_transformer --encoder-layers 4 --streams 2 --stream-skip    # options of fairseq-train: mechanisms compose
 #
-# The same commands, with your data and a larger arch, are an experiment: README.md, "MAE on your own data".
+# The same commands, with your data and a larger arch, are an experiment: README.md, "Your own data".
 
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
-arch=${1:-mae_transformer_tiny_cpu} plugin=modular_fairseq
-out=demo/$arch
+arch=${1:-mae_transformer} plugin=modular_fairseq
+shift $(($# > 0))
+arch=${arch%_tiny_cpu}
+case $arch in
+    modular_transformer | mae_transformer | multistream_transformer | tim_transformer) arch+=_tiny_cpu ;;
+    *) echo "demo: no arch $arch; use modular_transformer, mae_transformer, multistream_transformer or tim_transformer" >&2; exit 2 ;;
+esac
+out=demo/$(echo "$arch $*" | tr -c 'a-zA-Z0-9_.\n' ' ' | xargs | tr ' ' -)
 gates=() note=""
-case $arch in mae_*) gates=(--mae-gate-interval 2) note=": the gates learn in every second epoch, the experts in all" ;; esac
+case "$arch $*" in *uniform* | *joint*) ;; *mae*) gates=(--mae-gate-interval 2) note=": the gates learn in every second epoch, the experts in all" ;; esac
 seconds=$SECONDS
 say() { printf '\n\033[1m[%d:%02d] %s\033[0m\n' $(((SECONDS - seconds) / 60)) $(((SECONDS - seconds) % 60)) "$*"; }
 quietly() { "$@" >"$out/last-command.out" 2>&1 || { tail -n 5 "$out/last-command.out" >&2; echo "demo: $1 failed; all it said is in $out/last-command.out" >&2; exit 1; }; }
@@ -28,8 +35,8 @@ paste -d '\n' <(head -n 3 "$out/corpus/test.de" | sed 's/^/  de  /') <(head -n 3
 quietly fairseq-preprocess --source-lang de --target-lang en --destdir "$out/data" \
     --trainpref "$out/corpus/train" --validpref "$out/corpus/valid" --testpref "$out/corpus/test"
 
-say "training $arch$note (log: $out/train.log)"
-fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" "${gates[@]}" \
+say "training $arch${*:+ $*}$note (log: $out/train.log)"
+fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" "${gates[@]}" "$@" \
     --optimizer adam --adam-betas "(0.9,0.98)" --lr 4e-3 --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 890 \
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0 --max-tokens 1024 --max-epoch 5 \
     --keep-last-epochs 5 --save-dir "$out/checkpoints" --seed 1 --num-workers 0 --no-progress-bar --log-interval 50 2>&1 |
@@ -55,11 +62,16 @@ if [ ${#gates[@]} -gt 0 ]; then
     echo "gates before learning   $before"
     echo "gates after             $after"
 fi
-cat <<END
-what is where           $out/corpus (text), $out/data (binarized), $out/checkpoints, $out/averaged.pt, $out/test.hyp, $out/score.json, $out/train.log
-next                    look inside a mixture of experts, or let its one most specialised expert translate alone:
+echo "parameters              $(sed -nE 's/.*num\. (shared )?model params: ([0-9,]+).*/\2/p' "$out/train.log" | head -n 1)"
+echo "what is where           $out/corpus (text), $out/data (binarized), $out/checkpoints, $out/averaged.pt, $out/test.hyp, $out/score.json, $out/train.log"
+if [ ${#gates[@]} -gt 0 ]; then
+    cat <<END
+next                    look inside the mixture of experts, or let its one most specialised expert translate alone:
     .venv/bin/modular-fairseq analyze gates $out/data --path $out/averaged.pt
     .venv/bin/fairseq-generate $out/data --user-dir $plugin --path $out/averaged.pt --beam 5 --model-overrides '{"mae_inference":"specialised"}'
-                        or train on your own text:
-    bash scripts/train_and_score.sh FOLDER de en results mae_transformer
+END
+fi
+cat <<END
+next                    train on your own text:
+    bash scripts/train_and_score.sh FOLDER de en results ${arch%_tiny_cpu}
 END

@@ -1,0 +1,204 @@
+"""The runs of an ablation: fairseq's commands for each, in processes of their own, and what they leave in a folder each.
+
+A run may be killed at any moment and started again: it ends as it would have ended.
+"""
+
+import ctypes
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fairseq.utils import get_perplexity
+
+import modular_fairseq
+from modular_fairseq.ablation.protocol import Mechanism, Model
+from modular_fairseq.ablation.table import Result
+from modular_fairseq.errors import UsageError
+from modular_fairseq.training.checkpoints import load_checkpoint
+
+PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
+DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
+LOGGED = re.compile(r"\| (\w+) \| (\{.*\})$")
+LIBC = ctypes.CDLL(None)
+LIMITS = ("--max-update", "--max-epoch")
+
+
+def by_option(words: list[str]) -> dict[str, list[str]]:
+    """The words of a command line after the option that they belong to; an option's last occurrence counts, as for argparse."""
+    values: dict[str, list[str]] = {"": []}
+    option = ""
+    for word in words:
+        if re.match("--?[A-Za-z]", word):  # and not a negative number
+            option, _, value = word.partition("=")
+            values[option] = [value] if value else []
+        else:
+            values[option].append(word)
+    return values
+
+
+class Run(NamedTuple):
+    """A model and a seed; `folder` is that of all runs, and `options` those of fairseq-train that all of them have."""
+
+    data: str
+    options: list[str]
+    mechanisms: list[Mechanism]
+    folder: str
+    model: Model
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """That of the run's own folder: the mechanisms that are on, in their own order, and the seed."""
+        on = [mechanism.file_name for mechanism in self.mechanisms if mechanism.name in self.model]
+        return f"{'+'.join(on) or 'baseline'}-seed{self.seed}"
+
+    def path(self, file: str) -> str:
+        return os.path.join(self.folder, self.name, file)
+
+    @property
+    def train_command(self) -> list[str]:
+        switches = [word for each in self.mechanisms for word in (each.on if each.name in self.model else each.off)]
+        # Updating the iterator gives a resumed run the batches of an uninterrupted one: all runs see the same data in the same order.
+        own = f"--seed {self.seed} --update-epoch-batch-itr True --best-checkpoint-metric ppl --log-format json"
+        own = ["--user-dir", PLUGIN, "--save-dir", self.path(""), *own.split()]
+        return [sys.executable, "-m", "fairseq_cli.train", self.data, *self.options, *switches, *own]
+
+    @property
+    def validate_command(self) -> list[str]:
+        given = {"--task": ["translation"], **by_option(self.options)}
+        sizes = ["--max-tokens", "--batch-size", "--max-sentences"]
+        given |= {name: given[f"{name}-valid"] for name in sizes if f"{name}-valid" in given}
+        names = ["--task", *sizes, "--num-workers", "--cpu", "--skip-invalid-size-inputs-valid-test"]
+        own = ["--user-dir", PLUGIN, "--path", self.path("checkpoint_best.pt"), "--valid-subset", "valid,test", "--log-format", "json"]
+        own += [word for name in names if name in given for word in (name, *given[name])]
+        return [sys.executable, "-m", "fairseq_cli.validate", self.data, *own]
+
+    @property
+    def result(self) -> Result | None:
+        """Perplexities on valid, test and train, train_loss, updates, and whether training diverged; None before the run has ended."""
+        try:
+            with open(self.path("result.json")) as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.path('result.json')}: cannot be read ({error}); remove it to have the run evaluated again") from None
+
+    def finish(self, say: Callable[[str], None]) -> None:
+        """Trains what is left to train, evaluates and writes result.json; `say` gets each command before it runs, and its progress.
+
+        Raises:
+            UsageError: a command failed; the message names its log.
+        """
+        os.makedirs(self.path(""), exist_ok=True)
+        state, diverged = self._last_checkpoint(), False
+        if not self._is_trained(state):
+            diverged = any(map(DIVERGED.search, self._call(self.train_command, "train.log", say)))
+            state = self._last_checkpoint()
+        valid = test = math.nan
+        if os.path.exists(self.path("checkpoint_best.pt")):
+            logged = map(LOGGED.search, self._call(self.validate_command, "validate.log", say))
+            stats = {name: value for match in logged if match for name, value in json.loads(match[2]).items()}
+            if not {"valid_ppl", "test_ppl"} <= stats.keys():
+                raise UsageError(f"{self.name}: fairseq_cli.validate shows no perplexity; see {self.path('validate.log')}")
+            valid, test = float(stats["valid_ppl"]), float(stats["test_ppl"])
+        elif not diverged and (state is None or math.isfinite(state["extra_state"]["val_loss"] or 0)):  # and not because it was nan
+            raise UsageError(f"{self.name}: has no checkpoint_best.pt after training; let fairseq-train validate and save at least once")
+        result = {"mechanisms": self.model, "seed": self.seed, "diverged": diverged, "valid": valid, "test": test}
+        write_file(self.path("result.json"), json.dumps(result | training_statistics(state), indent=1) + "\n")
+
+    def _last_checkpoint(self) -> dict[str, Any] | None:
+        path = self.path("checkpoint_last.pt")
+        mend_copy(path)
+        return load_checkpoint(path) if os.path.exists(path) else None
+
+    def _is_trained(self, state: dict[str, Any] | None) -> bool:
+        """Not left to fairseq-train, which makes one update too many when it is started on a checkpoint of --max-update."""
+        if state is None:
+            return False
+        limits = [math.inf if not (value := by_option(self.options).get(name)) else int(value[0]) or math.inf for name in LIMITS]
+        updates, epoch = state["optimizer_history"][-1]["num_updates"], state["extra_state"]["train_iterator"]["epoch"]
+        return updates >= limits[0] or epoch > limits[1]
+
+    def _call(self, command: list[str], log: str, say: Callable[[str], None]) -> list[str]:
+        """The last lines of what one of fairseq's commands says, after it has ended, or diverged; all of it goes to `log`."""
+        say(shlex.join(command))
+        status, tail = call(command, self.path(log), lambda line: (text := progress(line)) and say(text))
+        if status != 0 and not any(map(DIVERGED.search, tail)):
+            last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no word")
+            raise UsageError(f"{self.name}: {command[2]} failed with status {status} ({last}); see {self.path(log)}; nothing is lost")
+        return tail
+
+
+def training_statistics(state: dict[str, Any] | None) -> Result:
+    """What fairseq-train logged of its last epoch, from its last checkpoint: after a kill the log may lack it."""
+    if state is None:
+        return {"train": math.nan, "train_loss": math.nan, "updates": 0}
+    meters = {name: meter for _, name, kind, meter in state["extra_state"]["metrics"]["train"] if kind == "AverageMeter"}
+    loss, nll = (float(meters[name]["sum"] / meters[name]["count"]) for name in ("loss", "nll_loss" if "nll_loss" in meters else "loss"))
+    return {"train": get_perplexity(nll), "train_loss": loss, "updates": state["optimizer_history"][-1]["num_updates"]}
+
+
+def mend_copy(path: str) -> None:
+    """Puts checkpoint_last.pt right: fairseq copies it from another checkpoint, which it writes whole, and may be killed meanwhile."""
+    if not os.path.exists(path) or zipfile.is_zipfile(path):
+        return
+    folder = os.path.dirname(path)
+    others = [os.path.join(folder, name) for name in os.listdir(folder) if re.fullmatch(r"checkpoint.*\.pt", name)]
+    others = sorted(filter(zipfile.is_zipfile, others), key=os.path.getmtime)
+    os.remove(path)
+    if others:
+        shutil.copyfile(others[-1], f"{path}.tmp")
+        os.replace(f"{path}.tmp", path)
+
+
+def progress(line: str) -> str | None:
+    """What a user wants to see of a line of the log of fairseq-train."""
+    logged = LOGGED.search(line)
+    stats = json.loads(logged[2]) if logged else {}
+    if logged and logged[1] == "train_inner":
+        return f"  epoch {stats['epoch']}, update {stats['num_updates']}: training perplexity {stats.get('ppl')}"
+    if logged and logged[1] == "valid" and "epoch" in stats:
+        return f"  epoch {stats['epoch']}, update {stats['valid_num_updates']}: validation perplexity {stats.get('valid_ppl')}"
+    return None
+
+
+def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int, list[str]]:
+    """Runs a command, adds all it says to a file as it comes, and gives its exit status and last lines. It never outlives this process."""
+    lines: deque[str] = deque(maxlen=10_000)  # fairseq says much after "gradients are Nan/Inf"
+    pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with open(log, "a", encoding="utf-8") as file:
+        process = subprocess.Popen(command, **pipe, preexec_fn=_die_with_parent if sys.platform == "linux" else None)
+        try:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                lines.append(line.rstrip("\n"))
+                show(lines[-1])
+            return process.wait(), list(lines)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def _die_with_parent() -> None:
+    """Else a killed ablation would go on training, and the next one would train in the same folder."""
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def write_file(path: str, text: str) -> None:
+    """All of it or nothing: under another name first."""
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{path}.tmp", path)

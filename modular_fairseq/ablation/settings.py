@@ -1,0 +1,112 @@
+"""What all runs of an ablation have in common: given on the command line, kept in protocol.json beside the runs, and checked first."""
+
+import argparse
+import glob
+import json
+import os
+import shlex
+from typing import Any, NoReturn
+
+from fairseq import options as fairseq_options
+
+from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, read_mechanisms
+from modular_fairseq.ablation.runs import LIMITS, by_option, write_file
+from modular_fairseq.errors import UsageError
+
+# Options that the command sets, and others without whose defaults runs would not be equally long, validated, or continued after a kill.
+OWN_OPTIONS = [
+    *["--seed", "--save-dir", "--user-dir", "--log-format", "--valid-subset", "--update-epoch-batch-itr", "--best-checkpoint-metric"],
+    *["--maximize-best-checkpoint-metric", "--disable-validation", "--patience", "--stop-time-hours", "--no-save", "--no-last-checkpoints"],
+    *["--no-save-optimizer-state", "--checkpoint-suffix", "--restore-file", "--reset-dataloader", "--reset-lr-scheduler"],
+    *["--reset-meters", "--reset-optimizer"],
+]
+
+
+def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]]:
+    """Data, options and mechanisms, which all runs of a folder have in common, and the seeds: as given, or as the folder has them.
+
+    Raises:
+        UsageError: there are none, they are refused, or the folder has others.
+    """
+    saved = read_settings(args.out)
+    settings, seeds = saved or (None, [1])
+    if args.data or args.options or args.mechanisms:
+        if not args.data:
+            raise UsageError("DATA is missing: give the folder that fairseq-preprocess wrote")
+        mechanisms = read_mechanisms(args.mechanisms) if args.mechanisms else MECHANISMS
+        check_options(args.options, mechanisms)
+        data = os.pathsep.join(map(os.path.abspath, args.data.split(os.pathsep)))  # fairseq takes several, with parts of a large train set
+        settings = {"data": data, "options": args.options, "mechanisms": mechanisms}
+        if saved:
+            refuse_difference(args.out, saved[0], settings)
+    if settings is None:
+        raise UsageError(f"--out {args.out}: holds no runs; give DATA, and after a -- the options of fairseq-train")
+    folder = settings["data"].split(os.pathsep)[0]
+    if not args.table and not glob.glob(os.path.join(glob.escape(folder), "test[.0-9]*")):
+        raise UsageError(f"DATA {folder}: does not exist or holds no test set; give what fairseq-preprocess wrote, with --testpref")
+    if args.seeds is not None:
+        words = args.seeds.split(",")
+        seeds = [int(word) for word in words if word.isdecimal()]
+        if len(set(seeds)) < len(words):
+            raise UsageError(f"--seeds {args.seeds}: must be different whole numbers, as in 1,2,3")
+    return settings, seeds
+
+
+def check_options(options: list[str], mechanisms: list[Mechanism]) -> None:
+    """Refuses options that no protocol can be made of.
+
+    Raises:
+        UsageError: two of user, mechanisms and protocol set the same; no --arch, or no end to training; fairseq-train would refuse them.
+    """
+    owner = dict.fromkeys(OWN_OPTIONS, "the protocol sets it, or needs its default")
+    given = by_option(options)
+    for who, names in [("it is given", given), *((f"{each.name} sets it", by_option(each.off + each.on)) for each in mechanisms)]:
+        for name in names:
+            if name and owner.setdefault(name, who) != who:
+                raise UsageError(f"{name}: {who}, and {owner[name]}; leave one of them out")
+    if not given.keys() & {"--arch", "-a"}:
+        raise UsageError("--arch is missing: give it after the --")
+    if all(given.get(name, ["0"]) == ["0"] for name in LIMITS):
+        raise UsageError(f"nothing ends the training: give {' or '.join(LIMITS)} after the --")
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{message.partition(' (choose from')[0]}: so says fairseq-train of your options and those of the mechanisms")
+
+    for switches in ([word for each in mechanisms for word in each.off], [word for each in mechanisms for word in each.on]):
+        parser = fairseq_options.get_training_parser()
+        parser.error = refuse
+        fairseq_options.parse_args_and_arch(parser, ["DATA", *options, *switches])
+
+
+def read_settings(folder: str) -> tuple[dict[str, Any], list[int]] | None:
+    """The settings and seeds in the folder's protocol.json; None if there is none."""
+    path = os.path.join(folder, "protocol.json")
+    try:
+        with open(path) as file:
+            saved = json.load(file)
+        mechanisms = [Mechanism(name, shlex.split(off), shlex.split(on)) for name, off, on in saved["mechanisms"]]
+        return {"data": saved["data"], "options": shlex.split(saved["options"]), "mechanisms": mechanisms}, saved["seeds"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); restore it, or give another --out") from None
+
+
+def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> None:
+    """What `read_settings` reads: options as one would type them."""
+    mechanisms = [(name, shlex.join(off), shlex.join(on)) for name, off, on in settings["mechanisms"]]
+    saved = {"data": settings["data"], "options": shlex.join(settings["options"]), "mechanisms": mechanisms, "seeds": seeds}
+    write_file(os.path.join(folder, "protocol.json"), json.dumps(saved, indent=1) + "\n")
+
+
+def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Runs of other settings cannot be compared."""
+    there, here = ({"DATA": [each["data"]], **by_option(each["options"])} for each in (saved, settings))
+    differences = [
+        f"{name} {' '.join(there.get(name, ['not given']))} (now {' '.join(here.get(name, ['not given']))})"
+        for name in {**there, **here}
+        if there.get(name) != here.get(name)
+    ]
+    differences += ["other mechanisms"] * (saved["mechanisms"] != settings["mechanisms"])
+    if differences:
+        raise UsageError(f"--out {folder}: holds runs with {', '.join(differences)}; give the same, or another --out")

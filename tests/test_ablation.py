@@ -1,0 +1,602 @@
+"""`modular-fairseq ablate`: the paper's protocol and table, what it refuses, and runs that are killed, fail or diverge."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+
+from modular_fairseq import cli
+from modular_fairseq.ablation import Ablation, only_one, runs
+from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, iterations, models, read_mechanisms
+from modular_fairseq.ablation.runs import Run, call, mend_copy
+from modular_fairseq.ablation.settings import read_settings, write_settings
+from modular_fairseq.ablation.table import format_text, rows, summarize
+from modular_fairseq.errors import UsageError
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.commands import OPTIMIZE, TINY, run_train
+
+ROOT = Path(__file__).parents[1]
+RESIDUAL, ATTENTION, HIDDEN, HEADS = NAMES = [mechanism.name for mechanism in MECHANISMS]
+PAPER = {  # table 1
+    (): 708.29,
+    (RESIDUAL,): 10.46,
+    (ATTENTION,): 655.21,
+    (HIDDEN,): 703.24,
+    (HEADS,): 680.18,
+    (RESIDUAL, ATTENTION): 10.91,
+    (RESIDUAL, HIDDEN): 10.78,
+    (RESIDUAL, HEADS): 7.88,
+    (RESIDUAL, HEADS, ATTENTION): 8.06,
+    (RESIDUAL, HEADS, HIDDEN): 8.62,
+    (RESIDUAL, HEADS, ATTENTION, HIDDEN): 8.75,
+}
+BASE = ["--arch", "modular_transformer", *TINY[:-4], *OPTIMIZE[:-4], "--max-tokens", "150", "--num-workers", "0", "--max-epoch", "10"]
+TWO = [
+    Mechanism("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
+    Mechanism("multihead", ["--encoder-attention-heads", "1"], ["--encoder-attention-heads", "4"]),
+]
+TWO_YAML = """
+- name: hidden dropout
+  off: --dropout 0
+  on: --dropout 0.1
+- {name: multihead, off: --encoder-attention-heads 1, on: --encoder-attention-heads 4}
+"""
+
+
+def result(valid, test=None, train=1.0, diverged=False):
+    return {"valid": valid, "test": valid if test is None else test, "train": train, "diverged": diverged}
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/test.de-en.de.idx").touch()
+    return tmp_path / "data"
+
+
+def ablation(folder, mechanisms=MECHANISMS, seeds=(1,), data="DATA"):
+    folder.mkdir(exist_ok=True)
+    return Ablation(str(folder), {"data": str(data), "options": BASE, "mechanisms": list(mechanisms)}, list(seeds))
+
+
+def settle(ablation, results):
+    """Lets runs have ended: results by model, or by model and seed; and protocol.json, as if they had been trained."""
+    for model, found in results.items():
+        for run in ablation.runs(model):
+            os.makedirs(run.path(""), exist_ok=True)
+            Path(run.path("result.json")).write_text(json.dumps(found.get(run.seed, found)))
+    write_settings(ablation.folder, ablation.settings, ablation.seeds)
+
+
+def ablate(*args):
+    cli.main(["ablate", *map(str, args)])
+
+
+def refusal(*args):
+    with pytest.raises(SystemExit) as caught:
+        ablate(*args)
+    message = str(caught.value)
+    assert message.startswith("modular-fairseq ablate: error: ") and "\n" not in message
+    return message
+
+
+def words(text):
+    """Lines without alignment."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+# ---- the protocol ----
+
+
+def test_the_protocol_is_the_papers():
+    found = list(iterations(NAMES, lambda model: PAPER[model]))
+    assert [base for base, _ in found] == [(), (RESIDUAL,), (RESIDUAL, HEADS), (RESIDUAL, HEADS, ATTENTION)]
+    assert [len(candidates) for _, candidates in found] == [4, 3, 2, 1]
+    trained = list(models(NAMES, lambda model: PAPER[model]))
+    assert len(trained) == 11 and set(trained) == set(PAPER)
+
+
+def test_the_best_addition_is_kept_even_when_the_model_was_better_without_it():
+    *_, (base, candidates) = iterations(NAMES, lambda model: PAPER[model])
+    assert PAPER[base] > PAPER[base[:-1]] and candidates == [(*base, HIDDEN)]
+
+
+def test_an_iteration_is_chosen_when_the_next_is_wanted():
+    """So that its models can be trained in between."""
+    known, order = {}, []
+    for model in models(NAMES, known.get):
+        order.append(model)
+        known[model] = PAPER[model]
+    assert order == list(PAPER)
+
+
+def test_without_the_perplexity_of_a_candidate_nothing_later_is_known():
+    known = {model: value for model, value in PAPER.items() if model != (RESIDUAL, HIDDEN)}
+    assert [base for base, _ in iterations(NAMES, known.get)] == [(), (RESIDUAL,)]
+    del known[()]  # selects nothing
+    assert len(list(iterations(NAMES, known.get))) == 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_ranks_last(bad):
+    perplexity = {("a",): bad, ("b",): 1e9, ("b", "a"): bad, ("b", "c"): math.nan, ("c",): 2e9, ("b", "a", "c"): 1.0}
+    assert [base for base, _ in iterations(["a", "b", "c"], perplexity.get)] == [(), ("b",), ("b", "a")]
+
+
+def test_of_equals_the_first_is_kept():
+    assert [base for base, _ in iterations(["a", "b"], lambda model: 2.0)] == [(), ("a",)]
+
+
+# ---- the table ----
+
+PAPERS_TABLE = """\
+Perplexity, seed 1. Validation, test: best checkpoint, dropout off. Training: last epoch, as logged.
+
+                                  validation (selects)    test  training
+
+baseline                                        708.29  709.29      1.00
+  + residual connections                         10.46   11.46      1.00
+  + attention dropout                           655.21  656.21      1.00
+  + hidden dropout                              703.24  704.24      1.00
+  + multihead                                   680.18  681.18      1.00
+
+residual connections                             10.46   11.46      1.00
+  + attention dropout                            10.91   11.91      1.00
+  + hidden dropout                               10.78   11.78      1.00
+  + multihead                                     7.88    8.88      1.00
+
+residual connections + multihead                  7.88    8.88      1.00
+  + attention dropout                             8.06    9.06      1.00
+  + hidden dropout                                8.62    9.62      1.00
+
+full transformer                                  8.75    9.75      1.00
+"""
+
+
+def test_the_table_is_the_papers_in_three_formats(tmp_path, capsys):
+    settle(ablation(tmp_path), {model: result(value, value + 1) for model, value in PAPER.items()})
+    ablate("--out", tmp_path, "--table")
+    assert capsys.readouterr().out == (tmp_path / "table.txt").read_text() == PAPERS_TABLE
+
+    markdown = (tmp_path / "table.md").read_text().splitlines()
+    assert markdown[2:6] == [
+        "| model | validation (selects) | test | training |",
+        "| --- | ---: | ---: | ---: |",
+        "| **baseline** | 708.29 | 709.29 | 1.00 |",
+        "| + residual connections | 10.46 | 11.46 | 1.00 |",
+    ]
+    assert markdown[-1] == "| **full transformer** | 8.75 | 9.75 | 1.00 |" and len(markdown) == 4 + 13
+
+    header, *lines = [line.split("\t") for line in (tmp_path / "table.tsv").read_text().splitlines()]
+    assert header == ["iteration", "model", "added", "valid", "valid_std", "test", "test_std", "train", "train_std", "diverged"]
+    assert lines[0] == ["1", "baseline", "", "708.29", "", "709.29", "", "1.0", "", "0"]
+    assert lines[8][:4] == ["2", "residual connections + multihead", "multihead", "7.88"]
+    assert [line[0] for line in lines] == ["1"] * 5 + ["2"] * 4 + ["3"] * 3 + ["4"]
+
+
+def test_of_several_seeds_the_mean_selects_and_is_shown_with_its_deviation(tmp_path, capsys):
+    both = {(): [9.0, 9.0], ("multihead",): [1.0, 8.0], ("hidden dropout",): [3.0, 5.0], ("multihead", "hidden dropout"): [2.0, 2.0]}
+    settle(ablation(tmp_path, TWO, [1, 2]), {model: dict(enumerate(map(result, values), 1)) for model, values in both.items()})
+    ablate("--out", tmp_path, "--table")
+    title, *lines = words(capsys.readouterr().out)
+    assert title.startswith("Perplexity, seeds 1, 2 (mean ± standard deviation).")
+    assert "+ hidden dropout 4.00 ± 1.41 4.00 ± 1.41 1.00 ± 0.00" in lines and "+ multihead 4.50 ± 4.95 4.50 ± 4.95 1.00 ± 0.00" in lines
+    assert (tmp_path / "table.tsv").read_text().splitlines()[2].split("\t")[3:5] == ["4.0", "1.4142135623730951"]
+    ablate("--out", tmp_path, "--table", "--seeds", 1)
+    assert "+ multihead 1.00 1.00 1.00" in words(capsys.readouterr().out)
+
+
+def test_every_model_is_trained_with_every_seed_before_one_is_selected(tmp_path):
+    two_seeds = ablation(tmp_path, TWO, [1, 2])
+    names = ["baseline-seed1", "baseline-seed2", "hidden_dropout-seed1", "hidden_dropout-seed2", "multihead-seed1", "multihead-seed2"]
+    settle(two_seeds, {(): result(9.0), ("hidden dropout",): result(4.0), ("multihead",): {1: result(1.0), 2: result(8.0)}})
+    last = ["hidden_dropout+multihead-seed1", "hidden_dropout+multihead-seed2"]
+    assert [run.name for run in two_seeds.known_runs()] == [*names, *last] and two_seeds.total == 8
+    os.remove(tmp_path / "multihead-seed2/result.json")
+    assert [run.name for run in two_seeds.known_runs()] == names
+
+
+def test_nan_and_divergence_are_shown(tmp_path, capsys):
+    found = {(): result(math.nan, diverged=True), ("hidden dropout",): result(math.inf), ("multihead",): result(3.0)}
+    settle(ablation(tmp_path, TWO), {**found, ("multihead", "hidden dropout"): result(2.0)})
+    ablate("--out", tmp_path, "--table")
+    lines = words(capsys.readouterr().out)
+    assert "baseline (diverged) nan nan 1.00" in lines and "+ hidden dropout inf inf 1.00" in lines
+    mean, deviation = summarize([result(math.nan), result(3.0)], "valid")
+    assert math.isnan(mean) and deviation is None
+
+
+def test_a_table_with_missing_runs_shows_the_others_and_says_how_to_finish(tmp_path, capsys):
+    found = {model: result(value) for model, value in PAPER.items() if len(model) < 2 or model == (RESIDUAL, HEADS)}
+    settle(ablation(tmp_path), found)
+    message = refusal("--out", tmp_path, "--table")
+    assert "missing are residual_connections+attention_dropout-seed1, residual_connections+hidden_dropout-seed1, and 3 more that" in message
+    assert message.endswith(f"to finish: modular-fairseq ablate --out {tmp_path} --seeds 1")
+    lines = words(capsys.readouterr().out)
+    assert lines[-3:] == [
+        "+ attention dropout missing missing missing",
+        "+ hidden dropout missing missing missing",
+        "+ multihead 7.88 7.88 1.00",
+    ]
+    assert "| + hidden dropout | missing | missing | missing |" in (tmp_path / "table.md").read_text()
+    assert (tmp_path / "table.tsv").read_text().splitlines()[7].split("\t")[3:] == [""] * 6 + ["0"]
+
+
+def test_one_mechanism_has_a_table_too():
+    found = {(): [result(9.0)], ("a",): [result(8.0)]}
+    assert [row.model for row in rows(["a"], found.get)] == ["baseline", "full transformer"]
+    assert format_text(rows(["a"], found.get), "").splitlines()[-1].split() == ["full", "transformer", "8.00", "8.00", "1.00"]
+
+
+# ---- commands ----
+
+
+def test_a_run_is_named_after_what_is_on_whenever_it_was_added(tmp_path):
+    for on in combinations(reversed(NAMES), 2):
+        (run,) = ablation(tmp_path, seeds=[3]).runs(on)
+        assert run.name == ablation(tmp_path, seeds=[3]).runs(on[::-1])[0].name
+    assert run.name == "residual_connections+attention_dropout-seed3"
+    assert ablation(tmp_path).runs(())[0].name == "baseline-seed1"
+
+
+def test_the_users_options_come_before_those_of_mechanisms_and_protocol(tmp_path):
+    (run,) = ablation(tmp_path, seeds=[7], data="/data").runs((RESIDUAL, HEADS))
+    assert run.train_command[:4] == [sys.executable, "-m", "fairseq_cli.train", "/data"]
+    assert run.train_command[4 : 4 + len(BASE)] == BASE
+    rest = " ".join(run.train_command[4 + len(BASE) :])
+    assert rest.startswith("--attention-dropout 0 --dropout 0 --encoder-attention-heads 8 --decoder-attention-heads 8 --user-dir /")
+    assert f"--save-dir {run.path('')} --seed 7 --update-epoch-batch-itr True" in rest
+    assert "--no-residual" in ablation(tmp_path).runs((HEADS,))[0].train_command
+
+
+def test_evaluation_takes_the_batch_size_of_validation_and_the_task(tmp_path):
+    def validate(*options):
+        return " ".join(Run("/data", list(options), TWO, str(tmp_path), (), 1).validate_command)
+
+    assert "--task translation --max-tokens 50" in validate("--max-tokens", "50")
+    both = validate("--task=masked_lm", "--max-tokens", "50", "-s", "de", "--max-tokens-valid", "20", "--cpu", "--lr", "-1")
+    assert both.endswith("--task masked_lm --max-tokens 20 --cpu")
+
+
+def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, data, capsys):
+    out = tmp_path / "out"
+    ablate(data, "--out", out, "--dry-run", "--", *BASE)
+    printed = capsys.readouterr().out.splitlines()
+    assert not out.exists()
+    assert [line for line in printed if line.startswith("# ")] == [
+        *(f"# {name}-seed1: to do" for name in ["baseline", *(name.replace(" ", "_") for name in NAMES)]),
+        "# 6 more runs depend on the results of these",
+    ]
+    assert sum("-m fairseq_cli.train " in line for line in printed) == 5
+    settle(ablation(out, data=data), {(): result(2.0)})
+    ablate("--out", out, "--dry-run")
+    assert "# baseline-seed1: done\n" in capsys.readouterr().out
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-epoch", "1"], "--arch is missing"),
+        (["-a", "modular_transformer"], "nothing ends the training"),
+        (["--arch", "modular_transformer", "--max-update", "0", "--lr", "-1"], "nothing ends the training"),
+        ([*BASE, "--seed", "2"], "--seed: it is given, and the protocol sets it"),
+        ([*BASE, "--save-dir=x"], "--save-dir: it is given, and the protocol"),
+        ([*BASE, "--patience", "2"], "--patience: it is given, and the protocol"),
+        ([*BASE, "--user-dir", "modular_fairseq"], "--user-dir: it is given, and the protocol"),
+        ([*BASE, "--dropout", "0.3"], "--dropout: hidden dropout sets it, and it is given"),
+        ([*BASE, "--no-such-option"], "unrecognized arguments: --no-such-option"),
+        ([*BASE, "--arch", "no_arch"], "argument --arch/-a: invalid choice: 'no_arch': so says"),
+        ([*BASE, "--criterion", "no_criterion"], "invalid choice: 'no_criterion'"),
+        (["--arch", "modular_transformer_lm", "--task", "language_modeling", "--max-epoch", "1"], "arguments: --encoder-attention-heads 1"),
+    ],
+)
+def test_options_of_which_no_protocol_can_be_made(tmp_path, data, options, message):
+    assert message in refusal(data, "--out", tmp_path / "out", "--", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_refusals(tmp_path, data):
+    out = tmp_path / "out"
+    assert "DATA is missing" in refusal("--out", out, "--", *BASE)
+    assert "holds no runs; give DATA" in refusal("--out", out)
+    assert "does not exist or holds no test set" in refusal(tmp_path / "nowhere", "--out", out, "--", *BASE)
+    assert "does not exist or holds no test set" in refusal(tmp_path, "--out", out, "--", *BASE)
+    for seeds in ("1,x", "1,1", "", "1,-2", "1.5", "2,02"):
+        assert "must be different whole numbers" in refusal(data, f"--seeds={seeds}", "--out", out, "--", *BASE)
+    (tmp_path / "file").touch()
+    assert "cannot be written" in refusal(data, "--out", tmp_path / "file", "--", *BASE)
+    assert not out.exists()
+
+
+def test_the_default_mechanisms_are_options_of_modular_transformer(tmp_path, data):
+    ablate(data, "--out", tmp_path / "out", "--dry-run", "--", *BASE)
+    stock = ["--arch", "transformer", "--max-epoch", 1]
+    assert "unrecognized arguments: --no-residual" in refusal(data, "--out", tmp_path / "out", "--", *stock)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file"),
+        ("- name: [", "cannot be read (while parsing"),
+        ("", "must be a list"),
+        ("name: a", "must be a list"),
+        ("- a", "must be a list"),
+        ("- off: --a", "must be a list"),
+        ("- {name: a, off: --a, of: --b}", "must be a list"),
+        ("- {name: a, off: [--a]}", "must be a list"),
+        ("- {name: a, off: '--a \"'}", "must be a list"),
+        ("- {name: a/b, off: --a}", "must be a list"),
+        ("- {name: a, off: --a, on: --a}", "must be a list"),
+        ("- {name: a b, off: --a}\n- {name: a_b, off: --b}", "the name a_b is taken already"),
+        ("- {name: baseline, off: --a}", "the name baseline is taken already"),
+    ],
+)
+def test_malformed_mechanisms_are_refused(tmp_path, data, text, message):
+    file = tmp_path / "mechanisms.yaml"
+    if text is not None:
+        file.write_text(text)
+    assert message in refusal(data, "--out", tmp_path / "out", "--mechanisms", file, "--", *BASE)
+
+
+def test_mechanisms_come_from_yaml_in_which_on_and_off_are_words(tmp_path):
+    (tmp_path / "file").write_text(TWO_YAML)
+    assert read_mechanisms(tmp_path / "file") == TWO
+    (tmp_path / "file").write_text("- name: residual connections\n  off: --no-residual")
+    assert read_mechanisms(tmp_path / "file") == MECHANISMS[:1]
+
+
+def test_two_mechanisms_with_one_option_are_refused(tmp_path, data):
+    (tmp_path / "file").write_text(TWO_YAML + "- {name: more, off: --dropout 0.2}")
+    message = refusal(data, "--out", tmp_path / "out", "--mechanisms", tmp_path / "file", "--", *BASE)
+    assert "--dropout: more sets it, and hidden dropout sets it; leave one of them out" in message
+
+
+def test_runs_of_other_settings_are_not_mixed(tmp_path, data):
+    out = tmp_path / "out"
+    settle(ablation(out, data=data), {(): result(2.0)})
+    shuffled = [*BASE[2:], *BASE[:2]]
+    ablate(data, "--out", out, "--dry-run", "--", *shuffled)
+    changed = [*BASE[:-1], "11", "--clip-norm", "1"]
+    assert "holds runs with --max-epoch 10 (now 11), --clip-norm not given (now 1); give" in refusal(data, "--out", out, "--", *changed)
+    shutil.copytree(data, tmp_path / "other")
+    assert f"holds runs with DATA {data} (now {tmp_path}/other); give" in refusal(tmp_path / "other", "--out", out, "--", *BASE)
+    (tmp_path / "file").write_text(TWO_YAML)
+    assert "holds runs with other mechanisms; give" in refusal(data, "--out", out, "--mechanisms", tmp_path / "file", "--", *BASE)
+    (out / "protocol.json").write_text("{")
+    assert "protocol.json: cannot be read" in refusal("--out", out)
+
+
+def test_settings_come_back_as_they_were(tmp_path):
+    settings = {"data": "/a b", "options": [*BASE, "--adam-betas", "(0.9, 0.98)"], "mechanisms": MECHANISMS}
+    write_settings(tmp_path, settings, [1, 2])
+    assert read_settings(tmp_path) == (settings, [1, 2])
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path, data):
+    settle(ablation(tmp_path / "out", data=data), {})
+    with only_one(str(tmp_path / "out")):
+        assert "another process trains in it" in refusal("--out", tmp_path / "out")
+
+
+# ---- runs ----
+
+
+def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, loss=4.0):
+    """What an ablation reads of fairseq's checkpoints."""
+    meter = {"val": 0, "sum": torch.tensor(10 * loss), "count": 10, "round": 3}
+    extra = {"train_iterator": {"epoch": epoch}, "val_loss": val_loss, "metrics": {"train": [(10, "loss", "AverageMeter", meter)]}}
+    torch.save({"model": {}, "optimizer_history": [{"num_updates": updates}], "extra_state": extra}, path)
+
+
+def fairseq(monkeypatch, train=None, validation=("valid", "test")):
+    """In place of fairseq: `train` makes checkpoints in a folder and may give a status and last lines; gives the commands that ran."""
+    called = []
+
+    def fake(command, log, show):
+        called.append(command[2].removeprefix("fairseq_cli."))
+        if called[-1] == "train":
+            return train(Path(log).parent) or (0, [])
+        return 0, [f'2030-01-01 | INFO | {subset} | {{"{subset}_ppl": "{5 + i}.25"}}' for i, subset in enumerate(validation)]
+
+    monkeypatch.setattr(runs, "call", fake)
+    return called
+
+
+def finish(folder, *options):
+    run = Run("/data", [*BASE, *options], TWO, str(folder), (), 1)
+    os.makedirs(run.path(""), exist_ok=True)
+    run.finish(lambda text: None)
+    return run.result
+
+
+def checkpoints(best=True, **kwargs):
+    def train(folder):
+        write_checkpoint(folder / "checkpoint_last.pt", **kwargs)
+        if best:
+            write_checkpoint(folder / "checkpoint_best.pt", **kwargs)
+
+    return train
+
+
+def test_a_result_has_the_perplexities_of_the_best_checkpoint_and_of_training(tmp_path, monkeypatch):
+    called = fairseq(monkeypatch, checkpoints(loss=4.0))
+    assert finish(tmp_path) == {
+        **{"mechanisms": [], "seed": 1, "diverged": False, "valid": 5.25, "test": 6.25},
+        **{"train": 16.0, "train_loss": 4.0, "updates": 12},
+    }
+    assert called == ["train", "validate"]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "updates", "expected"),
+    [(10, 19, ["train", "validate"]), (11, 19, ["validate"]), (10, 20, ["validate"])],
+)
+def test_a_run_that_is_killed_after_its_training_is_only_evaluated(tmp_path, monkeypatch, epoch, updates, expected):
+    """--max-epoch 10 ends when epoch 11 is next; after --max-update 20 fairseq-train itself would make one update more."""
+    called = fairseq(monkeypatch, checkpoints())
+    (tmp_path / "baseline-seed1").mkdir()
+    checkpoints(epoch=epoch, updates=updates)(tmp_path / "baseline-seed1")
+    finish(tmp_path, "--max-update", "20")
+    assert called == expected
+
+
+def test_a_run_that_diverges_counts_with_its_best_checkpoint_or_as_nan(tmp_path, monkeypatch):
+    error = (1, ["Traceback", "FloatingPointError: gradients are Nan/Inf", ""])
+    fairseq(monkeypatch, lambda folder: checkpoints()(folder) or error)
+    some = finish(tmp_path / "some")
+    assert some["diverged"] and some["valid"] == 5.25
+    fairseq(monkeypatch, lambda folder: error)
+    none = finish(tmp_path / "none")
+    assert none["diverged"] and all(math.isnan(none[column]) for column in ("valid", "test", "train"))
+
+
+def test_a_validation_loss_that_is_never_a_number_is_nan_but_no_validation_is_an_error(tmp_path, monkeypatch):
+    fairseq(monkeypatch, checkpoints(best=False, val_loss=math.nan))
+    assert math.isnan(finish(tmp_path / "nan")["valid"])
+    fairseq(monkeypatch, checkpoints(best=False, val_loss=None))
+    with pytest.raises(UsageError, match="baseline-seed1: has no checkpoint_best.pt after training"):
+        finish(tmp_path / "never")
+    assert not (tmp_path / "never/baseline-seed1/result.json").exists()
+
+
+def test_an_evaluation_without_perplexity_is_an_error(tmp_path, monkeypatch):
+    fairseq(monkeypatch, checkpoints(), validation=["valid"])
+    with pytest.raises(UsageError, match="baseline-seed1: fairseq_cli.validate shows no perplexity; see "):
+        finish(tmp_path)
+
+
+def test_a_run_that_fails_stops_the_protocol_and_loses_nothing(tmp_path, data, monkeypatch):
+    settle(ablation(tmp_path / "out", TWO, data=data), {(): result(2.0)})
+    called = fairseq(monkeypatch, lambda folder: (3, ["Traceback", "RuntimeError: no", ""]))
+    message = refusal("--out", tmp_path / "out")
+    assert "hidden_dropout-seed1: fairseq_cli.train failed with status 3 (RuntimeError: no); see " in message
+    assert f"{tmp_path}/out/hidden_dropout-seed1/train.log" in message
+    assert called == ["train"] and (tmp_path / "out/baseline-seed1/result.json").exists()
+
+
+def test_a_copy_that_was_cut_short_is_made_again(tmp_path):
+    for name, updates in (("checkpoint1", 1), ("checkpoint_best", 2), ("checkpoint_last", 3), ("crash", 9)):
+        write_checkpoint(tmp_path / f"{name}.pt", updates=updates)
+        os.utime(tmp_path / f"{name}.pt", (updates, updates))
+    last = tmp_path / "checkpoint_last.pt"
+    mend_copy(str(last))
+    assert load_checkpoint(last)["optimizer_history"][-1]["num_updates"] == 3
+    last.write_bytes(last.read_bytes()[:-100])
+    mend_copy(str(last))
+    assert load_checkpoint(last)["optimizer_history"][-1]["num_updates"] == 2
+    for name in ("checkpoint1", "checkpoint_best", "checkpoint_last"):
+        (tmp_path / f"{name}.pt").write_bytes(b"PK")
+    mend_copy(str(last))
+    assert not last.exists()
+
+
+def test_a_run_goes_on_from_the_copy_that_was_made_again(tmp_path, monkeypatch):
+    called = fairseq(monkeypatch, checkpoints())
+    (tmp_path / "baseline-seed1").mkdir()
+    checkpoints(epoch=11)(tmp_path / "baseline-seed1")
+    last = tmp_path / "baseline-seed1/checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[:-100])
+    finish(tmp_path)
+    assert called == ["validate"]
+
+
+def test_what_a_command_says_goes_to_its_log_and_comes_line_by_line(tmp_path):
+    (tmp_path / "log").write_text("before\n")
+    shown = []
+    program = "import sys; print('one'); print('two', file=sys.stderr); sys.exit(4)"
+    status, tail = call([sys.executable, "-u", "-c", program], str(tmp_path / "log"), shown.append)
+    assert status == 4 and shown == tail == ["one", "two"]
+    assert (tmp_path / "log").read_text() == "before\none\ntwo\n"
+
+
+def test_ctrl_c_stops_the_command_too(tmp_path):
+    pids = []
+
+    def interrupt(line):
+        pids.append(int(line))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call([sys.executable, "-u", "-c", "import os, time; print(os.getpid()); time.sleep(600)"], str(tmp_path / "log"), interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, data, monkeypatch, capsys):
+    def interrupt(folder):
+        raise KeyboardInterrupt
+
+    fairseq(monkeypatch, interrupt)
+    settle(ablation(tmp_path / "out", TWO, data=data), {})
+    with pytest.raises(SystemExit) as caught:
+        ablate("--out", tmp_path / "out")
+    assert caught.value.code == 130
+    assert capsys.readouterr().err.endswith(f"stopped; this goes on: modular-fairseq ablate --out {tmp_path}/out --seeds 1\n")
+
+
+def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
+    """With fairseq itself: a run that has ended is not run again, and the killed one ends as if it had not been killed, bit for bit."""
+    out = tmp_path / "out"
+    two = ablation(out, TWO, data=reversal_data)
+    settle(two, {(): result(50.0, 60.0)})
+    (tmp_path / "two.yaml").write_text(TWO_YAML)
+    command = [sys.executable, "-m", "modular_fairseq.cli", "ablate"]
+    given = [str(reversal_data), "--out", str(out), "--mechanisms", str(tmp_path / "two.yaml"), "--", *BASE]
+    pipes = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*command, *given], **pipes)
+    deadline = time.monotonic() + 200
+    killed = out / "hidden_dropout-seed1"
+    while not (killed / "checkpoint2.pt").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    _, err = process.communicate()
+    assert (killed / "checkpoint2.pt").exists() and not (killed / "checkpoint10.pt").exists(), err
+    assert "[2 of 4] hidden_dropout-seed1" in err and "epoch 1, update 4: validation perplexity" in err
+
+    again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == (out / "table.txt").read_text()
+    assert "baseline 50.00 60.00 1.00" in words(again.stdout) and "full transformer" in again.stdout
+    for name in ("hidden_dropout-seed1", "multihead-seed1", "hidden_dropout+multihead-seed1"):
+        found = json.loads((out / name / "result.json").read_text())
+        lines = [line.split(" | ") for line in (out / name / "train.log").read_text().splitlines()]
+        logged = [json.loads(line[-1]) for line in lines if line[2:3] in (["valid"], ["train"])]
+        assert found["valid"] == min(float(stats["valid_ppl"]) for stats in logged if "valid_ppl" in stats)
+        assert found["train"] == float(logged[-1]["train_ppl"]) and found["updates"] == 40
+        assert math.isfinite(found["test"]) and found["test"] != found["valid"] and not found["diverged"]
+
+    (run,) = two.runs(("hidden dropout",))
+    run_train(*run.train_command[3:], "--save-dir", tmp_path / "whole", common=())
+    resumed, whole = (load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (killed, tmp_path / "whole"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
+    """Else the next one would train in the same folder at the same time."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux lets a process ask for that")
+    child = "import os, time; print(os.getpid()); time.sleep(600)"
+    command, log = [sys.executable, "-u", "-c", child], str(tmp_path / "log")
+    program = f"from modular_fairseq.ablation.runs import call; call({command}, {log!r}, print)"
+    process = subprocess.Popen([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(pid, signal.SIGCONT)  # harmless, and an error once it is gone
+            time.sleep(0.01)
