@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import median
 
 STOCK = ("stock, copy A", "stock, copy B")
-TRAINING, F_STEP, G_STEP, BCD, SEARCH = "training step", "F step", "G step", "BCD average", "beam search"
+TRAINING, F_STEP, G_STEP, BCD, LAYERS, SEARCH = "training step", "F step", "G step", "BCD average", "layers", "beam search"
 LIMIT = 0.03  # between the medians of the two copies' ratios
 
 Times = dict[tuple[str, str], list[float]]  # seconds in each round
@@ -23,33 +23,42 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The models of one size and stock.
+    """The models that share their stock.
 
     Args:
         stock: its size in words.
         equal_hypotheses: by model, how many hypotheses are stock's when the weights are, and of how many: all, for plain attention and for
-            gates that start uniform (--mae-gate-init zero). None where stock's weights do not fit.
+            gates that start uniform (--mae-gate-init zero); fewer for what computes something else with the same weights, such as
+            --no-residual. None where stock's weights do not fit.
+        other_sizes: by model, its size in words where it is not stock's.
         differences: by work, how far the medians of the two copies' ratios are apart.
         refusals: a sentence for each work whose ratios are not reported.
     """
 
     stock: str
     equal_hypotheses: dict[str, tuple[int, int] | None]
+    other_sizes: dict[str, str]
     differences: dict[str, float]
     refusals: list[str]
     rows: list[Row]
 
 
-def evaluate(stock: str, equal: dict[str, tuple[int, int] | None], times: Times, intervals: dict[str, int | None]) -> Comparison:
+def evaluate(
+    stock: str,
+    equal: dict[str, tuple[int, int] | None],
+    times: Times,
+    intervals: dict[str, int | None],
+    other_sizes: dict[str, str] | None = None,
+) -> Comparison:
     """Ratios to the mean of stock's copies, per round. `intervals`: epochs of which one has G steps, for models that have them."""
     peers, differences, rows = {}, {}, []
-    for work in (TRAINING, SEARCH):
+    for work in [work for model, work in times if model == STOCK[0]]:
         first, second = (times[copy, work] for copy in STOCK)
         peers[work] = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
         differences[work] = abs(median((a - b) / mean for a, b, mean in zip(first, second, peers[work], strict=True)))
 
     def add_row(model: str, work: str, seconds: list[float]) -> None:
-        peer = SEARCH if work == SEARCH else TRAINING
+        peer = work if work in peers else TRAINING
         ratios = None if differences[peer] > LIMIT else [ours / theirs for ours, theirs in zip(seconds, peers[peer], strict=True)]
         rows.append(Row(model, work, seconds, ratios, ratios and median(ratios)))
 
@@ -63,7 +72,7 @@ def evaluate(stock: str, equal: dict[str, tuple[int, int] | None], times: Times,
         for work, difference in differences.items()
         if difference > LIMIT
     ]
-    return Comparison(stock, equal, differences, refusals, rows)
+    return Comparison(stock, equal, other_sizes or {}, differences, refusals, rows)
 
 
 def format_comparison(comparison: Comparison) -> str:
@@ -71,7 +80,7 @@ def format_comparison(comparison: Comparison) -> str:
     for row in comparison.rows:
         if row.model != model:
             model = row.model
-            lines.append(model)
+            lines.append(f"{model} (not of stock's size: {comparison.other_sizes[model]})" if model in comparison.other_sizes else model)
         ratio = f"{row.ratio:.3f} [{min(row.ratios):.3f}..{max(row.ratios):.3f}]" if row.ratios else "not reliable"
         lines.append(f"    {row.work:<24}{median(row.seconds):>10.4f}  {ratio}")
     for model, equal in comparison.equal_hypotheses.items():

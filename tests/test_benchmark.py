@@ -1,23 +1,32 @@
-"""benchmark.py and comparison.py: which stock a model is compared with, ratios and refusals, the table and its JSON. Never a time."""
+"""benchmark.py, benchmark_jobs.py and comparison.py: which stock a model is compared with, what is timed, ratios and refusals, the table
+and its JSON. Never a time."""
 
 import argparse
+import io
 import json
 import logging
 import warnings
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from modular_fairseq import benchmark, cli
-from modular_fairseq.comparison import BCD, F_STEP, G_STEP, SEARCH, STOCK, TRAINING, evaluate, format_comparison
+from modular_fairseq import benchmark, benchmark_jobs, cli
+from modular_fairseq.comparison import BCD, F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING, evaluate, format_comparison
 from modular_fairseq.errors import UsageError
+from modular_fairseq.models.architectures import PEERS
+from modular_fairseq.models.options import nested_config
 
 SIZE = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32"
 PLAIN = f"modular_transformer_tiny_cpu {SIZE}"
 MAE = f"mae_transformer_tiny_cpu {SIZE}"
 NEUTRAL = f"{MAE} --mae-gate-init zero --mae-gate-context source --mae-gate-interval 1"
 FOUR_HEADS = f"{PLAIN} --encoder-attention-heads 4 --decoder-attention-heads 4"
+TIM = f"modular_transformer_tiny_cpu {SIZE} --tim-layers all"
+STREAMS = "multistream_transformer_tiny_cpu --encoder-embed-dim 32 --encoder-ffn-embed-dim 32"
+# Of its sizes only width and heads are not stock's.
+MATCHED = "tim_transformer_iwslt_de_en --encoder-ffn-embed-dim 36 --encoder-layers 4 --decoder-layers 4"
 SMALL = "--sentences 3 --length 8 --search-sentences 3 --beam 2 --steps 5 --source-types 40 --target-types 30"
 
 
@@ -39,7 +48,7 @@ def arguments(*args: str) -> argparse.Namespace:
 
 def parse(*models: str) -> dict:
     args = arguments(*models)
-    task = benchmark.random_task(args.source_types, args.target_types)
+    task = benchmark_jobs.random_task(args.source_types, args.target_types)
     return {model: benchmark.parse_model(model, task, args) for model in models}
 
 
@@ -142,7 +151,8 @@ def test_models_share_stock_when_they_differ_only_in_options_of_ours():
 
 
 def test_a_models_own_options_come_after_those_of_all_models():
-    cfg = parse(f"{MAE} --dropout 0.2 --mae-gate-context source")[f"{MAE} --dropout 0.2 --mae-gate-context source"]
+    ((cfg, stock),) = parse(f"{MAE} --dropout 0.2 --mae-gate-context source").values()
+    assert stock is cfg
     assert (cfg.model.dropout, cfg.model.mae_gate_context, cfg.model.encoder_embed_dim) == (0.2, "source", 32)
     assert cfg.model.share_decoder_input_output_embed and cfg.criterion.label_smoothing == 0.1 and cfg.optimizer._name == "adam"
     assert (cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b) == (2, 4, 4)
@@ -150,19 +160,51 @@ def test_a_models_own_options_come_after_those_of_all_models():
 
 def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modules():
     args = arguments()
-    task = benchmark.random_task(args.source_types, args.target_types)
-    cfg = benchmark.parse_model(MAE, task, args)
-    stock, copy, mae = (benchmark.build(model, cfg, task).state_dict() for model in (*STOCK, MAE))
+    task = benchmark_jobs.random_task(args.source_types, args.target_types)
+    cfg = benchmark.parse_model(MAE, task, args).own
+    stock, copy, mae = (benchmark_jobs.build(model, cfg, task).state_dict() for model in (*STOCK, MAE))
     assert stock.keys() == copy.keys() == {key for key in mae if ".gate." not in key}
     assert all(torch.equal(stock[key], copy[key]) and stock[key].shape == mae[key].shape for key in stock)
-    kinds = {type(module).__module__ for module in benchmark.build(STOCK[0], cfg, task).modules()}
+    kinds = {type(module).__module__ for module in benchmark_jobs.build(STOCK[0], cfg, task).modules()}
     assert not any(kind.startswith("modular_fairseq") for kind in kinds)
     assert stock["encoder.embed_tokens.weight"].shape == (40, 32) and stock["decoder.embed_tokens.weight"].shape == (30, 32)
 
 
+def test_presets_as_large_as_a_narrower_plain_one_are_compared_with_that_one():
+    sizes = {"iwslt_de_en": (512, 1024, 4, 6), "wmt_en_de": (512, 2048, 8, 6)}
+    assert len(PEERS) == 5
+    for arch, (own, stock) in parse(*PEERS).items():
+        config, plain = nested_config(stock.model), PEERS[arch]
+        assert own.model._name == arch and own.model.tim_layers == "middle" and own.model.encoder_embed_dim > 512
+        assert stock.model._name == plain and stock.model.tim_layers == "none"
+        for stack in (config.encoder, config.decoder):
+            assert (stack.embed_dim, stack.ffn_embed_dim, stack.attention_heads, stack.layers) == sizes[plain.split("_", 2)[2]]
+
+
+def test_a_matched_preset_and_the_plain_one_share_stock_and_options_go_to_both():
+    flags = "--encoder-layers 4 --decoder-layers 4 --encoder-ffn-embed-dim 36 --dropout 0.2"
+    matched, plain = f"tim_transformer_iwslt_de_en {flags} --tim-communication-heads 0", f"modular_transformer_iwslt_de_en {flags}"
+    wide = f"{plain} --encoder-embed-dim 576 --encoder-attention-heads 6 --decoder-attention-heads 6 --tim-layers middle"
+    configs = parse(matched, plain, wide)
+    assert [list(group) for group in benchmark.group_by_stock(configs)] == [[matched, plain], [wide]]
+    assert nested_config(configs[matched].stock.model).encoder.ffn_embed_dim == 36 and configs[matched].stock.model.dropout == 0.2
+    assert benchmark.format_size(configs[matched].own) == benchmark.format_size(configs[wide].own)
+
+
+@pytest.mark.parametrize(
+    ("arch", "layers"),
+    [("multistream_transformer_tiny_cpu", 4), ("multistream_transformer_2x1", 4), (f"{PLAIN} --encoder-layers 5 --streams 3", 5)],
+)
+def test_stock_has_as_many_layers_as_all_streams_together(arch, layers):
+    ((cfg, stock),) = parse(arch).values()
+    task = benchmark_jobs.random_task(40, 30)
+    counts = [benchmark_jobs.count_parameters(model, cfg, task) for model in (STOCK[0], arch)]
+    assert stock is cfg and len(benchmark_jobs.build(STOCK[0], cfg, task).encoder.layers) == layers and counts[0] == counts[1]
+
+
 def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
-    task = benchmark.random_task(40, 30)
-    first, second, other = (benchmark.random_batch(task, 20, 10, seed) for seed in (1, 1, 2))
+    task = benchmark_jobs.random_task(40, 30)
+    first, second, other = (benchmark_jobs.random_batch(task, 20, 10, seed) for seed in (1, 1, 2))
     source, target = first["net_input"]["src_tokens"], first["target"]
     assert torch.equal(source, second["net_input"]["src_tokens"]) and not torch.equal(source, other["net_input"]["src_tokens"])
     assert source.shape == target.shape == (20, 10)
@@ -192,6 +234,94 @@ def report(tmp_path_factory):
         with pytest.raises(SystemExit) as exit:
             cli.main(["bench", *SMALL.split(), "--json", str(file), PLAIN, MAE, NEUTRAL, FOUR_HEADS])
     return SimpleNamespace(ran=ran, json=json.loads(file.read_text()), exit=exit.value.code)
+
+
+@pytest.fixture(scope="module")
+def layers_report(tmp_path_factory):
+    """The same of models without stock's weights, with --layers, where stock's copies differ in these alone."""
+
+    def measure(jobs, args, title):
+        for job in jobs.values():
+            job()
+        return {(model, work): [1.0 if (model, work) != (STOCK[1], LAYERS) or "512" in title else 1.1] for model, work in jobs}
+
+    file = tmp_path_factory.mktemp("bench") / "times.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(benchmark, "measure", measure)
+        out = io.StringIO()
+        with redirect_stdout(out), pytest.raises(SystemExit) as exit:
+            cli.main(["bench", *SMALL.split(), "--layers", "--json", str(file), TIM, MAE, STREAMS, MATCHED])
+    return SimpleNamespace(out=out.getvalue(), json=json.loads(file.read_text()), exit=exit.value.code)
+
+
+def test_layers_are_a_row_of_every_model_if_asked_for(layers_report):
+    small, streams, wide = layers_report.json["comparisons"]
+    assert [(row["model"], row["work"]) for row in small["rows"]] == [
+        *((model, work) for model in (*STOCK, TIM) for work in (TRAINING, LAYERS, SEARCH)),
+        *((MAE, work) for work in (F_STEP, G_STEP, f"{BCD}, interval 5", LAYERS, SEARCH)),
+    ]
+    assert [(row["model"], row["work"]) for row in streams["rows"]] == [
+        (model, work) for model in (*STOCK, STREAMS) for work in (TRAINING, LAYERS, SEARCH)
+    ]
+    assert {row["work"]: row["ratio"] for row in wide["rows"] if row["model"] == MATCHED} == {TRAINING: 1.0, LAYERS: 1.0, SEARCH: 1.0}
+
+
+def test_layers_are_refused_by_themselves(layers_report):
+    small, _, wide = layers_report.json["comparisons"]
+    assert {row["work"] for row in small["rows"] if row["ratio"] is None} == {LAYERS} and len(small["refusals"]) == 1
+    assert small["differences"] == pytest.approx({TRAINING: 0.0, LAYERS: 0.1 / 1.05, SEARCH: 0.0}) and wide["refusals"] == []
+    assert layers_report.exit.startswith("modular-fairseq bench: error: layers: two copies of fairseq's Transformer (width 32+32")
+
+
+def test_a_model_of_another_size_than_stock_says_so(layers_report):
+    small, streams, wide = layers_report.json["comparisons"]
+    assert wide["stock"] == "fairseq's Transformer (width 512+512, feed-forward 36+36, heads 4+4, layers 4+4)"
+    sizes = wide["other_sizes"][MATCHED]
+    assert sizes.startswith("width 576+576, feed-forward 36+36, heads 6+6, layers 4+4; ") and " million parameters, stock " in sizes
+    assert f"\n{MATCHED} (not of stock's size: {sizes})\n" in layers_report.out
+    assert small["other_sizes"] == streams["other_sizes"] == {}
+    assert f"\n{TIM}\n" in layers_report.out and f"\n{STREAMS}\n" in layers_report.out
+    assert small["equal_hypotheses"][TIM] is streams["equal_hypotheses"][STREAMS] is wide["equal_hypotheses"][MATCHED] is None
+
+
+def layers_job(model: str, flags: str = "") -> tuple[torch.nn.Module, benchmark_jobs.Job]:
+    """The job and its model."""
+    task = benchmark_jobs.random_task(40, 30)
+    ((cfg, _),) = parse(f"{PLAIN if model in STOCK else model} {flags}").values()
+    built = []
+    with pytest.MonkeyPatch.context() as patch:
+        build = benchmark_jobs.build
+        patch.setattr(benchmark_jobs, "build", lambda *args: built.append(build(*args)) or built[-1])
+        job = benchmark_jobs.layers_job(model, cfg, task, benchmark_jobs.random_batch(task, 3, 8, 1))
+    return built[0], job
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("model", [STOCK[0], PLAIN, TIM, STREAMS, MAE])
+def test_the_layers_job_gives_all_layers_their_gradients_and_nothing_else(model):
+    built, job = layers_job(model)
+    first = job()
+    assert first.shape == (3, 8, 32)
+    assert not torch.equal(first, job())  # dropout is on
+    learned = set(gradients(built))
+    expected = {key for key, p in built.named_parameters() if p.requires_grad and "output_projection" not in key}
+    assert learned == expected and {"encoder.embed_tokens.vectors", "decoder.embed_tokens.vectors"} < learned
+    assert ("encoder.streams.1.0.fc1.weight" if model == STREAMS else "encoder.layers.0.fc1.weight") in learned
+    assert not any(".gate." in key for key in learned)  # as in an F step
+
+
+def test_the_layers_job_does_the_same_work_for_stock_and_plain_layers():
+    no_dropout = "--dropout 0 --attention-dropout 0 --activation-dropout 0"
+    (stock, stock_job), (plain, plain_job) = (layers_job(model, no_dropout) for model in (STOCK[0], PLAIN))
+    features = stock_job()
+    torch.testing.assert_close(plain_job(), features)
+    theirs = gradients(stock)
+    torch.testing.assert_close(gradients(plain), theirs)
+    torch.testing.assert_close(stock_job(), features, rtol=0, atol=0)  # nothing is learned
+    torch.testing.assert_close(gradients(stock), theirs)  # nothing accumulates
 
 
 def test_the_command_fails_with_a_sentence_when_ratios_are_refused(report):
@@ -242,13 +372,13 @@ def test_jobs_do_what_they_are_called(report):
 def test_f_steps_change_no_gate_and_g_steps_nothing_else():
     """Also at interval 1, where in training an F step never comes without a G step."""
     args = arguments()
-    task = benchmark.random_task(args.source_types, args.target_types)
-    cfg = benchmark.parse_model(NEUTRAL, task, args)
+    task = benchmark_jobs.random_task(args.source_types, args.target_types)
+    cfg = benchmark.parse_model(NEUTRAL, task, args).own
     built = []
     with pytest.MonkeyPatch.context() as patch:
-        build = benchmark.build
-        patch.setattr(benchmark, "build", lambda *args: built.append(build(*args)) or built[-1])
-        jobs, interval = benchmark.training_jobs(NEUTRAL, cfg, task, benchmark.random_batch(task, 3, 8, 1))
+        build = benchmark_jobs.build
+        patch.setattr(benchmark_jobs, "build", lambda *args: built.append(build(*args)) or built[-1])
+        jobs, interval = benchmark_jobs.training_jobs(NEUTRAL, cfg, task, benchmark_jobs.random_batch(task, 3, 8, 1))
     assert interval == 1
 
     def changed(work: str) -> set[bool]:
@@ -270,6 +400,12 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
         ([f"{PLAIN} --dropout much"], "argument --dropout: invalid float value: 'much'"),
         ([f"{PLAIN} --mae-gate-dim 9"], "--mae-gate-dim has no effect without --attention-type mae"),
         ([f"{PLAIN} --encoder-embed-dim 33"], "33 is not a multiple of"),
+        (
+            ["tim_transformer_iwslt_de_en --encoder-embed-dim 54"],
+            "its stock, in the size of modular_transformer_iwslt_de_en with the same options: embed_dim must be divisible by num_heads",
+        ),
+        (["tim_transformer_iwslt_de_en --encoder-layers 3"], "--encoder-layers 3 has no TIM layer: use at least 4 layers"),
+        ([f"{PLAIN} --streams 2"], "--encoder-layers 1 with --streams 2: there must be a first and a last layer"),
         (["--steps", "2000", PLAIN], "--length or --steps is more than its --max-source-positions"),
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
         (["--length", "1"], "--length 1: must be at least 2"),

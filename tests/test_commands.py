@@ -34,7 +34,7 @@ def lines_of(err):
     return [line for line in err.splitlines() if "| INFO |" not in line and not line.startswith("INFO:")]
 
 
-@pytest.mark.parametrize("arch", ["modular_transformer_tiny_cpu", "mae_transformer_tiny_cpu"])
+@pytest.mark.parametrize("arch", ["modular_transformer", "mae_transformer", "multistream_transformer", "tim_transformer"])
 def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
     write_reversal_corpus(tmp_path, train_pairs=2000)
     binarize(tmp_path, tmp_path / "bin")
@@ -44,7 +44,7 @@ def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
     run_train(
         tmp_path / "bin",
         "--arch",
-        arch,
+        f"{arch}_tiny_cpu",
         *gates,
         "--max-update",
         420,
