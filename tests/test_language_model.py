@@ -59,9 +59,18 @@ def test_neutral_settings_equal_fairseqs_language_model(neutral):
     torch.testing.assert_close(ours(TOKENS)[0], stock(TOKENS)[0], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("window", [1, 3, 100])
-def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(window):
-    model = build("mae_transformer_lm_tiny_cpu", mae_gate_window=window)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mae_gate_window": 1},
+        {"mae_gate_window": 3},
+        {},
+        {"tim_layers": "all", "tim_mechanisms": 4},
+        {"tim_layers": "middle", "decoder_layers": 4, "attention_type": "plain"},
+    ],
+)
+def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(changes):
+    model = build("mae_transformer_lm_tiny_cpu", **changes)
     randomize_gates(model)
     model.eval()
     expected, state = model(TOKENS)[0], {}
@@ -77,6 +86,12 @@ def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(wind
 def test_gates_that_look_at_a_source_are_refused():
     with pytest.raises(UsageError, match="--mae-gate-context source needs an encoder; a language model takes window or prefix"):
         build("mae_transformer_lm_tiny_cpu", mae_gate_context="source")
+
+
+@pytest.mark.parametrize(("changes", "option"), [({"streams": 2}, "--streams"), ({"stream_skip": True}, "--stream-skip")])
+def test_streams_are_refused_because_there_is_no_encoder(changes, option):
+    with pytest.raises(UsageError, match=f"^{option} is for encoders, and a language model has none; leave it out"):
+        build("modular_transformer_lm_tiny_cpu", **changes)
 
 
 def test_wiki103_preset_has_the_papers_parameter_count():

@@ -1,11 +1,13 @@
 """The papers' architectures as rows of defaults: an arch sets what it lists, the command line changes the rest.
 
-| arch                              | paper                                                                                   |
-|-----------------------------------|-----------------------------------------------------------------------------------------|
-| modular_transformer*              | "Attention Is All You Need", the sizes of fairseq's presets                             |
-| mae_transformer*                  | MAE-7, "A Mixture of h - 1 Heads is Better than h Heads"; MAE-6: --mae-dropped-heads 2  |
-| modular_transformer_lm*           | "Adaptive Input Representations" (Baevski and Auli) for _wiki103                        |
-| mae_transformer_lm*               | MAE-7 as a language model                                                               |
+| arch                      | paper                                                                                                    |
+|---------------------------|----------------------------------------------------------------------------------------------------------|
+| modular_transformer*      | "Attention Is All You Need", the sizes of fairseq's presets                                              |
+| mae_transformer*          | MAE-7, "A Mixture of h - 1 Heads is Better than h Heads"; MAE-6: --mae-dropped-heads 2                   |
+| multistream_transformer*  | "Multi-Stream Transformers": k(l) are k streams of l layers; with skip: --stream-skip                    |
+| tim_transformer*          | "Transformers with Competitive Ensembles of Independent Mechanisms", 2 mechanisms, or 4 where it says so |
+| modular_transformer_lm*   | "Adaptive Input Representations" (Baevski and Auli) for _wiki103                                         |
+| mae_transformer_lm*       | MAE-7 as a language model                                                                                |
 """
 
 from fairseq.models import register_model_architecture
@@ -13,29 +15,11 @@ from fairseq.models import register_model_architecture
 from modular_fairseq.models import language_model, translation  # noqa: F401  (an arch names a registered model)
 from modular_fairseq.models.options import PRESETS
 
-IWSLT_DE_EN = {
-    "encoder_ffn_embed_dim": 1024,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-}
-WMT_EN_DE = {}
-TINY_CPU = {
-    "encoder_embed_dim": 128,
-    "encoder_ffn_embed_dim": 256,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 8,
-    "decoder_attention_heads": 8,
-}
-# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is the same.
-EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
-MAE = {"attention_type": "mae"}
-
 
 def size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int = 6) -> dict:
-    stacks = {f"{stack}_attention_heads": heads for stack in ("encoder", "decoder")} | {
-        f"{stack}_layers": layers for stack in ("encoder", "decoder")
-    }
+    """The same for encoder and decoder, whose widths follow."""
+    both = {"attention_heads": heads, "layers": layers}
+    stacks = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in both.items()}
     return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **stacks}
 
 
@@ -48,7 +32,43 @@ def mechanisms(n: int, layers: str = "middle") -> dict:
     return {"tim_layers": layers, "tim_mechanisms": n}
 
 
-FOUR_LAYERS, SIX_LAYERS = size(128, 512, heads=8, layers=4), size(512, 2048, heads=8)
+IWSLT_DE_EN, WMT_EN_DE, TINY_CPU = size(512, 1024, heads=4), size(512, 2048, heads=8), size(128, 256, heads=8, layers=2)
+MAE = {"attention_type": "mae"}
+# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is the same.
+EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
+
+TRANSLATION = {
+    "modular_transformer_iwslt_de_en": [IWSLT_DE_EN],
+    "modular_transformer_wmt_en_de": [WMT_EN_DE],
+    "modular_transformer_tiny_cpu": [TINY_CPU],
+    "mae_transformer": [MAE],
+    "mae_transformer_iwslt_de_en": [IWSLT_DE_EN, MAE, EIGHT_HEADS],
+    "mae_transformer_wmt_en_de": [WMT_EN_DE, MAE],
+    "mae_transformer_tiny_cpu": [TINY_CPU, MAE],
+    "multistream_transformer": [streams(2, 2)],
+    "multistream_transformer_iwslt_de_en": [IWSLT_DE_EN, streams(2, 2)],
+    "multistream_transformer_wmt_en_de": [WMT_EN_DE, streams(2, 2)],
+    "multistream_transformer_tiny_cpu": [TINY_CPU, streams(2, 1)],
+    "multistream_transformer_2x1": [size(128, 512, heads=8, layers=4), streams(2, 1)],
+    "multistream_transformer_2x2": [size(512, 2048, heads=8), streams(2, 2)],
+    "multistream_transformer_4x1": [size(512, 2048, heads=8), streams(4, 1)],
+    # Wider than the plain Transformer, so that they have as many parameters (`PEERS`).
+    "tim_transformer": [size(576, 2304, heads=8), mechanisms(2)],
+    "tim_transformer_iwslt_de_en": [size(576, 1152, heads=6), mechanisms(2)],
+    "tim_transformer_iwslt_de_en_4": [size(640, 1088, heads=8), mechanisms(4)],
+    "tim_transformer_wmt_en_de": [size(576, 2304, heads=8), mechanisms(2)],
+    "tim_transformer_wmt_en_de_4": [size(640, 2048, heads=8), mechanisms(4)],
+    "tim_transformer_tiny_cpu": [TINY_CPU, mechanisms(2, layers="all")],  # no middle in 2 layers
+}
+# The plain arch with about as many parameters as a wider one: what its times are compared with.
+PEERS = {
+    "tim_transformer": "modular_transformer_wmt_en_de",
+    "tim_transformer_iwslt_de_en": "modular_transformer_iwslt_de_en",
+    "tim_transformer_iwslt_de_en_4": "modular_transformer_iwslt_de_en",
+    "tim_transformer_wmt_en_de": "modular_transformer_wmt_en_de",
+    "tim_transformer_wmt_en_de_4": "modular_transformer_wmt_en_de",
+}
+
 PRE_NORM = {"decoder_normalize_before": True}  # fairseq: "Model training is not stable without this"
 WIKI103 = {
     "decoder_layers": 16,
@@ -69,8 +89,16 @@ WIKI103 = {
 }
 TINY_CPU_LM = {"decoder_embed_dim": 128, "decoder_ffn_embed_dim": 256, "decoder_layers": 2}
 
+LANGUAGE_MODELS = {
+    "modular_transformer_lm_wiki103": [PRE_NORM, WIKI103],
+    "modular_transformer_lm_tiny_cpu": [PRE_NORM, TINY_CPU_LM],
+    "mae_transformer_lm": [MAE],
+    "mae_transformer_lm_wiki103": [PRE_NORM, WIKI103, MAE],
+    "mae_transformer_lm_tiny_cpu": [PRE_NORM, TINY_CPU_LM, MAE],
+}
 
-def _register(model: str, arch: str, *rows: dict) -> None:
+
+def _register(model: str, arch: str, rows: list[dict]) -> None:
     defaults = {name: value for row in rows for name, value in row.items()}
 
     def set_defaults(args) -> None:
@@ -81,31 +109,7 @@ def _register(model: str, arch: str, *rows: dict) -> None:
     register_model_architecture(model, arch)(set_defaults)
 
 
-for _suffix, _size in (("_iwslt_de_en", IWSLT_DE_EN), ("_wmt_en_de", WMT_EN_DE), ("_tiny_cpu", TINY_CPU)):
-    _register("modular_transformer", f"modular_transformer{_suffix}", _size)
-    _register("modular_transformer", f"mae_transformer{_suffix}", _size, MAE, EIGHT_HEADS)
-for _suffix, _size in (("", WMT_EN_DE), ("_iwslt_de_en", IWSLT_DE_EN), ("_wmt_en_de", WMT_EN_DE)):
-    _register("modular_transformer", f"multistream_transformer{_suffix}", _size, streams(2, 2))
-_register("modular_transformer", "multistream_transformer_2x1", FOUR_LAYERS, streams(2, 1))
-_register("modular_transformer", "multistream_transformer_2x2", SIX_LAYERS, streams(2, 2))
-_register("modular_transformer", "multistream_transformer_4x1", SIX_LAYERS, streams(4, 1))
-_register("modular_transformer", "multistream_transformer_tiny_cpu", TINY_CPU, streams(2, 1))
-for _suffix in ("", "_wmt_en_de"):
-    _register("modular_transformer", f"tim_transformer{_suffix}", size(576, 2304, heads=8), mechanisms(2))
-_register("modular_transformer", "tim_transformer_wmt_en_de_4", size(640, 2048, heads=8), mechanisms(4))
-_register("modular_transformer", "tim_transformer_iwslt_de_en", size(576, 1152, heads=6), mechanisms(2))
-_register("modular_transformer", "tim_transformer_iwslt_de_en_4", size(640, 1088, heads=8), mechanisms(4))
-_register("modular_transformer", "tim_transformer_tiny_cpu", TINY_CPU, mechanisms(2, layers="all"))
-# Archs that are wider than a plain one so as to have about as many parameters, with that plain one: what times are compared with.
-PEERS = {
-    "tim_transformer": "modular_transformer_wmt_en_de",
-    "tim_transformer_wmt_en_de": "modular_transformer_wmt_en_de",
-    "tim_transformer_wmt_en_de_4": "modular_transformer_wmt_en_de",
-    "tim_transformer_iwslt_de_en": "modular_transformer_iwslt_de_en",
-    "tim_transformer_iwslt_de_en_4": "modular_transformer_iwslt_de_en",
-}
-_register("modular_transformer", "mae_transformer", MAE)
-for _suffix, _size in (("_wiki103", WIKI103), ("_tiny_cpu", TINY_CPU_LM)):
-    _register("modular_transformer_lm", f"modular_transformer_lm{_suffix}", PRE_NORM, _size)
-    _register("modular_transformer_lm", f"mae_transformer_lm{_suffix}", PRE_NORM, _size, MAE)
-_register("modular_transformer_lm", "mae_transformer_lm", MAE)
+for _arch, _rows in TRANSLATION.items():
+    _register("modular_transformer", _arch, _rows)
+for _arch, _rows in LANGUAGE_MODELS.items():
+    _register("modular_transformer_lm", _arch, _rows)
