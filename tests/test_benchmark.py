@@ -1,4 +1,4 @@
-"""benchmark.py, benchmark_jobs.py and comparison.py: which stock a model is compared with, what is timed, ratios and refusals, the table
+"""bench: which stock a model is compared with, what is timed, ratios and refusals, the table
 and its JSON. Never a time."""
 
 import argparse
@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from modular_fairseq import benchmark, benchmark_jobs, cli
-from modular_fairseq.comparison import BCD, F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING, evaluate, format_comparison
+from modular_fairseq import benchmark, cli
+from modular_fairseq.benchmark import jobs
+from modular_fairseq.benchmark.comparison import BCD, F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING, evaluate, format_comparison
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config
@@ -48,7 +49,7 @@ def arguments(*args: str) -> argparse.Namespace:
 
 def parse(*models: str) -> dict:
     args = arguments(*models)
-    task = benchmark_jobs.random_task(args.source_types, args.target_types)
+    task = jobs.random_task(args.source_types, args.target_types)
     return {model: benchmark.parse_model(model, task, args) for model in models}
 
 
@@ -160,12 +161,12 @@ def test_a_models_own_options_come_after_those_of_all_models():
 
 def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modules():
     args = arguments()
-    task = benchmark_jobs.random_task(args.source_types, args.target_types)
+    task = jobs.random_task(args.source_types, args.target_types)
     cfg = benchmark.parse_model(MAE, task, args).own
-    stock, copy, mae = (benchmark_jobs.build(model, cfg, task).state_dict() for model in (*STOCK, MAE))
+    stock, copy, mae = (jobs.build(model, cfg, task).state_dict() for model in (*STOCK, MAE))
     assert stock.keys() == copy.keys() == {key for key in mae if ".gate." not in key}
     assert all(torch.equal(stock[key], copy[key]) and stock[key].shape == mae[key].shape for key in stock)
-    kinds = {type(module).__module__ for module in benchmark_jobs.build(STOCK[0], cfg, task).modules()}
+    kinds = {type(module).__module__ for module in jobs.build(STOCK[0], cfg, task).modules()}
     assert not any(kind.startswith("modular_fairseq") for kind in kinds)
     assert stock["encoder.embed_tokens.weight"].shape == (40, 32) and stock["decoder.embed_tokens.weight"].shape == (30, 32)
 
@@ -197,14 +198,14 @@ def test_a_matched_preset_and_the_plain_one_share_stock_and_options_go_to_both()
 )
 def test_stock_has_as_many_layers_as_all_streams_together(arch, layers):
     ((cfg, stock),) = parse(arch).values()
-    task = benchmark_jobs.random_task(40, 30)
-    counts = [benchmark_jobs.count_parameters(model, cfg, task) for model in (STOCK[0], arch)]
-    assert stock is cfg and len(benchmark_jobs.build(STOCK[0], cfg, task).encoder.layers) == layers and counts[0] == counts[1]
+    task = jobs.random_task(40, 30)
+    counts = [jobs.count_parameters(model, cfg, task) for model in (STOCK[0], arch)]
+    assert stock is cfg and len(jobs.build(STOCK[0], cfg, task).encoder.layers) == layers and counts[0] == counts[1]
 
 
 def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
-    task = benchmark_jobs.random_task(40, 30)
-    first, second, other = (benchmark_jobs.random_batch(task, 20, 10, seed) for seed in (1, 1, 2))
+    task = jobs.random_task(40, 30)
+    first, second, other = (jobs.random_batch(task, 20, 10, seed) for seed in (1, 1, 2))
     source, target = first["net_input"]["src_tokens"], first["target"]
     assert torch.equal(source, second["net_input"]["src_tokens"]) and not torch.equal(source, other["net_input"]["src_tokens"])
     assert source.shape == target.shape == (20, 10)
@@ -284,15 +285,15 @@ def test_a_model_of_another_size_than_stock_says_so(layers_report):
     assert small["equal_hypotheses"][TIM] is streams["equal_hypotheses"][STREAMS] is wide["equal_hypotheses"][MATCHED] is None
 
 
-def layers_job(model: str, flags: str = "") -> tuple[torch.nn.Module, benchmark_jobs.Job]:
+def layers_job(model: str, flags: str = "") -> tuple[torch.nn.Module, jobs.Job]:
     """The job and its model."""
-    task = benchmark_jobs.random_task(40, 30)
+    task = jobs.random_task(40, 30)
     ((cfg, _),) = parse(f"{PLAIN if model in STOCK else model} {flags}").values()
     built = []
     with pytest.MonkeyPatch.context() as patch:
-        build = benchmark_jobs.build
-        patch.setattr(benchmark_jobs, "build", lambda *args: built.append(build(*args)) or built[-1])
-        job = benchmark_jobs.layers_job(model, cfg, task, benchmark_jobs.random_batch(task, 3, 8, 1))
+        build = jobs.build
+        patch.setattr(jobs, "build", lambda *args: built.append(build(*args)) or built[-1])
+        job = jobs.layers_job(model, cfg, task, jobs.random_batch(task, 3, 8, 1))
     return built[0], job
 
 
@@ -372,19 +373,19 @@ def test_jobs_do_what_they_are_called(report):
 def test_f_steps_change_no_gate_and_g_steps_nothing_else():
     """Also at interval 1, where in training an F step never comes without a G step."""
     args = arguments()
-    task = benchmark_jobs.random_task(args.source_types, args.target_types)
+    task = jobs.random_task(args.source_types, args.target_types)
     cfg = benchmark.parse_model(NEUTRAL, task, args).own
     built = []
     with pytest.MonkeyPatch.context() as patch:
-        build = benchmark_jobs.build
-        patch.setattr(benchmark_jobs, "build", lambda *args: built.append(build(*args)) or built[-1])
-        jobs, interval = benchmark_jobs.training_jobs(NEUTRAL, cfg, task, benchmark_jobs.random_batch(task, 3, 8, 1))
+        build = jobs.build
+        patch.setattr(jobs, "build", lambda *args: built.append(build(*args)) or built[-1])
+        timed, interval = jobs.training_jobs(NEUTRAL, cfg, task, jobs.random_batch(task, 3, 8, 1))
     assert interval == 1
 
     def changed(work: str) -> set[bool]:
         """Whether parameters that change belong to gates."""
         before = {key: p.detach().clone() for key, p in built[0].named_parameters()}
-        jobs[NEUTRAL, work]()
+        timed[NEUTRAL, work]()
         return {".gate." in key for key, p in built[0].named_parameters() if not torch.equal(p, before[key])}
 
     assert changed(F_STEP) == {False}
@@ -405,7 +406,7 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
             "its stock, in the size of modular_transformer_iwslt_de_en with the same options: embed_dim must be divisible by num_heads",
         ),
         (["tim_transformer_iwslt_de_en --encoder-layers 3"], "--encoder-layers 3 has no TIM layer: use at least 4 layers"),
-        ([f"{PLAIN} --streams 2"], "--encoder-layers 1 with --streams 2: there must be a first and a last layer"),
+        ([f"{PLAIN} --streams 2"], "--encoder-layers 1 with --streams 2: there must be 2 + 2 x L of them"),
         (["--steps", "2000", PLAIN], "--length or --steps is more than its --max-source-positions"),
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
         (["--length", "1"], "--length 1: must be at least 2"),

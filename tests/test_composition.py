@@ -10,13 +10,14 @@ from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import run_generate, run_train
-from tests.helpers import LENGTHS, batch, build
+from tests.helpers import LENGTHS, batch, build, build_preset
 from tests.properties import PROPERTIES, logits, ready
 
 ATTENTION = [{}, {"attention_type": "mae"}, {"attention_type": "mae", "mae_gate_context": "source", "mae_dropped_heads": 2}]
 MECHANISMS = [{}, {"tim_layers": "middle"}, {"tim_layers": "all", "tim_mechanisms": 4}]
 STREAMS = [{}, {"stream_skip": True}, {"streams": 2}, {"streams": 2, "stream_skip": True}]
 RESIDUAL = [{}, {"no_residual": True}]
+BATCHED = {"streams": 2, "encoder_layers": 4, "stream_batched": True}
 GRID = [
     {"encoder_layers": 6, "decoder_layers": 4, **attention, **mechanisms, **streams, **residual}
     for attention, mechanisms, streams, residual in itertools.product(ATTENTION, MECHANISMS, STREAMS, RESIDUAL)
@@ -51,6 +52,7 @@ def test_every_combination_trains_decodes_saves_and_loads(changes, tmp_path):
         # gradient gets through the decoder (1e-11 to 1e-40 at its embeddings, where 1 is usual).
         if not key.endswith("k_proj.bias") and not changes.get("no_residual"):
             assert torch.equal(p, before[key]) == (key not in learning), key
+    assert all(not torch.equal(p, before[key]) for key, p in model.decoder.layers[-1].fc2.named_parameters(prefix="decoder.layers.3.fc2"))
 
     model = ready(**changes).double()
     for holds in PROPERTIES:
@@ -61,6 +63,18 @@ def test_every_combination_trains_decodes_saves_and_loads(changes, tmp_path):
     assert not torch.equal(logits(again, batch(LENGTHS)), logits(model, batch(LENGTHS)))
     again.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     assert torch.equal(logits(again, batch(LENGTHS)), logits(model, batch(LENGTHS)))
+
+
+def test_experts_streams_and_mechanisms_at_the_size_of_iwslt():
+    axes = {"streams": 2, "stream_skip": True, "tim_layers": "middle", "share_decoder_input_output_embed": True}
+    model = build_preset("mae_transformer_iwslt_de_en", (8848, 6632), **axes)
+    assert sum(p.numel() for p in model.parameters()) == 35_740_186
+
+
+def test_an_option_of_the_users_may_undo_what_an_arch_sets():
+    """--arch tim_transformer_iwslt_de_en_4 --tim-layers none: 4 mechanisms are not what the user said."""
+    model = build("tim_transformer_iwslt_de_en_4", tim_layers="none", _name="tim_transformer_iwslt_de_en_4")
+    assert all(layer.competition is None for layer in model.encoder.layers)
 
 
 def test_experts_drop_heads_of_the_whole_layer_of_mechanisms():
@@ -114,15 +128,23 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"streams": 2, "encoder_layers": 5}, "--encoder-layers 5 with --streams 2: there must be a first and a last layer"),
-        ({"streams": 2, "encoder_layers": 5}, "2 + 2 x L, such as 4 or 6"),
-        ({"streams": 3, "encoder_layers": 4}, "2 + 3 x L, such as 5 or 8"),
-        ({"streams": 2, "encoder_layers": 2}, "2 + 2 x L, such as 4 or 6"),
+        (
+            {"streams": 2, "encoder_layers": 5},
+            "--encoder-layers 5 with --streams 2: there must be 2 + 2 x L of them, a first one, a last one and L in each stream, "
+            "such as 4 or 6",
+        ),
+        ({"streams": 3, "encoder_layers": 4}, "such as 5 or 8"),
+        ({"streams": 2, "encoder_layers": 2}, "such as 4 or 6"),
+        ({"streams": 2, "encoder_layers": 1}, "such as 4 or 6"),
         ({"streams": 0}, "--streams must be at least 1, not 0"),
-        ({"stream_skip": True, "encoder_layers": 2}, "--encoder-layers 2 with --stream-skip: there must be a first and a last layer"),
+        ({"stream_skip": True, "encoder_layers": 2}, "--encoder-layers 2 with --stream-skip: there must be at least 3"),
         ({"streams": 2, "encoder_layers": 4, "encoder_layerdrop": 0.1}, "--encoder-layerdrop drops whole layers of the encoder"),
         ({"stream_skip": True, "encoder_layers": 4, "encoder_layers_to_keep": "0,1,2"}, "--encoder-layers-to-keep drops whole layers"),
-        ({"streams": 2, "encoder_layers": 4, "quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --streams"),
+        ({"stream_batched": True}, "--stream-batched has no effect without --streams 2 or more"),
+        (BATCHED | {"quant_noise_pq": 0.1}, "--stream-batched does not work with --quant-noise-pq"),
+        (BATCHED | {"attention_type": "mae"}, "--stream-batched does not work with --attention-type mae"),
+        (BATCHED | {"checkpoint_activations": True}, "--stream-batched does not work with --checkpoint-activations"),
+        ({"attention_type": "mae", "mae_gating": "uniform", "mae_inference_seed": 2}, "--mae-inference-seed has no effect"),
         ({"tim_mechanisms": 4}, "--tim-mechanisms has no effect without --tim-layers middle or all"),
         ({"tim_no_competition": True}, "--tim-no-competition has no effect without --tim-layers"),
         ({"tim_communication_dim": 16}, "--tim-communication-dim has no effect without --tim-layers"),

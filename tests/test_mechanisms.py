@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer, tim_layers
+from modular_fairseq.models.arrangement import tim_layers
+from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer
 from modular_fairseq.models.options import nested_config
-from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
+from modular_fairseq.modules.mechanisms import Competition, weigh
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options
 from tests.properties import logits
 from tests.reference import mechanisms as reference
@@ -92,11 +93,11 @@ def test_mechanisms_without_communication_never_mix(kind):
 
 
 def test_competition_sums_to_one_at_every_position_and_starts_undecided():
-    competition = Competition(4, 32, ensembles=2)
+    competition = Competition(4, 32)
     c = competition(torch.randn(5, 3, 32))
-    torch.testing.assert_close(c.view(5, 3, 2, 4).sum(dim=-1), torch.ones(5, 3, 2))
+    torch.testing.assert_close(c.sum(dim=-1), torch.ones(5, 3))
     assert c.std() > 0
-    torch.testing.assert_close(competition(torch.zeros(1, 1, 32)), torch.full((1, 1, 8), 0.25))
+    torch.testing.assert_close(competition(torch.zeros(1, 1, 32)), torch.full((1, 1, 4), 0.25))
 
 
 def test_half_precision_competes_in_float32():
@@ -104,18 +105,6 @@ def test_half_precision_competes_in_float32():
     c = competition(torch.randn(5, 3, 32, dtype=torch.bfloat16))
     assert c.dtype == torch.float32
     assert weigh(torch.randn(5, 3, 32, dtype=torch.bfloat16), c).dtype == torch.bfloat16
-
-
-def test_ensembles_compete_and_communicate_among_themselves():
-    """Two sets of mechanisms side by side equal each of them alone."""
-    torch.manual_seed(0)
-    for kind in (lambda width, sets: Competition(2, width, sets), lambda width, sets: InterMechanismAttention(2, width, 2, 3, 0.0, sets)):
-        both, one = kind(32, 2).double(), kind(16, 1).double()
-        x = random(5, 3, 32)
-        for i in range(2):
-            one.load_state_dict({key: value[2 * i : 2 * i + 2] for key, value in both.state_dict().items()})
-            expected = one(x[..., 16 * i : 16 * i + 16])
-            torch.testing.assert_close(both(x).chunk(2, dim=-1)[i], expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
@@ -165,6 +154,11 @@ def test_presets_have_as_many_parameters_as_the_plain_transformer(arch, vocabula
     """Section 3.4 of the specification, within 1.3 %."""
     assert sum(p.numel() for p in build_preset(arch, vocabulary, **changes).parameters()) == parameters
     assert abs(parameters / plain - 1) < 0.013
+
+
+def test_middle_layers_of_mechanisms_at_equal_width():
+    model = build_preset("modular_transformer_iwslt_de_en", (8848, 6632), share_decoder_input_output_embed=True, tim_layers="middle")
+    assert sum(p.numel() for p in model.parameters()) == 32_405_772
 
 
 @pytest.mark.parametrize(("n", "encoder", "decoder"), [(2, 0.565, 0.544), (4, 0.316, 0.295)])

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from modular_fairseq.errors import UsageError
-from modular_fairseq.models.encoder import _wide_layers
 from modular_fairseq.modules.streams import Streams
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
 from tests.properties import logits
 from tests.reference import streams as reference
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # attention at once, on a CPU
 
 SIX = {"encoder_layers": 6}
 CASES = [
@@ -30,7 +31,8 @@ def name(changes):
 
 
 def encoder_in_float64(**changes):
-    encoder = build(**changes).double().eval().encoder
+    """In training mode, in which streams may run at once; without dropout."""
+    encoder = build(**changes).double().train().encoder
     torch.manual_seed(4)
     x, padding = torch.randn(7, 3, 32, dtype=torch.float64, requires_grad=True), torch.zeros(3, 7, dtype=torch.bool)
     padding[1, :3] = True
@@ -38,8 +40,7 @@ def encoder_in_float64(**changes):
 
 
 def output(encoder, x, padding):
-    *_, last = encoder._run_layers(x, padding)
-    return last
+    return encoder._run_layers(x, padding, None)
 
 
 def gradients(encoder, y, x):
@@ -51,8 +52,7 @@ def gradients(encoder, y, x):
 @pytest.mark.parametrize("changes", CASES, ids=name)
 def test_an_encoder_of_streams_is_equation_1(changes, batched):
     """Outputs and gradients, with padding, in float64: the loop over layers that are ordinary ones, and all streams at once."""
-    encoder, x, padding = encoder_in_float64(**changes)
-    encoder.streams.batched = batched
+    encoder, x, padding = encoder_in_float64(**changes, stream_batched=batched)
     y, expected = output(encoder, x, padding), reference.encode(encoder, x, padding)
     torch.testing.assert_close(y, expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(gradients(encoder, y, x), gradients(encoder, expected, x), atol=1e-11, rtol=0)
@@ -60,21 +60,18 @@ def test_an_encoder_of_streams_is_equation_1(changes, batched):
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("k", [1, 2])
-def test_dropping_and_repeating_streams_by_hand(k, batched):
-    """One stream is the plain encoder with the same weights; two equal streams are the layers between, counted twice."""
-    model = build(**SIX).double().eval()
-    encoder, x, padding = model.encoder, torch.randn(7, 3, 32, dtype=torch.float64), None
+def test_one_stream_is_the_plain_encoder_and_equal_streams_are_multiples_of_it(k, batched):
+    encoder, x, padding = encoder_in_float64(**SIX)
     first, *body, last = encoder.layers
     middle = first(x, padding)
     for layer in body:
         middle = layer(middle, padding)
-    streams = [body, *[copy.deepcopy(body) for _ in range(k - 1)]]
-    cfg = copy.copy(model.cfg)
-    cfg.streams = k
-    encoder.streams = Streams(streams, _wide_layers(cfg, [False] * 4, body))
-    encoder.layers = nn.ModuleList([first, last])
-    encoder.streams.batched = batched
-    torch.testing.assert_close(output(encoder, x, padding), last(k * middle, padding), atol=1e-12, rtol=0)
+    streams = Streams([body, *[copy.deepcopy(body) for _ in range(k - 1)]], batched).train()
+    torch.testing.assert_close(streams(first(x, padding), padding), k * middle, atol=1e-12, rtol=0)
+    if k == 1:
+        expected = output(encoder, x, padding)
+        encoder.layers, encoder.streams = nn.ModuleList([first, last]), streams
+        torch.testing.assert_close(output(encoder, x, padding), expected, atol=1e-12, rtol=0)
 
 
 def test_the_encoder_of_one_stream_is_fairseqs():
@@ -106,40 +103,33 @@ def test_streams_start_different():
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.parametrize("batched", [False, True])
 def test_every_stream_has_its_own_dropout(kind, batched):
-    """Streams of equal parameters differ in training, and only there."""
-    encoder = build(streams=2, encoder_layers=4, **{"dropout": 0.0, kind: 0.5}).encoder
+    """With equal streams: their sum is twice one of them, unless their masks differ."""
+    encoder = build(streams=2, encoder_layers=4, stream_batched=batched, **{"dropout": 0.0, kind: 0.5}).encoder
     encoder.streams[1].load_state_dict(encoder.streams[0].state_dict())
-    found = []
-    if batched:
-        wide = encoder.streams._wide[0]
-        wide.register_forward_hook(lambda module, args, y: found.append(y.chunk(2, dim=-1)))
-        encoder.streams.batched = True
-    else:
-        each = []
-        for stream in encoder.streams:
-            stream[0].register_forward_hook(lambda module, args, y: each.append(y))
-    x = torch.randn(7, 3, 32)
+    z = torch.randn(7, 3, 32)
+    one = Streams([list(encoder.streams[0])])
     for training in (True, False):
         encoder.train(training)
-        list(encoder.streams(x))
-    if not batched:
-        found = [each[:2], each[2:]]
-    assert not torch.allclose(*found[0]) and torch.allclose(*found[1], atol=1e-6)
+        one.train(training)
+        if batched and training:
+            with torch.no_grad():
+                outputs = encoder.streams._at_once([stream[0] for stream in encoder.streams], z.expand(2, *z.shape), None)
+            assert not torch.allclose(outputs[0], outputs[1])
+        torch.manual_seed(1)
+        both = encoder.streams(z)
+        torch.manual_seed(1)
+        assert torch.allclose(both, 2 * one(z), atol=1e-5) == (not training)
 
 
-def test_all_streams_at_once_is_for_devices_other_than_the_cpu_and_for_streams_that_are_their_parameters():
-    x = torch.randn(7, 3, 32)
-    encoder = build(streams=2, encoder_layers=4).encoder
-    calls = []
-    encoder.streams._wide[0].register_forward_hook(lambda *_: calls.append("at once"))
-    list(encoder.streams(x))
-    assert calls == []
-    encoder.streams.batched = True
-    list(encoder.streams(x))
-    assert calls == ["at once"]
-    assert encoder.streams._wide[0].fc1.weight.is_meta  # the wide layers hold no parameters
-    for changes in ({"attention_type": "mae"}, {"checkpoint_activations": True}):
-        assert build(streams=2, encoder_layers=4, **changes).encoder.streams._wide is None
+def test_streams_run_at_once_in_training_only():
+    """So that hooks and analyses find every layer at work."""
+    streams, seen = build(streams=2, encoder_layers=4, stream_batched=True).encoder.streams, []
+    for i, stream in enumerate(streams):
+        stream[0].self_attn.register_forward_hook(lambda *_, i=i: seen.append(i))
+    streams.eval()(torch.randn(7, 3, 32))
+    assert seen == [0, 1]
+    streams.train()(torch.randn(7, 3, 32))
+    assert seen == [0, 1, 0]  # the modules of the first stream, with the parameters of all
 
 
 def test_hidden_states_are_those_of_the_input_the_sums_of_streams_and_the_output():
@@ -180,22 +170,23 @@ def test_a_checkpoint_of_streams_without_gates_loads_into_streams_of_experts():
 
 
 @pytest.mark.parametrize(
-    ("arch", "streams", "layers", "decoder_layers"),
-    [("_2x1", 2, 4, 4), ("_2x2", 2, 6, 6), ("_4x1", 4, 6, 6), ("_iwslt_de_en", 2, 6, 6), ("_wmt_en_de", 2, 6, 6), ("", 2, 6, 6)],
+    ("arch", "streams", "layers", "decoder_layers", "size"),
+    [
+        ("_2x1", 2, 4, 4, (128, 512, 8)),
+        ("_2x2", 2, 6, 6, (512, 2048, 8)),
+        ("_4x1", 4, 6, 6, (512, 2048, 8)),
+        ("_iwslt_de_en", 2, 6, 6, (512, 1024, 4)),
+        ("_wmt_en_de", 2, 6, 6, (512, 2048, 8)),
+        ("", 2, 6, 6, (512, 2048, 8)),
+    ],
 )
-def test_presets_have_as_many_parameters_as_the_plain_encoder_of_as_many_layers(arch, streams, layers, decoder_layers):
+def test_presets_have_as_many_parameters_as_the_plain_encoder_of_as_many_layers(arch, streams, layers, decoder_layers, size):
     vocabulary, shared = (8848, 6632), {"share_decoder_input_output_embed": True}
     model = build_preset(f"multistream_transformer{arch}", vocabulary, **shared)
     assert (len(model.encoder.streams), len(model.encoder.streams[0])) == (streams, (layers - 2) // streams)
     assert len(model.decoder.layers) == decoder_layers
-    size = {key: getattr(model.cfg.encoder, key) for key in ("embed_dim", "ffn_embed_dim", "attention_heads")}
-    assert size == (
-        {"embed_dim": 128, "ffn_embed_dim": 512, "attention_heads": 8}
-        if arch == "_2x1"
-        else {"embed_dim": 512, "ffn_embed_dim": 1024, "attention_heads": 4}
-        if arch == "_iwslt_de_en"
-        else {"embed_dim": 512, "ffn_embed_dim": 2048, "attention_heads": 8}
-    )
+    sizes = tuple(getattr(model.cfg.encoder, key) for key in ("embed_dim", "ffn_embed_dim", "attention_heads"))
+    assert sizes == size
     plain = build_preset(f"multistream_transformer{arch}", vocabulary, **shared, streams=1)
     counts = [sum(p.numel() for p in m.parameters()) for m in (model, plain)]
     assert counts[0] == counts[1]

@@ -10,8 +10,10 @@ it with each mechanism that it lacks, and keep the best one, also where the mode
 
 DATA is what fairseq-preprocess wrote, with train, valid and test. What follows the -- goes to fairseq-train, and after it the options of
 the mechanisms, --user-dir, --seed, --save-dir, --update-epoch-batch-itr, --best-checkpoint-metric ppl and --log-format json. Each run has a
-folder in FOLDER: checkpoints, train.log, validate.log, and, when it has ended, result.json; then it is not run again. Perplexities on
-validation, which selects, and on test are those of the best checkpoint, without dropout. Of several seeds, means select.
+folder in FOLDER: checkpoints, train.log, validate.log, and, when it has ended, result.json; then it is not run again. The training commands
+that --dry-run shows may as well be given elsewhere, several at a time: only evaluation is then left to do here. Perplexities on
+validation, which selects, and on test are fairseq's, of two decimals, of the best checkpoint, without dropout. Of equal ones the mechanism
+that is listed first is kept; of several seeds, means select.
 
 --mechanisms FILE names others, in YAML. The default is the paper's for translation:
 
@@ -77,8 +79,7 @@ def run(args: argparse.Namespace) -> None:
 
 @contextmanager
 def only_one(folder: str) -> Iterator[None]:
-    """Makes the folder, and keeps other processes from training in it."""
-    os.makedirs(folder, exist_ok=True)
+    """Keeps other processes from training in the folder."""
     with open(os.path.join(folder, ".lock"), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,15 +122,17 @@ class Ablation:
             SystemExit: the user pressed Ctrl-C.
         """
         try:
+            os.makedirs(self.folder, exist_ok=True)
+            write_settings(self.folder, self.settings, self.seeds)
+        except OSError as error:
+            raise UsageError(f"--out {self.folder}: cannot be written ({error}); mend that, or give another folder") from None
+        try:
             with only_one(self.folder):
-                write_settings(self.folder, self.settings, self.seeds)
                 for number, each in enumerate(self.known_runs(), 1):
                     if each.result is None:
                         say(f"[{number} of {self.total}] {each.name}")
                         each.finish(say)
                     say(f"[{number} of {self.total}] {each.name}: validation perplexity {each.result['valid']:.2f}")
-        except OSError as error:
-            raise UsageError(f"--out {self.folder}: cannot be written ({error}); mend that, or give another folder") from None
         except KeyboardInterrupt:
             print(f"\nstopped; this goes on: {self.command}", file=sys.stderr)
             sys.exit(130)

@@ -6,6 +6,7 @@ from dataclasses import fields
 from enum import Enum
 
 from modular_fairseq.errors import UsageError
+from modular_fairseq.models.arrangement import depth_of_encoder
 from modular_fairseq.models.fairseq_options import resolved, value_of
 from modular_fairseq.models.options import PRESETS, AttentionOptions, BodyOptions, TranslationOptions
 
@@ -20,6 +21,7 @@ def check_options(options, family: type) -> None:
     Raises:
         UsageError: one sentence that names the option.
     """
+    arch = getattr(options, "_name", None)
     _check_preset(options, family)
     for f in [*fields(AttentionOptions), *fields(BodyOptions)]:
         choices = [choice.value for choice in f.type] if isinstance(f.type, type) and issubclass(f.type, Enum) else None
@@ -27,7 +29,9 @@ def check_options(options, family: type) -> None:
             raise UsageError(f"{flag(f.name)} is {value_of(options, f)!r}; it must be one of {', '.join(choices)}")
     options = resolved(options, family)
     stacks = [stack for stack in ("encoder", "decoder") if hasattr(options, f"{stack}_attention_heads")]
-    changed = {f.name for f in fields(family) if getattr(options, f.name, f.default) != f.default}
+    preset = PRESETS.get(arch, {})
+    # What the user set; what an arch set may lose its effect by an option of the user's.
+    changed = {f.name for f in fields(family) if getattr(options, f.name, f.default) not in (f.default, preset.get(f.name, f.default))}
     for stack in stacks:
         _check_multiple(options, f"{stack}_embed_dim", f"{stack}_attention_heads")
     _check_streams(options, stacks, changed)
@@ -60,30 +64,35 @@ def _check_multiple(options: Namespace, name: str, divisor: str) -> None:
 
 def _check_streams(options: Namespace, stacks: list[str], changed: set[str]) -> None:
     if "encoder" not in stacks:
-        for name in ("streams", "stream_skip"):
+        for name in ("streams", "stream_skip", "stream_batched"):
             if name in changed:
                 raise UsageError(f"{flag(name)} is for encoders, and a language model has none; leave it out")
         return
-    if options.streams < 1:
-        raise UsageError(f"--streams must be at least 1, not {options.streams}")
-    if options.streams == 1 and not options.stream_skip:
-        return
-    used = flag("streams" if options.streams > 1 else "stream_skip")
     layers, k = options.encoder_layers, options.streams
-    if layers < 2 + k or (layers - 2) % k:
+    if k < 1:
+        raise UsageError(f"--streams must be at least 1, not {k}")
+    if k == 1:
+        _refuse(changed, ["stream_batched"], "without --streams 2 or more")
+        if not options.stream_skip:
+            return
+        if layers < 3:
+            raise UsageError(f"--encoder-layers {layers} with --stream-skip: there must be at least 3, or nothing is skipped")
+    elif layers < 2 + k or (layers - 2) % k:
         fitting = max((layers - 2) // k, 1)
         raise UsageError(
-            f"--encoder-layers {layers} with {used}{f' {k}' if k > 1 else ''}: there must be a first and a last layer and "
-            f"{f'{k} streams of as many layers each' if k > 1 else 'at least one between them'}, "
-            f"2 + {k} x L, such as {2 + k * fitting}{f' or {2 + k * (fitting + 1)}' if k > 1 else ''}"
+            f"--encoder-layers {layers} with --streams {k}: there must be 2 + {k} x L of them, "
+            f"a first one, a last one and L in each stream, such as {2 + k * fitting} or {2 + k * (fitting + 1)}"
         )
+    used = "--streams" if k > 1 else "--stream-skip"
     for name in ("encoder_layerdrop", "encoder_layers_to_keep"):
         if name in changed:
-            raise UsageError(f"{flag(name)} drops whole layers of the encoder, which {used} cannot lose; leave one of them out")
-    if options.quant_noise_pq > 0 and k > 1:
-        raise UsageError(
-            "--quant-noise-pq does not work with --streams, which keeps the matrices of all streams in one; leave one of them out"
-        )
+            raise UsageError(f"{flag(name)} drops whole layers of the encoder, which does not work with {used}; leave one of them out")
+    if options.stream_batched:
+        for name, value in (("attention_type", "mae"), ("checkpoint_activations", True)):
+            if getattr(options, name) == value:
+                raise UsageError(f"--stream-batched does not work with {flag(name)}{'' if value is True else f' {value}'}; leave it out")
+        if options.quant_noise_pq > 0:
+            raise UsageError("--stream-batched does not work with --quant-noise-pq; leave it out")
 
 
 def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) -> None:
@@ -100,7 +109,7 @@ def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) 
         for size in ("embed_dim", "ffn_embed_dim", "attention_heads"):
             _check_multiple(options, f"{stack}_{size}", "tim_mechanisms")
         layers = getattr(options, f"{stack}_layers")
-        depth = 2 + (layers - 2) // options.streams if stack == "encoder" and options.streams > 1 else layers
+        depth = depth_of_encoder(layers, options.streams) if stack == "encoder" else layers
         if options.tim_layers == "middle" and depth < 4:
             way = "" if depth == layers else f" with --streams {options.streams} (a word passes {depth} layers)"
             raise UsageError(
@@ -126,14 +135,14 @@ def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> 
                 f"--mae-dropped-heads {options.mae_dropped_heads} with --{stack}-attention-heads {heads}: "
                 "an expert must drop at least 1 head and keep at least 1"
             )
+    if options.mae_inference != "random":
+        _refuse(changed, ["mae_inference_seed"], "without --mae-inference random")
     if options.mae_gating == "uniform":
         _refuse(changed, [name for name in _names("mae_") if "gate" in name], "with --mae-gating uniform, which has no gate networks")
         _refuse(changed, ["mae_training", "mae_finetune"], "with --mae-gating uniform, which has no gate networks")
         if options.mae_inference == "specialised":
             raise UsageError("--mae-inference specialised needs learned gates; with --mae-gating uniform all experts are equal, use random")
         return
-    if options.mae_inference != "random":
-        _refuse(changed, ["mae_inference_seed"], "without --mae-inference random")
     if options.mae_training == "bcd" and options.quant_noise_pq > 0:
         raise UsageError("--quant-noise-pq rewrites weights in every forward pass, also those that a G step must not change; leave it out")
     if options.mae_training == "joint":

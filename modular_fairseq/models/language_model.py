@@ -6,8 +6,8 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
 from modular_fairseq.models.checks import check_options
+from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.fairseq_options import resolved
-from modular_fairseq.models.layers import TransformerDecoder
 from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
 from modular_fairseq.models.options import LanguageModelOptions

@@ -1,58 +1,49 @@
-"""fairseq's encoder and decoder layers on our attention, and the decoder that both families share."""
+"""fairseq's encoder and decoder layers on our attention, plain or of independent mechanisms."""
 
-import functools
-from contextlib import nullcontext
-
-import torch
-from fairseq.distributed import fsdp_wrap
-from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from modular_fairseq.models.mixture import build_mixture
 from modular_fairseq.modules.attention import MultiheadAttention
-from modular_fairseq.modules.gates import recomputation
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
 from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
 
 
 class _Layer:
-    """What encoder and decoder layers share: sub-layers in groups of features, and what joins the groups of a TIM layer.
+    """What encoder and decoder layers share: their sub-layers, and what a TIM layer has instead and in addition.
 
-    A TIM layer (`tim`) is a group per mechanism, with competition and inter-mechanism attention (`mechanisms.py`). A layer of several
-    `streams` is that many layers side by side: as wide as all of them, with all their heads, and with parameters in as many groups.
+    In a TIM layer (`tim`) every linear layer and norm has a group of features for each mechanism (`grouped.py`), and two parts join the
+    mechanisms: competition and inter-mechanism attention (`mechanisms.py`).
     """
 
-    def _set_groups(self, cfg, tim: bool, streams: int) -> None:
-        self.streams = streams
-        self.groups = streams * (cfg.tim_mechanisms if tim else 1)
+    def _set_groups(self, cfg, tim: bool) -> None:
+        """Before fairseq's constructor, which builds the linear layers."""
+        self.groups = cfg.tim_mechanisms if tim else 1
         self.no_residual = cfg.no_residual
 
     def _add_mechanisms(self, cfg, tim: bool) -> None:
-        """Once fairseq's parts are there: the norms of groups, competition, and inter-mechanism attention with its norm."""
-        width = self.streams * self.embed_dim
+        """After it: norms of groups in the place of fairseq's, competition, and inter-mechanism attention with its norm."""
         if self.groups > 1:
-            for name, _ in list(self.named_children()):
-                if name.endswith("layer_norm"):
-                    setattr(self, name, build_layer_norm(self.groups, width))
+            for name in ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"):
+                if getattr(self, name, None) is not None:
+                    setattr(self, name, build_layer_norm(self.groups, self.embed_dim))
         self.competition = self.communication = None
         if tim and not cfg.tim_no_competition:
-            self.competition = Competition(cfg.tim_mechanisms, width, self.streams)
+            self.competition = Competition(self.groups, self.embed_dim)
         if tim and cfg.tim_communication_heads:
             heads, dim = cfg.tim_communication_heads, cfg.tim_communication_dim
-            self.communication = InterMechanismAttention(cfg.tim_mechanisms, width, heads, dim, cfg.attention_dropout, self.streams)
-            self.communication_layer_norm = build_layer_norm(self.groups, width)
+            self.communication = InterMechanismAttention(self.groups, self.embed_dim, heads, dim, cfg.attention_dropout)
+            self.communication_layer_norm = build_layer_norm(self.groups, self.embed_dim)
 
     def build_fc1(self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int) -> nn.Module:
-        return build_linear(self.groups, self.streams * input_dim, self.streams * output_dim, q_noise=q_noise, block_size=qn_block_size)
+        return build_linear(self.groups, input_dim, output_dim, q_noise=q_noise, block_size=qn_block_size)
 
     build_fc2 = build_fc1
 
     def _build_attention(self, cfg, embed_dim: int, num_heads: int, gate: nn.Module | None, **kind) -> MultiheadAttention:
         return MultiheadAttention(
-            self.streams * embed_dim,
-            self.streams * num_heads,
+            embed_dim,
+            num_heads,
             dropout=cfg.attention_dropout,
             gate=gate,
             q_noise=cfg.quant_noise.pq,
@@ -71,14 +62,19 @@ class _Layer:
     def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
         return x if self.no_residual else residual + x
 
-    def _attend_to_self(self, x: Tensor, **kwargs) -> tuple[Tensor, Tensor | None]:
+    def _attend_to_self(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        incremental_state: dict | None = None,
+        gate_input: tuple[Tensor, Tensor | None] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Steps 1 and 2 of Algorithm 1: self-attention, its update weighed by the competition for it."""
         residual = x
         x = self._before(self.self_attn_layer_norm, x)
         competition = None if self.competition is None else self.competition(x)
-        if "gate_input" not in kwargs:
-            kwargs["gate_input"] = (x, kwargs["key_padding_mask"])
-        x, weights = self.self_attn(query=x, key=x, value=x, **kwargs)
+        x, weights = self.self_attn(x, x, x, padding_mask, incremental_state, attn_mask=attn_mask, gate_input=gate_input)
         if competition is not None:
             x = weigh(x, competition)
         return self._after(self.self_attn_layer_norm, x, residual), weights
@@ -101,10 +97,10 @@ class _Layer:
 
 class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
     """[T, B, C] -> [T, B, C]: self-attention, inter-mechanism attention in a TIM layer, feed-forward, each with dropout, residual
-    connection and LayerNorm. C is streams x d."""
+    connection and LayerNorm."""
 
-    def __init__(self, cfg, tim: bool = False, streams: int = 1):
-        self._set_groups(cfg, tim, streams)
+    def __init__(self, cfg, tim: bool = False):
+        self._set_groups(cfg, tim)
         super().__init__(cfg)
         self._add_mechanisms(cfg, tim)
 
@@ -114,7 +110,7 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> Tensor:
         """As fairseq's: encoder_padding_mask bool [B, T], attn_mask [T, T]."""
-        x, _ = self._attend_to_self(x, key_padding_mask=encoder_padding_mask, attn_mask=attn_mask)
+        x, _ = self._attend_to_self(x, encoder_padding_mask, attn_mask)
         return self._feed_forward(self._communicate(x))
 
 
@@ -131,7 +127,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
 
     def __init__(self, cfg, no_encoder_attn: bool = False, tim: bool = False):
         self.source_gates = cfg.attention_type == "mae" and cfg.mae_gate_context == "source"
-        self._set_groups(cfg, tim, streams=1)
+        self._set_groups(cfg, tim)
         super().__init__(cfg, no_encoder_attn)
         self._add_mechanisms(cfg, tim)
 
@@ -158,10 +154,8 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
         """As fairseq's: x [T, rows, C], encoder_out [S, B, C], self_attn_padding_mask [rows, T] (new positions only when decoding)."""
-        source = {"gate_input": (encoder_out, encoder_padding_mask)} if self.source_gates else {}
-        x, attn = self._attend_to_self(
-            x, key_padding_mask=self_attn_padding_mask, incremental_state=incremental_state, attn_mask=self_attn_mask, **source
-        )
+        source = (encoder_out, encoder_padding_mask) if self.source_gates else None
+        x, attn = self._attend_to_self(x, self_attn_padding_mask, self_attn_mask, incremental_state, source)
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
             x = self._before(self.encoder_attn_layer_norm, x)
@@ -174,45 +168,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
                 static_kv=True,
                 need_weights=need_attn or need_head_weights or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
-                **(source or {"gate_input": (x, self_attn_padding_mask)}),
+                gate_input=source or (x, self_attn_padding_mask),
             )
             x = self._after(self.encoder_attn_layer_norm, x, residual)
         return self._feed_forward(self._communicate(x)), attn, None
-
-
-def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
-    """Activation checkpointing and FSDP.
-
-    torch's checkpointing instead of fairseq's, which gives no gradient to a layer whose input needs none: in a G step, and when
-    fine-tuning a part of the model, embeddings are frozen.
-    """
-    if cfg.checkpoint_activations:
-        layer.forward = functools.partial(_checkpointed, layer.forward)
-    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
-
-
-def _checkpointed(forward, *args, **kwargs):
-    if not torch.is_grad_enabled():
-        return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), recomputation()), **kwargs)
-
-
-def tim_layers(placement: str, depth: int) -> list[bool]:
-    """Which of `depth` layers are TIM layers: none, all, or the middle ones, "all of the transformer layers except for the first two layers
-    and the last layer" (appendix A.3; appendix A.1 has it the other way round, against everything else in the paper)."""
-    return [placement == "all" or (placement == "middle" and 2 <= number < depth - 1) for number in range(depth)]
-
-
-class TransformerDecoder(TransformerDecoderBase):
-    """fairseq's decoder."""
-
-    def __init__(self, cfg, dictionary, embed_tokens, no_encoder_attn: bool = False):
-        self._tim_layers = iter(tim_layers(cfg.tim_layers, cfg.decoder.layers))
-        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
-
-    def build_decoder_layer(self, cfg, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(TransformerDecoderLayer(cfg, no_encoder_attn, next(self._tim_layers)), cfg)
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are frozen.
-        return super().output_layer(features.contiguous())

@@ -99,6 +99,10 @@ class BodyOptions(FairseqDataclass):
         default=1,
         metadata={"help": "parallel streams between first and last encoder layer, of (encoder layers - 2) / streams layers each, summed"},
     )
+    stream_batched: bool = field(
+        default=False,
+        metadata={"help": "train each layer of all streams in one computation instead of one after the other (for GPUs; slower on CPUs)"},
+    )
     stream_skip: bool = field(
         default=False, metadata={"help": "add the output of the first encoder layer to the input of the last (also with one stream)"}
     )

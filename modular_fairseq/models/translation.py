@@ -5,8 +5,8 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModelBase
 
 from modular_fairseq.models.checks import check_options
+from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.encoder import TransformerEncoder
-from modular_fairseq.models.layers import TransformerDecoder
 from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
 from modular_fairseq.models.options import TranslationOptions, nested_config

@@ -1,8 +1,7 @@
 """Linear layers and LayerNorm over groups of features that do not mix ("Group Linear Layer", section 2.1 of the TIM paper).
 
 The features of a hidden state [..., groups x d] are `groups` neighbouring slices of d. Each slice has parameters of its own and sees no
-other: a linear layer is a block-diagonal matrix of which only the blocks are kept and computed. Mechanisms divide the width of a layer into
-groups, streams are groups as wide as a layer each, and streams of mechanisms are both; hidden states keep fairseq's [T, B, C] everywhere.
+other: a linear layer is a block-diagonal matrix of which only the blocks are kept and computed. Hidden states keep fairseq's [T, B, C].
 """
 
 import torch
@@ -56,10 +55,16 @@ class GroupLinear(nn.Module):
 
 
 class GroupLayerNorm(nn.Module):
-    """LayerNorm over the features of each group, with a weight and a bias [groups, d] of its own; [..., groups x d] -> the same."""
+    """LayerNorm over the features of each group, with a weight and a bias [groups, d] of its own; [..., groups x d] -> the same.
+
+    Raises:
+        ValueError: `groups` does not divide `features`.
+    """
 
     def __init__(self, groups: int, features: int, eps: float = 1e-5):
         super().__init__()
+        if features % groups:
+            raise ValueError(f"{features} features cannot be divided into {groups} groups")
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(groups, features // groups))
         self.bias = nn.Parameter(torch.zeros(groups, features // groups))
@@ -72,11 +77,15 @@ class GroupLayerNorm(nn.Module):
 def build_linear(
     groups: int, in_features: int, out_features: int, bias: bool = True, q_noise: float = 0.0, block_size: int = 8
 ) -> nn.Module:
-    """`nn.Linear` where there is one group, so that its parameters are those of a plain layer; quantisation noise as in fairseq."""
+    """`nn.Linear` where there is one group, so that its parameters are those of a plain layer; else `GroupLinear`.
+
+    Raises:
+        ValueError: several groups without bias or with quantisation noise, or that do not divide the widths.
+    """
     if groups == 1:
         return quant_noise(nn.Linear(in_features, out_features, bias=bias), q_noise, block_size)
     if q_noise or not bias:
-        raise ValueError("grouped projections have a bias and no quantisation noise")
+        raise ValueError(f"a linear layer of {groups} groups has a bias and no quantisation noise: bias {bias}, q_noise {q_noise}")
     return GroupLinear(groups, in_features, out_features)
 
 
@@ -84,11 +93,7 @@ def build_layer_norm(groups: int, features: int) -> nn.Module:
     return LayerNorm(features) if groups == 1 else GroupLayerNorm(groups, features)
 
 
-def weights_of_groups(linear: nn.Module) -> list[Tensor]:
-    """The matrices [d_out, d_in] of a linear layer: one, or one a group. For initialisation, which must not see the groups' dimension."""
-    return list(linear.weight.detach()) if isinstance(linear, GroupLinear) else [linear.weight]
-
-
 def xavier_uniform(linear: nn.Module, gain: float = 1.0) -> None:
-    for weight in weights_of_groups(linear):
+    """Each matrix [d_out, d_in] on its own: torch would take the dimension of groups for a part of the fan."""
+    for weight in linear.weight.detach() if isinstance(linear, GroupLinear) else [linear.weight]:
         nn.init.xavier_uniform_(weight, gain=gain)

@@ -1,55 +1,46 @@
 """k parallel stacks of layers over one input, Multi-Stream Transformers (Burtsev and Rumshisky), the sum in Eq. 1:
 
-    sum_i S_i(Z),    S_i = a stack of layers with parameters of its own
-
-There are two ways to the same numbers: a loop over the streams, and all streams at once, as layers k times as wide whose features, heads
-and parameters are in k groups that do not mix (`grouped.py`). Dropout masks are independent in both.
+sum_i S_i(Z),    S_i = a stack of layers with parameters of its own
 """
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 
 class Streams(nn.ModuleList):
-    """The sum of k streams; stream i, layer l is `self[i][l]`.
+    """The sum of k streams; layer l of stream i is `self[i][l]`.
+
+    There are two ways to the same numbers: the streams one after the other, and each layer of all streams at once, with the parameters of
+    the k layers stacked. The second launches fewer and larger kernels, which may win on a GPU (not measured); on a CPU it loses. It is for
+    training only, so that what looks inside a trained model finds every layer at work.
 
     Args:
         streams: k lists of equally many layers `(x [T, B, d], encoder_padding_mask) -> [T, B, d]`.
-        wide: None, or a layer `(x [T, B, k x d], encoder_padding_mask) -> [T, B, k x d]` for each of a stream's, whose parameters have
-            those of the k streams in equal parts of their first dimension. It gives the computation only, so it may be on the meta device.
-
-    Attributes:
-        batched: all streams at once (needs `wide`) or one after the other; None: at once where the input is not on a CPU. On a CPU the loop
-            is faster, 1.00 to 1.02 of the time of as many layers in sequence against 1.06 to 1.12 (d = 512 and 128, k = 2 and 4), because
-            the parts of wide hidden states must be copied together. Elsewhere fewer, larger kernels are expected to win (not measured).
+        batched: train all streams at once. Their layers must then be alike but for their parameters, and without buffers.
     """
 
-    def __init__(self, streams: list[list[nn.Module]], wide: list[nn.Module] | None = None):
+    def __init__(self, streams: list[list[nn.Module]], batched: bool = False):
         super().__init__([nn.ModuleList(layers) for layers in streams])
-        self._wide = wide  # a list, so that these are no sub-modules with parameters to save
-        self.batched: bool | None = None
+        self.batched = batched
 
-    def forward(self, z: Tensor, encoder_padding_mask: Tensor | None = None) -> Iterator[Tensor]:
-        """z [T, B, d] -> after every layer the sum of the streams [T, B, d]; the last one is that of Eq. 1."""
-        batched = self.batched if self.batched is not None else self._wide is not None and z.device.type != "cpu"
-        return self._at_once(z, encoder_padding_mask) if batched else self._one_by_one(z, encoder_padding_mask)
-
-    def _one_by_one(self, z: Tensor, encoder_padding_mask: Tensor | None) -> Iterator[Tensor]:
-        states = [z] * len(self)
+    def forward(self, z: Tensor, encoder_padding_mask: Tensor | None = None, states: list[Tensor] | None = None) -> Tensor:
+        """z [T, B, d] -> the sum of the streams [T, B, d]. `states` gets the sum after every layer."""
+        run = self._at_once if self.batched and self.training else self._one_by_one
+        outputs = z.expand(len(self), *z.shape)
         for layers in zip(*self, strict=True):
-            states = [layer(x, encoder_padding_mask=encoder_padding_mask) for layer, x in zip(layers, states, strict=True)]
-            yield sum(states[1:], start=states[0])
+            outputs = run(layers, outputs, encoder_padding_mask)
+            if states is not None:
+                states.append(sum(outputs))
+        return sum(outputs)
 
-    def _at_once(self, z: Tensor, encoder_padding_mask: Tensor | None) -> Iterator[Tensor]:
-        x = z.repeat(1, 1, len(self))
-        for wide, layers in zip(self._wide, zip(*self, strict=True), strict=True):
-            wide.train(self.training)
-            parameters = {
-                name: torch.stack([layer.get_parameter(name) for layer in layers]).view(like.shape)
-                for name, like in wide.named_parameters()
-            }
-            x = functional_call(wide, parameters, (x, encoder_padding_mask))
-            yield x.unflatten(-1, (len(self), -1)).sum(dim=-2)
+    @staticmethod
+    def _one_by_one(layers: tuple[nn.Module, ...], inputs: list[Tensor] | Tensor, padding_mask: Tensor | None) -> list[Tensor]:
+        return [layer(x, encoder_padding_mask=padding_mask) for layer, x in zip(layers, inputs, strict=True)]
+
+    @staticmethod
+    def _at_once(layers: tuple[nn.Module, ...], inputs: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """[k, T, B, d] -> [k, T, B, d]. Dropout masks of the streams are independent, as they are one by one."""
+        stacked = {name: torch.stack([layer.get_parameter(name) for layer in layers]) for name, _ in layers[0].named_parameters()}
+        run = vmap(lambda parameters, x: functional_call(layers[0], parameters, (x, padding_mask)), randomness="different")
+        return run(stacked, inputs)

@@ -1,4 +1,4 @@
-"""What a benchmark's times say: ratios to stock, when they are not to be trusted, and the table (`benchmark.py` takes the times)."""
+"""What a benchmark's times say: ratios to stock, when they are not to be trusted, and the table (the package takes the times)."""
 
 from dataclasses import dataclass
 from statistics import median

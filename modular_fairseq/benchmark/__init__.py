@@ -47,8 +47,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig, OmegaConf
 
-from modular_fairseq.benchmark_jobs import Jobs, all_jobs, build, count_parameters, random_task
-from modular_fairseq.comparison import STOCK, Comparison, Times, evaluate, format_comparison
+from modular_fairseq.benchmark.comparison import STOCK, Comparison, Times, evaluate, format_comparison
+from modular_fairseq.benchmark.jobs import Jobs, all_jobs, build, count_parameters, random_task
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config

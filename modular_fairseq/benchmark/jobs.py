@@ -1,4 +1,4 @@
-"""What `modular-fairseq bench` times (`benchmark.py` is the command): models, batches of random tokens, and a job for each kind of work."""
+"""What `modular-fairseq bench` times (the package is the command): models, batches of random tokens, and a job for each kind of work."""
 
 import argparse
 import math
@@ -17,7 +17,7 @@ from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from modular_fairseq.comparison import F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING
+from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import mixtures
 from modular_fairseq.models.options import nested_config
