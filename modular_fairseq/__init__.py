@@ -4,7 +4,7 @@ The door: importing this package registers its models with fairseq and installs 
 """
 
 from modular_fairseq.errors import show_usage_errors_as_sentences
-from modular_fairseq.fairseq_fixes import keep_every_sentence
+from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence
 from modular_fairseq.models import architectures  # noqa: F401
 from modular_fairseq.training import bcd
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints
@@ -16,4 +16,5 @@ show_usage_errors_as_sentences()
 allow_fairseq_checkpoints()
 evaluate_options_as_literals()
 keep_every_sentence()
+copy_checkpoints_whole()
 bcd.install()

@@ -1,7 +1,10 @@
 """What fairseq-fixed 0.12.3.1 gets wrong and our results would suffer from."""
 
 import functools
+import os
+import shutil
 
+from fairseq import file_io
 from fairseq.data import data_utils
 
 
@@ -27,3 +30,26 @@ def keep_every_sentence() -> None:
 
     batch_by_size_of_all.keeps_every_sentence = True
     data_utils.batch_by_size = batch_by_size_of_all
+
+
+def copy_checkpoints_whole() -> None:
+    """Let a copy of a local file be there whole or not at all; a second call changes nothing.
+
+    checkpoint_best.pt and checkpoint_last.pt are copies of another checkpoint. fairseq writes them in place, so a run that is killed at that
+    moment leaves a part of a file under the very name that it resumes from.
+    """
+    copy = file_io.PathManager.copy
+    if getattr(copy, "copies_whole", False):
+        return
+
+    @functools.wraps(copy)
+    def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+        if file_io.PathManager.path_requires_pathmanager(dst_path) or (os.path.exists(dst_path) and not overwrite):
+            return copy(src_path, dst_path, overwrite)
+        part = f"{dst_path}.part"
+        shutil.copyfile(src_path, part)
+        os.replace(part, dst_path)
+        return True
+
+    copy_whole.copies_whole = True
+    file_io.PathManager.copy = staticmethod(copy_whole)

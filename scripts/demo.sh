@@ -21,7 +21,7 @@ case $arch in
 esac
 out=demo/$(echo "$arch $*" | tr -c 'a-zA-Z0-9_.\n' ' ' | xargs | tr ' ' -)
 gates=() note=""
-case "$arch $*" in *uniform* | *joint*) ;; *mae*) gates=(--mae-gate-interval 2) note=": the gates learn in every second epoch, the experts in all" ;; esac
+case "$arch $*" in *uniform* | *joint* | *"attention-type plain"*) ;; mae_*) gates=(--mae-gate-interval 2) note=": the gates learn in every second epoch, the experts in all" ;; esac
 seconds=$SECONDS
 say() { printf '\n\033[1m[%d:%02d] %s\033[0m\n' $(((SECONDS - seconds) / 60)) $(((SECONDS - seconds) % 60)) "$*"; }
 quietly() { "$@" >"$out/last-command.out" 2>&1 || { tail -n 5 "$out/last-command.out" >&2; echo "demo: $1 failed; all it said is in $out/last-command.out" >&2; exit 1; }; }

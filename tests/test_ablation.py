@@ -17,7 +17,7 @@ import torch
 from modular_fairseq import cli
 from modular_fairseq.ablation import Ablation, only_one, runs
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, iterations, models, read_mechanisms
-from modular_fairseq.ablation.runs import Run, call, mend_copy
+from modular_fairseq.ablation.runs import Run, call
 from modular_fairseq.ablation.settings import read_settings, write_settings
 from modular_fairseq.ablation.table import format_text, rows, summarize
 from modular_fairseq.errors import UsageError
@@ -485,32 +485,6 @@ def test_a_run_that_fails_stops_the_protocol_and_loses_nothing(tmp_path, data, m
     assert "hidden_dropout-seed1: fairseq_cli.train failed with status 3 (RuntimeError: no); see " in message
     assert f"{tmp_path}/out/hidden_dropout-seed1/train.log" in message
     assert called == ["train"] and (tmp_path / "out/baseline-seed1/result.json").exists()
-
-
-def test_a_copy_that_was_cut_short_is_made_again(tmp_path):
-    for name, updates in (("checkpoint1", 1), ("checkpoint_best", 2), ("checkpoint_last", 3), ("crash", 9)):
-        write_checkpoint(tmp_path / f"{name}.pt", updates=updates)
-        os.utime(tmp_path / f"{name}.pt", (updates, updates))
-    last = tmp_path / "checkpoint_last.pt"
-    mend_copy(str(last))
-    assert load_checkpoint(last)["optimizer_history"][-1]["num_updates"] == 3
-    last.write_bytes(last.read_bytes()[:-100])
-    mend_copy(str(last))
-    assert load_checkpoint(last)["optimizer_history"][-1]["num_updates"] == 2
-    for name in ("checkpoint1", "checkpoint_best", "checkpoint_last"):
-        (tmp_path / f"{name}.pt").write_bytes(b"PK")
-    mend_copy(str(last))
-    assert not last.exists()
-
-
-def test_a_run_goes_on_from_the_copy_that_was_made_again(tmp_path, monkeypatch):
-    called = fairseq(monkeypatch, checkpoints())
-    (tmp_path / "baseline-seed1").mkdir()
-    checkpoints(epoch=11)(tmp_path / "baseline-seed1")
-    last = tmp_path / "baseline-seed1/checkpoint_last.pt"
-    last.write_bytes(last.read_bytes()[:-100])
-    finish(tmp_path)
-    assert called == ["validate"]
 
 
 def test_what_a_command_says_goes_to_its_log_and_comes_line_by_line(tmp_path):

@@ -1,9 +1,12 @@
+import shutil
+
 import numpy as np
 import pytest
 from fairseq.data import data_utils
+from fairseq.file_io import PathManager
 
 import modular_fairseq  # noqa: F401
-from modular_fairseq.fairseq_fixes import keep_every_sentence
+from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 7, 8, 12, 17])
@@ -14,3 +17,24 @@ def test_no_sentence_is_left_out_of_the_batches(sentences):
     batches = data_utils.batch_by_size(indices, lambda i: 10, lengths, max_tokens=80, required_batch_size_multiple=8)
     assert [i for batch in batches for i in batch] == indices.tolist()
     assert all(len(batch) <= 8 for batch in batches)
+
+
+def test_a_copy_that_is_killed_leaves_the_old_file(tmp_path, monkeypatch):
+    copy_checkpoints_whole()
+    new, last = tmp_path / "checkpoint2.pt", tmp_path / "checkpoint_last.pt"
+    new.write_text("new and whole")
+    last.write_text("old")
+
+    def killed(source, target):
+        with open(target, "w") as file:
+            file.write("new and")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_text() == "old"
+    assert PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_text() == "new and whole"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint2.pt", "checkpoint_last.pt"]

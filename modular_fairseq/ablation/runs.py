@@ -9,11 +9,9 @@ import math
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -119,7 +117,6 @@ class Run(NamedTuple):
 
     def _last_checkpoint(self) -> dict[str, Any] | None:
         path = self.path("checkpoint_last.pt")
-        mend_copy(path)
         return load_checkpoint(path) if os.path.exists(path) else None
 
     def _is_trained(self, state: dict[str, Any] | None) -> bool:
@@ -147,19 +144,6 @@ def training_statistics(state: dict[str, Any] | None) -> Result:
     meters = {name: meter for _, name, kind, meter in state["extra_state"]["metrics"]["train"] if kind == "AverageMeter"}
     loss, nll = (float(meters[name]["sum"] / meters[name]["count"]) for name in ("loss", "nll_loss" if "nll_loss" in meters else "loss"))
     return {"train": get_perplexity(nll), "train_loss": loss, "updates": state["optimizer_history"][-1]["num_updates"]}
-
-
-def mend_copy(path: str) -> None:
-    """Puts checkpoint_last.pt right: fairseq copies it from another checkpoint, which it writes whole, and may be killed meanwhile."""
-    if not os.path.exists(path) or zipfile.is_zipfile(path):
-        return
-    folder = os.path.dirname(path)
-    others = [os.path.join(folder, name) for name in os.listdir(folder) if re.fullmatch(r"checkpoint.*\.pt", name)]
-    others = sorted(filter(zipfile.is_zipfile, others), key=os.path.getmtime)
-    os.remove(path)
-    if others:
-        shutil.copyfile(others[-1], f"{path}.tmp")
-        os.replace(f"{path}.tmp", path)
 
 
 def progress(line: str) -> str | None:
