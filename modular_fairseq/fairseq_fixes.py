@@ -35,8 +35,8 @@ def keep_every_sentence() -> None:
 def copy_checkpoints_whole() -> None:
     """Let a copy of a local file be there whole or not at all; a second call changes nothing.
 
-    checkpoint_best.pt and checkpoint_last.pt are copies of another checkpoint. fairseq writes them in place, so a run that is killed at that
-    moment leaves a part of a file under the very name that it resumes from.
+    checkpoint_best.pt and checkpoint_last.pt are copies of another checkpoint. fairseq writes them in place, so a run that is killed at
+    that moment leaves a part of a file under the very name that it resumes from.
     """
     copy = file_io.PathManager.copy
     if getattr(copy, "copies_whole", False):
