@@ -12,19 +12,20 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
+case "${1-}" in -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' scripts/demo.sh; exit ;; esac
 arch=${1:-mae_transformer} plugin=modular_fairseq
 shift $(($# > 0))
 arch=${arch%_tiny_cpu}
 case $arch in
     modular_transformer | mae_transformer | multistream_transformer | tim_transformer) arch+=_tiny_cpu ;;
-    *) echo "demo: no arch $arch; use modular_transformer, mae_transformer, multistream_transformer or tim_transformer" >&2; exit 2 ;;
+    *) echo "demo: no arch $arch with a size _tiny_cpu; use modular_transformer, mae_transformer, multistream_transformer or tim_transformer" >&2; exit 2 ;;
 esac
 out=demo/$(echo "$arch $*" | tr -c 'a-zA-Z0-9_.\n' ' ' | xargs | tr ' ' -)
 gates=() note=""
 case "$arch $*" in *uniform* | *joint* | *"attention-type plain"*) ;; mae_*) gates=(--mae-gate-interval 2) note=": the gates learn in every second epoch, the experts in all" ;; esac
 seconds=$SECONDS
 say() { printf '\n\033[1m[%d:%02d] %s\033[0m\n' $(((SECONDS - seconds) / 60)) $(((SECONDS - seconds) % 60)) "$*"; }
-quietly() { "$@" >"$out/last-command.out" 2>&1 || { tail -n 5 "$out/last-command.out" >&2; echo "demo: $1 failed; all it said is in $out/last-command.out" >&2; exit 1; }; }
+quietly() { "$@" >"$out/last-command.out" 2>&1 || { tail -n 1 "$out/last-command.out" | cut -c 1-500 >&2; echo "demo: $1 failed; all it said is in $out/last-command.out" >&2; exit 1; }; }
 
 rm -rf "$out"
 mkdir -p "$out"
@@ -43,7 +44,7 @@ fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" "${gates[@]}" "$@"
     tee "$out/train.log" |
     sed -unE 's/.*\| train_inner \| (epoch [0-9]+).* loss=([0-9.]+).*num_updates=([0-9]+).*/  \1, update \3: training loss \2/p
               s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*gate_entropy ([0-9.]+).*/  \1: validation perplexity \2, gate entropy \3 nats/p; t
-              s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*/  \1: validation perplexity \2/p' || { tail -n 5 "$out/train.log" >&2; echo "demo: training failed; see $out/train.log" >&2; exit 1; }
+              s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*/  \1: validation perplexity \2/p' || { tail -n 1 "$out/train.log" | cut -c 1-500 >&2; echo "demo: training failed; see $out/train.log" >&2; exit 1; }
 
 say "averaging the last epochs and translating the test set"
 quietly modular-fairseq average --inputs "$out/checkpoints" --num-epoch-checkpoints 2 --output "$out/averaged.pt"
@@ -63,7 +64,7 @@ if [ ${#gates[@]} -gt 0 ]; then
     echo "gates after             $after"
 fi
 echo "parameters              $(sed -nE 's/.*num\. (shared )?model params: ([0-9,]+).*/\2/p' "$out/train.log" | head -n 1)"
-echo "what is where           $out/corpus (text), $out/data (binarized), $out/checkpoints, $out/averaged.pt, $out/test.hyp, $out/score.json, $out/train.log"
+echo "what is where           in $out: corpus (text), data (binarized), checkpoints, averaged.pt, test.hyp, score.json, train.log"
 if [ ${#gates[@]} -gt 0 ]; then
     cat <<END
 next                    look inside the mixture of experts, or let its one most specialised expert translate alone:

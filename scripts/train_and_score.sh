@@ -7,8 +7,8 @@
 # FOLDER holds raw {train,valid,test}.{SOURCE,TARGET}. OUT gets the data (tok/, bpe/, bin/: lower-cased Moses tokens, 8,000 joint BPE merges,
 # joined dictionary) and a folder per architecture and options: checkpoints, train.log, generate.out, test.hyp, and score.json (sacrebleu of
 # detokenised output against the lower-cased reference, with its signature). NAME=... names that folder otherwise.
-# The size is 3 + 3 layers of 256 units and 4 heads, for any ARCH (under 4 minutes an epoch on one core for 29,000 sentence pairs);
-# SIZE="" keeps the arch's own, and SIZE="--encoder-layers 6 ..." sets another.
+# The size is 3 + 3 layers of 256 units and 4 heads for any ARCH, but 4 + 4 for multistream_* and tim_*, which need as many (4 to 7 minutes an
+# epoch on one core for 29,000 sentence pairs); SIZE="" keeps the arch's own, and SIZE="--encoder-layers 6 ..." sets another.
 # GENERATE='--model-overrides {"mae_inference":"specialised"}' adds options of fairseq-generate.
 
 set -euo pipefail
@@ -22,6 +22,11 @@ bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 say() { echo "$(date +%H:%M:%S) $*" >&2; }
 
+corpus="$folder $source $target"
+if [ -e "$out/bin/done" ] && [ -e "$out/corpus" ] && [ "$(cat "$out/corpus")" != "$corpus" ]; then
+    echo "train_and_score: $out holds the corpus $(cat "$out/corpus"), not $corpus; give another OUT" >&2
+    exit 2
+fi
 if [ ! -e "$out/bin/done" ]; then
     say "preparing $folder"
     python data-prep/prepare_corpus.py "$folder" --source-lang "$source" --target-lang "$target" --out "$out"
@@ -29,10 +34,13 @@ if [ ! -e "$out/bin/done" ]; then
     fairseq-preprocess --source-lang "$source" --target-lang "$target" --joined-dictionary --workers 2 --destdir "$out/bin" \
         --trainpref "$out/bpe/train" --validpref "$out/bpe/valid" --testpref "$out/bpe/test" >"$out/preprocess.out" 2>&1 ||
         { tail -n 5 "$out/preprocess.out" >&2; exit 1; }
+    echo "$corpus" >"$out/corpus"
     touch "$out/bin/done"
 fi
 
-size="--encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim 512
+layers=3
+case $arch in multistream_* | tim_*) layers=4 ;; esac
+size="--encoder-layers $layers --decoder-layers $layers --encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim 512
       --decoder-ffn-embed-dim 512 --encoder-attention-heads 4 --decoder-attention-heads 4"
 read -rd '' -a size <<<"${SIZE-$size}" || true
 recipe=(
@@ -43,7 +51,7 @@ recipe=(
     --max-tokens 2048 --max-epoch 12 --seed 1 --update-epoch-batch-itr True
     --keep-last-epochs 5 --no-progress-bar --log-interval 100 --num-workers 1
 )
-run=$out/${NAME:-$(echo "$arch $*" | tr -c 'a-zA-Z0-9.\n' ' ' | xargs | tr ' ' _)}
+run=$out/${NAME:-$(echo "$arch ${SIZE-} $*" | tr -c 'a-zA-Z0-9.\n' ' ' | xargs | tr ' ' _)}
 mkdir -p "$run"
 say "training $arch in $run (log: train.log)"
 fairseq-train "$out/bin" --user-dir modular_fairseq --arch "$arch" "${recipe[@]}" "$@" --save-dir "$run" 2>&1 |

@@ -195,6 +195,13 @@ def test_of_several_seeds_the_mean_selects_and_is_shown_with_its_deviation(tmp_p
     assert "+ multihead 1.00 1.00 1.00" in words(capsys.readouterr().out)
 
 
+def test_validation_selects_and_not_test(tmp_path):
+    hidden, heads = (mechanism.name for mechanism in TWO)
+    two = ablation(tmp_path / "out", TWO)
+    settle(two, {(): result(9.0), (hidden,): result(3.0, test=1.0), (heads,): result(2.0, test=8.0), (heads, hidden): result(1.5)})
+    assert [run.model for run in two.known_runs()] == [(), (hidden,), (heads,), (heads, hidden)]
+
+
 def test_every_model_is_trained_with_every_seed_before_one_is_selected(tmp_path):
     two_seeds = ablation(tmp_path, TWO, [1, 2])
     names = ["baseline-seed1", "baseline-seed2", "hidden_dropout-seed1", "hidden_dropout-seed2", "multihead-seed1", "multihead-seed2"]
@@ -297,7 +304,10 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, data, capsys
         ([*BASE, "--user-dir", "modular_fairseq"], "--user-dir: it is given, and the protocol"),
         ([*BASE, "--dropout", "0.3"], "--dropout: hidden dropout sets it, and it is given"),
         ([*BASE, "--no-such-option"], "unrecognized arguments: --no-such-option"),
-        ([*BASE, "--arch", "no_arch"], "argument --arch/-a: invalid choice: 'no_arch': so says"),
+        (
+            [*BASE, "--arch", "no_arch"],
+            "fairseq-train refuses your options and theirs: argument --arch/-a: invalid choice: 'no_arch'; change yours",
+        ),
         ([*BASE, "--criterion", "no_criterion"], "invalid choice: 'no_criterion'"),
         (["--arch", "modular_transformer_lm", "--task", "language_modeling", "--max-epoch", "1"], "arguments: --encoder-attention-heads 1"),
     ],

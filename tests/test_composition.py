@@ -156,7 +156,7 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
         ({"tim_layers": "middle", "encoder_layers": 6, "decoder_layers": 2}, "so --decoder-layers 2 has no TIM layer"),
         (
             {"tim_layers": "middle", "streams": 4, "encoder_layers": 6, "decoder_layers": 6},
-            "so --encoder-layers 6 with --streams 4 (a word passes 3 layers) has no TIM layer",
+            "so --encoder-layers 6 with --streams 4 (a word passes 3 layers) has no TIM layer: use at least 10 layers, or --tim-layers all",
         ),
         ({"tim_layers": "all", "tim_mechanisms": 3}, "--encoder-embed-dim 32 is not a multiple of --tim-mechanisms 3"),
         ({"tim_layers": "all", "tim_mechanisms": 8}, "--encoder-attention-heads 4 is not a multiple of --tim-mechanisms 8"),
@@ -169,6 +169,8 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
             "--tim-communication-dim has no effect with --tim-communication-heads 0",
         ),
         ({"tim_layers": "all", "quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --tim-layers"),
+        ({"tim_layers": "all", "quant_noise_scalar": 0.1}, "--quant-noise-scalar does not work with --tim-layers"),
+        ({"tim_layers": "all", "encoder_ffn_embed_dim": 0}, "--encoder-ffn-embed-dim must be at least 1, not 0"),
         ({"tim_layers": "all", "decoder_layers_to_keep": "0,1"}, "--decoder-layers-to-keep renumbers layers"),
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads must be at least 1, not 0"),
         ({"_name": "multistream_transformer", "encoder_layers": 6}, "write +model._name=modular_transformer +model.streams=2"),

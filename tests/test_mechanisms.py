@@ -6,7 +6,7 @@ import torch
 from modular_fairseq.models.arrangement import tim_layers
 from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer
 from modular_fairseq.models.options import nested_config
-from modular_fairseq.modules.mechanisms import Competition, weigh
+from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options
 from tests.properties import logits
 from tests.reference import mechanisms as reference
@@ -21,6 +21,12 @@ VARIANTS = [
     {"tim_communication_heads": 3, "tim_communication_dim": 5},
     {"tim_no_competition": True, "tim_communication_heads": 0},
 ]
+PLAIN = {"tim_layers": "none"}
+FORMS = [{"pre_norm": pre_norm, "residual": residual} for pre_norm in (False, True) for residual in (True, False)]
+
+
+def options_of(pre_norm, residual):
+    return {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm, "no_residual": not residual}
 
 
 def name(changes):
@@ -30,7 +36,7 @@ def name(changes):
 def build_layer(kind, **changes):
     """A layer in float64 with parameters far from where they start."""
     torch.manual_seed(3)
-    layer = kind(nested_config(options(**changes)), tim="tim_layers" in changes).double().eval()
+    layer = kind(nested_config(options(**changes)), tim=changes.get("tim_layers", "none") != "none").double().eval()
     layer.need_attn = False
     for p in layer.parameters():
         p.data.add_(0.2 * torch.randn_like(p))
@@ -53,23 +59,32 @@ def check_equal(module, outputs, inputs):
             torch.testing.assert_close(a, b, atol=1e-11, rtol=0)
 
 
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("changes", VARIANTS, ids=name)
-def test_an_encoder_layer_is_algorithm_1(changes):
-    layer = build_layer(TransformerEncoderLayer, tim_layers="all", **changes)
+def test_an_encoder_layer_is_algorithm_1(changes, form):
+    layer = build_layer(TransformerEncoderLayer, tim_layers="all", **changes, **options_of(**form))
     x, padding = random(6, 3, 32), torch.zeros(3, 6, dtype=torch.bool)
     padding[1, :2] = True
-    expected = reference.layer(layer, x, changes.get("tim_mechanisms", 2), padding[:, None, :])
+    expected = reference.layer(layer, x, changes.get("tim_mechanisms", 2), padding[:, None, :], **form)
     check_equal(layer, (layer(x, padding), expected), [x])
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=name)
-def test_a_decoder_layer_is_algorithm_1_with_cross_attention(changes):
-    layer = build_layer(TransformerDecoderLayer, tim_layers="all", **changes)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("changes", [*VARIANTS, PLAIN], ids=name)
+def test_a_decoder_layer_is_algorithm_1_with_cross_attention(changes, form):
+    layer = build_layer(TransformerDecoderLayer, **{"tim_layers": "all", **changes}, **options_of(**form))
     x, source, padding = random(5, 3, 32), random(6, 3, 32), torch.zeros(3, 6, dtype=torch.bool)
     padding[1, :2] = True
     future = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    expected = reference.layer(layer, x, changes.get("tim_mechanisms", 2), future[None], source, padding[:, None, :])
+    n = 1 if changes is PLAIN else changes.get("tim_mechanisms", 2)
+    expected = reference.layer(layer, x, n, future[None], source, padding[:, None, :], **form)
     check_equal(layer, (layer(x, source, padding, self_attn_mask=future)[0], expected), [x, source])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_plain_encoder_layer_without_residual_connections(form):
+    layer, x = build_layer(TransformerEncoderLayer, **options_of(**form)), random(6, 3, 32)
+    check_equal(layer, (layer(x, None), reference.layer(layer, x, 1, **form)), [x])
 
 
 def test_a_decoder_reads_its_slice_of_an_encoder_of_another_width():
@@ -92,7 +107,7 @@ def test_mechanisms_without_communication_never_mix(kind):
             assert gradient[..., 8:16].abs().min() > 0 and (others.abs().max() > 0) == mixes
 
 
-def test_competition_sums_to_one_at_every_position_and_starts_undecided():
+def test_competition_sums_to_one_at_every_position():
     competition = Competition(4, 32)
     c = competition(torch.randn(5, 3, 32))
     torch.testing.assert_close(c.sum(dim=-1), torch.ones(5, 3))
@@ -180,3 +195,28 @@ def test_dropout_acts_on_what_mechanisms_tell_each_other():
     assert not torch.equal(layer.communication(x), first)
     torch.manual_seed(1)
     assert torch.equal(layer.communication(x), first)
+
+
+@pytest.mark.parametrize("kind", [TransformerEncoderLayer, TransformerDecoderLayer])
+def test_hidden_dropout_comes_once_after_every_sub_layer_and_after_the_competition(kind):
+    layer = build_layer(kind, tim_layers="all", dropout=0.5).train()
+    seen = []
+    layer.dropout_module.register_forward_hook(lambda module, args, y: seen.append((args[0], y)))
+    x, source = random(4, 3, 32), random(5, 3, 32)
+    weighed = []
+    layer.self_attn.register_forward_hook(lambda module, args, y: weighed.append(weigh(y[0], layer.competition(x))))
+    layer(x, None) if kind is TransformerEncoderLayer else layer(x, source)
+    assert len(seen) == (3 if kind is TransformerEncoderLayer else 4)
+    torch.testing.assert_close(seen[0][0], weighed[0])
+    assert all(0.2 < (y == 0).double().mean() < 0.8 for _, y in seen)
+
+
+def test_every_matrix_of_a_mechanism_starts_as_specified():
+    communication = InterMechanismAttention(2, 576, 2, 32)
+    for projection, gain in ((communication.q_proj, 0.5**0.5), (communication.k_proj, 0.5**0.5), (communication.out_proj, 1.0)):
+        bound = gain * (6 / (288 + 64)) ** 0.5
+        assert all(matrix.abs().max().item() == pytest.approx(bound, rel=0.01) for matrix in projection.weight)
+    assert not communication.out_proj.bias.any()
+    competition = Competition(2, 576).linear
+    assert all(matrix.abs().max().item() == pytest.approx((6 / (288 + 1)) ** 0.5, rel=0.05) for matrix in competition.weight)
+    assert not competition.bias.any()

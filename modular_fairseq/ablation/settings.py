@@ -8,10 +8,13 @@ import shlex
 from typing import Any, NoReturn
 
 from fairseq import options as fairseq_options
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, read_mechanisms
 from modular_fairseq.ablation.runs import LIMITS, by_option, write_file
 from modular_fairseq.errors import UsageError
+from modular_fairseq.models.checks import check_options as check_model_options
+from modular_fairseq.models.options import LanguageModelOptions, TranslationOptions
 
 # Options that the command sets, and others without whose defaults runs would not be equally long, validated, or continued after a kill.
 OWN_OPTIONS = [
@@ -30,10 +33,12 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
     """
     saved = read_settings(args.out)
     settings, seeds = saved or (None, [1])
-    if args.data or args.options or args.mechanisms:
+    mechanisms = read_mechanisms(args.mechanisms) if args.mechanisms else MECHANISMS
+    if saved and args.mechanisms and not args.data and not args.options:
+        refuse_difference(args.out, settings, {**settings, "mechanisms": mechanisms})
+    elif args.data or args.options or args.mechanisms:
         if not args.data:
             raise UsageError("DATA is missing: give the folder that fairseq-preprocess wrote")
-        mechanisms = read_mechanisms(args.mechanisms) if args.mechanisms else MECHANISMS
         check_options(args.options, mechanisms)
         data = os.pathsep.join(map(os.path.abspath, args.data.split(os.pathsep)))  # fairseq takes several, with parts of a large train set
         settings = {"data": data, "options": args.options, "mechanisms": mechanisms}
@@ -69,13 +74,24 @@ def check_options(options: list[str], mechanisms: list[Mechanism]) -> None:
     if all(given.get(name, ["0"]) == ["0"] for name in LIMITS):
         raise UsageError(f"nothing ends the training: give {' or '.join(LIMITS)} after the --")
 
-    def refuse(message: str) -> NoReturn:
-        raise UsageError(f"{message.partition(' (choose from')[0]}: so says fairseq-train of your options and those of the mechanisms")
+    for state in ("off", "on"):
+        switches = [word for each in mechanisms for word in getattr(each, state)]
 
-    for switches in ([word for each in mechanisms for word in each.off], [word for each in mechanisms for word in each.on]):
+        def refuse(message: str, state: str = state) -> NoReturn:
+            raise UsageError(
+                f"with all mechanisms {state}, fairseq-train refuses your options and theirs: {message.partition(' (choose from')[0]}; "
+                "change yours, or name other mechanisms by --mechanisms FILE"
+            )
+
         parser = fairseq_options.get_training_parser()
         parser.error = refuse
-        fairseq_options.parse_args_and_arch(parser, ["DATA", *options, *switches])
+        args = fairseq_options.parse_args_and_arch(parser, ["DATA", *options, *switches])
+        family = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch))
+        if family in (TranslationOptions, LanguageModelOptions):
+            try:
+                check_model_options(args, family)
+            except UsageError as error:
+                refuse(str(error))
 
 
 def read_settings(folder: str) -> tuple[dict[str, Any], list[int]] | None:
@@ -100,7 +116,9 @@ def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> N
 
 
 def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Runs of other settings cannot be compared."""
+    """Runs of other settings cannot be compared. A folder in which nothing was trained yet takes new ones."""
+    if not any(glob.glob(os.path.join(glob.escape(folder), "*", name)) for name in ("result.json", "checkpoint*.pt")):
+        return
     there, here = ({"DATA": [each["data"]], **by_option(each["options"])} for each in (saved, settings))
     differences = [
         f"{name} {' '.join(there.get(name, ['not given']))} (now {' '.join(here.get(name, ['not given']))})"

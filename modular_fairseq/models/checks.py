@@ -56,8 +56,9 @@ def _names(prefix: str) -> list[str]:
 
 def _check_multiple(options: Namespace, name: str, divisor: str) -> None:
     value, by = getattr(options, name), getattr(options, divisor)
-    if by < 1:
-        raise UsageError(f"{flag(divisor)} must be at least 1, not {by}")
+    for option, number in ((divisor, by), (name, value)):
+        if number < 1:
+            raise UsageError(f"{flag(option)} must be at least 1, not {number}")
     if value % by:
         raise UsageError(f"{flag(name)} {value} is not a multiple of {flag(divisor)} {by}")
 
@@ -91,8 +92,9 @@ def _check_streams(options: Namespace, stacks: list[str], changed: set[str]) -> 
         for name, value in (("attention_type", "mae"), ("checkpoint_activations", True)):
             if getattr(options, name) == value:
                 raise UsageError(f"--stream-batched does not work with {flag(name)}{'' if value is True else f' {value}'}; leave it out")
-        if options.quant_noise_pq > 0:
-            raise UsageError("--stream-batched does not work with --quant-noise-pq; leave it out")
+        for name in ("quant_noise_pq", "quant_noise_scalar"):
+            if getattr(options, name) > 0:
+                raise UsageError(f"--stream-batched does not work with {flag(name)}; leave it out")
 
 
 def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) -> None:
@@ -111,17 +113,19 @@ def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) 
         layers = getattr(options, f"{stack}_layers")
         depth = depth_of_encoder(layers, options.streams) if stack == "encoder" else layers
         if options.tim_layers == "middle" and depth < 4:
-            way = "" if depth == layers else f" with --streams {options.streams} (a word passes {depth} layers)"
+            k = options.streams
+            way, enough = ("", 4) if depth == layers else (f" with --streams {k} (a word passes {depth} layers)", 2 + 2 * k)
             raise UsageError(
                 f"--tim-layers middle leaves the first two layers and the last one plain, so --{stack}-layers {layers}{way} "
-                "has no TIM layer: use at least 4 layers, or --tim-layers all"
+                f"has no TIM layer: use at least {enough} layers, or --tim-layers all"
             )
         if f"{stack}_layers_to_keep" in changed:
             raise UsageError(
                 f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it out with --tim-layers"
             )
-    if options.quant_noise_pq > 0:
-        raise UsageError("--quant-noise-pq does not work with --tim-layers, whose matrices are in groups; leave one of them out")
+    for name in ("quant_noise_pq", "quant_noise_scalar"):
+        if getattr(options, name) > 0:
+            raise UsageError(f"{flag(name)} does not work with --tim-layers, whose matrices are in groups; leave one of them out")
 
 
 def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> None:

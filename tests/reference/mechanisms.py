@@ -1,4 +1,4 @@
-"""A TIM layer as Algorithm 1 writes it, a mechanism at a time, post-norm, on the parameters of one of our layers.
+"""A TIM layer as Algorithm 1 writes it, a mechanism at a time, on the parameters of one of our layers.
 
 Everything is a loop over mechanisms with ordinary matrices; nothing is shared with the package but the parameters.
 """
@@ -51,17 +51,27 @@ def communication(module, x, n):
     return group_linear(out, module.out_proj, n)
 
 
-def layer(module, x, n, blocked=None, encoder_out=None, encoder_blocked=None):
-    """The output [T, B, C] of an encoder or decoder layer."""
-    competition = 1.0
-    if module.competition is not None:
-        scores = group_linear(x, module.competition.linear, n)
-        competition = torch.softmax(scores, dim=-1).repeat_interleave(x.size(-1) // n, dim=-1)
-    x = group_norm(x + competition * attention(module.self_attn, x, x, n, blocked), module.self_attn_layer_norm, n)
+def layer(module, x, n, blocked=None, encoder_out=None, encoder_blocked=None, pre_norm=False, residual=True):
+    """The output [T, B, C] of an encoder or decoder layer: each sub-layer F as norm(x + F(x)), or x + F(norm(x)) with pre-norm."""
+
+    def sub_layer(x, norm, function):
+        update = function(group_norm(x, norm, n) if pre_norm else x)
+        update = x + update if residual else update
+        return update if pre_norm else group_norm(update, norm, n)
+
+    def self_attention(h):
+        update = attention(module.self_attn, h, h, n, blocked)
+        if module.competition is None:
+            return update
+        scores = group_linear(h, module.competition.linear, n)
+        return torch.softmax(scores, dim=-1).repeat_interleave(h.size(-1) // n, dim=-1) * update
+
+    def feed_forward(h):
+        return group_linear(torch.relu(group_linear(h, module.fc1, n)), module.fc2, n)
+
+    x = sub_layer(x, module.self_attn_layer_norm, self_attention)
     if encoder_out is not None:
-        attended = attention(module.encoder_attn, x, encoder_out, n, encoder_blocked)
-        x = group_norm(x + attended, module.encoder_attn_layer_norm, n)
+        x = sub_layer(x, module.encoder_attn_layer_norm, lambda h: attention(module.encoder_attn, h, encoder_out, n, encoder_blocked))
     if module.communication is not None:
-        x = group_norm(x + communication(module.communication, x, n), module.communication_layer_norm, n)
-    hidden = torch.relu(group_linear(x, module.fc1, n))
-    return group_norm(x + group_linear(hidden, module.fc2, n), module.final_layer_norm, n)
+        x = sub_layer(x, module.communication_layer_norm, lambda h: communication(module.communication, h, n))
+    return sub_layer(x, module.final_layer_norm, feed_forward)
