@@ -218,5 +218,5 @@ def test_every_matrix_of_a_mechanism_starts_as_specified():
         assert all(matrix.abs().max().item() == pytest.approx(bound, rel=0.01) for matrix in projection.weight)
     assert not communication.out_proj.bias.any()
     competition = Competition(2, 576).linear
-    assert all(matrix.abs().max().item() == pytest.approx((6 / (288 + 1)) ** 0.5, rel=0.05) for matrix in competition.weight)
+    assert all(matrix.abs().max().item() == pytest.approx(288**-0.5, rel=0.05) for matrix in competition.weight)
     assert not competition.bias.any()
