@@ -144,7 +144,9 @@ class Ablation:
             lines.append(f"# {each.name}: {'to do' if each.result is None else 'done'}")
             lines += [shlex.join(each.train_command), shlex.join(each.validate_command)]
         later = self.total - len(known)
-        return "\n".join(lines + [f"# {later} more runs depend on the results of these"] * (later > 0))
+        if later:
+            lines.append(f"# {later} more runs depend on the results of these")
+        return "\n".join(lines)
 
     def write_table(self) -> None:
         """Prints the table and writes it to the folder.
@@ -152,9 +154,9 @@ class Ablation:
         Raises:
             UsageError: runs are missing, or the folder cannot be written.
         """
-        text = f"Perplexity, seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
-        text += " (mean ± standard deviation)" * (len(self.seeds) > 1)
-        title = f"{text}. Validation, test: best checkpoint, dropout off. Training: last epoch, as logged."
+        seeds = ", ".join(map(str, self.seeds))
+        of_seeds = f"seed {seeds}" if len(self.seeds) == 1 else f"seeds {seeds} (mean ± standard deviation)"
+        title = f"Perplexity, {of_seeds}. Validation, test: best checkpoint, dropout off. Training: last epoch, as logged."
         lines = rows(self.names, self.results)
         files = {"txt": format_text(lines, title), "md": format_markdown(lines, title), "tsv": format_tsv(lines)}
         try:

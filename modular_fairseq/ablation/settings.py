@@ -125,6 +125,7 @@ def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, An
         for name in {**there, **here}
         if there.get(name) != here.get(name)
     ]
-    differences += ["other mechanisms"] * (saved["mechanisms"] != settings["mechanisms"])
+    if saved["mechanisms"] != settings["mechanisms"]:
+        differences.append("other mechanisms")
     if differences:
         raise UsageError(f"--out {folder}: holds runs with {', '.join(differences)}; give the same, or another --out")

@@ -22,9 +22,9 @@ class Row(NamedTuple):
     @property
     def cells(self) -> list[str]:
         label = f"+ {self.added}" if self.added else self.model
-        label += " (diverged)" * any(result and result["diverged"] for result in self.results)
-        found = [summarize(self.results, column) for column in COLUMNS]
-        return [label, *("missing" if x is None else f"{x[0]:.2f}" + ("" if x[1] is None else f" ± {x[1]:.2f}") for x in found)]
+        if any(result and result["diverged"] for result in self.results):
+            label += " (diverged)"
+        return [label, *(format_cell(summarize(self.results, column)) for column in COLUMNS)]
 
 
 def summarize(results: list[Result | None], column: str) -> tuple[float, float | None] | None:
@@ -33,6 +33,14 @@ def summarize(results: list[Result | None], column: str) -> tuple[float, float |
         return None
     values = [result[column] for result in results]
     return sum(values) / len(values), stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+
+
+def format_cell(found: tuple[float, float | None] | None) -> str:
+    """What `summarize` gives."""
+    if found is None:
+        return "missing"
+    mean, deviation = found
+    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
 def validation_perplexity(results: Callable[[Model], list[Result | None]]) -> Callable[[Model], float | None]:
@@ -60,10 +68,18 @@ def rows(names: list[str], results: Callable[[Model], list[Result | None]]) -> l
 
 def format_text(lines: list[Row], title: str) -> str:
     """The title, aligned columns, a blank line between blocks."""
-    table = [["", *COLUMNS.values()], *(["  " * bool(row.added) + row.cells[0], *row.cells[1:]] for row in lines)]
+    table = [["", *COLUMNS.values()]]
+    for row in lines:
+        label, *cells = row.cells
+        table.append([f"  {label}" if row.added else label, *cells])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    text = ["  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in table]
-    return "\n".join([title, "", text[0], *("\n" * (not row.added) + line for line, row in zip(text[1:], lines, strict=True))]) + "\n"
+    head, *rest = ("  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in table)
+    text = [title, "", head]
+    for row, line in zip(lines, rest, strict=True):
+        if not row.added:
+            text.append("")
+        text.append(line)
+    return "\n".join(text) + "\n"
 
 
 def format_markdown(lines: list[Row], title: str) -> str:
