@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
@@ -77,6 +78,21 @@ def test_an_option_of_the_users_may_undo_what_an_arch_sets():
     assert all(layer.competition is None for layer in model.encoder.layers)
 
 
+@pytest.mark.parametrize(
+    ("arch", "undone"),
+    [("multistream_transformer", {"streams": 1, "encoder_layers": 6}), ("mae_transformer", {"attention_type": "plain"})],
+)
+def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch, undone, monkeypatch):
+    """Only hydra fills in every default by itself."""
+    model = build(arch, _name=arch, **undone)
+    assert model.encoder.streams is None and not mixtures(model)
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    with pytest.raises(
+        UsageError, match=rf"the arch {arch} has no effect through hydra; write \+model._name=modular_transformer \+model\."
+    ):
+        build(arch, _name=arch, **undone)
+
+
 def test_experts_drop_heads_of_the_whole_layer_of_mechanisms():
     """8 heads are 4 of each of 2 mechanisms; an expert lacks one of the 8, and every gate sees the whole width."""
     heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
@@ -141,7 +157,8 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
         ({"streams": 2, "encoder_layers": 4, "encoder_layerdrop": 0.1}, "--encoder-layerdrop drops whole layers of the encoder"),
         ({"stream_skip": True, "encoder_layers": 4, "encoder_layers_to_keep": "0,1,2"}, "--encoder-layers-to-keep drops whole layers"),
         ({"stream_batched": True}, "--stream-batched has no effect without --streams 2 or more"),
-        (BATCHED | {"quant_noise_pq": 0.1}, "--stream-batched does not work with --quant-noise-pq"),
+        (BATCHED | {"quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --stream-batched"),
+        (BATCHED | {"quant_noise_scalar": 0.1}, "--quant-noise-scalar does not work with --stream-batched"),
         (BATCHED | {"attention_type": "mae"}, "--stream-batched does not work with --attention-type mae"),
         (BATCHED | {"checkpoint_activations": True}, "--stream-batched does not work with --checkpoint-activations"),
         ({"attention_type": "mae", "mae_gating": "uniform", "mae_inference_seed": 2}, "--mae-inference-seed has no effect"),
@@ -173,7 +190,6 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
         ({"tim_layers": "all", "encoder_ffn_embed_dim": 0}, "--encoder-ffn-embed-dim must be at least 1, not 0"),
         ({"tim_layers": "all", "decoder_layers_to_keep": "0,1"}, "--decoder-layers-to-keep renumbers layers"),
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads must be at least 1, not 0"),
-        ({"_name": "multistream_transformer", "encoder_layers": 6}, "write +model._name=modular_transformer +model.streams=2"),
     ],
 )
 def test_combinations_that_make_no_sense_are_refused_by_a_sentence(changes, sentence):

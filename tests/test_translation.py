@@ -227,7 +227,6 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
         ({"attention_type": "mae", "mae_inference": "specialized"}, "it must be one of mixture, specialised, random"),
         ({"attention_type": "MAE"}, "--attention-type is 'MAE'; it must be one of plain, mae"),
         ({"encoder_attention_heads": 5}, "--encoder-embed-dim 32 is not a multiple of --encoder-attention-heads 5"),
-        ({"_name": "mae_transformer"}, "+model._name=modular_transformer +model.attention_type=mae"),
         ({"attention_type": "mae", "mae_gate_interval": 0}, "--mae-gate-interval must be at least 1"),
         ({"attention_type": "mae", "mae_gate_lr": 0.0}, "--mae-gate-lr must be positive"),
         ({"attention_type": "mae", "mae_gate_dropout": 1.0}, "--mae-gate-dropout must be at least 0 and less than 1"),

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from enum import Enum
 
+from hydra.core.hydra_config import HydraConfig
+
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.arrangement import depth_of_encoder
 from modular_fairseq.models.fairseq_options import resolved, value_of
@@ -21,7 +23,7 @@ def check_options(options, family: type) -> None:
     Raises:
         UsageError: one sentence that names the option.
     """
-    arch = getattr(options, "_name", None)
+    preset = PRESETS.get(getattr(options, "_name", None) or getattr(options, "arch", None), {})
     _check_preset(options, family)
     for f in [*fields(AttentionOptions), *fields(BodyOptions)]:
         choices = [choice.value for choice in f.type] if isinstance(f.type, type) and issubclass(f.type, Enum) else None
@@ -29,7 +31,6 @@ def check_options(options, family: type) -> None:
             raise UsageError(f"{flag(f.name)} is {value_of(options, f)!r}; it must be one of {', '.join(choices)}")
     options = resolved(options, family)
     stacks = [stack for stack in ("encoder", "decoder") if hasattr(options, f"{stack}_attention_heads")]
-    preset = PRESETS.get(arch, {})
     # What the user set; what an arch set may lose its effect by an option of the user's.
     changed = {f.name for f in fields(family) if getattr(options, f.name, f.default) not in (f.default, preset.get(f.name, f.default))}
     for stack in stacks:
@@ -63,6 +64,13 @@ def _check_multiple(options: Namespace, name: str, divisor: str) -> None:
         raise UsageError(f"{flag(name)} {value} is not a multiple of {flag(divisor)} {by}")
 
 
+def _refuse_quantisation(options: Namespace, where: str) -> None:
+    """fairseq's quantisation noise is for `nn.Linear`, and not for parameters in groups or stacks."""
+    for name in ("quant_noise_pq", "quant_noise_scalar"):
+        if getattr(options, name) > 0:
+            raise UsageError(f"{flag(name)} does not work with {where}; leave one of them out")
+
+
 def _check_streams(options: Namespace, stacks: list[str], changed: set[str]) -> None:
     if "encoder" not in stacks:
         for name in ("streams", "stream_skip", "stream_batched"):
@@ -92,9 +100,7 @@ def _check_streams(options: Namespace, stacks: list[str], changed: set[str]) -> 
         for name, value in (("attention_type", "mae"), ("checkpoint_activations", True)):
             if getattr(options, name) == value:
                 raise UsageError(f"--stream-batched does not work with {flag(name)}{'' if value is True else f' {value}'}; leave it out")
-        for name in ("quant_noise_pq", "quant_noise_scalar"):
-            if getattr(options, name) > 0:
-                raise UsageError(f"--stream-batched does not work with {flag(name)}; leave it out")
+        _refuse_quantisation(options, "--stream-batched")
 
 
 def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) -> None:
@@ -123,9 +129,7 @@ def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) 
             raise UsageError(
                 f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it out with --tim-layers"
             )
-    for name in ("quant_noise_pq", "quant_noise_scalar"):
-        if getattr(options, name) > 0:
-            raise UsageError(f"{flag(name)} does not work with --tim-layers, whose matrices are in groups; leave one of them out")
+    _refuse_quantisation(options, "--tim-layers")
 
 
 def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> None:
@@ -171,7 +175,12 @@ def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> 
 
 
 def _check_preset(options, family: type) -> None:
-    """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at all."""
+    """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at all.
+
+    Elsewhere an option of the user's may well undo all that an arch sets (--arch multistream_transformer --streams 1).
+    """
+    if not HydraConfig.initialized():
+        return
     arch = getattr(options, "_name", None)
     defaults = {f.name: f.default for f in fields(family)}
     preset = {name: value for name, value in PRESETS.get(arch, {}).items() if value != defaults[name]}
