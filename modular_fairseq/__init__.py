@@ -3,6 +3,7 @@
 The door: importing this package registers its models with fairseq and installs what its commands need.
 """
 
+from modular_fairseq.criterions import modular_cross_entropy  # noqa: F401
 from modular_fairseq.errors import show_usage_errors_as_sentences
 from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence
 from modular_fairseq.models import architectures  # noqa: F401

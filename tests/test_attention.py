@@ -5,7 +5,7 @@ import torch
 from fairseq.modules import MultiheadAttention as StockAttention
 from torch import nn
 
-from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.attention import MultiheadAttention, fold_beam
 
 T, S, B, C, H = 6, 7, 3, 16, 4
 
@@ -173,8 +173,9 @@ def test_mask_adds_a_bias_to_the_scores(need_weights, beam):
     factor = torch.rand(B * beam, H, T, S) + 0.1
 
     class Mask(nn.Module):
-        def forward(self, query, key, incremental_state):
-            return factor.log()
+        def forward(self, *args):
+            self.saw = args
+            return fold_beam(factor.log(), beam)
 
     _, ours = pair(encoder_decoder_attention=True)
     query, key = torch.randn(T, B * beam, C), torch.randn(S, B, C)
@@ -182,8 +183,11 @@ def test_mask_adds_a_bias_to_the_scores(need_weights, beam):
     ours.mask = Mask()
     expected = weights.transpose(0, 1) * factor
     expected = expected / expected.sum(dim=-1, keepdim=True)
-    _, found = ours(query, key, key, need_head_weights=True, key_padding_mask=padding())
+    query_padding = padding(B * beam, T)
+    _, found = ours(query, key, key, need_head_weights=True, key_padding_mask=padding(), query_padding_mask=query_padding)
     torch.testing.assert_close(found.transpose(0, 1), expected, atol=1e-6, rtol=1e-5)
+    assert ours.mask.saw[0] is query and ours.mask.saw[1] is key and ours.mask.saw[3] is query_padding
+    assert torch.equal(ours.mask.saw[2], ours._split(ours.q_proj(query))) and torch.equal(ours.mask.saw[4], padding())
     value = ours._split(ours.v_proj(key)).repeat_interleave(beam, 0)
     output, _ = ours(query, key, key, need_weights=need_weights, key_padding_mask=padding())
     by_hand = ours.out_proj((expected @ value).permute(2, 0, 1, 3).flatten(2))

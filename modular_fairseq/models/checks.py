@@ -1,5 +1,6 @@
 """Combinations of options that cannot work, and options that would be ignored: refused by a sentence before anything is built."""
 
+import math
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import fields
@@ -8,7 +9,7 @@ from enum import Enum
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.errors import UsageError
-from modular_fairseq.models.arrangement import depth_of_encoder
+from modular_fairseq.models.arrangement import attends_by, depth_of_encoder
 from modular_fairseq.models.fairseq_options import resolved, value_of
 from modular_fairseq.models.options import PRESETS, AttentionOptions, BodyOptions, TranslationOptions
 
@@ -38,6 +39,7 @@ def check_options(options, family: type) -> None:
     _check_streams(options, stacks, changed)
     _check_mechanisms(options, stacks, changed)
     _check_experts(options, stacks, changed)
+    _check_masks(options, stacks, changed)
 
 
 def flag(name: str) -> str:
@@ -97,9 +99,10 @@ def _check_streams(options: Namespace, stacks: list[str], changed: set[str]) -> 
         if name in changed:
             raise UsageError(f"{flag(name)} drops whole layers of the encoder, which does not work with {used}; leave one of them out")
     if options.stream_batched:
-        for name, value in (("attention_type", "mae"), ("checkpoint_activations", True)):
-            if getattr(options, name) == value:
-                raise UsageError(f"--stream-batched does not work with {flag(name)}{'' if value is True else f' {value}'}; leave it out")
+        if options.attention_type != "plain":
+            raise UsageError(f"--stream-batched does not work with --attention-type {options.attention_type}; leave it out")
+        if options.checkpoint_activations:
+            raise UsageError("--stream-batched does not work with --checkpoint-activations; leave it out")
         _refuse_quantisation(options, "--stream-batched")
 
 
@@ -133,7 +136,7 @@ def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) 
 
 
 def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> None:
-    if options.attention_type == "plain":
+    if not attends_by(options, "mae"):
         _refuse(changed, _names("mae_"), "without --attention-type mae (or an arch such as mae_transformer)")
         return
     for stack in stacks:
@@ -172,6 +175,23 @@ def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> 
         raise UsageError(f"--mae-gate-dropout must be at least 0 and less than 1, not {options.mae_gate_dropout}")
     if options.mae_gate_interval is not None and options.mae_gate_interval < 1:
         raise UsageError(f"--mae-gate-interval must be at least 1 (1 = G steps in every epoch), not {options.mae_gate_interval}")
+
+
+def _check_masks(options: Namespace, stacks: list[str], changed: set[str]) -> None:
+    if not attends_by(options, "dma"):
+        _refuse(changed, _names("dma_"), "without --attention-type dma (or an arch such as dma_transformer)")
+        return
+    if options.dma_clusters < 1:
+        raise UsageError(f"--dma-clusters must be at least 1 (which is plain attention), not {options.dma_clusters}")
+    if not 0 < options.dma_centroid_gradient < math.inf:
+        raise UsageError(f"--dma-centroid-gradient must be positive and finite, not {options.dma_centroid_gradient}")
+    if options.dma_centroid_gradient == 1:
+        _refuse(changed, ["dma_centroid_mode"], "with --dma-centroid-gradient 1")
+    if "encoder" in stacks and options.encoder_embed_dim != options.decoder_embed_dim:
+        raise UsageError(
+            f"--decoder-embed-dim {options.decoder_embed_dim} with --encoder-embed-dim {options.encoder_embed_dim}: they must be equal "
+            "with --attention-type dma, where source and target words are in the same clusters"
+        )
 
 
 def _check_preset(options, family: type) -> None:

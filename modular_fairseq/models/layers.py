@@ -3,6 +3,8 @@
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
+from modular_fairseq.models.arrangement import attends_by
+from modular_fairseq.models.masks import build_mask
 from modular_fairseq.models.mixture import build_mixture
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
@@ -40,12 +42,16 @@ class _Layer:
 
     build_fc2 = build_fc1
 
-    def _build_attention(self, cfg, embed_dim: int, num_heads: int, gate: nn.Module | None, **kind) -> MultiheadAttention:
+    def _build_attention(
+        self, cfg, embed_dim: int, num_heads: int, gate: nn.Module | None, decoder: bool, self_attention: bool = False, **kind
+    ) -> MultiheadAttention:
         return MultiheadAttention(
             embed_dim,
             num_heads,
             dropout=cfg.attention_dropout,
+            self_attention=self_attention,
             gate=gate,
+            mask=build_mask(cfg, num_heads, embed_dim, self_attention, decoder),
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,
             groups=self.groups,
@@ -106,7 +112,8 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
 
     def build_self_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
         heads = cfg.encoder.attention_heads
-        return self._build_attention(cfg, embed_dim, heads, build_mixture(cfg, heads, embed_dim, decoder=False), self_attention=True)
+        gate = build_mixture(cfg, heads, embed_dim, decoder=False)
+        return self._build_attention(cfg, embed_dim, heads, gate, decoder=False, self_attention=True)
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> Tensor:
         """As fairseq's: encoder_padding_mask bool [B, T], attn_mask [T, T]."""
@@ -126,7 +133,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
     """
 
     def __init__(self, cfg, no_encoder_attn: bool = False, tim: bool = False):
-        self.source_gates = cfg.attention_type == "mae" and cfg.mae_gate_context == "source"
+        self.source_gates = attends_by(cfg, "mae") and cfg.mae_gate_context == "source"
         self._set_groups(cfg, tim)
         super().__init__(cfg, no_encoder_attn)
         self._add_mechanisms(cfg, tim)
@@ -140,7 +147,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
 
     def _build_decoder_attention(self, cfg, embed_dim: int, **kind) -> MultiheadAttention:
         heads, looked_at = cfg.decoder.attention_heads, cfg.encoder.embed_dim if self.source_gates else embed_dim
-        return self._build_attention(cfg, embed_dim, heads, build_mixture(cfg, heads, looked_at, decoder=True), **kind)
+        return self._build_attention(cfg, embed_dim, heads, build_mixture(cfg, heads, looked_at, decoder=True), decoder=True, **kind)
 
     def forward(
         self,
@@ -168,7 +175,8 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
                 static_kv=True,
                 need_weights=need_attn or need_head_weights or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
-                gate_input=source or (x, self_attn_padding_mask),
+                query_padding_mask=self_attn_padding_mask,
+                gate_input=source,
             )
             x = self._after(self.encoder_attn_layer_norm, x, residual)
         return self._feed_forward(self._communicate(x)), attn, None

@@ -13,7 +13,8 @@ logger = logging.getLogger(__name__)
 class ChecksStateDict:
     """Mixin for fairseq models: `load_state_dict` names the first parameter that does not fit.
 
-    Gates that the checkpoint does not have stay as initialised: so a plain fairseq Transformer loads into a mixture of experts.
+    Gates and masks that the checkpoint does not have stay as initialised: so a plain fairseq Transformer loads into a mixture of experts,
+    and into disentangled mask attention.
     """
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg=None, args=None):
@@ -27,12 +28,16 @@ class ChecksStateDict:
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
-        new_gates = tuple(f"{name}.gate." for name in mixtures(self))
-        new_gates = tuple(gate for gate in new_gates if not any(key.startswith(gate) for key in state_dict))
+        parts = {
+            "gate networks": [f"{name}.gate." for name in mixtures(self)],
+            "semantic masks": [f"{name}.mask." for name in self.semantic_masks],
+        }
+        missing = {kind: [p for p in prefixes if not any(key.startswith(p) for key in state_dict)] for kind, prefixes in parts.items()}
         self.upgrade_state_dict(state_dict)
-        if new_gates:
-            logger.info(f"{len(new_gates)} gate networks are not in the checkpoint and start afresh")
-            state_dict.update({key: value for key, value in self.state_dict().items() if key.startswith(new_gates)})
+        for kind, prefixes in missing.items():
+            if prefixes:
+                logger.info(f"{len(prefixes)} {kind} are not in the checkpoint and start afresh")
+                state_dict.update({key: value for key, value in self.state_dict().items() if key.startswith(tuple(prefixes))})
         if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(self.cfg, "decoder_layers_to_keep", None):
             return  # fairseq drops and renumbers layers afterwards
         check_state_dict(self, state_dict)

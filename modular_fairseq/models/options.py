@@ -13,6 +13,7 @@ from fairseq.models.transformer import TransformerConfig
 
 from modular_fairseq.models.fairseq_options import FlatTransformerConfig, FlatTransformerLanguageModelConfig, resolved
 from modular_fairseq.modules.gates import NORMS
+from modular_fairseq.modules.gaussian_mixture import CENTROID_MODES, POSTERIORS
 from modular_fairseq.modules.mixture import INFERENCE_MODES
 
 
@@ -20,8 +21,12 @@ from modular_fairseq.modules.mixture import INFERENCE_MODES
 class AttentionOptions(FairseqDataclass):
     """What attention is made of; shared by all model families."""
 
-    attention_type: ChoiceEnum(["plain", "mae"]) = field(
-        default="plain", metadata={"help": "plain: multi-head attention; mae: a mixture of attentive experts in every attention module"}
+    attention_type: ChoiceEnum(["plain", "mae", "dma", "mae+dma"]) = field(
+        default="plain",
+        metadata={
+            "help": "plain: multi-head attention; mae: a mixture of attentive experts in every attention module; dma: disentangled mask "
+            "attention, a semantic mask in every one; mae+dma: both"
+        },
     )
     mae_dropped_heads: int = field(
         default=1, metadata={"help": "heads that an expert lacks: with 8 heads, 1 is MAE-7 (8 experts) and 2 is MAE-6 (28 experts)"}
@@ -70,6 +75,21 @@ class AttentionOptions(FairseqDataclass):
         metadata={
             "help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates and output projections (FTG+)"
         },
+    )
+    dma_clusters: int = field(default=4, metadata={"help": "Gaussians of a mixture; with 1 attention is plain"})
+    dma_posterior: ChoiceEnum(list(POSTERIORS)) = field(
+        default="expected",
+        metadata={
+            "help": "clusters of latent vectors by their expected log-densities, or in training by those of a sample (slower on CPUs)"
+        },
+    )
+    dma_centroid_gradient: float = field(default=10.0, metadata={"help": "the gradient of cluster centroids is multiplied by this"})
+    dma_centroid_mode: ChoiceEnum(list(CENTROID_MODES)) = field(
+        default="lr",
+        metadata={"help": "lr: the centroids' steps are multiplied; hook: their gradient, literally, which Adam undoes"},
+    )
+    dma_decoder_eval_mask: bool = field(
+        default=False, metadata={"help": "the mask of the decoder's self-attention not only in training, but also in evaluation and search"}
     )
 
 

@@ -8,7 +8,7 @@ from fairseq.distributed import fsdp_wrap
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from modular_fairseq.modules.gates import recomputation
+from modular_fairseq.modules.recomputation import recomputation
 
 
 def wrap_layer(layer: nn.Module, cfg) -> nn.Module:

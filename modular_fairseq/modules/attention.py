@@ -30,8 +30,9 @@ class MultiheadAttention(nn.Module):
         dropout: probability on the attention weights.
         self_attention, encoder_decoder_attention: which of fairseq's two kinds this is (neither: keys and values as given).
         gate: module `(x, padding_mask, incremental_state, rows) -> [rows, H, T or 1, 1] or None`, multiplied to the heads.
-        mask: module `(query, key, incremental_state) -> [rows, H or 1, T, S]`, added to the scores. Step by step, it gets the new query and
-            key of self-attention, and must keep in `incremental_state` what it needs of the S - 1 earlier ones.
+        mask: module `(query, key, projected query [rows, H, T, head_dim], query_padding_mask, key_padding_mask, incremental_state) ->
+            [B, H or 1, rows / B x T, S] or None`, added to the scores. Step by step, it gets the new query and key of self-attention, and
+            must keep in `incremental_state` what it needs of the S - 1 earlier ones.
         q_noise, qn_block_size: quantisation noise on the projections, as in fairseq.
         groups: of features that do not mix (`grouped.py`): each has `num_heads` / `groups` heads, and projections of its own from its slice
             of queries, keys and values to its slice of the output.
@@ -102,6 +103,7 @@ class MultiheadAttention(nn.Module):
         static_kv: bool = False,
         attn_mask: Tensor | None = None,
         need_head_weights: bool = False,
+        query_padding_mask: Tensor | None = None,
         gate_input: tuple[Tensor, Tensor | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend.
@@ -115,8 +117,9 @@ class MultiheadAttention(nn.Module):
             static_kv: keys and values do not change between steps (cross-attention): project them once.
             attn_mask: float [T, S], added to the scores (0 or -inf).
             need_weights, need_head_weights: also return the attention weights, averaged or per head.
-            gate_input: `(x [T', B, C], padding mask [B, T'] or None)` that the gate looks at; default the query, with the
-                padding mask of the keys where these are the same positions.
+            query_padding_mask: bool [rows, T], True = pad: for gate and mask, which must not count them; in self-attention the default
+                is that of the keys.
+            gate_input: `(x [T', B, C], padding mask [B, T'] or None)` that the gate looks at; default the query.
 
         Returns:
             output [T, rows, C]; weights [rows, T, S], or [H, rows, T, S] per head, or None. Weights are those of the softmax:
@@ -124,8 +127,8 @@ class MultiheadAttention(nn.Module):
         """
         query = query.contiguous()  # or each projection copies it, or takes a slow path where its weights are frozen
         rows = query.size(1)
-        if gate_input is None:
-            gate_input = (query, key_padding_mask if self.self_attention else None)
+        if query_padding_mask is None and self.self_attention:
+            query_padding_mask = key_padding_mask
         q = self._split(self.q_proj(query))
         cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}
         if static_kv and "prev_key" in cache:
@@ -151,13 +154,14 @@ class MultiheadAttention(nn.Module):
         if bias is not None and bias.size(-2) > 1:
             bias = bias.repeat(1, 1, beam, 1)
         if self.mask is not None:
-            score_bias = _fold_beam(self.mask(query, key, incremental_state), beam)
-            bias = score_bias if bias is None else bias + score_bias
-        heads, weights = self._attend(_fold_beam(q, beam), k, v, bias, need_weights or need_head_weights)
+            score_bias = self.mask(query, key, q, query_padding_mask, key_padding_mask, incremental_state)
+            if score_bias is not None:
+                bias = score_bias.to(q.dtype) if bias is None else bias + score_bias.to(q.dtype)
+        heads, weights = self._attend(fold_beam(q, beam), k, v, bias, need_weights or need_head_weights)
         heads = _unfold_beam(heads, beam)
 
         if self.gate is not None:
-            scale = self.gate(*gate_input, incremental_state=incremental_state, rows=rows)
+            scale = self.gate(*(gate_input or (query, query_padding_mask)), incremental_state=incremental_state, rows=rows)
             if scale is not None:
                 heads = heads * scale.to(heads.dtype)
         # B x H x T x D -> T x B x C
@@ -251,8 +255,8 @@ def _append_padding(previous: Tensor | None, previous_key: Tensor, current: Tens
     return torch.cat([previous, current.to(previous.dtype)], dim=1)
 
 
-def _fold_beam(x: Tensor, beam: int) -> Tensor:
-    """[B x beam, H, T, D] -> [B, H, beam x T, D]."""
+def fold_beam(x: Tensor, beam: int) -> Tensor:
+    """[B x beam, H, T, D] -> [B, H, beam x T, D]: the hypotheses of a sentence as further queries of it."""
     if beam == 1:
         return x
     rows, heads, length, dim = x.shape

@@ -1,34 +1,14 @@
 """Gate networks g(.; phi) of a mixture of experts, and what they look at (MAE, section 2.3 and appendix A)."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
 from torch import Tensor, nn
 
 from modular_fairseq.modules.dropout import Dropout
+from modular_fairseq.modules.recomputation import is_recomputation
 
 NORMS = ("batch", "lagged", "layer", "none")
-
-
-_thread = threading.local()
-
-
-@contextmanager
-def recomputation() -> Iterator[None]:
-    """Around the second forward pass of activation checkpointing: norms use what they used in the first, and nothing is counted twice."""
-    _thread.recomputing = True
-    try:
-        yield
-    finally:
-        _thread.recomputing = False
-
-
-def is_recomputation() -> bool:
-    return getattr(_thread, "recomputing", False)
 
 
 class GateNorm(nn.Module):

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
 from torch import Tensor, nn
 
-from modular_fairseq.modules.gates import GateNetwork, RunningMean, is_recomputation, sentence_mean
+from modular_fairseq.modules.gates import GateNetwork, RunningMean, sentence_mean
+from modular_fairseq.modules.recomputation import is_recomputation
 
 RARE = 0.01  # share of instances below which an expert counts as rare
 INFERENCE_MODES = ("mixture", "specialised", "random")

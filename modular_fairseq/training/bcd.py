@@ -152,6 +152,7 @@ class BlockCoordinateDescent:
         scaler = getattr(trainer.optimizer, "scaler", None)
         loss_scale = 1.0 if scaler is None else scaler.get_scale() if cfg.common.amp else scaler.loss_scale
         utils.set_torch_seed(cfg.common.seed + trainer.get_num_updates() + G_SEED_OFFSET)
+        trainer.get_model().set_num_updates(trainer.get_num_updates())
         trainer.model.train()
         trainer.criterion.train()
         logging_outputs, loss_sum, sample_size, denominator = [], 0.0, 0.0, 0.0

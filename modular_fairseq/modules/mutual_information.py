@@ -1,0 +1,148 @@
+"""Bounds of mutual information between attention heads ("Bayesian Transformer Using Disentangled Mask Attention", section 3.2), from the
+cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads:
+
+    L_Dqq = mean_i [ log p(q_i^a | q_i^b) - 1/(n-1) sum_{j != i} log p(q_i^a | q_j^b) ]         Eq. 6, an upper bound of I(q^a, q^b)
+    p(q_i^a | q_j^b) = sum_c p(q_i^a | c) p(c | q_j^b)
+    p(q_i^a | c) = p(c | q_i^a) p(q_i^a) / sum_i' p(c | q_i'^a) p(q_i'^a)
+
+    L_Dxq = mean_i [ f(q_i^h, x_i) - log 1/n sum_j exp f(q_i^h, x_j) ]                          Eq. 7, a lower bound of I(x, q^h)
+    f(q_i^h, x_j) = sum_c p(c | q_i^h) p(c | q_j^h')
+
+In Eq. 6 the factor p(q_i^a) is the same in both terms and cancels. So with U_ic = p(c | q_i^a) w_c, where w_c is one over the sum in the
+last denominator, p(q_i^a | q_j^b) may be replaced by G_ij = sum_c U_ic p(c | q_j^b), and so may U by a multiple of each of its rows.
+
+All tokens are those of one sentence, and the bounds are given by sentence. Both functions compute their gradient in the forward pass, head
+by head, while the products of all pairs of tokens are at hand; only the gradient, of the size of the posteriors, is kept.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+DENSITIES = ("pooled", "per_head", "gmm")
+CRITICS = ("head", "mean")
+SMALLEST = 1e-30  # of a density, up to a factor
+
+
+def upper_bound(posterior: Tensor, valid: Tensor, densities: str = "pooled", log_joint: Tensor | None = None, pairs: int = 0) -> Tensor:
+    """L_Dqq (Eq. 6), the mean over pairs of heads.
+
+    Args:
+        posterior: p(c | q_i^h), [B, H, C, T].
+        valid: bool [B, T], False = padding.
+        densities: what p(q_i) is in p(q_i | c). pooled: 1/n, with one sum over the tokens of all heads, who share the clusters; it is
+            taken as constant (no gradient), and the ordered pairs (a, b) and (b, a) then have the same bound, so that half of them do.
+            per_head: 1/n, with the sum of each head. gmm: the density of the mixture, literally; in many dimensions p(q_i | c) is
+            then nearly one-hot over tokens.
+        log_joint: log p(c, q_i^h), [B, H, C, T]; for gmm.
+        pairs: if positive, only so many pairs, drawn at random: as good on average.
+
+    Returns:
+        [B], 0 for sentences of fewer than 2 tokens and for 1 head. A bound only in expectation: it may be a little below 0.
+    """
+    u = _class_likelihoods(posterior, valid, densities, log_joint)
+    heads = posterior.size(1)
+    if densities == "pooled":
+        chosen = [(a, b) for a in range(heads) for b in range(a + 1, heads)]
+    else:
+        chosen = [(a, b) for a in range(heads) for b in range(heads) if a != b]
+    if 0 < pairs < len(chosen):
+        chosen = [chosen[i] for i in torch.randperm(len(chosen))[:pairs].tolist()]
+    return _with_gradient(lambda u, p: _leave_one_out(u, p, valid, chosen), u, posterior)
+
+
+def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tensor:
+    """L_Dxq (Eq. 7), the mean over heads.
+
+    Args:
+        posterior, valid: as for `upper_bound`.
+        critic: which head is h' in f, where the paper leaves it open. head: h itself, as I(x, q^h) concerns no other, and heads are to
+            become independent by Eq. 6; mean: f is the mean over all h'.
+
+    Returns:
+        [B], between -1 and 1; 0 for a sentence of one token (or none).
+    """
+    seen = posterior if critic == "head" else posterior.mean(dim=1, keepdim=True).expand_as(posterior)
+    return _with_gradient(lambda p, seen: _noise_contrastive(p, seen, valid), posterior, seen)
+
+
+def _class_likelihoods(posterior: Tensor, valid: Tensor, densities: str, log_joint: Tensor | None) -> Tensor:
+    """p(q_i | c) up to a factor of i: [B, H, C, T]."""
+    if densities == "gmm":
+        padding = valid.logical_not()[:, None, None, :]
+        log_joint = log_joint.masked_fill(padding, torch.finfo(log_joint.dtype).min)
+        # By row, the largest class likelihood is not lost, however unlikely the row is.
+        return torch.softmax(torch.log_softmax(log_joint, dim=3).masked_fill(padding, 0.0), dim=2)
+    sums = (posterior * valid[:, None, None, :]).sum(dim=3, keepdim=True)
+    if densities == "pooled":
+        sums = sums.sum(dim=1, keepdim=True).detach()
+    return posterior / sums.clamp_min(SMALLEST)
+
+
+def _leave_one_out(u: Tensor, p: Tensor, valid: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Eq. 6 for u, p [B, H, C, T]: the mean over `pairs` [B], and its gradients."""
+    sentences, heads, clusters, length = u.shape
+    weights = _pair_weights(valid, u.dtype) / max(len(pairs), 1)
+    value, du, dp = u.new_zeros(sentences), torch.zeros_like(u), torch.zeros_like(p)
+    for a in range(heads):
+        partners = [b for first, b in pairs if first == a]
+        if not partners:
+            continue
+        others = p[:, partners].transpose(1, 2).reshape(sentences, clusters, -1)  # [B, C, partners x T]
+        densities = torch.bmm(u[:, a].transpose(1, 2), others).clamp_min_(SMALLEST).view(sentences, length, -1, length)
+        slopes = weights.unsqueeze(2) / densities
+        value += densities.log_().mul_(weights.unsqueeze(2)).sum(dim=(1, 2, 3))
+        slopes = slopes.flatten(2)
+        du[:, a] = torch.bmm(others, slopes.transpose(1, 2))
+        dp[:, partners] += torch.bmm(u[:, a], slopes).view(sentences, clusters, -1, length).transpose(1, 2)
+    return value, du, dp
+
+
+def _pair_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, T, T]: 1/n where i = j, else -1/(n (n - 1)); 0 for padding, and for all in a sentence with n < 2."""
+    counted = valid.to(dtype)
+    n = counted.sum(dim=1, keepdim=True)
+    enough = (n > 1).to(dtype)
+    others = counted * enough / (n * (n - 1)).clamp_min(1)
+    weights = -others.unsqueeze(2) * counted.unsqueeze(1)
+    weights.diagonal(dim1=1, dim2=2).copy_(counted * enough / n.clamp_min(1))
+    return weights
+
+
+def _noise_contrastive(p: Tensor, seen: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Eq. 7 for f_ij = p_i . seen_j of p, seen [B, H, C, T]: the mean over heads [B], and its gradients."""
+    sentences, heads, clusters, length = p.shape
+    counted = valid.to(p.dtype)
+    n = counted.sum(dim=1, keepdim=True)
+    weights = (counted / (n.clamp_min(1) * heads))[:, None]  # of (sentence, head, token)
+    diagonal = (p * seen).sum(dim=2)
+    # f is at most 1, so that its exponential needs no care.
+    ratios = torch.matmul(p.transpose(2, 3), seen).exp_().mul_(counted[:, None, None, :])
+    sums = ratios.sum(dim=3)
+    sums = torch.where(sums > 0, sums, 1.0)  # a sentence of padding only
+    value = ((diagonal - sums.log() + n.clamp_min(1).log()[:, None]) * weights).sum(dim=(1, 2))
+    ratios.mul_((weights / sums).unsqueeze(3))
+    dp = (seen * weights.unsqueeze(2)).sub_(torch.matmul(seen, ratios.transpose(2, 3)))
+    dseen = (p * weights.unsqueeze(2)).sub_(torch.matmul(p, ratios))
+    return value, dp, dseen
+
+
+def _with_gradient(bound: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, y: Tensor) -> Tensor:
+    """The value [B] of `bound(x, y)`, differentiable by the gradients that come with it."""
+    with torch.autocast(x.device.type, enabled=False):
+        return _WithGradient.apply(bound, x, y)
+
+
+class _WithGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, bound: Callable, x: Tensor, y: Tensor) -> Tensor:
+        value, dx, dy = bound(x, y)
+        ctx.save_for_backward(dx, dy)
+        return value
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
+        dx, dy = ctx.saved_tensors
+        gradient = gradient[:, None, None, None]
+        return None, dx * gradient, dy * gradient
