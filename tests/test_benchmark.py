@@ -395,7 +395,7 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["transformer"], "'transformer': transformer is not an arch that can be timed; use one of mae_transformer, "),
+        (["transformer"], "'transformer': transformer is not an arch that can be timed; use one of dma_transformer, "),
         ([""], "'': nothing is not an arch that can be timed"),
         ([f"{PLAIN} --encoder-leyers 2"], f"'{PLAIN} --encoder-leyers 2': unrecognized arguments: --encoder-leyers 2"),
         ([f"{PLAIN} --dropout much"], "argument --dropout: invalid float value: 'much'"),

@@ -6,12 +6,14 @@
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
 
 A MODEL is an arch of this package, which gives the size, and any options of fairseq-train, in quotes. Every model has --dropout 0.3
---share-decoder-input-output-embed, Adam and label smoothing 0.1 unless it says otherwise. Batches are random tokens: no data is needed.
+--share-decoder-input-output-embed, Adam and --criterion modular_cross_entropy with label smoothing 0.1 unless it says otherwise. Batches
+are random tokens: no data is needed.
 
-Its peer, "stock", is fairseq's Transformer with the same options except ours, built twice; its encoder has as many layers as a
-multi-stream one has in all. An arch that is wider than a plain one so as to have about as many parameters (tim_transformer*, but not
-_tiny_cpu) is compared with fairseq's Transformer in the size of that plain arch, the options after the arch given to both; where the two
-sizes differ, the model's line says its own and the parameters of both. Give TIM layers to a plain arch to compare them at equal width.
+Its peer, "stock", is fairseq's Transformer with the same options except ours and fairseq's own label-smoothed cross-entropy, built twice;
+its encoder has as many layers as a multi-stream one has in all. An arch that is wider than a plain one so as to have about as many
+parameters (tim_transformer*, but not _tiny_cpu) is compared with fairseq's Transformer in the size of that plain arch, the options after
+the arch given to both; where the two sizes differ, the model's line says its own and the parameters of both. Give TIM layers to a plain
+arch to compare them at equal width.
 
 Every round times each job once, in random order (a first round warms up and does not count). A ratio is a time over the mean of the two
 stock copies in the same round; shown is the median [min..max] over rounds. Where the ratios of the two copies are more than 3 % apart,
@@ -36,12 +38,13 @@ import random
 import re
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import distributions
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from fairseq import options
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.translation import TranslationTask
@@ -59,13 +62,15 @@ MODELS = [
     "modular_transformer_iwslt_de_en",
     "mae_transformer_iwslt_de_en",
     "mae_transformer_iwslt_de_en --mae-gate-context source",
+    "dma_transformer_iwslt_de_en",
+    "dma_transformer_iwslt_de_en --kl-weight 0 --qq-weight 0 --xq-weight 0",
     "multistream_transformer_iwslt_de_en --stream-skip",
     "tim_transformer_iwslt_de_en",
     "modular_transformer_iwslt_de_en --no-residual",
 ]
 COMMON = (
     "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 --clip-norm 0 "
-    "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
+    "--criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
 )
 COUNTS = {  # option: default, smallest value, help
     "rounds": (9, 1, "timed rounds"),
@@ -168,10 +173,12 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
     if max(args.length, args.steps) > min(own.model.max_source_positions, own.model.max_target_positions):
         refuse("--length or --steps is more than its --max-source-positions or --max-target-positions")
     check(model, own)
-    if arch not in PEERS:
-        return Configs(own, own)
-    stock = configure(PEERS[arch])
-    check(STOCK[0], stock, f"its stock, in the size of {PEERS[arch]} with the same options: ")
+    stock = configure(PEERS.get(arch, arch))
+    if stock.criterion._name == "modular_cross_entropy":
+        fairseqs = {f.name: stock.criterion[f.name] for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
+        stock.criterion = OmegaConf.create({**fairseqs, "_name": "label_smoothed_cross_entropy"})
+    if arch in PEERS:
+        check(STOCK[0], stock, f"its stock, in the size of {PEERS[arch]} with the same options: ")
     return Configs(own, stock)
 
 

@@ -108,16 +108,16 @@ class GaussianMixture(nn.Module):
                 kl = (surprise - self._entropy(x.dtype)) / x.size(-1)
             return Clustering(posterior, log_joint, kl)
 
-    def centroids(self) -> Tensor:
+    def centroids(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """mu [H or 1, C, D], whose gradient is multiplied in the mode hook."""
-        mu = self.scaled_centroids * self.centroid_scale
+        mu = self.scaled_centroids.to(dtype) * self.centroid_scale.to(dtype)
         if self.gradient_factor != 1.0 and mu.requires_grad:
             mu.register_hook(lambda gradient: gradient * self.gradient_factor)
         return mu
 
     def _draw(self, x: Tensor) -> Tensor:
         """z = x + s * noise."""
-        return torch.addcmul(x, (0.5 * self.noise_log_variance).exp().to(x.dtype), torch.randn_like(x))
+        return torch.addcmul(x, (0.5 * self.noise_log_variance.to(x.dtype)).exp(), torch.randn_like(x))
 
     def _entropy(self, dtype: torch.dtype) -> Tensor:
         """Of q(z | x), [H, 1]."""
@@ -126,7 +126,7 @@ class GaussianMixture(nn.Module):
     def _log_joint(self, z: Tensor, expected: bool = False) -> Tensor:
         """log pi_c + log N(z | c), or its expectation under q(z | x = z): [T, B, H, D] -> [B, H, C, T]."""
         length, sentences, heads, dim = z.shape
-        mu = self.centroids().to(z.dtype)
+        mu = self.centroids(z.dtype)
         log_variance = self.log_variance.to(z.dtype).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
         precision = torch.exp(-log_variance)
         constant = torch.log_softmax(self.logits.to(z.dtype), dim=-1)

@@ -25,28 +25,25 @@ CRITICS = ("head", "mean")
 SMALLEST = 1e-30  # of a density, up to a factor
 
 
-def upper_bound(posterior: Tensor, valid: Tensor, densities: str = "pooled", log_joint: Tensor | None = None, pairs: int = 0) -> Tensor:
+def upper_bound(posterior: Tensor, log_joint: Tensor, valid: Tensor, densities: str = "pooled", pairs: int = 0) -> Tensor:
     """L_Dqq (Eq. 6), the mean over pairs of heads.
 
     Args:
         posterior: p(c | q_i^h), [B, H, C, T].
+        log_joint: log p(c, q_i^h), whose softmax it is.
         valid: bool [B, T], False = padding.
         densities: what p(q_i) is in p(q_i | c). pooled: 1/n, with one sum over the tokens of all heads, who share the clusters; it is
             taken as constant (no gradient), and the ordered pairs (a, b) and (b, a) then have the same bound, so that half of them do.
             per_head: 1/n, with the sum of each head. gmm: the density of the mixture, literally; in many dimensions p(q_i | c) is
             then nearly one-hot over tokens.
-        log_joint: log p(c, q_i^h), [B, H, C, T]; for gmm.
         pairs: if positive, only so many pairs, drawn at random: as good on average.
 
     Returns:
         [B], 0 for sentences of fewer than 2 tokens and for 1 head. A bound only in expectation: it may be a little below 0.
     """
-    u = _class_likelihoods(posterior, valid, densities, log_joint)
+    u = _class_likelihoods(log_joint, valid, densities)
     heads = posterior.size(1)
-    if densities == "pooled":
-        chosen = [(a, b) for a in range(heads) for b in range(a + 1, heads)]
-    else:
-        chosen = [(a, b) for a in range(heads) for b in range(heads) if a != b]
+    chosen = [(a, b) for a in range(heads) for b in range(heads) if a < b or (a != b and densities != "pooled")]
     if 0 < pairs < len(chosen):
         chosen = [chosen[i] for i in torch.randperm(len(chosen))[:pairs].tolist()]
     return _with_gradient(lambda u, p: _leave_one_out(u, p, valid, chosen), u, posterior)
@@ -67,17 +64,18 @@ def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tenso
     return _with_gradient(lambda p, seen: _noise_contrastive(p, seen, valid), posterior, seen)
 
 
-def _class_likelihoods(posterior: Tensor, valid: Tensor, densities: str, log_joint: Tensor | None) -> Tensor:
-    """p(q_i | c) up to a factor of i: [B, H, C, T]."""
-    if densities == "gmm":
-        padding = valid.logical_not()[:, None, None, :]
-        log_joint = log_joint.masked_fill(padding, torch.finfo(log_joint.dtype).min)
-        # By row, the largest class likelihood is not lost, however unlikely the row is.
-        return torch.softmax(torch.log_softmax(log_joint, dim=3).masked_fill(padding, 0.0), dim=2)
-    sums = (posterior * valid[:, None, None, :]).sum(dim=3, keepdim=True)
+def _class_likelihoods(log_joint: Tensor, valid: Tensor, densities: str) -> Tensor:
+    """p(q_i | c) = p(c, q_i) / sum_i' p(c, q_i'), or the same of p(c | q_i), up to a factor of i: [B, H, C, T].
+
+    That factor is chosen so that the sum over clusters is 1, and so no row is lost to underflow however unlikely its token is.
+    """
+    log_p = log_joint if densities == "gmm" else torch.log_softmax(log_joint, dim=2)
+    log_p = log_p.masked_fill(valid.logical_not()[:, None, None, :], torch.finfo(log_p.dtype).min / 2)
     if densities == "pooled":
-        sums = sums.sum(dim=1, keepdim=True).detach()
-    return posterior / sums.clamp_min(SMALLEST)
+        log_sums = torch.logsumexp(log_p.detach(), dim=(1, 3), keepdim=True)
+    else:
+        log_sums = torch.logsumexp(log_p, dim=3, keepdim=True)
+    return torch.softmax(log_joint - log_sums, dim=2)
 
 
 def _leave_one_out(u: Tensor, p: Tensor, valid: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:

@@ -161,7 +161,7 @@ class SemanticMask(nn.Module):
                 counted = torch.cat([valid, _valid(key_padding_mask, keys.posterior)], dim=1)
             losses["kl"] = _mean(divergence, counted) + _mean(queries.divergence, valid)
         if wanted.qq:
-            losses["qq"] = upper_bound(queries.posterior, valid, wanted.densities, queries.log_joint, wanted.pairs)
+            losses["qq"] = upper_bound(queries.posterior, queries.log_joint, valid, wanted.densities, wanted.pairs)
         if wanted.xq:
             losses["xq"] = lower_bound(queries.posterior, valid, wanted.critic)
         return losses

@@ -1,0 +1,145 @@
+"""modules/mutual_information.py: Eq. 6 and 7 against their loops, gradients, padding, and what happens at the edges."""
+
+import math
+
+import pytest
+import torch
+
+from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
+from tests.reference import disentangled as reference
+
+B, H, C, T = 4, 3, 4, 6
+LENGTHS = [6, 4, 2, 1]  # of the sentences; the first is padded on neither side, the others on the left or on the right
+
+
+def posteriors(seed=0, sharpness=2.0, clusters=C, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    log_joint = sharpness * torch.randn(B, H, clusters, T, generator=generator, dtype=dtype)
+    return log_joint.requires_grad_(), torch.softmax(log_joint, dim=2)
+
+
+def valid_tokens():
+    valid = torch.zeros(B, T, dtype=torch.bool)
+    for b, n in enumerate(LENGTHS):
+        valid[b, slice(0, n) if b % 2 else slice(T - n, T)] = True
+    return valid
+
+
+def by_loop(p, log_joint, densities):
+    """Eq. 6 of each sentence: the mean over all ordered pairs of heads."""
+    values = []
+    for b, valid in enumerate(valid_tokens()):
+        of_sentence = p[b][:, :, valid].transpose(1, 2)
+        if of_sentence.size(1) < 2:
+            values.append(p.new_zeros(()))
+            continue
+        log_p = torch.logsumexp(log_joint[b][:, :, valid], dim=1) if densities == "gmm" else None
+        pairs = reference.upper_bound(of_sentence, reference.class_likelihoods(of_sentence, densities, log_p))
+        values.append(sum(pairs.values()) / len(pairs))
+    return torch.stack(values)
+
+
+@pytest.mark.parametrize("densities", ["pooled", "per_head", "gmm"])
+def test_the_upper_bound_and_its_gradient_are_those_of_equation_6(densities):
+    log_joint, p = posteriors()
+    weights = torch.arange(1.0, B + 1, dtype=torch.float64)
+    found, expected = upper_bound(p, log_joint, valid_tokens(), densities), by_loop(p, log_joint, densities)
+    assert expected[:3].abs().min() > 1e-3
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    (gradient,) = torch.autograd.grad((found * weights).sum(), log_joint, retain_graph=True)
+    (wanted,) = torch.autograd.grad((expected * weights).sum(), log_joint)
+    assert gradient.abs().max() > 1e-3
+    torch.testing.assert_close(gradient, wanted, atol=1e-12, rtol=0)
+
+
+def test_pooled_bounds_are_the_same_for_both_orders_of_a_pair():
+    _, p = posteriors()
+    whole = p[0].transpose(1, 2)
+    pairs = reference.upper_bound(whole, reference.class_likelihoods(whole, "pooled"))
+    for a, b in pairs:
+        assert abs(pairs[a, b] - pairs[b, a]) < 1e-14
+    pairs = reference.upper_bound(whole, reference.class_likelihoods(whole, "per_head"))
+    assert abs(pairs[0, 1] - pairs[1, 0]) > 1e-4
+
+
+@pytest.mark.parametrize("critic", ["head", "mean"])
+def test_the_lower_bound_and_its_gradient_are_those_of_equation_7(critic):
+    log_joint, p = posteriors()
+    weights = torch.arange(1.0, B + 1, dtype=torch.float64)
+    found = lower_bound(p, valid_tokens(), critic)
+    expected = []
+    for b, valid in enumerate(valid_tokens()):
+        of_heads = reference.lower_bound(p[b][:, :, valid].transpose(1, 2), critic)
+        expected.append(sum(of_heads) / H)
+    expected = torch.stack(expected)
+    assert expected[:3].abs().min() > 1e-3
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    (gradient,) = torch.autograd.grad((found * weights).sum(), log_joint, retain_graph=True)
+    (wanted,) = torch.autograd.grad((expected * weights).sum(), log_joint)
+    assert gradient.abs().max() > 1e-3
+    torch.testing.assert_close(gradient, wanted, atol=1e-12, rtol=0)
+
+
+def test_some_pairs_are_as_good_as_all_on_average():
+    log_joint, p = posteriors()
+    whole, valid = upper_bound(p, log_joint, valid_tokens()), valid_tokens()
+    torch.manual_seed(0)
+    draws = torch.stack([upper_bound(p, log_joint, valid, pairs=1) for _ in range(300)])
+    assert len(draws.unique(dim=0)) == 3  # pairs of 3 heads
+    torch.testing.assert_close(draws.unique(dim=0).mean(dim=0), whole, atol=1e-12, rtol=0)
+    assert (draws.mean(dim=0) - whole).abs().max() < 4 * (draws.std(dim=0) / math.sqrt(300)).max()
+    assert torch.equal(upper_bound(p, log_joint, valid, pairs=3), whole) and torch.equal(upper_bound(p, log_joint, valid, pairs=9), whole)
+    (gradient,) = torch.autograd.grad(upper_bound(p, log_joint, valid, pairs=2).sum(), log_joint)
+    assert gradient.isfinite().all() and gradient.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("densities", ["pooled", "per_head", "gmm"])
+def test_padding_changes_nothing_and_gets_no_gradient(densities):
+    log_joint, p = posteriors()
+    valid = valid_tokens()
+    noise = torch.randn_like(log_joint).masked_fill(valid[:, None, None, :], 0.0)
+    other = (log_joint + noise).detach().requires_grad_()
+    q = torch.softmax(other, dim=2)
+    torch.testing.assert_close(upper_bound(q, other, valid, densities), upper_bound(p, log_joint, valid, densities), atol=1e-13, rtol=0)
+    torch.testing.assert_close(lower_bound(q, valid), lower_bound(p, valid), atol=1e-13, rtol=0)
+    (gradient,) = torch.autograd.grad((upper_bound(q, other, valid, densities) + lower_bound(q, valid)).sum(), other)
+    assert (gradient.masked_select(valid[:, None, None, :].logical_not()) == 0).all()
+
+
+@pytest.mark.parametrize("densities", ["pooled", "per_head", "gmm"])
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 40.0, 1000.0])
+def test_one_token_no_token_and_decided_clusters_are_finite(densities, sharpness):
+    log_joint, p = posteriors(sharpness=sharpness, dtype=torch.float32)
+    valid = torch.zeros(B, T, dtype=torch.bool)
+    valid[0], valid[1, 2], valid[2, :2] = True, True, True  # all tokens, one, two, none
+    upper, lower = upper_bound(p, log_joint, valid, densities), lower_bound(p, valid)
+    (gradient,) = torch.autograd.grad((upper + lower).sum(), log_joint)
+    assert upper.isfinite().all() and lower.isfinite().all() and gradient.isfinite().all()
+    assert upper[1] == upper[3] == 0 and lower[3] == 0 and abs(lower[1]) < 1e-6
+    assert (lower.abs() <= 1).all()
+
+
+def test_equal_heads_share_more_than_independent_ones():
+    """What Eq. 6 is for: with the tokens of one head shuffled, its information about the other is gone."""
+    generator = torch.Generator().manual_seed(0)
+    one = torch.softmax(3 * torch.randn(1, 1, 4, 40, generator=generator), dim=2)
+    shuffled = one[..., torch.randperm(40, generator=generator)]
+    valid = torch.ones(1, 40, dtype=torch.bool)
+    heads = [torch.cat([one, other], dim=1) for other in (one, shuffled)]
+    same, independent = (upper_bound(p, p.log(), valid).item() for p in heads)
+    assert same > 0.5 and abs(independent) < 0.3
+
+
+def test_the_lower_bound_of_decided_clusters_of_equal_size():
+    """1 - log(1 + (e - 1) / C) = 0.643 for C = 4 is its largest value."""
+    p = torch.eye(4).repeat(1, 10).view(1, 1, 4, 40).expand(1, 2, 4, 40)
+    found = lower_bound(p, torch.ones(1, 40, dtype=torch.bool)).item()
+    assert abs(found - (1 - math.log(1 + (math.e - 1) / 4))) < 1e-6
+
+
+def test_one_cluster_and_one_head_have_nothing_to_tell():
+    valid = torch.ones(B, T, dtype=torch.bool)
+    log_joint, p = posteriors(clusters=1)
+    assert upper_bound(p, log_joint, valid).abs().max() < 1e-12 and lower_bound(p, valid).abs().max() < 1e-12
+    log_joint, p = posteriors()
+    assert (upper_bound(p[:, :1], log_joint[:, :1], valid) == 0).all()

@@ -1,0 +1,261 @@
+"""modules/semantic_mask.py: the paper's renormalised mask, in attention of every kind, step by step and in beams; its losses."""
+
+import pytest
+import torch
+
+from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
+from modular_fairseq.modules.semantic_mask import SMALLEST_OVERLAP, Losses, SemanticMask, _LogOverlap
+from tests.reference import disentangled as reference
+
+B, H, T, S, C, CLUSTERS = 3, 4, 5, 6, 24, 3
+CAUSAL = torch.full((T, T), float("-inf"), dtype=torch.float64).triu(1)
+KINDS = ["self", "causal", "cross"]
+
+
+def attention(kind, seed=0, **changes):
+    """Attention with a mask that has learned: nothing is at its start."""
+    torch.manual_seed(seed)
+    own = {"self_attention": True} if kind != "cross" else {"encoder_decoder_attention": True}
+    module = MultiheadAttention(C, H, mask=SemanticMask(H, C, CLUSTERS, self_attention=kind != "cross", **changes), **own).double()
+    with torch.no_grad():
+        for mixture in (module.mask.tokens, module.mask.queries):
+            for p in (mixture.scaled_centroids, mixture.log_variance, mixture.logits):
+                p.add_(0.3 * torch.randn_like(p))
+    return module
+
+
+def inputs(kind, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(T, B, C, dtype=torch.float64, generator=generator).requires_grad_()
+    key = query if kind != "cross" else torch.randn(S, B, C, dtype=torch.float64, generator=generator).requires_grad_()
+    return query, key
+
+
+def padding(length, kind="self"):
+    """The third sentence is padded on the right, the second on the left, but not where it would leave a word without one to see."""
+    mask = torch.zeros(B, length, dtype=torch.bool)
+    mask[2, -1:] = True
+    mask[1, slice(-2, None) if kind == "causal" else slice(2)] = True
+    return mask
+
+
+def by_the_equations(module, kind, query, key, posterior=reference.expected_posterior):
+    """Eq. 4, 5 and the one after it, a head of a sentence at a time: output [T, B, C] and weights [H, B, T, S]."""
+    outputs, weights = [], torch.zeros(H, B, len(query), len(key), dtype=torch.float64)
+    d = C // H
+    for b in range(B):
+        blocked = padding(len(key), kind)[b].expand(len(query), -1).clone()
+        if kind == "causal":
+            blocked |= CAUSAL.isinf()
+        heads = []
+        for h in range(H):
+            part = slice(h * d, (h + 1) * d)
+            q, k, v = (p(x[:, b])[:, part] for p, x in ((module.q_proj, query), (module.k_proj, key), (module.v_proj, key)))
+            z_query, z_key = (posterior(module.mask.tokens, h, x[:, b, part]) for x in (query, key))
+            m = reference.mask(z_query, z_key, blocked)
+            a = reference.masked_attention(q @ k.T / d**0.5, m, blocked)
+            weights[h, b] = a
+            heads.append(a @ v)
+        outputs.append(module.out_proj(torch.cat(heads, dim=1)))
+    return torch.stack(outputs, dim=1), weights
+
+
+def attend(module, kind, query, key, **call):
+    mask = CAUSAL if kind == "causal" else None
+    return module(query, key, key, key_padding_mask=padding(len(key), kind), attn_mask=mask, static_kv=kind == "cross", **call)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bias_is_the_papers_renormalised_mask(kind, training):
+    module = attention(kind).train(training)
+    query, key = inputs(kind)
+    expected, expected_weights = by_the_equations(module, kind, query, key)
+    found, _ = attend(module, kind, query, key)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    by_hand, weights = attend(module, kind, query, key, need_head_weights=True)
+    torch.testing.assert_close(by_hand, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-12, rtol=0)
+    module.mask = None
+    assert (attend(module, kind, query, key)[0] - found).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_the_equations(kind):
+    module = attention(kind).train()
+    query, key = inputs(kind)
+    weights = torch.randn(T, B, C, dtype=torch.float64)
+    given = [query, *([key] if kind == "cross" else []), *(p for name, p in module.named_parameters() if "queries" not in name)]
+    found = torch.autograd.grad((attend(module, kind, query, key)[0] * weights).sum(), given)
+    expected = torch.autograd.grad((by_the_equations(module, kind, query, key)[0] * weights).sum(), given)
+    assert all(g.abs().max() > 1e-6 for g, p in zip(expected, given, strict=True) if p is not module.k_proj.bias)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
+
+
+def test_all_forms_of_the_mask_are_equal():
+    """Bias (in use), fold and augmented values, on their own; speed decided between them."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    scores, values = random(B, H, T, S), random(B, H, S, 5)
+    p, k = torch.softmax(random(B, H, T, CLUSTERS), dim=-1), torch.softmax(random(B, H, S, CLUSTERS), dim=-1)
+    bias = _LogOverlap.apply(p.transpose(2, 3), k.transpose(2, 3))
+    found = torch.softmax(scores + bias, dim=-1) @ values
+    for b in range(B):
+        for h in range(H):
+            expected = reference.masked_attention(scores[b, h], reference.mask(p[b, h], k[b, h])) @ values[b, h]
+            torch.testing.assert_close(found[b, h], expected, atol=1e-14, rtol=0)
+    torch.testing.assert_close(reference.fold(scores, p @ k.transpose(2, 3), values), found, atol=1e-14, rtol=0)
+    torch.testing.assert_close(reference.augmented_values(scores, p, k, values), found, atol=1e-14, rtol=0)
+
+
+def test_the_floor_of_the_overlap_and_its_gradient():
+    """Above it the bias is exact; a query that shares clusters with no key attends as without a mask."""
+    p = torch.softmax(4 * torch.randn(2, 2, CLUSTERS, T, dtype=torch.float64), dim=2).requires_grad_()
+    k = torch.softmax(4 * torch.randn(2, 2, CLUSTERS, S, dtype=torch.float64), dim=2).requires_grad_()
+    assert torch.autograd.gradcheck(_LogOverlap.apply, (p, k))
+    apart = torch.tensor([1.0, 0.0]).view(1, 1, 2, 1), torch.tensor([[0.0, 0.0], [1.0, 1.0]]).view(1, 1, 2, 2)
+    bias = _LogOverlap.apply(*(x.requires_grad_() for x in apart))
+    assert torch.equal(bias, torch.full((1, 1, 1, 2), SMALLEST_OVERLAP).log())
+    assert all((g == 0).all() for g in torch.autograd.grad(bias.sum(), apart))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_cluster_is_plain_attention_bit_for_bit(kind):
+    torch.manual_seed(0)
+    own = {"self_attention": True} if kind != "cross" else {"encoder_decoder_attention": True}
+    module = MultiheadAttention(C, H, mask=SemanticMask(H, C, 1, self_attention=kind != "cross"), **own).double()
+    query, key = inputs(kind)
+    for training in (True, False):
+        module.train(training)
+        found, weights = attend(module, kind, query, key, need_head_weights=True)
+        mask, module.mask = module.mask, None
+        expected, expected_weights = attend(module, kind, query, key, need_head_weights=True)
+        module.mask = mask
+        assert torch.equal(found, expected) and torch.equal(weights, expected_weights)
+
+
+@pytest.mark.parametrize("in_evaluation", [True, False])
+def test_the_decoders_mask_is_for_training_unless_it_is_wanted(in_evaluation):
+    module = attention("causal", in_evaluation=in_evaluation)
+    query, key = inputs("causal")
+    trained = attend(module.train(), "causal", query, key)[0]
+    evaluated = attend(module.eval(), "causal", query, key)[0]
+    module.mask = None
+    plain = attend(module, "causal", query, key)[0]
+    torch.testing.assert_close(evaluated, trained if in_evaluation else plain, atol=1e-12, rtol=0)
+    assert (trained - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["causal", "cross"])
+def test_step_by_step_with_beams_it_is_the_same(kind):
+    """Hypotheses share their source; they are reordered, and a sentence leaves."""
+    beam, module = 2, attention(kind).eval()
+    generator = torch.Generator().manual_seed(2)
+    target = torch.randn(T, B * beam, C, dtype=torch.float64, generator=generator)
+    key = torch.randn(S, B, C, dtype=torch.float64, generator=generator)
+    order, left, state, rows = torch.tensor([1, 0, 4, 4]), torch.tensor([0, 2]), {}, torch.arange(B * beam)
+    for t in range(T):
+        past = target[: t + 1, rows]
+        if kind == "cross":
+            sources = key if len(rows) == B * beam else key[:, left]
+            blocked = padding(S) if len(rows) == B * beam else padding(S)[left]
+            call = {"key_padding_mask": blocked, "static_kv": True}
+            found, _ = module(past[-1:], sources, sources, incremental_state=state, **call)
+            call["key_padding_mask"] = blocked.repeat_interleave(beam, 0)
+            expected, _ = module(past, *[sources.repeat_interleave(beam, 1)] * 2, **call)
+        else:
+            found, _ = module(past[-1:], None, None, incremental_state=state)
+            expected, _ = module(past, None, None, attn_mask=CAUSAL[: t + 1, : t + 1])
+        torch.testing.assert_close(found[0], expected[-1], atol=1e-12, rtol=0)
+        if t == 1:
+            for part in (module, module.mask):
+                part.reorder_incremental_state(state, order)
+            rows = rows[order]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_its_tokens_and_queries(kind):
+    module = attention(kind).train()
+    module.mask.wanted = Losses(kl=True, qq=True, xq=True)
+    query, key = inputs(kind)
+    attend(module, kind, query, key, query_padding_mask=padding(T, kind))
+    d, losses = C // H, module.mask.losses
+    valid = {length: padding(length, kind).logical_not() for length in (T, S)}
+    assert {name: tuple(value.shape) for name, value in losses.items()} == {"kl": (B,), "qq": (B,), "xq": (B,)}
+    for b in range(B):
+        of_tokens, of_queries = [], []
+        for h in range(H):
+            part = slice(h * d, (h + 1) * d)
+            sides = [query[valid[T][b], b, part]] + ([key[valid[S][b], b, part]] if kind == "cross" else [])
+            z, q = torch.cat(sides), module.q_proj(query[valid[T][b], b])[:, part]
+            for mixture, x, found in ((module.mask.tokens, z, of_tokens), (module.mask.queries, q, of_queries)):
+                found.append(reference.divergence(mixture, h, x, reference.expected_posterior(mixture, h, x)).mean())
+        expected = torch.stack(of_tokens).mean() + torch.stack(of_queries).mean()
+        torch.testing.assert_close(losses["kl"][b], expected, atol=1e-12, rtol=0)
+    queries = module.mask.queries(module.q_proj(query).view(T, B, H, d))
+    torch.testing.assert_close(losses["qq"], upper_bound(queries.posterior, queries.log_joint, valid[T]), atol=1e-13, rtol=0)
+    torch.testing.assert_close(losses["xq"], lower_bound(queries.posterior, valid[T]), atol=1e-13, rtol=0)
+
+
+def test_only_losses_that_are_wanted_are_computed_and_only_in_training():
+    module = attention("self").train()
+    query, key = inputs("self")
+    for wanted, names in ((Losses(kl=True), {"kl"}), (Losses(qq=True), {"qq"}), (Losses(xq=True), {"xq"}), (Losses(), set())):
+        module.mask.wanted, module.mask.losses = wanted, {}
+        attend(module, "self", query, key)
+        assert module.mask.losses.keys() == names
+    module.mask.wanted = Losses(kl=True, qq=True, xq=True)
+    attend(module.eval(), "self", query, key)
+    assert module.mask.losses == {}
+
+
+@pytest.mark.parametrize("wanted", [None, Losses(), Losses(kl=True), Losses(qq=True), Losses(xq=True)])
+@pytest.mark.parametrize("posterior", ["expected", "sample"])
+def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, posterior):
+    """Or DistributedDataParallel stops."""
+    module = attention("self", posterior=posterior).train()
+    module.mask.wanted = wanted
+    output, _ = attend(module, "self", *inputs("self"))
+    (output.sum() + sum(loss.sum() for loss in module.mask.losses.values())).backward()
+    assert [name for name, p in module.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_token_and_no_token_at_all_are_finite(kind):
+    module = attention(kind).float().train()
+    module.mask.wanted = Losses(kl=True, qq=True, xq=True)
+    for length, blocked in ((1, False), (1, True), (4, True)):
+        query = torch.randn(length, 2, C, requires_grad=True)
+        pads = torch.tensor([[blocked] * length, [False] * length])
+        call = {
+            "key_padding_mask": pads,
+            "query_padding_mask": pads,
+            "attn_mask": CAUSAL[:length, :length].float() if kind == "causal" else None,
+        }
+        module.zero_grad()
+        for need_weights in (False, True):
+            output, _ = module(query, query, query, need_weights=need_weights, **call)
+            (output.sum() + sum(loss.sum() for loss in module.mask.losses.values())).backward()
+            assert output.isfinite().all() and query.grad.isfinite().all()
+            assert all(loss.isfinite().all() for loss in module.mask.losses.values())
+            assert all(p.grad.isfinite().all() for p in module.parameters())
+            if blocked:
+                assert all(loss[0] == 0 for loss in module.mask.losses.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_differs_by_its_rounding_only(dtype):
+    module = attention("self").eval()
+    query, key = inputs("self")
+    expected, _ = attend(module, "self", query, key)
+    half = attention("self").eval().to(dtype)
+    bias = half.mask(query.to(dtype), None, half._split(query.to(dtype)), None, None)
+    assert bias.dtype == torch.float32
+    found, _ = attend(half, "self", query.to(dtype), key.to(dtype))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, atol=0.05 if dtype == torch.bfloat16 else 0.01, rtol=0)
