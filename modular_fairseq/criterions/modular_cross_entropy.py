@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Optional
 
+import torch
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -105,6 +106,10 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 self.asked_for.append(f"--{name}")
                 if self.weights[name[:2]] == 0:
                     raise UsageError(f"--{name} has no effect with --{name[:2]}-weight 0; leave it out")
+        if aux_warmup_updates != ModularCrossEntropyConfig.aux_warmup_updates:
+            self.asked_for.append("--aux-warmup-updates")
+            if not any(self.weights.values()):
+                raise UsageError("--aux-warmup-updates has no effect with all weights 0; leave it out")
         self.aux_warmup_updates = aux_warmup_updates
         self.qq_interval = qq_interval
         self.how = {"densities": str(qq_densities), "pairs": qq_pairs, "critic": str(xq_critic)}
@@ -123,10 +128,9 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         ours.ask_for_losses(Losses(**{name: weight > 0 for name, weight in weights.items()}, **self.how))
         loss, sample_size, logging_output = super().forward(model, sample, reduce)
         tokens = sample["target"].ne(self.padding_idx).sum(dim=1)
-        counts = tokens.new_ones(len(tokens)) if self.sentence_avg else tokens
-        shares = counts / counts.sum() * sample_size
+        counts = torch.ones_like(tokens) if self.sentence_avg else tokens
         for name, values in ours.take_losses().items():
-            total = (shares * values).sum()
+            total = (values * counts).sum() / counts.sum() * sample_size
             logging_output[name] = total.detach()
             loss = loss + SIGNS[name] * weights[name] * total
         logging_output["loss"] = loss.detach()

@@ -1,0 +1,196 @@
+"""criterions/modular_cross_entropy.py: what it adds, with which weight, when, and what it refuses."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.logging import metrics
+from omegaconf import OmegaConf
+
+from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyConfig, ModularCrossEntropyCriterion
+from modular_fairseq.errors import UsageError
+from tests.helpers import LENGTHS, batch, build, build_stock, task
+
+PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0}
+TERMS = {"kl": 1, "qq": 1, "xq": -1}
+
+
+def criterion(sentence_avg=False, **changes):
+    settings = {**vars(ModularCrossEntropyConfig()), "label_smoothing": 0.1, "sentence_avg": sentence_avg, **changes}
+    return ModularCrossEntropyCriterion.build_criterion(OmegaConf.create(settings), task())
+
+
+def dma(**changes):
+    return build(attention_type="dma", **changes).double().train()
+
+
+def gradient(model, loss_and_size_of_batches):
+    """What fairseq's Trainer makes of an update: the sum of gradients over that of sample sizes."""
+    model.zero_grad()
+    total = 0
+    for loss, size, _ in loss_and_size_of_batches:
+        loss.backward()
+        total += size
+    return torch.cat([p.grad.flatten() for p in model.parameters()]) / total
+
+
+def split(sample, *parts):
+    """The same sentences in several batches."""
+    return [
+        {
+            "nsentences": len(rows),
+            "ntokens": int(sample["target"][rows].ne(1).sum()),
+            "net_input": {name: value[rows] for name, value in sample["net_input"].items()},
+            "target": sample["target"][rows],
+        }
+        for rows in map(list, parts)
+    ]
+
+
+@pytest.mark.parametrize("model", [build, build_stock], ids=["ours", "stock"])
+@pytest.mark.parametrize("training", [True, False])
+def test_without_dma_it_is_fairseqs(model, training):
+    model, fairseqs = model().train(training), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1, report_accuracy=True)
+    found, expected = (c(model, batch(LENGTHS)) for c in (criterion(report_accuracy=True), fairseqs))
+    assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+
+
+def test_the_loss_is_cross_entropy_plus_weighted_terms():
+    weights = {"kl_weight": 0.3, "qq_weight": 2.0, "xq_weight": 0.5}
+    model, sample = dma(), batch(LENGTHS)
+    loss, size, logged = criterion(**weights)(model, sample)
+    nll, _, _ = criterion(**PLAIN)(model, sample)
+    assert size == sample["ntokens"] and logged["loss"] == loss.detach()
+    added = sum(sign * weights[f"{name}_weight"] * logged[name] for name, sign in TERMS.items())
+    torch.testing.assert_close(loss, nll + added, atol=1e-12, rtol=0)
+    assert all(abs(logged[name]) > 1e-3 for name in TERMS)
+    assert all(mask.losses == {} for mask in model.semantic_masks.values())  # taken: no graph is kept
+
+
+def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
+    model, sample = dma(), batch(LENGTHS)
+    asked = criterion()
+    asked(model, sample)
+    model(**sample["net_input"])
+    by_module = [mask.losses for mask in model.semantic_masks.values()]
+    assert len(by_module) == 2 + 2 * 2
+    _, _, logged = asked(model, sample)
+    tokens = torch.tensor([t for _, t in LENGTHS])
+    for name in TERMS:
+        expected = (sum(losses[name] for losses in by_module) / len(by_module) * tokens).sum()
+        torch.testing.assert_close(logged[name], expected.detach(), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("sentence_avg", [True, False])
+def test_weights_do_not_depend_on_batches_or_update_freq(sentence_avg):
+    """One batch, several micro-batches of an update, sentences in any order, and a batch twice: the same gradient."""
+    model, asked, sample = dma(), criterion(sentence_avg, kl_weight=1.0, qq_weight=1.0, xq_weight=1.0), batch(LENGTHS)
+    whole = gradient(model, [asked(model, sample)])
+    plain = gradient(model, [criterion(sentence_avg, **PLAIN)(model, sample)])
+    assert (whole - plain).abs().max() > 1e-3
+    for parts in ([[0, 1], [2, 3, 4]], [[4], [3], [2], [1], [0]], [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4]]):
+        found = gradient(model, (asked(model, part) for part in split(sample, *parts)))
+        torch.testing.assert_close(found, whole, atol=1e-12, rtol=0)
+
+
+def test_validation_is_free_of_them():
+    model, sample = dma().eval(), batch(LENGTHS)
+    found, fairseqs = criterion()(model, sample), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)(model, sample)
+    assert torch.equal(found[0], fairseqs[0]) and found[2].keys() == fairseqs[2].keys()
+
+
+def test_weights_grow_from_zero():
+    model, sample = dma(), batch(LENGTHS)
+    nll, _, _ = criterion(**PLAIN)(model, sample)
+    asked = criterion(aux_warmup_updates=10, kl_weight=1.0, qq_weight=0.0, xq_weight=0.0)
+    whole, _, logged = asked(model, sample)  # outside fairseq's training
+    torch.testing.assert_close(whole - nll, logged["kl"], atol=1e-10, rtol=0)
+    for updates, share in ((0, 0.1), (4, 0.5), (9, 1.0), (500, 1.0)):
+        model.set_num_updates(updates)
+        loss, _, again = asked(model, sample)
+        assert again["kl"] == logged["kl"]
+        torch.testing.assert_close((loss - nll) / logged["kl"], torch.tensor(share, dtype=torch.float64), atol=1e-10, rtol=0)
+    model.set_num_updates(0)
+    loss, _, _ = criterion(aux_warmup_updates=0, kl_weight=1.0, qq_weight=0.0, xq_weight=0.0)(model, sample)
+    torch.testing.assert_close(loss, whole, atol=1e-10, rtol=0)
+
+
+def test_qq_at_intervals_has_the_same_weight_on_average():
+    model, sample = dma(), batch(LENGTHS)
+    asked = criterion(aux_warmup_updates=0, kl_weight=0.0, qq_weight=0.5, xq_weight=0.0, qq_interval=3)
+    nll, _, _ = criterion(**PLAIN)(model, sample)
+    added = []
+    for updates in range(6):
+        model.set_num_updates(updates)
+        loss, _, logged = asked(model, sample)
+        assert ("qq" in logged) == (updates % 3 == 0)
+        added.append((loss - nll).item())
+    every = 0.5 * criterion(qq_weight=0.5)(model, sample)[2]["qq"].item()
+    assert added == pytest.approx([3 * every, 0, 0, 3 * every, 0, 0], abs=1e-10)
+
+
+def test_options_of_the_bounds_reach_them():
+    model, sample = dma(), batch(LENGTHS)
+    usual = criterion()(model, sample)[2]
+    for change, changed in (
+        ({"qq_densities": "gmm"}, "qq"),
+        ({"qq_densities": "per_head"}, "qq"),
+        ({"qq_pairs": 1}, "qq"),
+        ({"xq_critic": "mean"}, "xq"),
+    ):
+        found = criterion(**change)(model, sample)[2]
+        assert {name for name in TERMS if abs(found[name] - usual[name]) > 1e-9} == {changed}
+
+
+def test_all_is_logged_as_a_mean():
+    metrics.reset()
+    logs = [
+        {"loss": 20.0, "nll_loss": 18.0, "ntokens": 4, "nsentences": 1, "sample_size": 4, "kl": 8.0, "xq": 0.4},
+        {"loss": 20.0, "nll_loss": 18.0, "ntokens": 6, "nsentences": 1, "sample_size": 6, "kl": 7.0, "xq": 0.6},
+    ]
+    with metrics.aggregate() as found:
+        ModularCrossEntropyCriterion.reduce_metrics(logs)
+    values = found.get_smoothed_values()
+    assert values["kl"] == 1.5 and values["xq"] == 0.1 and "qq" not in values
+    assert values["loss"] == round(4 / math.log(2), 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"kl_weight": -1.0}, "--kl-weight must be 0 or a positive number, not -1.0"),
+        ({"qq_weight": float("nan")}, "--qq-weight must be 0 or a positive number, not nan"),
+        ({"xq_weight": float("inf")}, "--xq-weight must be 0 or a positive number, not inf"),
+        ({"aux_warmup_updates": -1}, "--aux-warmup-updates must be at least 0, not -1"),
+        ({"qq_pairs": -1}, "--qq-pairs must be at least 0, not -1"),
+        ({"qq_interval": 0}, "--qq-interval must be at least 1, not 0"),
+        ({"qq_weight": 0.0, "qq_pairs": 2}, "--qq-pairs has no effect with --qq-weight 0; leave it out"),
+        ({"xq_weight": 0.0, "xq_critic": "mean"}, "--xq-critic has no effect with --xq-weight 0; leave it out"),
+        ({**PLAIN, "aux_warmup_updates": 10}, "--aux-warmup-updates has no effect with all weights 0; leave it out"),
+    ],
+)
+def test_bad_settings_are_refused(changes, sentence):
+    with pytest.raises(UsageError) as error:
+        criterion(**changes)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("changes", [{"kl_weight": 0.01}, {"qq_pairs": 2}, {"xq_critic": "mean"}, {"aux_warmup_updates": 10}])
+@pytest.mark.parametrize("model", [build, build_stock], ids=["ours", "stock"])
+def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
+    (name,) = changes
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: this model has no losses of that kind; use --attention-type dma"):
+        criterion(**changes)(model(), batch(LENGTHS))
+    assert criterion(**PLAIN)(build(), batch(LENGTHS))[0].isfinite()
+
+
+def test_a_criterion_that_leaves_the_losses_out_is_refused_in_training():
+    model, fairseqs = dma(), LabelSmoothedCrossEntropyCriterion(SimpleNamespace(target_dictionary=task().target_dictionary), False, 0.1)
+    assert fairseqs(model, batch(LENGTHS))[0].isfinite()  # outside fairseq's training
+    model.set_num_updates(0)
+    with pytest.raises(UsageError, match="use --criterion modular_cross_entropy"):
+        fairseqs(model, batch(LENGTHS))
+    assert fairseqs(model.eval(), batch(LENGTHS))[0].isfinite()
+    criterion(**PLAIN)(model.train(), batch(LENGTHS))
