@@ -3,7 +3,7 @@
 The door: importing this package registers its models with fairseq and installs what its commands need.
 """
 
-from modular_fairseq.criterions import modular_cross_entropy  # noqa: F401
+from modular_fairseq.criterions.modular_cross_entropy import explain_options_without_their_criterion
 from modular_fairseq.errors import show_usage_errors_as_sentences
 from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence
 from modular_fairseq.models import architectures  # noqa: F401
@@ -14,6 +14,7 @@ from modular_fairseq.warnings_filters import quiet_known_warnings
 
 quiet_known_warnings()
 show_usage_errors_as_sentences()
+explain_options_without_their_criterion()
 allow_fairseq_checkpoints()
 evaluate_options_as_literals()
 keep_every_sentence()

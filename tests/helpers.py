@@ -58,10 +58,12 @@ def build_stock(seed: int = 1, **changes) -> TransformerModelBase:
     return TransformerModelBase.build_model(nested_config(options(**changes)), task())
 
 
-def randomize_gates(model: torch.nn.Module, seed: int = 2) -> None:
-    """Gates far from uniform, running statistics far from their start."""
+def randomize_parts(model: torch.nn.Module, seed: int = 2) -> None:
+    """Gates far from uniform, running statistics and clusters far from their start."""
     generator = torch.Generator().manual_seed(seed)
     for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if ".mask." in name and not name.endswith("centroid_scale"):
+            t.data.add_(0.3 * torch.randn(t.shape, generator=generator).to(t.dtype))
         if ".gate_network." in name and t.is_floating_point():
             noise = torch.randn(t.shape, generator=generator).to(t.dtype)
             t.data.copy_(noise.abs() + 0.5 if "running_var" in name else t.data + 0.7 * noise)

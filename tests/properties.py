@@ -2,12 +2,12 @@
 
 import torch
 
-from tests.helpers import LENGTHS, batch, build, randomize_gates
+from tests.helpers import LENGTHS, batch, build, randomize_parts
 
 
 def ready(**changes):
     model = build(**changes)
-    randomize_gates(model)
+    randomize_parts(model)
     return model.eval()
 
 

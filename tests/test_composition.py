@@ -9,12 +9,19 @@ from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
+from modular_fairseq.modules.semantic_mask import Losses
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset
 from tests.properties import PROPERTIES, logits, ready
 
-ATTENTION = [{}, {"attention_type": "mae"}, {"attention_type": "mae", "mae_gate_context": "source", "mae_dropped_heads": 2}]
+ATTENTION = [
+    {},
+    {"attention_type": "mae"},
+    {"attention_type": "mae", "mae_gate_context": "source", "mae_dropped_heads": 2},
+    {"attention_type": "dma"},
+    {"attention_type": "mae+dma", "dma_decoder_eval_mask": True},
+]
 MECHANISMS = [{}, {"tim_layers": "middle"}, {"tim_layers": "all", "tim_mechanisms": 4}]
 STREAMS = [{}, {"stream_skip": True}, {"streams": 2}, {"streams": 2, "stream_skip": True}]
 RESIDUAL = [{}, {"no_residual": True}]
@@ -31,7 +38,9 @@ def name(changes):
 
 
 def loss_of(model, sample):
-    return F.cross_entropy(logits(model, sample).transpose(1, 2), sample["target"], ignore_index=1)
+    model.ask_for_losses(Losses(kl=True, qq=True, xq=True))
+    loss = F.cross_entropy(logits(model, sample).transpose(1, 2), sample["target"], ignore_index=1)
+    return loss + sum(values.mean() for values in model.take_losses().values())
 
 
 @pytest.mark.parametrize("changes", GRID, ids=name)
@@ -160,6 +169,7 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
         (BATCHED | {"quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --stream-batched"),
         (BATCHED | {"quant_noise_scalar": 0.1}, "--quant-noise-scalar does not work with --stream-batched"),
         (BATCHED | {"attention_type": "mae"}, "--stream-batched does not work with --attention-type mae"),
+        (BATCHED | {"attention_type": "dma"}, "--stream-batched does not work with --attention-type dma"),
         (BATCHED | {"checkpoint_activations": True}, "--stream-batched does not work with --checkpoint-activations"),
         ({"attention_type": "mae", "mae_gating": "uniform", "mae_inference_seed": 2}, "--mae-inference-seed has no effect"),
         ({"tim_mechanisms": 4}, "--tim-mechanisms has no effect without --tim-layers middle or all"),

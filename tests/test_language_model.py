@@ -16,7 +16,7 @@ from modular_fairseq.models.language_model import ModularTransformerLanguageMode
 from modular_fairseq.models.options import LanguageModelOptions
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import run_train, write_reversal_corpus
-from tests.helpers import dictionary, randomize_gates
+from tests.helpers import dictionary, randomize_parts
 
 SMALL = {"decoder_embed_dim": 32, "decoder_ffn_embed_dim": 48, "decoder_attention_heads": 4, "decoder_layers": 2, "dropout": 0.0}
 VALUES_OF_OTHER_OPTIONS = {"add_bos_token": False, "tokens_per_sample": 16, "max_target_positions": 16, "tpu": False}
@@ -71,7 +71,7 @@ def test_neutral_settings_equal_fairseqs_language_model(neutral):
 )
 def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(changes):
     model = build("mae_transformer_lm_tiny_cpu", **changes)
-    randomize_gates(model)
+    randomize_parts(model)
     model.eval()
     expected, state = model(TOKENS)[0], {}
     for t in range(4):

@@ -4,11 +4,13 @@ L = L_nll + c_kl (KL_z + KL_q) + c_qq L_Dqq - c_xq L_Dxq ("Bayesian Transformer 
 """
 # ruff: noqa: UP007, UP045  (fairseq's parser does not know `float | None`)
 
+import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Optional
 
 import torch
+from fairseq import options
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -153,3 +155,32 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             if any(name in log for log in logging_outputs):
                 total = sum(log.get(name, 0) for log in logging_outputs)
                 metrics.log_scalar(name, total / sample_size, sample_size, round=4)
+
+
+def explain_options_without_their_criterion() -> None:
+    """Let fairseq's commands say in one sentence which --criterion an option of ours belongs to; its parser shows pages of usage.
+
+    Calling it again changes nothing.
+    """
+    parse = options.parse_args_and_arch
+    if hasattr(parse, "explains"):
+        return
+    fairseqs = {f.name for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
+    ours = {"--" + f.name.replace("_", "-") for f in fields(ModularCrossEntropyConfig) if f.name not in fairseqs}
+
+    @functools.wraps(parse)
+    def explain(parser, *args, **kwargs):
+        usual = parser.error
+
+        def error(message: str) -> None:
+            for word in message.split() if message.startswith("unrecognized arguments") else ():
+                name = word.partition("=")[0]
+                if name in ours:
+                    raise UsageError(f"{name} has no effect without --criterion modular_cross_entropy; add that, or leave it out")
+            usual(message)
+
+        parser.error = error
+        return parse(parser, *args, **kwargs)
+
+    explain.explains = True
+    options.parse_args_and_arch = explain
