@@ -67,11 +67,21 @@ class Watched:
 
 
 COMBINED = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"
+WITH_MASKS = "--attention-type mae+dma --criterion modular_cross_entropy --kl-weight 1 --aux-warmup-updates 1"
 PRECISIONS = ["--fp16 --fp16-no-flatten-grads --fp16-init-scale 4", "--memory-efficient-fp16 --fp16-init-scale 4", "--amp"]
 
 
 @pytest.mark.parametrize(
-    "args", ["", "--weight-decay 0.01 --clip-norm 0.1 --store-ema", "--update-freq 2", "--checkpoint-activations", COMBINED, *PRECISIONS]
+    "args",
+    [
+        "",
+        "--weight-decay 0.01 --clip-norm 0.1 --store-ema",
+        "--update-freq 2",
+        "--checkpoint-activations",
+        COMBINED,
+        WITH_MASKS,
+        *PRECISIONS,
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
 def test_g_steps_change_gates_only_and_f_steps_the_rest_only(reversal_data, monkeypatch, args):
@@ -419,7 +429,12 @@ def run_workers(data, save_dir, *args):
 
 @pytest.mark.parametrize(
     ("backend", "update_freq", "finetune", "body"),
-    [("legacy_ddp", 2, "all", ""), ("c10d", 1, "all", COMBINED), ("legacy_ddp", 1, "gates", "")],
+    [
+        ("legacy_ddp", 2, "all", ""),
+        ("c10d", 1, "all", COMBINED),
+        ("legacy_ddp", 1, "gates", ""),
+        ("c10d", 2, "all", WITH_MASKS),
+    ],
     ids=lambda value: str(value),
 )
 def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, update_freq, finetune, body):

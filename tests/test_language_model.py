@@ -67,6 +67,8 @@ def test_neutral_settings_equal_fairseqs_language_model(neutral):
         {},
         {"tim_layers": "all", "tim_mechanisms": 4},
         {"tim_layers": "middle", "decoder_layers": 4, "attention_type": "plain"},
+        {"attention_type": "dma"},
+        {"attention_type": "mae+dma", "dma_decoder_eval_mask": True},
     ],
 )
 def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(changes):
@@ -107,7 +109,18 @@ def test_wiki103_preset_has_the_papers_parameter_count():
     assert counts[1] - counts[0] == 16 * 266_504
 
 
-def test_training_a_mixture_of_experts_as_a_language_model(tmp_path):
+@pytest.mark.parametrize(
+    ("args", "parameter"),
+    [
+        (["--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--criterion", "cross_entropy"], "gate.gate_network.fc2.weight"),
+        (
+            ["--arch", "modular_transformer_lm", "--attention-type", "dma", "--criterion", "modular_cross_entropy"],
+            "mask.queries.scaled_centroids",
+        ),
+    ],
+    ids=["mae", "dma"],
+)
+def test_training_a_language_model_by_fairseqs_command(tmp_path, args, parameter):
     write_reversal_corpus(tmp_path)
     prefixes = [part for split in ("train", "valid") for part in (f"--{split}pref", str(tmp_path / f"{split}.en"))]
     parser = options.get_preprocessing_parser()
@@ -115,10 +128,9 @@ def test_training_a_mixture_of_experts_as_a_language_model(tmp_path):
     size = ["--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "32", "--decoder-attention-heads", "4", "--decoder-layers", "1"]
     run_train(
         tmp_path / "bin",
-        *["--task", "language_modeling", "--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--tokens-per-sample", 16],
-        *["--max-epoch", 2, "--save-dir", tmp_path / "checkpoints"],
-        common=[*size, *["--optimizer", "adam", "--lr", "5e-3", "--criterion", "cross_entropy", "--max-tokens", "64"]],
+        *["--task", "language_modeling", *args, "--tokens-per-sample", 16, "--max-epoch", 2, "--save-dir", tmp_path / "checkpoints"],
+        common=[*size, *["--optimizer", "adam", "--lr", "5e-3", "--max-tokens", "64"]],
     )
     first, last = (load_checkpoint(tmp_path / "checkpoints" / name)["model"] for name in ("checkpoint1.pt", "checkpoint_last.pt"))
-    gate = "decoder.layers.0.self_attn.gate.gate_network.fc2.weight"
-    assert not torch.equal(first[gate], last[gate])
+    name = f"decoder.layers.0.self_attn.{parameter}"
+    assert not torch.equal(first[name], last[name])

@@ -108,6 +108,10 @@ class GaussianMixture(nn.Module):
                 kl = (surprise - self._entropy(x.dtype)) / x.size(-1)
             return Clustering(posterior, log_joint, kl)
 
+    def extra_repr(self) -> str:
+        shared = "" if len(self.logits) == self.num_heads else ", shared"
+        return f"heads={self.num_heads}, clusters={self.clusters}, dim={self.log_variance.size(2)}{shared}"
+
     def centroids(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """mu [H or 1, C, D], whose gradient is multiplied in the mode hook."""
         mu = self.scaled_centroids.to(dtype) * self.centroid_scale.to(dtype)
