@@ -7,7 +7,7 @@ from modular_fairseq.criterions.modular_cross_entropy import explain_options_wit
 from modular_fairseq.errors import show_usage_errors_as_sentences
 from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence
 from modular_fairseq.models import architectures  # noqa: F401
-from modular_fairseq.training import bcd
+from modular_fairseq.training import bcd, losses
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints
 from modular_fairseq.training.literal_options import evaluate_options_as_literals
 from modular_fairseq.warnings_filters import quiet_known_warnings
@@ -20,3 +20,4 @@ evaluate_options_as_literals()
 keep_every_sentence()
 copy_checkpoints_whole()
 bcd.install()
+losses.install()

@@ -79,7 +79,7 @@ def test_training_says_nothing_on_standard_error_that_a_user_must_not_know(rever
         (["--arch", "modular_transformer", "--mae-gate-lr", "2"], "--mae-gate-lr has no effect without --attention-type mae"),
         (["--arch", "mae_transformer", "--mae-gate-interval", "0"], "--mae-gate-interval must be at least 1"),
         (["--arch", "mae_transformer", "--ddp-backend", "slowmo"], "--ddp-backend slowmo cannot train gates"),
-        (["--arch", "dma_transformer"], "--attention-type dma has losses that this --criterion does not add; use --criterion modular"),
+        (["--arch", "dma_transformer"], "--attention-type dma has losses that --criterion label_smoothed_cross_entropy does not add"),
         (["--arch", "dma_transformer", "--dma-clusters", "0"], "--dma-clusters must be at least 1"),
         (["--arch", "dma_transformer", "--kl-weight", "0.1"], "--kl-weight has no effect without --criterion modular_cross_entropy"),
         (["--arch", "modular_transformer", "--xq-critic=mean"], "--xq-critic has no effect without --criterion modular_cross_entropy"),
@@ -96,7 +96,7 @@ def test_training_says_nothing_on_standard_error_that_a_user_must_not_know(rever
 def test_bad_options_end_in_one_sentence(reversal_data, tmp_path, args, sentence):
     status, _, err = call("train", reversal_data, *TINY, *OPTIMIZE, *QUIET, *args, "--save-dir", tmp_path)
     assert status != 0 and "Traceback" not in err and "usage: " not in err
-    *_, message = lines_of(err)  # of a bad combination with a criterion after what fairseq prints of the model
+    *_, message = lines_of(err)  # after what fairseq prints of the model, where that is built before
     assert message.startswith("modular_fairseq: error: ") and sentence in message
 
 

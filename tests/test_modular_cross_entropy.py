@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyConfig, ModularCrossEntropyCriterion
 from modular_fairseq.errors import UsageError
+from modular_fairseq.training.losses import check_losses
 from tests.helpers import LENGTHS, batch, build, build_stock, task
 
 PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0}
@@ -177,20 +178,24 @@ def test_bad_settings_are_refused(changes, sentence):
     assert sentence in str(error.value)
 
 
+def trainer(model, criterion):
+    return SimpleNamespace(
+        get_model=lambda: model, get_criterion=lambda: criterion, cfg=SimpleNamespace(criterion=SimpleNamespace(_name="its_name"))
+    )
+
+
 @pytest.mark.parametrize("changes", [{"kl_weight": 0.01}, {"qq_pairs": 2}, {"xq_critic": "mean"}, {"aux_warmup_updates": 10}])
 @pytest.mark.parametrize("model", [build, build_stock], ids=["ours", "stock"])
 def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
     (name,) = changes
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: this model has no losses of that kind; use --attention-type dma"):
-        criterion(**changes)(model(), batch(LENGTHS))
-    assert criterion(**PLAIN)(build(), batch(LENGTHS))[0].isfinite()
+        check_losses(trainer(model(), criterion(**changes)))
+    for fine in (criterion(), criterion(**PLAIN), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)):
+        check_losses(trainer(model(), fine))
 
 
-def test_a_criterion_that_leaves_the_losses_out_is_refused_in_training():
-    model, fairseqs = dma(), LabelSmoothedCrossEntropyCriterion(SimpleNamespace(target_dictionary=task().target_dictionary), False, 0.1)
-    assert fairseqs(model, batch(LENGTHS))[0].isfinite()  # outside fairseq's training
-    model.set_num_updates(0)
-    with pytest.raises(UsageError, match="use --criterion modular_cross_entropy"):
-        fairseqs(model, batch(LENGTHS))
-    assert fairseqs(model.eval(), batch(LENGTHS))[0].isfinite()
-    criterion(**PLAIN)(model.train(), batch(LENGTHS))
+def test_a_criterion_that_leaves_the_losses_out_is_refused():
+    with pytest.raises(UsageError, match="losses that --criterion its_name does not add; use --criterion modular_cross_entropy"):
+        check_losses(trainer(dma(), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)))
+    for fine in (criterion(), criterion(**PLAIN)):
+        check_losses(trainer(dma(), fine))

@@ -64,6 +64,8 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     cross-entropy does. So their weights do not depend on how sentences are put into batches, --update-freq or workers. `loss` is logged
     with them, and each of them by itself, unweighted: `kl`, `qq`, `xq`.
 
+    `asked_for` are the options that need a model with such losses (`training/losses.py` sees to it).
+
     Raises:
         UsageError: a weight that is negative or not finite, or options that would be ignored.
     """
@@ -117,14 +119,9 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self.how = {"densities": str(qq_densities), "pairs": qq_pairs, "critic": str(xq_critic)}
 
     def forward(self, model, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
-        """As fairseq's. Raises UsageError if options ask for losses that `model` does not have."""
-        ours = next((module for module in model.modules() if isinstance(module, TrainsWithLosses) and module.semantic_masks), None)
-        if ours is None and self.asked_for:
-            raise UsageError(
-                f"{' and '.join(self.asked_for)}: this model has no losses of that kind; use --attention-type dma (or an arch such as "
-                "dma_transformer), or leave them out"
-            )
-        if ours is None or not model.training:
+        """As fairseq's; `model` may be wrapped for several workers."""
+        ours = next((module for module in model.modules() if isinstance(module, TrainsWithLosses)), None)
+        if ours is None or not ours.semantic_masks or not model.training:
             return super().forward(model, sample, reduce)
         weights = self._weights_now(ours.num_updates)
         ours.ask_for_losses(Losses(**{name: weight > 0 for name, weight in weights.items()}, **self.how))

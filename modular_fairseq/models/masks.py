@@ -5,7 +5,6 @@ import functools
 import torch
 from torch import Tensor
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.arrangement import attends_by
 from modular_fairseq.modules.semantic_mask import Losses, SemanticMask
 
@@ -58,12 +57,3 @@ class TrainsWithLosses:
         """fairseq's training calls it before every forward pass."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
-
-    def forward(self, *args, **kwargs):
-        """Raises UsageError for a criterion that would leave the losses out."""
-        if self.training and self.num_updates is not None and any(mask.wanted is None for mask in self.semantic_masks.values()):
-            raise UsageError(
-                "--attention-type dma has losses that this --criterion does not add; use --criterion modular_cross_entropy "
-                "(with --kl-weight 0 --qq-weight 0 --xq-weight 0 to train masks without them)"
-            )
-        return super().forward(*args, **kwargs)
