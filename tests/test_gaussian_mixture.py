@@ -50,14 +50,21 @@ def test_posteriors_densities_and_divergences_are_the_papers(posterior, shared, 
 def test_in_training_the_clusters_and_their_divergence_are_those_of_a_sample():
     module, x = mixture(posterior="sample").train(), vectors()
     torch.manual_seed(5)
-    found = module(x, divergence=True)
+    found = module(x.requires_grad_(), divergence=True)
     torch.manual_seed(5)
     noise = torch.randn_like(x)
     z = x + (0.5 * module.noise_log_variance).exp() * noise
+    given = [x, *module.parameters()]
+    expected = []
     for h in range(H):
         gamma = reference.posterior(module, h, z[:, :, h].transpose(0, 1))
         close(found.posterior[:, h].transpose(1, 2), gamma)
-        close(found.divergence[:, h], reference.divergence(module, h, x[:, :, h].transpose(0, 1), gamma))
+        expected.append(reference.divergence(module, h, x[:, :, h].transpose(0, 1), gamma))
+        close(found.divergence[:, h], expected[-1])
+    weights = torch.randn(H, B, T, dtype=torch.float64)
+    fast = torch.autograd.grad((found.divergence.transpose(0, 1) * weights).sum(), given)
+    for a, b in zip(fast, torch.autograd.grad((torch.stack(expected) * weights).sum(), given), strict=True):
+        close(a, b, atol=1e-11, rtol=1e-11)
     assert not torch.equal(found.posterior, module(x).posterior)
     module.eval()
     assert torch.equal(module(x).posterior, module(x).posterior)

@@ -202,6 +202,24 @@ def test_losses_are_those_of_its_tokens_and_queries(kind):
     torch.testing.assert_close(losses["xq"], lower_bound(queries.posterior, valid[T]), atol=1e-13, rtol=0)
 
 
+def test_below_its_floor_the_upper_bound_is_not_lowered():
+    """By sentence: the value stays, the gradient goes."""
+    module = attention("self").train()
+    query, key = inputs("self")
+    gradients, values = {}, {}
+    for floor in (-float("inf"), 0.0, float("inf")):
+        module.mask.wanted = Losses(qq=True, floor=floor)
+        attend(module, "self", query, key)
+        values[floor] = module.mask.losses["qq"]
+        (gradients[floor],) = torch.autograd.grad(values[floor].sum(), query)
+        torch.testing.assert_close(values[floor], values[-float("inf")])
+    low, all_low = values[0.0] < 0, gradients[float("inf")]
+    assert low.any() and not low.all() and (all_low == 0).all()
+    whole = gradients[-float("inf")]
+    assert (whole.abs().amax(dim=(0, 2)) > 1e-4).all()
+    torch.testing.assert_close(gradients[0.0], whole * low.logical_not()[None, :, None], atol=1e-15, rtol=0)
+
+
 def test_only_losses_that_are_wanted_are_computed_and_only_in_training():
     module = attention("self").train()
     query, key = inputs("self")

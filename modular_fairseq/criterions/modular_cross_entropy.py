@@ -51,6 +51,12 @@ class ModularCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
     )
     qq_pairs: int = field(default=0, metadata={"help": "pairs of heads for L_Dqq, drawn at random in every update; 0: all"})
     qq_interval: int = field(default=1, metadata={"help": "L_Dqq in every so many updates only, with so many times the weight"})
+    qq_floor: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "L_Dqq of a module and sentence is not lowered below this, such as 0, where heads are independent (default: none)"
+        },
+    )
     xq_critic: ChoiceEnum(list(CRITICS)) = field(
         default="head", metadata={"help": "tokens in L_Dxq are seen through the query's own head, or through the mean of all"}
     )
@@ -84,6 +90,7 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         qq_densities="pooled",
         qq_pairs=0,
         qq_interval=1,
+        qq_floor=None,
         xq_critic="head",
     ):
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
@@ -98,12 +105,15 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         ):
             if value < smallest:
                 raise UsageError(f"--{name} must be at least {smallest}, not {value}")
+        if qq_floor is not None and not math.isfinite(qq_floor):
+            raise UsageError(f"--qq-floor must be a number, such as 0, not {qq_floor}")
         self.asked_for = [f"--{name}-weight" for name, weight in given.items() if weight]
         self.weights = {name: DEFAULT_WEIGHTS[name] if weight is None else weight for name, weight in given.items()}
         for name, value, default in (
             ("qq-densities", str(qq_densities), "pooled"),
             ("qq-pairs", qq_pairs, 0),
             ("qq-interval", qq_interval, 1),
+            ("qq-floor", qq_floor, None),
             ("xq-critic", str(xq_critic), "head"),
         ):
             if value != default:
@@ -116,7 +126,8 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 raise UsageError("--aux-warmup-updates has no effect with all weights 0; leave it out")
         self.aux_warmup_updates = aux_warmup_updates
         self.qq_interval = qq_interval
-        self.how = {"densities": str(qq_densities), "pairs": qq_pairs, "critic": str(xq_critic)}
+        floor = -math.inf if qq_floor is None else qq_floor
+        self.how = {"densities": str(qq_densities), "pairs": qq_pairs, "floor": floor, "critic": str(xq_critic)}
 
     def forward(self, model, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
         """As fairseq's; `model` may be wrapped for several workers."""

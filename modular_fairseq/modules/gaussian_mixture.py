@@ -96,7 +96,8 @@ class GaussianMixture(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
             draws = self.sampled and self.training
-            log_joint = self._log_joint(self._draw(x) if draws else x, expected=not self.sampled)
+            z = _Sample.apply(x, self.noise_log_variance.to(x.dtype)) if draws else x
+            log_joint = self._log_joint(z, expected=not self.sampled)
             log_evidence = torch.logsumexp(log_joint, dim=2, keepdim=True)
             log_posterior = log_joint - log_evidence
             posterior, kl = log_posterior.exp(), None
@@ -118,10 +119,6 @@ class GaussianMixture(nn.Module):
         if self.gradient_factor != 1.0 and mu.requires_grad:
             mu.register_hook(lambda gradient: gradient * self.gradient_factor)
         return mu
-
-    def _draw(self, x: Tensor) -> Tensor:
-        """z = x + s * noise."""
-        return torch.addcmul(x, (0.5 * self.noise_log_variance.to(x.dtype)).exp(), torch.randn_like(x))
 
     def _entropy(self, dtype: torch.dtype) -> Tensor:
         """Of q(z | x), [H, 1]."""
@@ -153,6 +150,21 @@ class GaussianMixture(nn.Module):
             state_dict[prefix + "scaled_centroids"] = scaled * (scale / self.centroid_scale.to(scale.device))
             state_dict[prefix + "centroid_scale"] = self.centroid_scale.clone()
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class _Sample(torch.autograd.Function):
+    """z = x + s * noise, for x [T, B, H, D] and log s^2 [H, D]. Saves z, which others hold anyway, and not the noise."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, log_variance: Tensor) -> Tensor:
+        z = torch.addcmul(x, (0.5 * log_variance).exp(), torch.randn_like(x))
+        ctx.save_for_backward(x, z)
+        return z
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, z = ctx.saved_tensors
+        return gradient, 0.5 * (gradient * (z - x)).sum(dim=(0, 1))
 
 
 class _WeightedSums(torch.autograd.Function):

@@ -9,6 +9,7 @@ z are the inputs of the attention module, a head's slice of them for each head. 
 side of cross-attention, or they could not be compared.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,13 +26,17 @@ SMALLEST_OVERLAP = 1e-6  # log: -13.8
 
 @dataclass(frozen=True)
 class Losses:
-    """Which auxiliary losses a forward pass in training is to compute, and how (`mutual_information.py`)."""
+    """Which auxiliary losses a forward pass in training is to compute, and how (`mutual_information.py`).
+
+    `floor`: L_Dqq of a sentence gets no gradient where it is below this.
+    """
 
     kl: bool = False
     qq: bool = False
     xq: bool = False
     densities: str = "pooled"
     pairs: int = 0
+    floor: float = -math.inf
     critic: str = "head"
 
 
@@ -161,7 +166,8 @@ class SemanticMask(nn.Module):
                 counted = torch.cat([valid, _valid(key_padding_mask, keys.posterior)], dim=1)
             losses["kl"] = _mean(divergence, counted) + _mean(queries.divergence, valid)
         if wanted.qq:
-            losses["qq"] = upper_bound(queries.posterior, queries.log_joint, valid, wanted.densities, wanted.pairs)
+            bound = upper_bound(queries.posterior, queries.log_joint, valid, wanted.densities, wanted.pairs)
+            losses["qq"] = torch.where(bound > wanted.floor, bound, bound.detach())
         if wanted.xq:
             losses["xq"] = lower_bound(queries.posterior, valid, wanted.critic)
         return losses
