@@ -142,10 +142,11 @@ def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_
 
 
 def test_models_share_stock_when_they_differ_only_in_options_of_ours():
-    configs = parse(PLAIN, FOUR_HEADS, MAE, f"{PLAIN} --adam-eps 1e-6", f"{MAE} --mae-dropped-heads 2")
+    no_losses = f"{PLAIN} --attention-type dma --kl-weight 0 --qq-weight 0"
+    configs = parse(PLAIN, FOUR_HEADS, MAE, f"{PLAIN} --adam-eps 1e-6", f"{MAE} --mae-dropped-heads 2", no_losses)
     groups = benchmark.group_by_stock(configs)
     assert [list(group) for group in groups] == [
-        [PLAIN, MAE, f"{MAE} --mae-dropped-heads 2"],
+        [PLAIN, MAE, f"{MAE} --mae-dropped-heads 2", no_losses],
         [FOUR_HEADS],
         [f"{PLAIN} --adam-eps 1e-6"],
     ]
@@ -153,10 +154,20 @@ def test_models_share_stock_when_they_differ_only_in_options_of_ours():
 
 def test_a_models_own_options_come_after_those_of_all_models():
     ((cfg, stock),) = parse(f"{MAE} --dropout 0.2 --mae-gate-context source").values()
-    assert stock is cfg
+    assert stock.model == cfg.model and stock.optimizer == cfg.optimizer
     assert (cfg.model.dropout, cfg.model.mae_gate_context, cfg.model.encoder_embed_dim) == (0.2, "source", 32)
     assert cfg.model.share_decoder_input_output_embed and cfg.criterion.label_smoothing == 0.1 and cfg.optimizer._name == "adam"
     assert (cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b) == (2, 4, 4)
+
+
+def test_stock_has_fairseqs_criterion_unless_another_is_asked_for():
+    ours, other = f"{MAE} --label-smoothing 0.2", f"{MAE} --criterion label_smoothed_cross_entropy_with_alignment"
+    configs = parse(ours, other)
+    assert configs[ours].own.criterion._name == "modular_cross_entropy"
+    theirs = configs[ours].stock.criterion
+    assert (theirs._name, theirs.label_smoothing, theirs.sentence_avg) == ("label_smoothed_cross_entropy", 0.2, False)
+    assert "kl_weight" not in theirs
+    assert {pair.criterion._name for pair in configs[other]} == {"label_smoothed_cross_entropy_with_alignment"}
 
 
 def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modules():
@@ -200,7 +211,7 @@ def test_stock_has_as_many_layers_as_all_streams_together(arch, layers):
     ((cfg, stock),) = parse(arch).values()
     task = jobs.random_task(40, 30)
     counts = [jobs.count_parameters(model, cfg, task) for model in (STOCK[0], arch)]
-    assert stock is cfg and len(jobs.build(STOCK[0], cfg, task).encoder.layers) == layers and counts[0] == counts[1]
+    assert stock.model == cfg.model and len(jobs.build(STOCK[0], cfg, task).encoder.layers) == layers and counts[0] == counts[1]
 
 
 def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
