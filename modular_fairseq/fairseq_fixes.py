@@ -1,11 +1,14 @@
-"""What fairseq-fixed 0.12.3.1 gets wrong and our results would suffer from."""
+"""What fairseq-fixed 0.12.3.1 gets wrong and our results or their users would suffer from."""
 
 import functools
 import os
 import shutil
+from collections.abc import Collection
 
-from fairseq import file_io
+from fairseq import file_io, options
 from fairseq.data import data_utils
+
+from modular_fairseq.errors import UsageError
 
 
 def keep_every_sentence() -> None:
@@ -53,3 +56,31 @@ def copy_checkpoints_whole() -> None:
 
     copy_whole.copies_whole = True
     file_io.PathManager.copy = staticmethod(copy_whole)
+
+
+def name_the_criterion_of_options(criterion: str, flags: Collection[str]) -> None:
+    """Let fairseq's commands say in one sentence that an option needs a --criterion; a second call changes nothing.
+
+    fairseq's parser only knows the options of the criterion that was chosen; of others it says, after 190 lines of usage, that they are
+    unrecognized.
+    """
+    parse = options.parse_args_and_arch
+    if getattr(parse, "names_criterion", False):
+        return
+
+    @functools.wraps(parse)
+    def parse_and_name(parser, *args, **kwargs):
+        usual = parser.error
+
+        def error(message: str) -> None:
+            for word in message.split() if message.startswith("unrecognized arguments") else ():
+                flag = word.partition("=")[0]
+                if flag in flags:
+                    raise UsageError(f"{flag} has no effect without --criterion {criterion}; add that, or leave it out")
+            usual(message)
+
+        parser.error = error
+        return parse(parser, *args, **kwargs)
+
+    parse_and_name.names_criterion = True
+    options.parse_args_and_arch = parse_and_name

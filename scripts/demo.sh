@@ -24,7 +24,10 @@ out=demo/$(echo "$arch $*" | tr -c 'a-zA-Z0-9_.\n' ' ' | xargs | tr ' ' -)
 gates=() note=""
 case "$arch $*" in *uniform* | *joint* | *"attention-type plain"*) ;; mae_*) gates=(--mae-gate-interval 2) note=": the gates learn in every second epoch, the experts in all" ;; esac
 losses=()
-case "$arch $*" in *dma*) losses=(--aux-warmup-updates 400) note+=": its losses grow to their full weight in 400 updates" ;; esac
+case "$arch $*" in
+    *"attention-type plain"* | *-weight* | *aux-warmup*) ;;
+    dma_* | *"attention-type dma"* | *"attention-type mae+dma"*) losses=(--aux-warmup-updates 400) note+=": its losses reach their full weight in 400 updates" ;;
+esac
 seconds=$SECONDS
 say() { printf '\n\033[1m[%d:%02d] %s\033[0m\n' $(((SECONDS - seconds) / 60)) $(((SECONDS - seconds) % 60)) "$*"; }
 quietly() { "$@" >"$out/last-command.out" 2>&1 || { tail -n 1 "$out/last-command.out" | cut -c 1-500 >&2; echo "demo: $1 failed; all it said is in $out/last-command.out" >&2; exit 1; }; }
@@ -39,9 +42,9 @@ quietly fairseq-preprocess --source-lang de --target-lang en --destdir "$out/dat
     --trainpref "$out/corpus/train" --validpref "$out/corpus/valid" --testpref "$out/corpus/test"
 
 say "training $arch${*:+ $*}$note (log: $out/train.log)"
-fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" "${gates[@]}" "$@" \
+fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" "${gates[@]}" "${losses[@]}" "$@" \
     --optimizer adam --adam-betas "(0.9,0.98)" --lr 4e-3 --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 890 \
-    --criterion modular_cross_entropy "${losses[@]}" --label-smoothing 0.1 --dropout 0 --max-tokens 1024 --max-epoch 5 \
+    --criterion modular_cross_entropy --label-smoothing 0.1 --dropout 0 --max-tokens 1024 --max-epoch 5 \
     --keep-last-epochs 5 --save-dir "$out/checkpoints" --seed 1 --num-workers 0 --no-progress-bar --log-interval 50 2>&1 |
     tee "$out/train.log" |
     sed -unE 's/.*\| train_inner \| (epoch [0-9]+).* loss=([0-9.]+).*num_updates=([0-9]+).*/  \1, update \3: training loss \2/p

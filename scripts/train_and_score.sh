@@ -51,6 +51,10 @@ recipe=(
     --max-tokens 2048 --max-epoch 12 --seed 1 --update-epoch-batch-itr True
     --keep-last-epochs 5 --no-progress-bar --log-interval 100 --num-workers 1
 )
+case "$arch $*" in
+    *"attention-type plain"* | *-weight* | *aux-warmup*) ;;
+    dma_* | *"attention-type dma"* | *"attention-type mae+dma"*) recipe+=(--aux-warmup-updates 600) ;;  # as the learning rate
+esac
 run=$out/${NAME:-$(echo "$arch ${SIZE-} $*" | tr -c 'a-zA-Z0-9.\n' ' ' | xargs | tr ' ' _)}
 mkdir -p "$run"
 say "training $arch in $run (log: train.log)"

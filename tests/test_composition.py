@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.errors import UsageError
+from modular_fairseq.models.masks import measuring
 from modular_fairseq.models.mixture import gate_parameters, mixtures
-from modular_fairseq.modules.semantic_mask import Losses
+from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset
@@ -38,9 +39,9 @@ def name(changes):
 
 
 def loss_of(model, sample):
-    model.ask_for_losses(Losses(kl=True, qq=True, xq=True))
-    loss = F.cross_entropy(logits(model, sample).transpose(1, 2), sample["target"], ignore_index=1)
-    return loss + sum(values.mean() for values in model.take_losses().values())
+    with measuring(model, LossSettings(kl=True, qq=True, xq=True)) as losses:
+        loss = F.cross_entropy(logits(model, sample).transpose(1, 2), sample["target"], ignore_index=1)
+    return loss + sum(values.mean() for values in losses.values())
 
 
 @pytest.mark.parametrize("changes", GRID, ids=name)

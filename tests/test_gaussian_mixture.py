@@ -47,6 +47,18 @@ def test_posteriors_densities_and_divergences_are_the_papers(posterior, shared, 
             close(torch.logsumexp(found.log_joint[:, h], dim=1), reference.density(module, h, of_head))
 
 
+def test_variances_stay_within_e_to_the_8():
+    module, x = mixture().eval(), vectors()
+    with torch.no_grad():
+        module.log_variance[0, 0], module.log_variance[1, 1], module.log_variance[2, 2] = 20, -20, 7
+    found = module(x, divergence=True)
+    for h in range(H):
+        of_head = x[:, :, h].transpose(0, 1)
+        close(found.posterior[:, h].transpose(1, 2), reference.expected_posterior(module, h, of_head), atol=1e-11)
+        gamma = found.posterior[:, h].transpose(1, 2)
+        close(found.divergence[:, h], reference.divergence(module, h, of_head, gamma), rtol=1e-11)
+
+
 def test_in_training_the_clusters_and_their_divergence_are_those_of_a_sample():
     module, x = mixture(posterior="sample").train(), vectors()
     torch.manual_seed(5)
@@ -211,8 +223,8 @@ def test_options_of_training_do_not_change_what_a_checkpoint_computes(trained, l
         ({"clusters": 0}, "clusters must be at least 1, not 0"),
         ({"centroid_gradient": 0.0}, "centroid_gradient must be positive and finite, not 0.0"),
         ({"centroid_gradient": float("nan")}, "centroid_gradient must be positive and finite, not nan"),
-        ({"posterior": "mean"}, "'mean' is none of expected, sample"),
-        ({"centroid_mode": "adam"}, "'adam' is none of lr, hook"),
+        ({"posterior": "mean"}, "posterior is 'mean'; it must be one of expected, sample"),
+        ({"centroid_mode": "adam"}, "centroid_mode is 'adam'; it must be one of lr, hook"),
     ],
 )
 def test_bad_settings_are_refused(changes, sentence):

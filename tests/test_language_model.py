@@ -115,7 +115,7 @@ def test_wiki103_preset_has_the_papers_parameter_count():
         (["--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--criterion", "cross_entropy"], "gate.gate_network.fc2.weight"),
         (
             ["--arch", "modular_transformer_lm", "--attention-type", "dma", "--criterion", "modular_cross_entropy"],
-            "mask.queries.scaled_centroids",
+            "mask.queries.mixture.scaled_centroids",
         ),
     ],
     ids=["mae", "dma"],

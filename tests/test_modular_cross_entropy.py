@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyConfig, ModularCrossEntropyCriterion
 from modular_fairseq.errors import UsageError
-from modular_fairseq.training.losses import check_losses
+from modular_fairseq.models.masks import semantic_masks
+from modular_fairseq.training.criterion_check import check_criterion
 from tests.helpers import LENGTHS, batch, build, build_stock, task
 
 PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0}
@@ -67,7 +68,7 @@ def test_the_loss_is_cross_entropy_plus_weighted_terms():
     added = sum(sign * weights[f"{name}_weight"] * logged[name] for name, sign in TERMS.items())
     torch.testing.assert_close(loss, nll + added, atol=1e-12, rtol=0)
     assert all(abs(logged[name]) > 1e-3 for name in TERMS)
-    assert all(mask.losses == {} for mask in model.semantic_masks.values())  # taken: no graph is kept
+    assert all(mask.losses == {} for mask in semantic_masks(model).values())  # taken: no graph is kept
 
 
 def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
@@ -75,7 +76,7 @@ def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
     asked = criterion()
     asked(model, sample)
     model(**sample["net_input"])
-    by_module = [mask.losses for mask in model.semantic_masks.values()]
+    by_module = [mask.losses for mask in semantic_masks(model).values()]
     assert len(by_module) == 2 + 2 * 2
     _, _, logged = asked(model, sample)
     tokens = torch.tensor([t for _, t in LENGTHS])
@@ -145,6 +146,35 @@ def test_options_of_the_bounds_reach_them():
         assert {name for name in TERMS if abs(found[name] - usual[name]) > 1e-9} == {changed}
 
 
+def test_the_floor_of_qq_takes_its_gradient_and_not_its_value():
+    model, sample = dma(), batch(LENGTHS)
+    results = []
+    for floor in (None, 1e9):
+        asked = criterion(kl_weight=0.0, qq_weight=1.0, xq_weight=0.0, qq_floor=floor)
+        results.append((asked(model, sample)[2]["qq"], gradient(model, [asked(model, sample)])))
+    plain = gradient(model, [criterion(**PLAIN)(model, sample)])
+    (value, with_qq), (value_too, without) = results
+    assert value == value_too and torch.equal(without, plain) and (with_qq - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("posterior", ["expected", "sample"])
+@pytest.mark.parametrize("clusters", [1, 4])
+@pytest.mark.parametrize("wanted", [PLAIN, *({**PLAIN, name: 1.0} for name in PLAIN)], ids=str)
+def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, clusters, posterior):
+    """Or DistributedDataParallel stops."""
+    model = dma(dma_clusters=clusters, dma_posterior=posterior)
+    criterion(**wanted)(model, batch(LENGTHS))[0].backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_an_exception_leaves_no_losses_behind():
+    model, sample = dma(), batch(LENGTHS)
+    sample["target"] = sample["target"][:, :3]
+    with pytest.raises(RuntimeError):
+        criterion()(model, sample)
+    assert all(mask.losses == {} for mask in semantic_masks(model).values())
+
+
 def test_all_is_logged_as_a_mean():
     metrics.reset()
     logs = [
@@ -171,7 +201,10 @@ def test_all_is_logged_as_a_mean():
         ({"qq_weight": 0.0, "qq_floor": 0.0}, "--qq-floor has no effect with --qq-weight 0; leave it out"),
         ({"qq_weight": 0.0, "qq_pairs": 2}, "--qq-pairs has no effect with --qq-weight 0; leave it out"),
         ({"xq_weight": 0.0, "xq_critic": "mean"}, "--xq-critic has no effect with --xq-weight 0; leave it out"),
-        ({**PLAIN, "aux_warmup_updates": 10}, "--aux-warmup-updates has no effect with all weights 0; leave it out"),
+        (
+            {**PLAIN, "aux_warmup_updates": 10},
+            "--aux-warmup-updates has no effect with --kl-weight 0 --qq-weight 0 --xq-weight 0; leave it out",
+        ),
     ],
 )
 def test_bad_settings_are_refused(changes, sentence):
@@ -191,13 +224,13 @@ def trainer(model, criterion):
 def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
     (name,) = changes
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: this model has no losses of that kind; use --attention-type dma"):
-        check_losses(trainer(model(), criterion(**changes)))
+        check_criterion(trainer(model(), criterion(**changes)))
     for fine in (criterion(), criterion(**PLAIN), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)):
-        check_losses(trainer(model(), fine))
+        check_criterion(trainer(model(), fine))
 
 
 def test_a_criterion_that_leaves_the_losses_out_is_refused():
     with pytest.raises(UsageError, match="losses that --criterion its_name does not add; use --criterion modular_cross_entropy"):
-        check_losses(trainer(dma(), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)))
+        check_criterion(trainer(dma(), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)))
     for fine in (criterion(), criterion(**PLAIN)):
-        check_losses(trainer(dma(), fine))
+        check_criterion(trainer(dma(), fine))

@@ -143,3 +143,11 @@ def test_one_cluster_and_one_head_have_nothing_to_tell():
     assert upper_bound(p, log_joint, valid).abs().max() < 1e-12 and lower_bound(p, valid).abs().max() < 1e-12
     log_joint, p = posteriors()
     assert (upper_bound(p[:, :1], log_joint[:, :1], valid) == 0).all()
+
+
+def test_unknown_variants_are_refused():
+    log_joint, p = posteriors()
+    with pytest.raises(ValueError, match="densities is 'perhead'; it must be one of pooled, per_head, gmm"):
+        upper_bound(p, log_joint, valid_tokens(), "perhead")
+    with pytest.raises(ValueError, match="critic is 'all'; it must be one of head, mean"):
+        lower_bound(p, valid_tokens(), "all")

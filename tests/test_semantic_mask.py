@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
-from modular_fairseq.modules.semantic_mask import SMALLEST_OVERLAP, Losses, SemanticMask, _LogOverlap
+from modular_fairseq.modules.semantic_mask import SMALLEST_OVERLAP, SemanticMask, _LogOverlap
 from tests.reference import disentangled as reference
 
 B, H, T, S, C, CLUSTERS = 3, 4, 5, 6, 24, 3
@@ -19,7 +20,7 @@ def attention(kind, seed=0, **changes):
     own = {"self_attention": True} if kind != "cross" else {"encoder_decoder_attention": True}
     module = MultiheadAttention(C, H, mask=SemanticMask(H, C, CLUSTERS, self_attention=kind != "cross", **changes), **own).double()
     with torch.no_grad():
-        for mixture in (module.mask.tokens, module.mask.queries):
+        for mixture in (module.mask.tokens, module.mask.queries.mixture):
             for p in (mixture.scaled_centroids, mixture.log_variance, mixture.logits):
                 p.add_(0.3 * torch.randn_like(p))
     return module
@@ -181,7 +182,7 @@ def test_step_by_step_with_beams_it_is_the_same(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_its_tokens_and_queries(kind):
     module = attention(kind).train()
-    module.mask.wanted = Losses(kl=True, qq=True, xq=True)
+    module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
     query, key = inputs(kind)
     attend(module, kind, query, key, query_padding_mask=padding(T, kind))
     d, losses = C // H, module.mask.losses
@@ -193,11 +194,11 @@ def test_losses_are_those_of_its_tokens_and_queries(kind):
             part = slice(h * d, (h + 1) * d)
             sides = [query[valid[T][b], b, part]] + ([key[valid[S][b], b, part]] if kind == "cross" else [])
             z, q = torch.cat(sides), module.q_proj(query[valid[T][b], b])[:, part]
-            for mixture, x, found in ((module.mask.tokens, z, of_tokens), (module.mask.queries, q, of_queries)):
+            for mixture, x, found in ((module.mask.tokens, z, of_tokens), (module.mask.queries.mixture, q, of_queries)):
                 found.append(reference.divergence(mixture, h, x, reference.expected_posterior(mixture, h, x)).mean())
         expected = torch.stack(of_tokens).mean() + torch.stack(of_queries).mean()
         torch.testing.assert_close(losses["kl"][b], expected, atol=1e-12, rtol=0)
-    queries = module.mask.queries(module.q_proj(query).view(T, B, H, d))
+    queries = module.mask.queries.mixture(module.q_proj(query).view(T, B, H, d))
     torch.testing.assert_close(losses["qq"], upper_bound(queries.posterior, queries.log_joint, valid[T]), atol=1e-13, rtol=0)
     torch.testing.assert_close(losses["xq"], lower_bound(queries.posterior, valid[T]), atol=1e-13, rtol=0)
 
@@ -208,7 +209,7 @@ def test_below_its_floor_the_upper_bound_is_not_lowered():
     query, key = inputs("self")
     gradients, values = {}, {}
     for floor in (-float("inf"), 0.0, float("inf")):
-        module.mask.wanted = Losses(qq=True, floor=floor)
+        module.mask.wanted = LossSettings(qq=True, floor=floor)
         attend(module, "self", query, key)
         values[floor] = module.mask.losses["qq"]
         (gradients[floor],) = torch.autograd.grad(values[floor].sum(), query)
@@ -223,30 +224,40 @@ def test_below_its_floor_the_upper_bound_is_not_lowered():
 def test_only_losses_that_are_wanted_are_computed_and_only_in_training():
     module = attention("self").train()
     query, key = inputs("self")
-    for wanted, names in ((Losses(kl=True), {"kl"}), (Losses(qq=True), {"qq"}), (Losses(xq=True), {"xq"}), (Losses(), set())):
+    for wanted, names in (
+        (LossSettings(kl=True), {"kl"}),
+        (LossSettings(qq=True), {"qq"}),
+        (LossSettings(xq=True), {"xq"}),
+        (LossSettings(), set()),
+    ):
         module.mask.wanted, module.mask.losses = wanted, {}
         attend(module, "self", query, key)
         assert module.mask.losses.keys() == names
-    module.mask.wanted = Losses(kl=True, qq=True, xq=True)
+    module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
     attend(module.eval(), "self", query, key)
     assert module.mask.losses == {}
 
 
-@pytest.mark.parametrize("wanted", [None, Losses(), Losses(kl=True), Losses(qq=True), Losses(xq=True)])
-@pytest.mark.parametrize("posterior", ["expected", "sample"])
-def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, posterior):
-    """Or DistributedDataParallel stops."""
-    module = attention("self", posterior=posterior).train()
-    module.mask.wanted = wanted
-    output, _ = attend(module, "self", *inputs("self"))
-    (output.sum() + sum(loss.sum() for loss in module.mask.losses.values())).backward()
-    assert [name for name, p in module.named_parameters() if p.grad is None] == []
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_autocast_masks_and_losses_are_in_float32(kind):
+    """Projections are in bfloat16 then, so that queries are; nothing else changes."""
+    module = attention(kind).float().train()
+    module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
+    query, key = (x.detach().float() for x in inputs(kind))
+    projected = module._split(module.q_proj(query))
+    pads = padding(T, kind), padding(len(key), kind)
+    expected = module.mask(query, key, projected, *pads)
+    losses = module.mask.losses
+    with torch.autocast("cpu", torch.bfloat16):
+        bias = module.mask(query, key, projected, *pads)
+    assert bias.dtype == torch.float32 and torch.equal(bias, expected)
+    assert all(torch.equal(losses[name], value) for name, value in module.mask.losses.items()) and len(losses) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_token_and_no_token_at_all_are_finite(kind):
     module = attention(kind).float().train()
-    module.mask.wanted = Losses(kl=True, qq=True, xq=True)
+    module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
     for length, blocked in ((1, False), (1, True), (4, True)):
         query = torch.randn(length, 2, C, requires_grad=True)
         pads = torch.tensor([[blocked] * length, [False] * length])

@@ -9,7 +9,7 @@ A MODEL is an arch of this package, which gives the size, and any options of fai
 --share-decoder-input-output-embed, Adam and --criterion modular_cross_entropy with label smoothing 0.1 unless it says otherwise. Batches
 are random tokens: no data is needed.
 
-Its peer, "stock", is fairseq's Transformer with the same options except ours and fairseq's own label-smoothed cross-entropy, built twice;
+Its peer, "stock", is fairseq's Transformer with the same options, ours left out, and fairseq's own label-smoothed cross-entropy, twice;
 its encoder has as many layers as a multi-stream one has in all. An arch that is wider than a plain one so as to have about as many
 parameters (tim_transformer*, but not _tiny_cpu) is compared with fairseq's Transformer in the size of that plain arch, the options after
 the arch given to both; where the two sizes differ, the model's line says its own and the parameters of both. Give TIM layers to a plain
@@ -25,7 +25,7 @@ F step         the training step in an epoch without G steps
 G step         what comes before each F step in an epoch with G steps; its ratio is to stock's training step
 BCD average    F step + G step / --mae-gate-interval
 layers         with --layers: forward and backward of all encoder and decoder layers on the training batch, without embeddings, output
-               projection, loss and Adam; in training mode, as in an F step
+               projection, losses (also those of DMA) and Adam; in training mode, as in an F step
 beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before, so that all do the same work
 """
 

@@ -4,13 +4,11 @@ L = L_nll + c_kl (KL_z + KL_q) + c_qq L_Dqq - c_xq L_Dxq ("Bayesian Transformer 
 """
 # ruff: noqa: UP007, UP045  (fairseq's parser does not know `float | None`)
 
-import functools
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Optional
 
 import torch
-from fairseq import options
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -21,11 +19,12 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from modular_fairseq.errors import UsageError
-from modular_fairseq.models.masks import TrainsWithLosses
+from modular_fairseq.models.checks import flag
+from modular_fairseq.models.masks import CountsUpdates, measuring, semantic_masks
+from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.modules.mutual_information import CRITICS, DENSITIES
-from modular_fairseq.modules.semantic_mask import Losses
 
-# The paper does not say which it used. Of a fresh model KL is 4, L_Dqq up to 0.05 and L_Dxq 0.05 to 0.08.
+# The paper does not say which it used. Of a fresh dma_transformer_iwslt_de_en KL is 3.8, L_Dqq 0.001 and L_Dxq 0.03 (random tokens).
 DEFAULT_WEIGHTS = {"kl": 0.01, "qq": 0.1, "xq": 0.1}
 SIGNS = {"kl": 1, "qq": 1, "xq": -1}
 
@@ -36,13 +35,17 @@ class ModularCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
 
     kl_weight: Optional[float] = field(
         default=None,
-        metadata={"help": "of the divergence of tokens and queries from their clusters, in nats per dimension (default: 0.01 with DMA)"},
+        metadata={
+            "help": "weight of the KL divergence of tokens and queries from their mixtures, in nats per dimension (default: 0.01 with DMA)"
+        },
     )
     qq_weight: Optional[float] = field(
-        default=None, metadata={"help": "of the mutual information between the queries of different heads (default: 0.1 with DMA)"}
+        default=None,
+        metadata={"help": "weight of L_Dqq, mutual information of the queries of different heads (default: 0.1 with DMA)"},
     )
     xq_weight: Optional[float] = field(
-        default=None, metadata={"help": "of the mutual information between tokens and queries, subtracted (default: 0.1 with DMA)"}
+        default=None,
+        metadata={"help": "weight of L_Dxq, mutual information between tokens and queries, which is subtracted (default: 0.1 with DMA)"},
     )
     aux_warmup_updates: int = field(default=4000, metadata={"help": "updates in which these weights grow from 0, linearly"})
     qq_densities: ChoiceEnum(list(DENSITIES)) = field(
@@ -53,9 +56,7 @@ class ModularCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
     qq_interval: int = field(default=1, metadata={"help": "L_Dqq in every so many updates only, with so many times the weight"})
     qq_floor: Optional[float] = field(
         default=None,
-        metadata={
-            "help": "L_Dqq of a module and sentence is not lowered below this, such as 0, where heads are independent (default: none)"
-        },
+        metadata={"help": "L_Dqq of a module and sentence is not lowered below this, such as 0 (default: no floor)"},
     )
     xq_critic: ChoiceEnum(list(CRITICS)) = field(
         default="head", metadata={"help": "tokens in L_Dxq are seen through the query's own head, or through the mean of all"}
@@ -70,79 +71,40 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     cross-entropy does. So their weights do not depend on how sentences are put into batches, --update-freq or workers. `loss` is logged
     with them, and each of them by itself, unweighted: `kl`, `qq`, `xq`.
 
-    `asked_for` are the options that need a model with such losses (`training/losses.py` sees to it).
+    `asked_for` are the options that need a model with such losses (`training/criterion_check.py` sees to it).
 
     Raises:
         UsageError: a weight that is negative or not finite, or options that would be ignored.
     """
 
-    def __init__(
-        self,
-        task,
-        sentence_avg,
-        label_smoothing,
-        ignore_prefix_size=0,
-        report_accuracy=False,
-        kl_weight=None,
-        qq_weight=None,
-        xq_weight=None,
-        aux_warmup_updates=4000,
-        qq_densities="pooled",
-        qq_pairs=0,
-        qq_interval=1,
-        qq_floor=None,
-        xq_critic="head",
-    ):
-        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        given = {"kl": kl_weight, "qq": qq_weight, "xq": xq_weight}
-        for name, weight in given.items():
-            if weight is not None and not 0 <= weight < math.inf:
-                raise UsageError(f"--{name}-weight must be 0 or a positive number, not {weight}")
-        for name, value, smallest in (
-            ("aux-warmup-updates", aux_warmup_updates, 0),
-            ("qq-pairs", qq_pairs, 0),
-            ("qq-interval", qq_interval, 1),
-        ):
-            if value < smallest:
-                raise UsageError(f"--{name} must be at least {smallest}, not {value}")
-        if qq_floor is not None and not math.isfinite(qq_floor):
-            raise UsageError(f"--qq-floor must be a number, such as 0, not {qq_floor}")
-        self.asked_for = [f"--{name}-weight" for name, weight in given.items() if weight]
+    def __init__(self, cfg: ModularCrossEntropyConfig, task):
+        super().__init__(task, cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy)
+        self.asked_for = _check(cfg)
+        given = {"kl": cfg.kl_weight, "qq": cfg.qq_weight, "xq": cfg.xq_weight}
         self.weights = {name: DEFAULT_WEIGHTS[name] if weight is None else weight for name, weight in given.items()}
-        for name, value, default in (
-            ("qq-densities", str(qq_densities), "pooled"),
-            ("qq-pairs", qq_pairs, 0),
-            ("qq-interval", qq_interval, 1),
-            ("qq-floor", qq_floor, None),
-            ("xq-critic", str(xq_critic), "head"),
-        ):
-            if value != default:
-                self.asked_for.append(f"--{name}")
-                if self.weights[name[:2]] == 0:
-                    raise UsageError(f"--{name} has no effect with --{name[:2]}-weight 0; leave it out")
-        if aux_warmup_updates != ModularCrossEntropyConfig.aux_warmup_updates:
-            self.asked_for.append("--aux-warmup-updates")
-            if not any(self.weights.values()):
-                raise UsageError("--aux-warmup-updates has no effect with all weights 0; leave it out")
-        self.aux_warmup_updates = aux_warmup_updates
-        self.qq_interval = qq_interval
-        floor = -math.inf if qq_floor is None else qq_floor
-        self.how = {"densities": str(qq_densities), "pairs": qq_pairs, "floor": floor, "critic": str(xq_critic)}
+        self.aux_warmup_updates = cfg.aux_warmup_updates
+        self.qq_interval = cfg.qq_interval
+        floor = -math.inf if cfg.qq_floor is None else cfg.qq_floor
+        self.how = {"densities": str(cfg.qq_densities), "pairs": cfg.qq_pairs, "floor": floor, "critic": str(cfg.xq_critic)}
 
     def forward(self, model, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
         """As fairseq's; `model` may be wrapped for several workers."""
-        ours = next((module for module in model.modules() if isinstance(module, TrainsWithLosses)), None)
-        if ours is None or not ours.semantic_masks or not model.training:
+        masks = semantic_masks(model).values() if model.training else ()
+        if not masks:
             return super().forward(model, sample, reduce)
-        weights = self._weights_now(ours.num_updates)
-        ours.ask_for_losses(Losses(**{name: weight > 0 for name, weight in weights.items()}, **self.how))
-        loss, sample_size, logging_output = super().forward(model, sample, reduce)
+        weights = self._weights_now(next(module.num_updates for module in model.modules() if isinstance(module, CountsUpdates)))
+        wanted = LossSettings(**{name: weight > 0 for name, weight in weights.items()}, **self.how)
+        with measuring(model, wanted) as losses:
+            loss, sample_size, logging_output = super().forward(model, sample, reduce)
         tokens = sample["target"].ne(self.padding_idx).sum(dim=1)
         counts = torch.ones_like(tokens) if self.sentence_avg else tokens
-        for name, values in ours.take_losses().items():
+        for name, values in losses.items():
             total = (values * counts).sum() / counts.sum() * sample_size
             logging_output[name] = total.detach()
             loss = loss + SIGNS[name] * weights[name] * total
+        if not wanted.kl:
+            # DistributedDataParallel wants a gradient of every parameter, also of clusters that nothing else uses then.
+            loss = loss + 0.0 * sum(parameter.sum() for mask in masks for parameter in mask.parameters())
         logging_output["loss"] = loss.detach()
         return loss, sample_size, logging_output
 
@@ -165,30 +127,27 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 metrics.log_scalar(name, total / sample_size, sample_size, round=4)
 
 
-def explain_options_without_their_criterion() -> None:
-    """Let fairseq's commands say in one sentence which --criterion an option of ours belongs to; its parser shows pages of usage.
-
-    Calling it again changes nothing.
-    """
-    parse = options.parse_args_and_arch
-    if hasattr(parse, "explains"):
-        return
+def own_options() -> list[Field]:
+    """Those that fairseq's label-smoothed cross-entropy does not have."""
     fairseqs = {f.name for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
-    ours = {"--" + f.name.replace("_", "-") for f in fields(ModularCrossEntropyConfig) if f.name not in fairseqs}
+    return [f for f in fields(ModularCrossEntropyConfig) if f.name not in fairseqs]
 
-    @functools.wraps(parse)
-    def explain(parser, *args, **kwargs):
-        usual = parser.error
 
-        def error(message: str) -> None:
-            for word in message.split() if message.startswith("unrecognized arguments") else ():
-                name = word.partition("=")[0]
-                if name in ours:
-                    raise UsageError(f"{name} has no effect without --criterion modular_cross_entropy; add that, or leave it out")
-            usual(message)
-
-        parser.error = error
-        return parse(parser, *args, **kwargs)
-
-    explain.explains = True
-    options.parse_args_and_arch = explain
+def _check(cfg: ModularCrossEntropyConfig) -> list[str]:
+    """Refuses values that cannot be and options that would be ignored; returns the options that were set, but for weights of 0."""
+    values = {f.name: getattr(cfg, f.name) for f in own_options()}
+    for name, value in values.items():
+        option = flag(name)
+        if name.endswith("_weight") and value is not None and not 0 <= value < math.inf:
+            raise UsageError(f"{option} must be 0 or a positive number, not {value}")
+        if name == "qq_floor" and value is not None and not math.isfinite(value):
+            raise UsageError(f"{option} must be a number, such as 0, not {value}")
+        smallest = {"aux_warmup_updates": 0, "qq_pairs": 0, "qq_interval": 1}.get(name)
+        if smallest is not None and value < smallest:
+            raise UsageError(f"{option} must be at least {smallest}, not {value}")
+    asked_for = [f.name for f in own_options() if values[f.name] != f.default and not (f.name.endswith("_weight") and values[f.name] == 0)]
+    for name in asked_for:
+        weights = ["kl_weight", "qq_weight", "xq_weight"] if name == "aux_warmup_updates" else [f"{name.partition('_')[0]}_weight"]
+        if name not in weights and all(values[weight] == 0 for weight in weights):
+            raise UsageError(f"{flag(name)} has no effect with {' '.join(f'{flag(weight)} 0' for weight in weights)}; leave it out")
+    return [flag(name) for name in asked_for]

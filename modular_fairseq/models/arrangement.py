@@ -1,9 +1,4 @@
-"""What a model is made of: the parts of its attention, how many layers a stack has, and which of them are TIM layers."""
-
-
-def attends_by(options, part: str) -> bool:
-    """Whether `part`, mae or dma, is in --attention-type."""
-    return part in str(options.attention_type).split("+")  # str: a default may still be an Enum
+"""Which layers a stack has, and which of them are TIM layers."""
 
 
 def depth_of_encoder(layers: int, streams: int) -> int:

@@ -9,9 +9,9 @@ from enum import Enum
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.errors import UsageError
-from modular_fairseq.models.arrangement import attends_by, depth_of_encoder
+from modular_fairseq.models.arrangement import depth_of_encoder
 from modular_fairseq.models.fairseq_options import resolved, value_of
-from modular_fairseq.models.options import PRESETS, AttentionOptions, BodyOptions, TranslationOptions
+from modular_fairseq.models.options import PRESETS, AttentionOptions, BodyOptions, TranslationOptions, uses
 
 
 def check_options(options, family: type) -> None:
@@ -136,7 +136,7 @@ def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) 
 
 
 def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> None:
-    if not attends_by(options, "mae"):
+    if not uses(options, "mae"):
         _refuse(changed, _names("mae_"), "without --attention-type mae (or an arch such as mae_transformer)")
         return
     for stack in stacks:
@@ -178,19 +178,26 @@ def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> 
 
 
 def _check_masks(options: Namespace, stacks: list[str], changed: set[str]) -> None:
-    if not attends_by(options, "dma"):
+    if not uses(options, "dma"):
         _refuse(changed, _names("dma_"), "without --attention-type dma (or an arch such as dma_transformer)")
         return
     if options.dma_clusters < 1:
         raise UsageError(f"--dma-clusters must be at least 1 (which is plain attention), not {options.dma_clusters}")
     if not 0 < options.dma_centroid_gradient < math.inf:
         raise UsageError(f"--dma-centroid-gradient must be positive and finite, not {options.dma_centroid_gradient}")
+    if options.dma_clusters == 1:
+        _refuse(changed, ["dma_decoder_eval_mask"], "with --dma-clusters 1, which is plain attention")
     if options.dma_centroid_gradient == 1:
         _refuse(changed, ["dma_centroid_mode"], "with --dma-centroid-gradient 1")
     if "encoder" in stacks and options.encoder_embed_dim != options.decoder_embed_dim:
         raise UsageError(
             f"--decoder-embed-dim {options.decoder_embed_dim} with --encoder-embed-dim {options.encoder_embed_dim}: they must be equal "
-            "with --attention-type dma, where source and target words are in the same clusters"
+            f"with --attention-type {options.attention_type}, where source and target words are in the same clusters"
+        )
+    if options.adaptive_softmax_cutoff is not None:
+        raise UsageError(
+            f"--adaptive-softmax-cutoff does not work with --attention-type {options.attention_type}, whose losses --criterion "
+            "modular_cross_entropy adds, and adaptive_loss does not; leave one of them out"
         )
 
 

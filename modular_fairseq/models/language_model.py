@@ -9,14 +9,14 @@ from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.loading import ChecksStateDict
-from modular_fairseq.models.masks import TrainsWithLosses
+from modular_fairseq.models.masks import CountsUpdates
 from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
 from modular_fairseq.models.options import LanguageModelOptions
 from modular_fairseq.modules.dropout import replace_dropout
 
 
 @register_model("modular_transformer_lm", dataclass=LanguageModelOptions)
-class ModularTransformerLanguageModel(TrainsWithLosses, ChecksStateDict, TransformerLanguageModel):
+class ModularTransformerLanguageModel(CountsUpdates, ChecksStateDict, TransformerLanguageModel):
     """Language model with any combination of the mechanisms of `LanguageModelOptions`."""
 
     @classmethod

@@ -3,9 +3,9 @@
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from modular_fairseq.models.arrangement import attends_by
 from modular_fairseq.models.masks import build_mask
 from modular_fairseq.models.mixture import build_mixture
+from modular_fairseq.models.options import uses
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
 from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
@@ -43,14 +43,15 @@ class _Layer:
     build_fc2 = build_fc1
 
     def _build_attention(
-        self, cfg, embed_dim: int, num_heads: int, gate: nn.Module | None, decoder: bool, self_attention: bool = False, **kind
+        self, cfg, embed_dim: int, num_heads: int, gate_dim: int, decoder: bool, self_attention: bool = False, **kind
     ) -> MultiheadAttention:
+        """`gate_dim`: width of what a gate looks at."""
         return MultiheadAttention(
             embed_dim,
             num_heads,
             dropout=cfg.attention_dropout,
             self_attention=self_attention,
-            gate=gate,
+            gate=build_mixture(cfg, num_heads, gate_dim, decoder),
             mask=build_mask(cfg, num_heads, embed_dim, self_attention, decoder),
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,
@@ -112,8 +113,7 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
 
     def build_self_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
         heads = cfg.encoder.attention_heads
-        gate = build_mixture(cfg, heads, embed_dim, decoder=False)
-        return self._build_attention(cfg, embed_dim, heads, gate, decoder=False, self_attention=True)
+        return self._build_attention(cfg, embed_dim, heads, embed_dim, decoder=False, self_attention=True)
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> Tensor:
         """As fairseq's: encoder_padding_mask bool [B, T], attn_mask [T, T]."""
@@ -133,7 +133,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
     """
 
     def __init__(self, cfg, no_encoder_attn: bool = False, tim: bool = False):
-        self.source_gates = attends_by(cfg, "mae") and cfg.mae_gate_context == "source"
+        self.source_gates = uses(cfg, "mae") and cfg.mae_gate_context == "source"
         self._set_groups(cfg, tim)
         super().__init__(cfg, no_encoder_attn)
         self._add_mechanisms(cfg, tim)
@@ -146,8 +146,8 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         return self._build_decoder_attention(cfg, embed_dim, kdim=source, vdim=source, encoder_decoder_attention=True)
 
     def _build_decoder_attention(self, cfg, embed_dim: int, **kind) -> MultiheadAttention:
-        heads, looked_at = cfg.decoder.attention_heads, cfg.encoder.embed_dim if self.source_gates else embed_dim
-        return self._build_attention(cfg, embed_dim, heads, build_mixture(cfg, heads, looked_at, decoder=True), decoder=True, **kind)
+        gate_dim = cfg.encoder.embed_dim if self.source_gates else embed_dim
+        return self._build_attention(cfg, embed_dim, cfg.decoder.attention_heads, gate_dim, decoder=True, **kind)
 
     def forward(
         self,

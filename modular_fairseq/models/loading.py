@@ -5,6 +5,7 @@ import logging
 from torch import Tensor, nn
 
 from modular_fairseq.errors import UsageError
+from modular_fairseq.models.masks import semantic_masks
 from modular_fairseq.models.mixture import mixtures
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class ChecksStateDict:
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
         parts = {
             "gate networks": [f"{name}.gate." for name in mixtures(self)],
-            "semantic masks": [f"{name}.mask." for name in self.semantic_masks],
+            "semantic masks": [f"{name}.mask." for name in semantic_masks(self)],
         }
         missing = {kind: [p for p in prefixes if not any(key.startswith(p) for key in state_dict)] for kind, prefixes in parts.items()}
         self.upgrade_state_dict(state_dict)

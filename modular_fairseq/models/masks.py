@@ -1,12 +1,14 @@
-"""How the models use semantic masks (DMA): a mask per attention module, and the losses that a criterion asks of them."""
+"""How the models use semantic masks (DMA): a mask per attention module, and the losses that a criterion wants of them."""
 
-import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from modular_fairseq.models.arrangement import attends_by
-from modular_fairseq.modules.semantic_mask import Losses, SemanticMask
+from modular_fairseq.models.options import uses
+from modular_fairseq.modules.disentangled_heads import LossSettings
+from modular_fairseq.modules.semantic_mask import SemanticMask
 
 
 def build_mask(options, num_heads: int, embed_dim: int, self_attention: bool, decoder: bool) -> SemanticMask | None:
@@ -14,7 +16,7 @@ def build_mask(options, num_heads: int, embed_dim: int, self_attention: bool, de
 
     In the decoder's self-attention "the semantic mask was disregarded [...] in test phase" (section 4.1), unless it is asked for.
     """
-    if not attends_by(options, "dma"):
+    if not uses(options, "dma"):
         return None
     return SemanticMask(
         num_heads,
@@ -28,30 +30,34 @@ def build_mask(options, num_heads: int, embed_dim: int, self_attention: bool, de
     )
 
 
-class TrainsWithLosses:
-    """Mixin for fairseq models: what a criterion asks of the semantic masks, and gets from them.
+def semantic_masks(model: nn.Module) -> dict[str, SemanticMask]:
+    """By the name of their attention module, such as encoder.layers.0.self_attn."""
+    return {name.removesuffix(".mask"): module for name, module in model.named_modules() if isinstance(module, SemanticMask)}
 
-    `num_updates` is how many updates there have been, or None outside fairseq's training.
+
+@contextmanager
+def measuring(model: nn.Module, wanted: LossSettings) -> Iterator[dict[str, Tensor]]:
+    """Around a forward pass in training: afterwards the dictionary has the losses that are `wanted`, [B] each, by name.
+
+    They are means over the modules that took part: LayerDrop may leave some out. No module keeps a graph, also after an exception.
     """
+    masks, losses = semantic_masks(model).values(), {}
+    for mask in masks:
+        mask.wanted, mask.losses = wanted, {}
+    try:
+        yield losses
+        by_module = [mask.losses for mask in masks if mask.losses]
+        for name in by_module[0] if by_module else ():
+            losses[name] = torch.stack([of_module[name] for of_module in by_module]).mean(dim=0)
+    finally:
+        for mask in masks:
+            mask.losses = {}
+
+
+class CountsUpdates:
+    """Mixin for fairseq models: `num_updates` is how many updates there have been, or None outside fairseq's training."""
 
     num_updates: int | None = None
-
-    @functools.cached_property
-    def semantic_masks(self) -> dict[str, SemanticMask]:
-        """By the name of their attention module, such as encoder.layers.0.self_attn."""
-        return {name.removesuffix(".mask"): module for name, module in self.named_modules() if isinstance(module, SemanticMask)}
-
-    def ask_for_losses(self, wanted: Losses) -> None:
-        """Let the forward passes in training that follow compute these."""
-        for mask in self.semantic_masks.values():
-            mask.wanted, mask.losses = wanted, {}
-
-    def take_losses(self) -> dict[str, Tensor]:
-        """Those of the last forward pass by name, [B] each: the mean over the modules that took part (LayerDrop may leave some out)."""
-        by_module = [mask.losses for mask in self.semantic_masks.values() if mask.losses]
-        for mask in self.semantic_masks.values():
-            mask.losses = {}
-        return {name: torch.stack([losses[name] for losses in by_module]).mean(dim=0) for name in (by_module[0] if by_module else ())}
 
     def set_num_updates(self, num_updates: int) -> None:
         """fairseq's training calls it before every forward pass."""

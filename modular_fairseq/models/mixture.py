@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from modular_fairseq.models.arrangement import attends_by
+from modular_fairseq.models.options import uses
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.gates import GateNetwork, RunningMean
 from modular_fairseq.modules.mixture import ExpertMixture
@@ -38,7 +38,7 @@ class GateTraining:
 
 def build_mixture(options, num_heads: int, embed_dim: int, decoder: bool) -> ExpertMixture | None:
     """The `gate` of one attention module, or None for plain attention. `embed_dim`: width of what the gate looks at."""
-    if not attends_by(options, "mae"):
+    if not uses(options, "mae"):
         return None
     gate_network = running_mean = None
     if options.mae_gating == "learned":
@@ -79,7 +79,7 @@ def set_up_gate_training(model: nn.Module, options) -> GateTraining | None:
     FTALL and training from scratch: all but the gates. FTG+: the weights of the output projections W (Eq. 4), not their biases. FTG: the
     gates are left trainable, so that fairseq counts and saves them, but no F step is ever taken, so only G steps change them.
     """
-    if not attends_by(options, "mae") or options.mae_gating == "uniform" or options.mae_training == "joint":
+    if not uses(options, "mae") or options.mae_gating == "uniform" or options.mae_training == "joint":
         return None
     gates_only = options.mae_finetune == "gates"
     if options.mae_finetune != "all":

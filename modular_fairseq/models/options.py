@@ -83,13 +83,13 @@ class AttentionOptions(FairseqDataclass):
             "help": "clusters of latent vectors by their expected log-densities, or in training by those of a sample (slower on CPUs)"
         },
     )
-    dma_centroid_gradient: float = field(default=10.0, metadata={"help": "the gradient of cluster centroids is multiplied by this"})
+    dma_centroid_gradient: float = field(default=10.0, metadata={"help": "makes steps of cluster centroids so many times as long: c_grad"})
     dma_centroid_mode: ChoiceEnum(list(CENTROID_MODES)) = field(
         default="lr",
-        metadata={"help": "lr: the centroids' steps are multiplied; hook: their gradient, literally, which Adam undoes"},
+        metadata={"help": "lr: really so many times as long; hook: their gradient is multiplied, the paper's letter, which Adam undoes"},
     )
     dma_decoder_eval_mask: bool = field(
-        default=False, metadata={"help": "the mask of the decoder's self-attention not only in training, but also in evaluation and search"}
+        default=False, metadata={"help": "mask the decoder's self-attention (a language model has no other) also in evaluation and search"}
     )
 
 
@@ -140,6 +140,11 @@ class LanguageModelOptions(AttentionOptions, BodyOptions, FlatTransformerLanguag
     mae_gate_context: ChoiceEnum(["prefix", "window", "source"]) = field(
         default="window", metadata={"help": "what gates average: all inputs so far, or the most recent of them; source needs an encoder"}
     )
+
+
+def uses(options, mechanism: str) -> bool:
+    """Whether `mechanism`, mae or dma, is in --attention-type."""
+    return mechanism in str(options.attention_type).split("+")  # str: a default may still be an Enum
 
 
 PRESETS: dict[str, dict] = {}  # arch -> its defaults; architectures.py fills it

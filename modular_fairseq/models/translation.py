@@ -8,14 +8,14 @@ from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.encoder import TransformerEncoder
 from modular_fairseq.models.loading import ChecksStateDict
-from modular_fairseq.models.masks import TrainsWithLosses
+from modular_fairseq.models.masks import CountsUpdates
 from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
 from modular_fairseq.models.options import TranslationOptions, nested_config
 from modular_fairseq.modules.dropout import replace_dropout
 
 
 @register_model("modular_transformer", dataclass=TranslationOptions)
-class ModularTransformer(TrainsWithLosses, ChecksStateDict, TransformerModelBase):
+class ModularTransformer(CountsUpdates, ChecksStateDict, TransformerModelBase):
     """Encoder-decoder with any combination of the mechanisms of `TranslationOptions`."""
 
     @classmethod

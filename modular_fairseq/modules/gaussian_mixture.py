@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")
@@ -21,7 +22,7 @@ LARGEST_LOG_VARIANCE = 8.0  # and -8 is the smallest
 
 
 class Clustering(NamedTuple):
-    """Of the vectors of T positions of B sentences in H heads, in float32 (float64 for float64).
+    """What a mixture says of vectors of T positions, B sentences and H heads, in float32 (float64 for float64).
 
     Args:
         posterior: q(c | x), [B, H, C, T].
@@ -42,6 +43,9 @@ class GaussianMixture(nn.Module):
         log pi_c N(z | c) = sum_d (-z_d^2 / 2 sigma_cd^2 + z_d mu_cd / sigma_cd^2) + constant of c
 
     as two products that add up, with clusters as rows: on a CPU 3 times as fast as one product on [z^2, z] with clusters as columns.
+
+    --weight-decay acts on all parameters, as fairseq knows no exceptions: at a learning rate of 5e-4 and a decay of 1e-4 they lose 5e-8 of
+    themselves in an update, which is nothing beside the divergence.
 
     Start: pi uniform, sigma 1, mu ~ N(0, 1 / dim), s^2 = e^-4: near to plain attention on normalised input. With mu ~ N(0, 1) the clusters
     are decided before they have learned anything.
@@ -76,9 +80,9 @@ class GaussianMixture(nn.Module):
             raise ValueError(f"clusters must be at least 1, not {clusters}")
         if not 0 < centroid_gradient < math.inf:
             raise ValueError(f"centroid_gradient must be positive and finite, not {centroid_gradient}")
-        for value, choices in ((posterior, POSTERIORS), (centroid_mode, CENTROID_MODES)):
+        for name, value, choices in (("posterior", posterior, POSTERIORS), ("centroid_mode", centroid_mode, CENTROID_MODES)):
             if value not in choices:
-                raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
         self.num_heads = num_heads
         self.clusters = clusters
         self.sampled = posterior == "sample"
@@ -121,7 +125,7 @@ class GaussianMixture(nn.Module):
         return mu
 
     def _entropy(self, dtype: torch.dtype) -> Tensor:
-        """Of q(z | x), [H, 1]."""
+        """The entropy of q(z | x) in nats, [H, 1]."""
         return 0.5 * (self.noise_log_variance.to(dtype) + 1 + math.log(2 * math.pi)).sum(dim=1, keepdim=True)
 
     def _log_joint(self, z: Tensor, expected: bool = False) -> Tensor:
@@ -162,6 +166,7 @@ class _Sample(torch.autograd.Function):
         return z
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, z = ctx.saved_tensors
         return gradient, 0.5 * (gradient * (z - x)).sum(dim=(0, 1))
@@ -177,6 +182,7 @@ class _WeightedSums(torch.autograd.Function):
         return torch.bmm(b, x.transpose(1, 2)).baddbmm_(a, x.square().transpose(1, 2))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, a, b = ctx.saved_tensors
         gradient, x = gradient.contiguous(), x.transpose(0, 1)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 DENSITIES = ("pooled", "per_head", "gmm")
 CRITICS = ("head", "mean")
@@ -39,8 +40,14 @@ def upper_bound(posterior: Tensor, log_joint: Tensor, valid: Tensor, densities: 
         pairs: if positive, only so many pairs, drawn at random: as good on average.
 
     Returns:
-        [B], 0 for sentences of fewer than 2 tokens and for 1 head. A bound only in expectation: it may be a little below 0.
+        [B], 0 for sentences of fewer than 2 tokens and for 1 head. A bound only where p(q_i | q_j) is the true density, and in expectation.
+        As it is computed it has no lowest value: heads whose tokens are never in the same clusters get far below 0.
+
+    Raises:
+        ValueError: unknown `densities`.
     """
+    if densities not in DENSITIES:
+        raise ValueError(f"densities is {densities!r}; it must be one of {', '.join(DENSITIES)}")
     u = _class_likelihoods(log_joint, valid, densities)
     heads = posterior.size(1)
     chosen = [(a, b) for a in range(heads) for b in range(heads) if a < b or (a != b and densities != "pooled")]
@@ -59,7 +66,12 @@ def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tenso
 
     Returns:
         [B], between -1 and 1; 0 for a sentence of one token (or none).
+
+    Raises:
+        ValueError: unknown `critic`.
     """
+    if critic not in CRITICS:
+        raise ValueError(f"critic is {critic!r}; it must be one of {', '.join(CRITICS)}")
     seen = posterior if critic == "head" else posterior.mean(dim=1, keepdim=True).expand_as(posterior)
     return _with_gradient(lambda p, seen: _noise_contrastive(p, seen, valid), posterior, seen)
 
@@ -140,6 +152,7 @@ class _WithGradient(torch.autograd.Function):
         return value
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
         dx, dy = ctx.saved_tensors
         gradient = gradient[:, None, None, None]

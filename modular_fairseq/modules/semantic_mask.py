@@ -9,42 +9,25 @@ z are the inputs of the attention module, a head's slice of them for each head. 
 side of cross-attention, or they could not be compared.
 """
 
-import math
-from dataclasses import dataclass
-
 import torch
 from fairseq.incremental_decoding_utils import with_incremental_state
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from modular_fairseq.modules.attention import fold_beam, sentence_order
+from modular_fairseq.modules.disentangled_heads import DisentangledHeads, LossSettings, mean_over_tokens
 from modular_fairseq.modules.gaussian_mixture import Clustering, GaussianMixture
-from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
 from modular_fairseq.modules.recomputation import is_recomputation
 
 SMALLEST_OVERLAP = 1e-6  # log: -13.8
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Which auxiliary losses a forward pass in training is to compute, and how (`mutual_information.py`).
-
-    `floor`: L_Dqq of a sentence gets no gradient where it is below this.
-    """
-
-    kl: bool = False
-    qq: bool = False
-    xq: bool = False
-    densities: str = "pooled"
-    pairs: int = 0
-    floor: float = -math.inf
-    critic: str = "head"
-
-
 @with_incremental_state
 class SemanticMask(nn.Module):
-    """The `mask` of an attention module, and the losses that train its clusters and disentangle its heads.
+    """The `mask` of an attention module: clusters of tokens for the mask, and those of queries for losses alone (`disentangled_heads.py`).
 
-    Two mixtures: of the tokens z, one a head, for the mask; of the queries, shared by all heads, for the losses alone.
+    `wanted` says which losses forward passes in training compute. It stays as it is until the backward pass, as activation checkpointing
+    then computes all again; `losses` are those of the last forward pass, kept until they are taken (`models/masks.py`).
 
     Args:
         num_heads, embed_dim: of the attention module; keys must be as wide as queries.
@@ -70,25 +53,25 @@ class SemanticMask(nn.Module):
         self.in_evaluation = in_evaluation
         settings = {"posterior": posterior, "centroid_gradient": centroid_gradient, "centroid_mode": centroid_mode}
         self.tokens = GaussianMixture(num_heads, clusters, embed_dim // num_heads, **settings)
-        self.queries = GaussianMixture(num_heads, clusters, embed_dim // num_heads, shared=True, **settings)
-        self.wanted: Losses | None = None
+        self.queries = DisentangledHeads(num_heads, clusters, embed_dim // num_heads, **settings)
+        self.wanted = LossSettings()
         self.losses: dict[str, Tensor] = {}
 
     def forward(
         self,
         query: Tensor,
         key: Tensor | None,
-        heads: Tensor,
+        projected: Tensor,
         query_padding_mask: Tensor | None,
         key_padding_mask: Tensor | None,
         incremental_state: dict | None = None,
     ) -> Tensor | None:
-        """The bias log G, and in training `losses`, those that are `wanted`, as one value a sentence, [B].
+        """Compute the bias log G; in training also `losses`, [B] each.
 
         Args:
             query: [T, rows, C].
             key: [S, B, C], of cross-attention; not used in self-attention, nor where they are in `incremental_state`.
-            heads: the projected queries, [rows, H, T, head_dim].
+            projected: the queries of the heads, [rows, H, T, head_dim].
             query_padding_mask, key_padding_mask: bool [rows, T], [B, S], True = pad.
             incremental_state: step by step, the clusters of earlier tokens (self-attention) or all keys (cross-attention) are kept there.
 
@@ -97,31 +80,25 @@ class SemanticMask(nn.Module):
         """
         if not (self.training or self.in_evaluation):
             return None
-        wanted = self.wanted if self.training else None
-        measures = wanted is not None and (wanted.kl or wanted.qq or wanted.xq)
-        if self.tokens.clusters == 1 and not measures:
+        wanted = self.wanted if self.training else LossSettings()
+        if self.tokens.clusters == 1 and not wanted.any:
             return None  # the same for all tokens, so no mask
-        divergence = measures and wanted.kl
-        tokens = self.tokens(self._split(query), divergence)
+        tokens = self.tokens(self._split(query), wanted.kl)
         if self.self_attention:
             keys = tokens
         elif incremental_state is None or not self.get_incremental_state(incremental_state, "clusters"):
-            keys = self.tokens(self._split(key), divergence)
+            keys = self.tokens(self._split(key), wanted.kl)
         else:
             keys = None
         seen = keys.posterior if incremental_state is None else self._remember(keys, query.size(1), incremental_state)
-        if measures:
-            losses = self._measure(wanted, tokens, keys, heads, query_padding_mask, key_padding_mask)
+        if wanted.any:
+            losses = self._measure(wanted, tokens, keys, projected, query_padding_mask, key_padding_mask)
             if not is_recomputation():
                 self.losses = losses
         if self.tokens.clusters == 1:
             return None
         posterior, beam = tokens.posterior, tokens.posterior.size(0) // seen.size(0)
-        bias = _LogOverlap.apply(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
-        if self.training and not measures:
-            # DistributedDataParallel wants a gradient of every parameter, and these are for the losses alone.
-            bias = bias + 0.0 * sum(parameter.sum() for parameter in self.queries.parameters())
-        return bias
+        return _LogOverlap.apply(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
 
     def _split(self, x: Tensor) -> Tensor:
         """[T, B, C] -> [T, B, H, C / H]."""
@@ -148,28 +125,22 @@ class SemanticMask(nn.Module):
 
     def _measure(
         self,
-        wanted: Losses,
+        wanted: LossSettings,
         tokens: Clustering,
         keys: Clustering,
-        heads: Tensor,
+        projected: Tensor,
         query_padding_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> dict[str, Tensor]:
-        """The losses by name, each [B]: a mean over heads, and over the tokens of a sentence or its pairs of tokens."""
+        """Those of the queries, and the divergence of the tokens on both sides beside theirs."""
         valid = _valid(query_padding_mask, tokens.posterior)
-        queries = self.queries(heads.permute(2, 0, 1, 3), wanted.kl)
-        losses = {}
+        losses = self.queries(projected, valid, wanted)
         if wanted.kl:
-            divergence, counted = tokens.divergence, valid
+            divergence = tokens.divergence
             if not self.self_attention:
                 divergence = torch.cat([divergence, keys.divergence], dim=2)
-                counted = torch.cat([valid, _valid(key_padding_mask, keys.posterior)], dim=1)
-            losses["kl"] = _mean(divergence, counted) + _mean(queries.divergence, valid)
-        if wanted.qq:
-            bound = upper_bound(queries.posterior, queries.log_joint, valid, wanted.densities, wanted.pairs)
-            losses["qq"] = torch.where(bound > wanted.floor, bound, bound.detach())
-        if wanted.xq:
-            losses["xq"] = lower_bound(queries.posterior, valid, wanted.critic)
+                valid = torch.cat([valid, _valid(key_padding_mask, keys.posterior)], dim=1)
+            losses["kl"] = losses["kl"] + mean_over_tokens(divergence, valid)
         return losses
 
 
@@ -178,12 +149,6 @@ def _valid(padding_mask: Tensor | None, posterior: Tensor) -> Tensor:
     if padding_mask is None:
         return torch.ones(posterior.size(0), posterior.size(3), dtype=torch.bool, device=posterior.device)
     return padding_mask.to(torch.bool).logical_not()
-
-
-def _mean(divergence: Tensor, valid: Tensor) -> Tensor:
-    """[B, H, T] -> [B], over heads and valid tokens; 0 where there are none."""
-    counted = valid.to(divergence.dtype)
-    return (divergence.mean(dim=1) * counted).sum(dim=1) / counted.sum(dim=1).clamp_min(1)
 
 
 class _LogOverlap(torch.autograd.Function):
@@ -201,6 +166,7 @@ class _LogOverlap(torch.autograd.Function):
         return overlap.log()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
         p, k, overlap = ctx.saved_tensors
         slope = (gradient.to(overlap.dtype) / overlap).masked_fill_(overlap <= SMALLEST_OVERLAP, 0.0)

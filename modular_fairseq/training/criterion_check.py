@@ -10,18 +10,18 @@ from fairseq.trainer import Trainer
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
 from modular_fairseq.errors import UsageError
-from modular_fairseq.models.masks import TrainsWithLosses
+from modular_fairseq.models.masks import semantic_masks
 
 
-def check_losses(trainer: Trainer) -> None:
+def check_criterion(trainer: Trainer) -> None:
     """Raises UsageError: losses would be left out, or are asked of a model that has none."""
     model, criterion = trainer.get_model(), trainer.get_criterion()
-    has_losses = isinstance(model, TrainsWithLosses) and bool(model.semantic_masks)
+    has_losses = bool(semantic_masks(model))
     adds_losses = isinstance(criterion, ModularCrossEntropyCriterion)
     if has_losses and not adds_losses:
         raise UsageError(
-            f"--attention-type dma has losses that --criterion {trainer.cfg.criterion._name} does not add; use --criterion "
-            "modular_cross_entropy (with --kl-weight 0 --qq-weight 0 --xq-weight 0 to train masks without them)"
+            f"--attention-type {model.cfg.attention_type} has losses that --criterion {trainer.cfg.criterion._name} does not add; use "
+            "--criterion modular_cross_entropy (with --kl-weight 0 --qq-weight 0 --xq-weight 0 to train masks without them)"
         )
     if adds_losses and criterion.asked_for and not has_losses:
         raise UsageError(
@@ -33,13 +33,13 @@ def check_losses(trainer: Trainer) -> None:
 def install() -> None:
     """Let fairseq's Trainer check before every epoch. Calling it again changes nothing."""
     plain_begin_epoch = Trainer.begin_epoch
-    if hasattr(plain_begin_epoch, "checks_losses"):
+    if hasattr(plain_begin_epoch, "checks_criterion"):
         return
 
     @functools.wraps(plain_begin_epoch)
     def begin_epoch(self, epoch):
-        check_losses(self)
+        check_criterion(self)
         return plain_begin_epoch(self, epoch)
 
-    begin_epoch.checks_losses = True
+    begin_epoch.checks_criterion = True
     Trainer.begin_epoch = begin_epoch
