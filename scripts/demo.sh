@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One architecture on a small synthetic corpus, from text to BLEU, in about two minutes on two cores.
+# One architecture on a small synthetic corpus, from text to BLEU, in two to four minutes on two cores.
 #
 #     bash scripts/demo.sh                             # a mixture of attentive experts; writes everything to demo/mae_transformer_tiny_cpu/
 #     bash scripts/demo.sh tim_transformer             # any other of the papers' architectures (in its size _tiny_cpu), same budget
@@ -47,7 +47,7 @@ fairseq-train "$out/data" --user-dir "$plugin" --arch "$arch" "${gates[@]}" "${l
     --criterion modular_cross_entropy --label-smoothing 0.1 --dropout 0 --max-tokens 1024 --max-epoch 5 \
     --keep-last-epochs 5 --save-dir "$out/checkpoints" --seed 1 --num-workers 0 --no-progress-bar --log-interval 50 2>&1 |
     tee "$out/train.log" |
-    sed -unE 's/.*\| train_inner \| (epoch [0-9]+).* loss=([0-9.]+).*num_updates=([0-9]+).*/  \1, update \3: training loss \2/p
+    sed -unE 's/.*\| train_inner \| (epoch [0-9]+).* ppl=([0-9.]+).*num_updates=([0-9]+).*/  \1, update \3: training perplexity \2/p
               s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*gate_entropy ([0-9.]+).*/  \1: validation perplexity \2, gate entropy \3 nats/p; t
               s/.*\| valid \| (epoch [0-9]+) .*\| ppl ([0-9.]+) .*/  \1: validation perplexity \2/p' || { tail -n 1 "$out/train.log" | cut -c 1-500 >&2; echo "demo: training failed; see $out/train.log" >&2; exit 1; }
 

@@ -9,6 +9,7 @@ from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import measuring, semantic_masks
 from modular_fairseq.models.mixture import mixtures
 from modular_fairseq.modules.disentangled_heads import LossSettings
+from modular_fairseq.training.averaging import average_checkpoints
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import TINY, run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
@@ -200,9 +201,9 @@ def test_mechanisms_stay_apart_under_a_mask():
     ("changes", "sentence"),
     [
         ({**DMA, "dma_clusters": 0}, "--dma-clusters must be at least 1 (which is plain attention), not 0"),
-        ({**DMA, "dma_centroid_gradient": 0.0}, "--dma-centroid-gradient must be positive and finite, not 0.0"),
-        ({**DMA, "dma_centroid_gradient": -10.0}, "--dma-centroid-gradient must be positive and finite, not -10.0"),
-        ({**DMA, "dma_centroid_gradient": float("inf")}, "--dma-centroid-gradient must be positive and finite, not inf"),
+        ({**DMA, "dma_centroid_gradient": 0.0}, "--dma-centroid-gradient must be positive, 0.001 to 1000, not 0.0"),
+        ({**DMA, "dma_centroid_gradient": -10.0}, "--dma-centroid-gradient must be positive, 0.001 to 1000, not -10.0"),
+        ({**DMA, "dma_centroid_gradient": float("inf")}, "--dma-centroid-gradient must be positive, 0.001 to 1000, not inf"),
         (
             {**DMA, "dma_centroid_gradient": 1.0, "dma_centroid_mode": "hook"},
             "--dma-centroid-mode has no effect with --dma-centroid-gradient 1; leave it out",
@@ -224,6 +225,39 @@ def test_options_that_cannot_work_or_would_be_ignored_are_refused(changes, sente
     with pytest.raises(UsageError) as error:
         build(**changes)
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["tokens", "queries.mixture"])
+def test_options_reach_every_mask(part):
+    def of(name, arch="modular_transformer", **changes):
+        masks = semantic_masks(build(arch, **changes)).values()
+        values = {float(getattr(mask.get_submodule(part), name)) for mask in masks}
+        assert len(masks) == 6 and len(values) == 1
+        return values.pop()
+
+    assert of("clusters", **DMA) == 4 and of("clusters", "dma_transformer_iwslt_de_en", encoder_layers=2) == 8
+    assert of("sampled", **DMA) == 0 and of("sampled", **DMA, dma_posterior="sample") == 1
+    assert of("centroid_scale", **DMA) == 10 and of("gradient_factor", **DMA) == 1
+    assert of("centroid_scale", "dma_transformer_wmt_zh_en") == 5
+    hook = {**DMA, "dma_centroid_mode": "hook", "dma_centroid_gradient": 7.0}
+    assert of("centroid_scale", **hook) == 1 and of("gradient_factor", **hook) == 7
+
+
+def test_layer_drop_may_leave_out_any_mask(reversal_data, tmp_path):
+    for drop in (0.5, 1.0):
+        args = ["--arch", "dma_transformer", "--encoder-layerdrop", drop, "--decoder-layerdrop", drop, "--max-epoch", 1]
+        train(reversal_data, *args, "--save-dir", tmp_path / str(drop))
+        assert (tmp_path / str(drop) / "checkpoint_last.pt").exists()
+
+
+def test_checkpoints_whose_centroids_are_kept_in_different_scales_are_not_averaged(reversal_data, tmp_path):
+    for epochs, gradient in ((1, 10.0), (2, 5.0)):
+        args = ["--arch", "dma_transformer", "--dma-centroid-gradient", gradient, "--max-epoch", epochs, "--save-dir", tmp_path]
+        train(reversal_data, *args)
+    files = [tmp_path / f"checkpoint{epoch}.pt" for epoch in (1, 2)]
+    assert average_checkpoints([files[1]])["model"]["encoder.layers.0.self_attn.mask.tokens.centroid_scale"] == 5
+    with pytest.raises(UsageError, match="--dma-centroid-gradient or --dma-centroid-mode changed between them"):
+        average_checkpoints(files)
 
 
 def test_options_of_training_do_not_change_what_generate_prints(reversal_data, tmp_path):

@@ -51,6 +51,7 @@ def test_variances_stay_within_e_to_the_8():
     module, x = mixture().eval(), vectors()
     with torch.no_grad():
         module.log_variance[0, 0], module.log_variance[1, 1], module.log_variance[2, 2] = 20, -20, 7
+        module.noise_log_variance[0, 0], module.noise_log_variance[1, 1] = 100, -100
     found = module(x, divergence=True)
     for h in range(H):
         of_head = x[:, :, h].transpose(0, 1)

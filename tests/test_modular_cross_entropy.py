@@ -39,16 +39,19 @@ def gradient(model, loss_and_size_of_batches):
 
 
 def split(sample, *parts):
-    """The same sentences in several batches."""
-    return [
-        {
-            "nsentences": len(rows),
-            "ntokens": int(sample["target"][rows].ne(1).sum()),
-            "net_input": {name: value[rows] for name, value in sample["net_input"].items()},
-            "target": sample["target"][rows],
+    """The same sentences in several batches, each as wide as its longest sentence."""
+    batches = []
+    for rows in map(list, parts):
+        source, target = sample["net_input"]["src_tokens"][rows], sample["target"][rows]
+        length = int(target.ne(1).sum(dim=1).max())
+        net_input = {
+            "src_tokens": source[:, -int(source.ne(1).sum(dim=1).max()) :],
+            "src_lengths": sample["net_input"]["src_lengths"][rows],
+            "prev_output_tokens": sample["net_input"]["prev_output_tokens"][rows][:, :length],
         }
-        for rows in map(list, parts)
-    ]
+        ntokens = int(target.ne(1).sum())
+        batches.append({"nsentences": len(rows), "ntokens": ntokens, "net_input": net_input, "target": target[:, :length].contiguous()})
+    return batches
 
 
 @pytest.mark.parametrize("model", [build, build_stock], ids=["ours", "stock"])
@@ -67,7 +70,7 @@ def test_the_loss_is_cross_entropy_plus_weighted_terms():
     assert size == sample["ntokens"] and logged["loss"] == loss.detach()
     added = sum(sign * weights[f"{name}_weight"] * logged[name] for name, sign in TERMS.items())
     torch.testing.assert_close(loss, nll + added, atol=1e-12, rtol=0)
-    assert all(abs(logged[name]) > 1e-3 for name in TERMS)
+    assert all(abs(logged[name]) > 1e-3 and not logged[name].requires_grad for name in TERMS)
     assert all(mask.losses == {} for mask in semantic_masks(model).values())  # taken: no graph is kept
 
 
@@ -95,6 +98,24 @@ def test_weights_do_not_depend_on_batches_or_update_freq(sentence_avg):
     for parts in ([[0, 1], [2, 3, 4]], [[4], [3], [2], [1], [0]], [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4]]):
         found = gradient(model, (asked(model, part) for part in split(sample, *parts)))
         torch.testing.assert_close(found, whole, atol=1e-12, rtol=0)
+
+
+def test_weights_and_warm_up_by_default():
+    model, sample = dma(), batch(LENGTHS)
+    explicit = criterion(kl_weight=0.01, qq_weight=0.1, xq_weight=0.1)
+    for updates in (None, 0, 1999, 3999, 5000):
+        model.num_updates = updates
+        assert criterion()(model, sample)[0] == explicit(model, sample)[0]
+    nll, model.num_updates = criterion(**PLAIN)(model, sample)[0], 1999
+    half, model.num_updates = criterion()(model, sample)[0] - nll, 3999
+    torch.testing.assert_close(2 * half, criterion()(model, sample)[0] - nll, atol=1e-10, rtol=0)
+
+
+def test_a_batch_without_a_target_has_no_loss():
+    model, sample = dma(), batch(LENGTHS)
+    sample["target"].fill_(1)
+    loss, _, _ = criterion()(model, sample)
+    assert loss == 0
 
 
 def test_validation_is_free_of_them():
@@ -149,7 +170,7 @@ def test_options_of_the_bounds_reach_them():
 def test_the_floor_of_qq_takes_its_gradient_and_not_its_value():
     model, sample = dma(), batch(LENGTHS)
     results = []
-    for floor in (None, 1e9):
+    for floor in (-math.inf, 1e9):
         asked = criterion(kl_weight=0.0, qq_weight=1.0, xq_weight=0.0, qq_floor=floor)
         results.append((asked(model, sample)[2]["qq"], gradient(model, [asked(model, sample)])))
     plain = gradient(model, [criterion(**PLAIN)(model, sample)])
@@ -197,8 +218,8 @@ def test_all_is_logged_as_a_mean():
         ({"aux_warmup_updates": -1}, "--aux-warmup-updates must be at least 0, not -1"),
         ({"qq_pairs": -1}, "--qq-pairs must be at least 0, not -1"),
         ({"qq_interval": 0}, "--qq-interval must be at least 1, not 0"),
-        ({"qq_floor": float("nan")}, "--qq-floor must be a number, such as 0, not nan"),
-        ({"qq_weight": 0.0, "qq_floor": 0.0}, "--qq-floor has no effect with --qq-weight 0; leave it out"),
+        ({"qq_floor": float("nan")}, "--qq-floor must be a number, such as 0, or -inf, not nan"),
+        ({"qq_weight": 0.0, "qq_floor": -1.0}, "--qq-floor has no effect with --qq-weight 0; leave it out"),
         ({"qq_weight": 0.0, "qq_pairs": 2}, "--qq-pairs has no effect with --qq-weight 0; leave it out"),
         ({"xq_weight": 0.0, "xq_critic": "mean"}, "--xq-critic has no effect with --xq-weight 0; leave it out"),
         (

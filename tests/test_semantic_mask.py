@@ -138,6 +138,9 @@ def test_one_cluster_is_plain_attention_bit_for_bit(kind):
         expected, expected_weights = attend(module, kind, query, key, need_head_weights=True)
         module.mask = mask
         assert torch.equal(found, expected) and torch.equal(weights, expected_weights)
+        module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
+        assert torch.equal(attend(module, kind, query, key, need_head_weights=True)[0], expected)
+        module.mask.wanted = LossSettings()
 
 
 @pytest.mark.parametrize("in_evaluation", [True, False])
@@ -278,13 +281,20 @@ def test_one_token_and_no_token_at_all_are_finite(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_differs_by_its_rounding_only(dtype):
+def test_half_precision_differs_by_its_rounding_only(dtype, monkeypatch):
     module = attention("self").eval()
     query, key = inputs("self")
     expected, _ = attend(module, "self", query, key)
     half = attention("self").eval().to(dtype)
     bias = half.mask(query.to(dtype), None, half._split(query.to(dtype)), None, None)
     assert bias.dtype == torch.float32
+    attends, dtypes = torch.nn.functional.scaled_dot_product_attention, []
+
+    def attend_and_note(q, k, v, attn_mask, **kwargs):
+        dtypes.append((q.dtype, attn_mask.dtype))  # GPUs want them to be the same
+        return attends(q, k, v, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend_and_note)
     found, _ = attend(half, "self", query.to(dtype), key.to(dtype))
-    assert found.dtype == dtype
+    assert found.dtype == dtype and dtypes == [(dtype, dtype)]
     torch.testing.assert_close(found.double(), expected, atol=0.05 if dtype == torch.bfloat16 else 0.01, rtol=0)

@@ -54,9 +54,9 @@ class ModularCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
     )
     qq_pairs: int = field(default=0, metadata={"help": "pairs of heads for L_Dqq, drawn at random in every update; 0: all"})
     qq_interval: int = field(default=1, metadata={"help": "L_Dqq in every so many updates only, with so many times the weight"})
-    qq_floor: Optional[float] = field(
-        default=None,
-        metadata={"help": "L_Dqq of a module and sentence is not lowered below this, such as 0 (default: no floor)"},
+    qq_floor: float = field(
+        default=0.0,
+        metadata={"help": "L_Dqq of a module and sentence is not lowered below this; -inf: Eq. 6 to the letter, which has no lowest value"},
     )
     xq_critic: ChoiceEnum(list(CRITICS)) = field(
         default="head", metadata={"help": "tokens in L_Dxq are seen through the query's own head, or through the mean of all"}
@@ -71,6 +71,10 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     cross-entropy does. So their weights do not depend on how sentences are put into batches, --update-freq or workers. `loss` is logged
     with them, and each of them by itself, unweighted: `kl`, `qq`, `xq`.
 
+    Mutual information is at least 0, but its estimate by Eq. 6 is not: minimised without a floor it goes to -18 and below, by heads whose
+    tokens are never in the same clusters, until it is most of the objective. On Multi30k (4+4 layers, 738 updates) validation perplexity
+    was 16.9 so, 14.5 with the floor of 0, 14.8 without L_Dqq. Hence the default; `qq` is logged as Eq. 6 has it.
+
     `asked_for` are the options that need a model with such losses (`training/criterion_check.py` sees to it).
 
     Raises:
@@ -84,8 +88,7 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self.weights = {name: DEFAULT_WEIGHTS[name] if weight is None else weight for name, weight in given.items()}
         self.aux_warmup_updates = cfg.aux_warmup_updates
         self.qq_interval = cfg.qq_interval
-        floor = -math.inf if cfg.qq_floor is None else cfg.qq_floor
-        self.how = {"densities": str(cfg.qq_densities), "pairs": cfg.qq_pairs, "floor": floor, "critic": str(cfg.xq_critic)}
+        self.how = {"densities": str(cfg.qq_densities), "pairs": cfg.qq_pairs, "floor": cfg.qq_floor, "critic": str(cfg.xq_critic)}
 
     def forward(self, model, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
         """As fairseq's; `model` may be wrapped for several workers."""
@@ -99,7 +102,7 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         tokens = sample["target"].ne(self.padding_idx).sum(dim=1)
         counts = torch.ones_like(tokens) if self.sentence_avg else tokens
         for name, values in losses.items():
-            total = (values * counts).sum() / counts.sum() * sample_size
+            total = (values * counts).sum() / counts.sum().clamp_min(1) * sample_size
             logging_output[name] = total.detach()
             loss = loss + SIGNS[name] * weights[name] * total
         if not wanted.kl:
@@ -140,8 +143,8 @@ def _check(cfg: ModularCrossEntropyConfig) -> list[str]:
         option = flag(name)
         if name.endswith("_weight") and value is not None and not 0 <= value < math.inf:
             raise UsageError(f"{option} must be 0 or a positive number, not {value}")
-        if name == "qq_floor" and value is not None and not math.isfinite(value):
-            raise UsageError(f"{option} must be a number, such as 0, not {value}")
+        if name == "qq_floor" and not value < math.inf:
+            raise UsageError(f"{option} must be a number, such as 0, or -inf, not {value}")
         smallest = {"aux_warmup_updates": 0, "qq_pairs": 0, "qq_interval": 1}.get(name)
         if smallest is not None and value < smallest:
             raise UsageError(f"{option} must be at least {smallest}, not {value}")

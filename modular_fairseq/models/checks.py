@@ -1,6 +1,5 @@
 """Combinations of options that cannot work, and options that would be ignored: refused by a sentence before anything is built."""
 
-import math
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import fields
@@ -183,8 +182,8 @@ def _check_masks(options: Namespace, stacks: list[str], changed: set[str]) -> No
         return
     if options.dma_clusters < 1:
         raise UsageError(f"--dma-clusters must be at least 1 (which is plain attention), not {options.dma_clusters}")
-    if not 0 < options.dma_centroid_gradient < math.inf:
-        raise UsageError(f"--dma-centroid-gradient must be positive and finite, not {options.dma_centroid_gradient}")
+    if not 1e-3 <= options.dma_centroid_gradient <= 1e3:  # it is multiplied in half precision, too
+        raise UsageError(f"--dma-centroid-gradient must be positive, 0.001 to 1000, not {options.dma_centroid_gradient}")
     if options.dma_clusters == 1:
         _refuse(changed, ["dma_decoder_eval_mask"], "with --dma-clusters 1, which is plain attention")
     if options.dma_centroid_gradient == 1:

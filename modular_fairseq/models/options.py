@@ -86,7 +86,7 @@ class AttentionOptions(FairseqDataclass):
     dma_centroid_gradient: float = field(default=10.0, metadata={"help": "makes steps of cluster centroids so many times as long: c_grad"})
     dma_centroid_mode: ChoiceEnum(list(CENTROID_MODES)) = field(
         default="lr",
-        metadata={"help": "lr: really so many times as long; hook: their gradient is multiplied, the paper's letter, which Adam undoes"},
+        metadata={"help": "lr: really so, under Adam; hook: their gradient is multiplied, the paper's letter, which Adam undoes"},
     )
     dma_decoder_eval_mask: bool = field(
         default=False, metadata={"help": "mask the decoder's self-attention (a language model has no other) also in evaluation and search"}

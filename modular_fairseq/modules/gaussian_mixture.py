@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")
-LARGEST_LOG_VARIANCE = 8.0  # and -8 is the smallest
+LARGEST_LOG_VARIANCE = 8.0  # of clusters and of q(z | x); -8 is the smallest
 
 
 class Clustering(NamedTuple):
@@ -59,7 +59,9 @@ class GaussianMixture(nn.Module):
             E_q[log N(z | c)] = log N(x | c) - sum_d s_d^2 / 2 sigma_cd^2 in the place of log N(z | c), always, and needs no random numbers.
         centroid_gradient: the paper's c_grad, "to rapid the convergence" of centroids.
         centroid_mode: hook multiplies the gradient of centroids by it, which is what the paper says and which Adam undoes, as it divides
-            by the gradient's size; lr takes steps that are really so many times as long under Adam, as mu = c_grad x parameter.
+            by the gradient's size; lr takes steps that are really so many times as long under Adam, as mu = c_grad x parameter (with SGD,
+            c_grad^2 times; not with optimizers that scale steps by the size of parameters). Both multiply what gradient clipping sees.
+            Resumed with another value, centroids stay where they are, and Adam's moments adapt in some hundred updates.
 
     Raises:
         ValueError: fewer than 1 cluster, a centroid gradient that is not positive, or an unknown posterior or centroid mode.
@@ -100,7 +102,7 @@ class GaussianMixture(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
             draws = self.sampled and self.training
-            z = _Sample.apply(x, self.noise_log_variance.to(x.dtype)) if draws else x
+            z = _Sample.apply(x, self._noise(x.dtype)) if draws else x
             log_joint = self._log_joint(z, expected=not self.sampled)
             log_evidence = torch.logsumexp(log_joint, dim=2, keepdim=True)
             log_posterior = log_joint - log_evidence
@@ -124,9 +126,13 @@ class GaussianMixture(nn.Module):
             mu.register_hook(lambda gradient: gradient * self.gradient_factor)
         return mu
 
+    def _noise(self, dtype: torch.dtype) -> Tensor:
+        """log s^2, [H, D]."""
+        return self.noise_log_variance.to(dtype).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
+
     def _entropy(self, dtype: torch.dtype) -> Tensor:
         """The entropy of q(z | x) in nats, [H, 1]."""
-        return 0.5 * (self.noise_log_variance.to(dtype) + 1 + math.log(2 * math.pi)).sum(dim=1, keepdim=True)
+        return 0.5 * (self._noise(dtype) + 1 + math.log(2 * math.pi)).sum(dim=1, keepdim=True)
 
     def _log_joint(self, z: Tensor, expected: bool = False) -> Tensor:
         """log pi_c + log N(z | c), or its expectation under q(z | x = z): [T, B, H, D] -> [B, H, C, T]."""
@@ -137,7 +143,7 @@ class GaussianMixture(nn.Module):
         constant = torch.log_softmax(self.logits.to(z.dtype), dim=-1)
         constant = constant - 0.5 * (dim * math.log(2 * math.pi) + (log_variance + mu * mu * precision).sum(dim=-1))
         if expected:
-            noise = self.noise_log_variance.to(z.dtype).exp()
+            noise = self._noise(z.dtype).exp()
             constant = constant - 0.5 * (precision * noise.unsqueeze(1)).sum(dim=-1)
         vectors = z.reshape(-1, precision.size(0), dim)  # all heads are vectors of one mixture where it is shared
         sums = _WeightedSums.apply(vectors, -0.5 * precision, mu * precision)

@@ -136,6 +136,7 @@ class _Description(NamedTuple):
     path: str
     arch: str | None
     weights: dict[str, tuple[tuple[int, ...], str]]  # shape and kind by name
+    scales: dict[str, float]  # in which centroids are kept (`gaussian_mixture.py`)
 
 
 def _describe(path: str, state: Mapping[str, Any]) -> _Description:
@@ -144,7 +145,8 @@ def _describe(path: str, state: Mapping[str, Any]) -> _Description:
         for name, tensor in state["model"].items()
         if torch.is_tensor(tensor)
     }
-    return _Description(path, _option(state, "model", "arch") or _option(state, "model", "_name"), weights)
+    scales = {name: float(tensor) for name, tensor in state["model"].items() if name.endswith(".centroid_scale")}
+    return _Description(path, _option(state, "model", "arch") or _option(state, "model", "_name"), weights, scales)
 
 
 def _refuse_difference(first: _Description, second: _Description) -> None:
@@ -159,6 +161,8 @@ def _refuse_difference(first: _Description, second: _Description) -> None:
         if first.weights[name] != second.weights[name]:
             (shape, kind), (other_shape, other_kind) = first.weights[name], second.weights[name]
             raise UsageError(f"{both}: {name} is {kind} {shape} in the one and {other_kind} {other_shape} in the other; {advice}")
+    if first.scales != second.scales:
+        raise UsageError(f"{both}: --dma-centroid-gradient or --dma-centroid-mode changed between them; give checkpoints from after that")
 
 
 def _shared(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

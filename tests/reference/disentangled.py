@@ -16,7 +16,7 @@ def mixture_of(module, head):
 
 def noise_of(module, head, x):
     """q(z | x)."""
-    return Independent(Normal(x, (0.5 * module.noise_log_variance[head].double()).exp().expand_as(x)), 1)
+    return Independent(Normal(x, (0.5 * module.noise_log_variance[head].double().clamp(-8, 8)).exp().expand_as(x)), 1)
 
 
 def density(module, head, z):
