@@ -2,11 +2,13 @@ import shutil
 
 import numpy as np
 import pytest
+from fairseq import options
 from fairseq.data import data_utils
 from fairseq.file_io import PathManager
 
 import modular_fairseq  # noqa: F401
-from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence
+from modular_fairseq.errors import UsageError
+from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence, name_the_criterion_of_options
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 7, 8, 12, 17])
@@ -38,3 +40,15 @@ def test_a_copy_that_is_killed_leaves_the_old_file(tmp_path, monkeypatch):
     assert PathManager.copy(str(new), str(last), overwrite=True)
     assert last.read_text() == "new and whole"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint2.pt", "checkpoint_last.pt"]
+
+
+def test_an_option_of_our_criterion_is_named_and_any_other_is_left_to_fairseq():
+    name_the_criterion_of_options("modular_cross_entropy", {"--kl-weight"})  # again: changes nothing
+    for arguments, expected in (
+        (["--kl-weight", "1"], UsageError),
+        (["--qq-weight=1"], UsageError),  # from the first call
+        (["--kl-wieght", "1"], SystemExit),
+    ):
+        parser = options.get_training_parser()
+        with pytest.raises(expected):
+            options.parse_args_and_arch(parser, ["data", "--arch", "transformer", *arguments])
