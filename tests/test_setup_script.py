@@ -5,6 +5,7 @@ It runs in a copy of the repository's root, with a PATH that holds only the comm
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -66,7 +67,15 @@ class Machine:
 
     def set_up(self, **environment: str) -> subprocess.CompletedProcess:
         command = [str(self.bin / "bash"), "scripts/setup.sh"]
-        return subprocess.run(command, cwd=self.root, env=self.environment | environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # or a script of tests in the background ignores it
+        )
 
     def refusal(self, **environment: str) -> str:
         """The sentence a set-up ends with; it must fail, say one such sentence, and leave no stamp."""
