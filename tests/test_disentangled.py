@@ -209,6 +209,7 @@ def test_mechanisms_stay_apart_under_a_mask():
             "--dma-centroid-mode has no effect with --dma-centroid-gradient 1; leave it out",
         ),
         ({**DMA, "dma_clusters": 1, "dma_decoder_eval_mask": True}, "--dma-decoder-eval-mask has no effect with --dma-clusters 1"),
+        ({**DMA, "dma_clusters": 1, "dma_posterior": "sample"}, "--dma-posterior has no effect with --dma-clusters 1"),
         ({**DMA, "adaptive_softmax_cutoff": "8,16"}, "--adaptive-softmax-cutoff does not work with --attention-type dma"),
         ({**DMA, "dma_posterior": "mean"}, "--dma-posterior is 'mean'; it must be one of expected, sample"),
         ({"dma_clusters": 8}, "--dma-clusters has no effect without --attention-type dma (or an arch such as dma_transformer)"),

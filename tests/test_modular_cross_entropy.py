@@ -16,6 +16,7 @@ from modular_fairseq.training.criterion_check import check_criterion
 from tests.helpers import LENGTHS, batch, build, build_stock, task
 
 PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0}
+ONE_HEAD = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
 TERMS = {"kl": 1, "qq": 1, "xq": -1}
 
 
@@ -178,8 +179,7 @@ def test_the_floor_of_qq_takes_its_gradient_and_not_its_value():
     assert value == value_too and torch.equal(without, plain) and (with_qq - plain).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("posterior", ["expected", "sample"])
-@pytest.mark.parametrize("clusters", [1, 4])
+@pytest.mark.parametrize(("clusters", "posterior"), [(1, "expected"), (4, "expected"), (4, "sample")])
 @pytest.mark.parametrize("wanted", [PLAIN, *({**PLAIN, name: 1.0} for name in PLAIN)], ids=str)
 def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, clusters, posterior):
     """Or DistributedDataParallel stops."""
@@ -248,6 +248,32 @@ def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
         check_criterion(trainer(model(), criterion(**changes)))
     for fine in (criterion(), criterion(**PLAIN), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)):
         check_criterion(trainer(model(), fine))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "sentence"),
+    [
+        ({"dma_clusters": 1}, {"qq_weight": 0.5}, "--qq-weight has no effect with --dma-clusters 1"),
+        ({"dma_clusters": 1}, {"xq_critic": "mean"}, "--xq-critic has no effect with --dma-clusters 1"),
+        (ONE_HEAD, {"qq_floor": -1.0}, "--qq-floor has no effect with 1 attention head"),
+        ({}, {"qq_pairs": 6}, "--qq-pairs 6 has no effect, as 4 heads have 6 pairs"),
+        ({}, {"qq_pairs": 12, "qq_densities": "gmm"}, "--qq-pairs 12 has no effect, as 4 heads have 12 pairs"),
+    ],
+)
+def test_options_of_losses_that_are_always_zero_are_refused(changes, options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        check_criterion(trainer(dma(**changes), criterion(**options)))
+
+
+def test_options_of_losses_that_are_not_zero_are_taken():
+    for changes, options in (
+        ({"dma_clusters": 1}, {"kl_weight": 0.5}),
+        ({"dma_clusters": 1}, PLAIN),
+        (ONE_HEAD, {"xq_critic": "mean"}),
+        ({}, {"qq_pairs": 5}),
+        ({}, {"qq_pairs": 11, "qq_densities": "gmm"}),
+    ):
+        check_criterion(trainer(dma(**changes), criterion(**options)))
 
 
 def test_a_criterion_that_leaves_the_losses_out_is_refused():

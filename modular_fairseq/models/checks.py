@@ -185,7 +185,7 @@ def _check_masks(options: Namespace, stacks: list[str], changed: set[str]) -> No
     if not 1e-3 <= options.dma_centroid_gradient <= 1e3:  # it is multiplied in half precision, too
         raise UsageError(f"--dma-centroid-gradient must be positive, 0.001 to 1000, not {options.dma_centroid_gradient}")
     if options.dma_clusters == 1:
-        _refuse(changed, ["dma_decoder_eval_mask"], "with --dma-clusters 1, which is plain attention")
+        _refuse(changed, ["dma_posterior", "dma_decoder_eval_mask"], "with --dma-clusters 1, which is plain attention")
     if options.dma_centroid_gradient == 1:
         _refuse(changed, ["dma_centroid_mode"], "with --dma-centroid-gradient 1")
     if "encoder" in stacks and options.encoder_embed_dim != options.decoder_embed_dim:

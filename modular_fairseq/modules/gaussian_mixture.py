@@ -62,7 +62,7 @@ class GaussianMixture(nn.Module):
         centroid_mode: hook multiplies the gradient of centroids by it, which is what the paper says and which Adam undoes, as it divides
             by the gradient's size; lr takes steps that are really so many times as long under Adam, as mu = c_grad x parameter (with SGD,
             c_grad^2 times; not with optimizers that scale steps by the size of parameters). Both multiply what gradient clipping sees.
-            Resumed with another value, centroids stay where they are, and Adam's moments adapt in some hundred updates.
+            Resumed with another value, centroids stay where they are; Adam's moments are at first those of the old scale.
 
     Raises:
         ValueError: fewer than 1 cluster, a centroid gradient that is not positive, or an unknown posterior or centroid mode.

@@ -14,9 +14,10 @@ from modular_fairseq.models.masks import semantic_masks
 
 
 def check_criterion(trainer: Trainer) -> None:
-    """Raises UsageError: losses would be left out, or are asked of a model that has none."""
+    """Raises UsageError: losses would be left out, are asked of a model that has none, or are always 0 in this one."""
     model, criterion = trainer.get_model(), trainer.get_criterion()
-    has_losses = bool(semantic_masks(model))
+    masks = semantic_masks(model).values()
+    has_losses = bool(masks)
     adds_losses = isinstance(criterion, ModularCrossEntropyCriterion)
     if has_losses and not adds_losses:
         raise UsageError(
@@ -27,6 +28,19 @@ def check_criterion(trainer: Trainer) -> None:
         raise UsageError(
             f"{' and '.join(criterion.asked_for)}: this model has no losses of that kind; use --attention-type dma (or an arch such as "
             "dma_transformer), or leave them out"
+        )
+    if not (has_losses and adds_losses):
+        return
+    heads = max(mask.num_heads for mask in masks)
+    pairs = heads * (heads - 1) // (2 if criterion.how["densities"] == "pooled" else 1)
+    for option in criterion.asked_for:
+        if option.startswith(("--qq", "--xq")) and all(mask.tokens.clusters == 1 for mask in masks):
+            raise UsageError(f"{option} has no effect with --dma-clusters 1, where nothing tells queries apart; leave it out")
+        if option.startswith("--qq") and heads == 1:
+            raise UsageError(f"{option} has no effect with 1 attention head, as L_Dqq is between heads; leave it out")
+    if criterion.how["pairs"] >= pairs > 0:
+        raise UsageError(
+            f"--qq-pairs {criterion.how['pairs']} has no effect, as {heads} heads have {pairs} pairs; leave it out for all of them"
         )
 
 
