@@ -24,7 +24,7 @@ from modular_fairseq.models.masks import CountsUpdates, measuring, semantic_mask
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.modules.mutual_information import CRITICS, DENSITIES
 
-# The paper does not say which it used. Of a fresh dma_transformer_iwslt_de_en KL is 3.8, L_Dqq 0.001 and L_Dxq 0.03 (random tokens).
+# The paper does not say which it used. Of a fresh dma_transformer_iwslt_de_en KL is 3.81, L_Dqq 0.000 and L_Dxq 0.024 (random tokens).
 DEFAULT_WEIGHTS = {"kl": 0.01, "qq": 0.1, "xq": 0.1}
 SIGNS = {"kl": 1, "qq": 1, "xq": -1}
 

@@ -5,6 +5,10 @@
     A'_ij = M_ij A_ij / sum_j' M_ij' A_ij'          for A = softmax(S)
           = softmax_j(S_ij + log G_ij)              as what normalises M and A cancels
 
+Multiplying by G after the softmax, and normalising the output, is the same; forward and backward of the attention alone then took 0.90 of
+the time for 34 x 30 tokens and 4 heads, and 1.08 for 32 x 128 and 8 heads, on a CPU. Attention without a bias over values p_j (x) [v_j, 1]
+is the same again, and took 7.6 and 3.3 times as long. A bias is what the seam of the attention module takes.
+
 z are the inputs of the attention module, a head's slice of them for each head. The same clusters are used for the queries' and the keys'
 side of cross-attention, or they could not be compared.
 """
