@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from modular_fairseq import cli
-from modular_fairseq.ablation import Ablation, only_one, runs
+from modular_fairseq.ablation import Ablation, runs
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, iterations, models, read_mechanisms
-from modular_fairseq.ablation.runs import Run, call
+from modular_fairseq.ablation.runs import Run
 from modular_fairseq.ablation.settings import read_settings, write_settings
 from modular_fairseq.ablation.table import format_text, rows, summarize
 from modular_fairseq.errors import UsageError
+from modular_fairseq.processes import call, only_one
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import OPTIMIZE, TINY, run_train
 
@@ -574,7 +575,7 @@ def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
         pytest.skip("only Linux lets a process ask for that")
     child = "import os, time; print(os.getpid()); time.sleep(600)"
     command, log = [sys.executable, "-u", "-c", child], str(tmp_path / "log")
-    program = f"from modular_fairseq.ablation.runs import call; call({command}, {log!r}, print)"
+    program = f"from modular_fairseq.processes import call; call({command}, {log!r}, print)"
     process = subprocess.Popen([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     pid = int(process.stdout.readline())
     process.kill()

@@ -31,20 +31,18 @@ that is listed first is kept; of several seeds, means select.
 """
 
 import argparse
-import fcntl
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from modular_fairseq.ablation.protocol import Model, models
-from modular_fairseq.ablation.runs import Run, write_file
+from modular_fairseq.ablation.runs import Run
 from modular_fairseq.ablation.settings import choose_settings, write_settings
 from modular_fairseq.ablation.table import Result, format_markdown, format_text, format_tsv, rows, validation_perplexity
 from modular_fairseq.errors import UsageError
+from modular_fairseq.processes import only_one, say, write_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,23 +73,6 @@ def run(args: argparse.Namespace) -> None:
     if not args.table:
         ablation.train()
     ablation.write_table()
-
-
-@contextmanager
-def only_one(folder: str) -> Iterator[None]:
-    """Keeps other processes from training in the folder."""
-    with open(os.path.join(folder, ".lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"--out {folder}: another process trains in it; wait for it, or give another folder") from None
-        except OSError:
-            pass  # this file system has no locks
-        yield
-
-
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 class Ablation:

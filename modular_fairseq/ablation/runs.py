@@ -3,16 +3,12 @@
 A run may be killed at any moment and started again: it ends as it would have ended.
 """
 
-import ctypes
 import json
 import math
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,12 +18,11 @@ import modular_fairseq
 from modular_fairseq.ablation.protocol import Mechanism, Model
 from modular_fairseq.ablation.table import Result
 from modular_fairseq.errors import UsageError
+from modular_fairseq.processes import LOGGED, call, progress, write_file
 from modular_fairseq.training.checkpoints import load_checkpoint
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
-LOGGED = re.compile(r"\| (\w+) \| (\{.*\})$")
-LIBC = ctypes.CDLL(None)
 LIMITS = ("--max-update", "--max-epoch")
 
 
@@ -144,45 +139,3 @@ def training_statistics(state: dict[str, Any] | None) -> Result:
     meters = {name: meter for _, name, kind, meter in state["extra_state"]["metrics"]["train"] if kind == "AverageMeter"}
     loss, nll = (float(meters[name]["sum"] / meters[name]["count"]) for name in ("loss", "nll_loss" if "nll_loss" in meters else "loss"))
     return {"train": get_perplexity(nll), "train_loss": loss, "updates": state["optimizer_history"][-1]["num_updates"]}
-
-
-def progress(line: str) -> str | None:
-    """What a user wants to see of a line of the log of fairseq-train."""
-    logged = LOGGED.search(line)
-    stats = json.loads(logged[2]) if logged else {}
-    if logged and logged[1] == "train_inner":
-        return f"  epoch {stats['epoch']}, update {stats['num_updates']}: training perplexity {stats.get('ppl')}"
-    if logged and logged[1] == "valid" and "epoch" in stats:
-        return f"  epoch {stats['epoch']}, update {stats['valid_num_updates']}: validation perplexity {stats.get('valid_ppl')}"
-    return None
-
-
-def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int, list[str]]:
-    """Runs a command, adds all it says to a file as it comes, and gives its exit status and last lines. It never outlives this process."""
-    lines: deque[str] = deque(maxlen=10_000)  # fairseq says much after "gradients are Nan/Inf"
-    pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    with open(log, "a", encoding="utf-8") as file:
-        process = subprocess.Popen(command, **pipe, preexec_fn=_die_with_parent if sys.platform == "linux" else None)
-        try:
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                lines.append(line.rstrip("\n"))
-                show(lines[-1])
-            return process.wait(), list(lines)
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-
-
-def _die_with_parent() -> None:
-    """Else a killed ablation would go on training, and the next one would train in the same folder."""
-    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def write_file(path: str, text: str) -> None:
-    """All of it or nothing: under another name first."""
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(f"{path}.tmp", path)

@@ -11,10 +11,11 @@ from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, read_mechanisms
-from modular_fairseq.ablation.runs import LIMITS, by_option, write_file
+from modular_fairseq.ablation.runs import LIMITS, by_option
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.checks import check_options as check_model_options
 from modular_fairseq.models.options import LanguageModelOptions, TranslationOptions
+from modular_fairseq.processes import write_file
 
 # Options that the command sets, and others without whose defaults runs would not be equally long, validated, or continued after a kill.
 OWN_OPTIONS = [

@@ -1,0 +1,79 @@
+"""Commands that run other commands: each in a process of its own, logged, shown, and never left behind."""
+
+import ctypes
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from modular_fairseq.errors import UsageError
+
+LOGGED = re.compile(r"\| (\w+) \| (\{.*\})$")  # a line of fairseq's --log-format json
+LIBC = ctypes.CDLL(None)
+
+
+@contextmanager
+def only_one(folder: str) -> Iterator[None]:
+    """Keeps other processes from training in the folder."""
+    with open(os.path.join(folder, ".lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--out {folder}: another process trains in it; wait for it, or give another folder") from None
+        except OSError:
+            pass  # this file system has no locks
+        yield
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def progress(line: str) -> str | None:
+    """What a user wants to see of a line of the log of fairseq-train."""
+    logged = LOGGED.search(line)
+    stats = json.loads(logged[2]) if logged else {}
+    if logged and logged[1] == "train_inner":
+        return f"  epoch {stats['epoch']}, update {stats['num_updates']}: training perplexity {stats.get('ppl')}"
+    if logged and logged[1] == "valid" and "epoch" in stats:
+        return f"  epoch {stats['epoch']}, update {stats['valid_num_updates']}: validation perplexity {stats.get('valid_ppl')}"
+    return None
+
+
+def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int, list[str]]:
+    """Runs a command, adds all it says to a file as it comes, and gives its exit status and last lines. It never outlives this process."""
+    lines: deque[str] = deque(maxlen=10_000)  # fairseq says much after "gradients are Nan/Inf"
+    pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with open(log, "a", encoding="utf-8") as file:
+        process = subprocess.Popen(command, **pipe, preexec_fn=_die_with_parent if sys.platform == "linux" else None)
+        try:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                lines.append(line.rstrip("\n"))
+                show(lines[-1])
+            return process.wait(), list(lines)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def _die_with_parent() -> None:
+    """Else a killed command would leave a training behind, and the next one would train in the same folder."""
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def write_file(path: str, text: str) -> None:
+    """All of it or nothing: under another name first."""
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{path}.tmp", path)
