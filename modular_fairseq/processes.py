@@ -34,7 +34,9 @@ def only_one(folder: str) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+    """A line on standard error, with the time; in one piece, as several threads may have something to say."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    sys.stderr.flush()
 
 
 def progress(line: str) -> str | None:

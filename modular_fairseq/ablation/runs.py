@@ -19,7 +19,7 @@ from modular_fairseq.ablation.protocol import Mechanism, Model
 from modular_fairseq.ablation.table import Result
 from modular_fairseq.errors import UsageError
 from modular_fairseq.processes import LOGGED, call, progress, write_file
-from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
@@ -115,12 +115,8 @@ class Run(NamedTuple):
         return load_checkpoint(path) if os.path.exists(path) else None
 
     def _is_trained(self, state: dict[str, Any] | None) -> bool:
-        """Not left to fairseq-train, which makes one update too many when it is started on a checkpoint of --max-update."""
-        if state is None:
-            return False
-        limits = [math.inf if not (value := by_option(self.options).get(name)) else int(value[0]) or math.inf for name in LIMITS]
-        updates, epoch = state["optimizer_history"][-1]["num_updates"], state["extra_state"]["train_iterator"]["epoch"]
-        return updates >= limits[0] or epoch > limits[1]
+        given = by_option(self.options)
+        return state is not None and training_ended(state, *(int((given.get(name) or ["0"])[0]) for name in LIMITS))
 
     def _call(self, command: list[str], log: str, say: Callable[[str], None]) -> list[str]:
         """The last lines of what one of fairseq's commands says, after it has ended, or diverged; all of it goes to `log`."""

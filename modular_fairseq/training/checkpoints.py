@@ -93,6 +93,15 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
             os.remove(temporary)
 
 
+def training_ended(state: dict[str, Any], max_update: int, max_epoch: int) -> bool:
+    """Whether a checkpoint_last.pt is where ``--max-update`` or ``--max-epoch`` (0: no limit) ended a training.
+
+    Not to be left to fairseq-train, which makes one update too many when it is started on a checkpoint of its --max-update.
+    """
+    updates, epoch = state["optimizer_history"][-1]["num_updates"], state["extra_state"]["train_iterator"]["epoch"]
+    return 0 < max_update <= updates or 0 < max_epoch < epoch
+
+
 def _filled_from_dict(kind: type) -> type:
     """A stand-in for ``kind``: its objects come into being empty and get their attributes from a dict, as pickle writes them.
 

@@ -1,0 +1,235 @@
+"""The tables of the papers: ours beside theirs, from the result files of runs, which --run makes first.
+
+    modular-fairseq table configs/mae-3/table.yaml --data data --run --seeds 1,2,3    # trains, averages, translates and scores all rows
+    modular-fairseq table configs/mae-3/table.yaml --data data --dry-run              # shows the commands of that
+    modular-fairseq table configs/mae-3/table.yaml --seeds 1,2,3                      # only makes the table of what is there
+
+A row is a file beside table.yaml, an experiment in the keys of fairseq-hydra-train; configs/manual.yaml explains them. What follows
+a -- goes to every fairseq-train, as in `-- --fp16`. DATA holds the prepared corpora under the names that the rows give (task.data).
+
+Runs are filed in OUT/SCALE/TABLE/ROW/seed-N: checkpoints, train.log, settings.json, training.json, and per test set the translation
+(.out), its references (.ref) and scores (.json). What is there is not done again; killed runs go on where they were. Several rows can
+be trained at the same time: with --jobs, or by the same command with --only in other shells or on other machines (give each its GPU by
+CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE.
+
+BLEU is sacrebleu's, of detokenised text, mean and standard deviation over seeds. The difference is from the row's baseline, seed by
+seed, and p that of sacrebleu's paired bootstrap, the largest of the seeds. Tokenised and compound-split BLEU are there to be compared
+with the paper.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+from tabulate import tabulate
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.experiments.config import Config, read_config, scaled
+from modular_fairseq.experiments.run import Evaluation, Run
+from modular_fairseq.experiments.table import Results, Row, Table, cells, read_table
+from modular_fairseq.processes import say, write_file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "modular-fairseq table TABLE [--data DIR] [--out DIR] [--run | --dry-run] [options] [-- OPTIONS of fairseq-train]"
+    parser.add_argument("table", metavar="TABLE", help="a table.yaml")
+    parser.add_argument("--data", default="data", metavar="DIR", help="the prepared corpora, each in a folder of its own (default: data)")
+    parser.add_argument("--out", default="results", metavar="DIR", help="for runs and tables (default: results)")
+    parser.add_argument("--seeds", default="1", metavar="N,N", help="of every row's runs (default: 1)")
+    parser.add_argument("--only", action="append", default=[], metavar="ROW", help="by name, as in table.yaml; may be given again")
+    parser.add_argument("--scale", default="paper", metavar="NAME", help="paper, or a file of configs/scales: smoke, small")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument("--samples", type=int, default=1000, metavar="N", help="of the paired bootstrap (default: 1000)")
+    parser.add_argument("--pretrained", metavar="FILE", help="what fine-tuning starts from, instead of a run of this project")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--run", action="store_true", help="first train, average, translate and score what is missing")
+    what.add_argument("--dry-run", action="store_true", help="only show the commands of that; writes nothing")
+
+    parse_args = parser.parse_args
+
+    def parse_around_dashes(argv: list[str]) -> argparse.Namespace:
+        end = argv.index("--") if "--" in argv else len(argv)
+        return parse_args(argv[:end], argparse.Namespace(extra=tuple(argv[end + 1 :])))
+
+    parser.parse_args = parse_around_dashes
+
+
+def run(args: argparse.Namespace) -> None:
+    table = read_table(args.table)
+    results = plan(table, args)
+    if args.dry_run:
+        print(show_commands(results, args.only))
+        return
+    failures = make(results, args.only, args.jobs) if args.run else []
+    write_table(table, results, args)
+    missing = [each.row.name for each in results.values() if each.missing and (not args.only or each.row.name in args.only)]
+    if failures:
+        raise UsageError("; ".join(failures))
+    if missing:
+        raise UsageError(f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to have them trained")
+
+
+def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
+    """What the rows are made of, by their names.
+
+    Raises:
+        UsageError: options or files that no table can be made of.
+    """
+    words = args.seeds.split(",")
+    seeds = [int(word) for word in words if word.isdecimal()]
+    if len(set(seeds)) < len(words):
+        raise UsageError(f"--seeds {args.seeds}: must be different whole numbers, as in 1,2,3")
+    names = [row.name for row in table.rows if row.name]
+    for name in args.only:
+        if name not in names:
+            raise UsageError(f"--only {name}: is no row of {args.table}; there are {', '.join(names)}")
+    if args.jobs < 1 or args.samples < 1:
+        raise UsageError("--jobs and --samples must be at least 1")
+    rows = Rows(args, read_scale(args.table, args.scale))
+    return {row.name: rows.results(row, seeds, "LR" in table.columns) for row in table.rows if row.name}
+
+
+def read_scale(table: str, name: str) -> dict:
+    """configs/scales/NAME.yaml, beside the folder of the table; paper: as the rows have it."""
+    if name == "paper":
+        return {}
+    folder = Path(table).resolve().parent.parent / "scales"
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        raise UsageError(f"--scale {name}: there is no {folder / name}.yaml; give one of {', '.join([*known, 'paper'])}")
+    return yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+class Rows:
+    """Runs and evaluations of rows, for one command line."""
+
+    def __init__(self, args: argparse.Namespace, scale: dict):
+        self.args, self.scale = args, scale
+        self.folder = os.path.join(os.path.abspath(args.out), args.scale)
+
+    def config(self, path: str) -> Config:
+        return scaled(read_config(path), self.scale)
+
+    def run(self, config: Config, seed: int) -> Run:
+        start = config.get("checkpoint.finetune_from_model")
+        if start is not None and self.args.pretrained:
+            start = os.path.abspath(self.args.pretrained)
+        elif start is not None:  # a row; of its seeds the first
+            start = self.run(self.config(os.path.join(os.path.dirname(config.path), start)), 1)
+        values = {group: dict(keys) for group, keys in config.values.items()}
+        values.get("checkpoint", {}).pop("finetune_from_model", None)
+        values.get("common", {}).pop("seed", None)
+        data = os.path.abspath(self.args.data)
+        return Run(config._replace(values=values), seed, self.folder, data, self.args.extra, start)
+
+    def results(self, row: Row, seeds: list[int], redundancy: bool) -> Results:
+        runs = [
+            self.run(self.config(row.config), seed)._replace(trains=not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]
+        ]
+        return Results(row, [Evaluation(each, row.subset, tuple(values.items()), redundancy) for each in runs for values in row.overrides])
+
+
+def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Evaluation]]]:
+    """The runs, and of each what is to be translated, in an order in which a run comes after the one that it fine-tunes."""
+    wanted: dict[str, tuple[Run, list[Evaluation]]] = {}
+
+    def add(each: Run) -> list[Evaluation]:
+        if isinstance(each.start, Run):
+            add(each.start)
+        return wanted.setdefault(each.path(), (each, []))[1]
+
+    for name, found in results.items():
+        if not only or name in only:
+            for evaluation in found.evaluations:
+                add(evaluation.run).append(evaluation)
+    return list(wanted.values())
+
+
+def show_commands(results: dict[str, Results], only: list[str]) -> str:
+    """The commands of all runs, for a shell."""
+    lines = []
+    for each, evaluations in needed(results, only):
+        lines.append(f"# {each.name}: {'to do' if each.training is None else 'trained'}")
+        if each.trains:
+            lines += [shlex.join(each.train_command), *([shlex.join(each.average_command)] if each.config.averaged else [])]
+        for evaluation in evaluations:
+            lines += [f"{shlex.join(evaluation.generate_command)} >{shlex.quote(evaluation.path('out'))}"]
+            lines += [f"cp {shlex.quote(evaluation.reference)} {shlex.quote(evaluation.path('ref'))}", shlex.join(evaluation.score_command)]
+            lines += [shlex.join(evaluation.redundancy_command)] if evaluation.redundancy else []
+    return "\n".join(lines)
+
+
+def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:
+    """Finishes every run that is needed, some at a time, and tells on standard error what it does.
+
+    Returns:
+        What went wrong, a sentence per run; the others are finished all the same.
+
+    Raises:
+        UsageError: before anything runs: a corpus is missing, or a folder holds another run.
+        SystemExit: the user pressed Ctrl-C.
+    """
+    work = needed(results, only)
+    for each, _ in work:
+        each.check()
+    done: dict[str, Future] = {}
+
+    def finish(number: int, each: Run, evaluations: list[Evaluation]) -> str | None:
+        try:
+            if isinstance(each.start, Run) and done[each.start.path()].result():
+                return f"{each.name}: cannot be fine-tuned from {each.start.name}"
+            each.train(say)
+            for evaluation in evaluations:
+                evaluation.finish(say)
+                say(f"[{number} of {len(work)}] {each.name}: {evaluation.subset} BLEU {evaluation.result['bleu']:.2f}")
+        except UsageError as error:
+            say(str(error))
+            return str(error)
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))  # else each command takes all processors
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for number, (each, evaluations) in enumerate(work, 1):
+            done[each.path()] = pool.submit(finish, number, each, evaluations)
+        return [failure for future in done.values() if (failure := future.result())]
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from here", file=sys.stderr, flush=True)
+        os._exit(130)  # and with this process what it started; to leave otherwise would be to wait for that
+
+
+def write_table(table: Table, results: dict[str, Results], args: argparse.Namespace) -> None:
+    """Prints the table and writes it beside its runs.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    heads, shown, numbers = cells(table, results, args.samples)
+    notes = [*table.notes, *footnotes(results, args)]
+    right = {"colalign": ("left", *["right"] * (len(heads) - 1)), "disable_numparse": True}
+    text = "\n".join([table.title, "", tabulate(shown, heads, "simple", **right), "", *notes]) + "\n"
+    markdown = "\n".join([f"**{table.title}**", "", tabulate(shown, heads, "pipe", **right), "", *(f"- {note}" for note in notes)]) + "\n"
+    files = {"txt": text, "md": markdown, "tsv": "".join("\t".join(map(str, line)) + "\n" for line in numbers)}
+    folder = os.path.join(args.out, args.scale, table.name)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for kind, content in files.items():
+            write_file(os.path.join(folder, f"table.{kind}"), content)
+    except OSError as error:
+        raise UsageError(f"--out {args.out}: the table cannot be written ({error.strerror}); mend that") from None
+    print(text, end="", flush=True)
+
+
+def footnotes(results: dict[str, Results], args: argparse.Namespace) -> list[str]:
+    """What the numbers are."""
+    known = [each.result for found in results.values() for each in found.evaluations if each.result]
+    scale = "" if args.scale == "paper" else f"Scale {args.scale}: not the paper's sizes, so its figures are no target. "
+    notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
+    notes += [f"BLEU: {signature}" for signature in sorted({result["bleu_signature"] for result in known})]
+    if any("tokenized_bleu" in result for result in known):
+        notes.append("Tokenised and compound-split BLEU are for comparison with the paper only.")
+    notes.append(f"Difference from the baseline in BLEU; p of the paired bootstrap ({args.samples} samples), of several runs the largest.")
+    return notes

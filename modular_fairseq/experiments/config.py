@@ -1,0 +1,158 @@
+"""Experiments as files: one YAML per row of a table, in the groups and names of fairseq-hydra-train.
+
+    fairseq-hydra-train --config-dir $PWD/configs/mae-3 --config-name mae-7 \\
+        common.user_dir=$PWD/modular_fairseq task.data=$PWD/data/iwslt14.de-en/bin
+
+trains one as it stands; here it becomes options of fairseq-train, fairseq-generate and `modular-fairseq average`.
+configs/manual.yaml explains every key.
+"""
+
+import argparse
+import copy
+import functools
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from fairseq import options as fairseq_options
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf
+
+import modular_fairseq  # noqa: F401  (registers our archs and criterion)
+from modular_fairseq.errors import UsageError
+
+# What a group's _name selects on fairseq-train's command line.
+SELECTORS = {"task": "--task", "model": "--arch", "criterion": "--criterion", "optimizer": "--optimizer", "lr_scheduler": "--lr-scheduler"}
+DECODING = ("generation", "common_eval")  # groups for fairseq-generate only; the others are for fairseq-train
+
+
+class Config(NamedTuple):
+    """A row's file, with its values by group; `name` is what its runs are filed under: FOLDER/FILE without .yaml."""
+
+    name: str
+    path: str
+    values: dict[str, dict[str, Any]]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of "group.key"."""
+        group, _, name = key.partition(".")
+        return self.values.get(group, {}).get(name, default)
+
+    @property
+    def data(self) -> str:
+        """The folder of the prepared corpus, within that of all corpora (--data)."""
+        return os.path.dirname(self.get("task.data"))
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.get("task.source_lang"), self.get("task.target_lang")
+
+    def train_options(self) -> list[str]:
+        """The words of a fairseq-train command, without its data.
+
+        Raises:
+            UsageError: fairseq has no such group or key; the message names the file.
+        """
+        selected = [word for group, option in SELECTORS.items() for word in (option, str(self.get(f"{group}._name")))]
+        actions = _actions(tuple(selected))
+        words = list(selected)
+        for group, values in self.values.items():
+            if group in DECODING:
+                continue
+            for key, value in values.items():
+                if key != "_name" and f"{group}.{key}" != "task.data" and value is not None:
+                    words += self._words(group, key, value, actions)
+        return words
+
+    def generate_options(self) -> list[str]:
+        """The words of a fairseq-generate command that decoding needs, without data and checkpoint."""
+        languages = ["--source-lang", self.languages[0], "--target-lang", self.languages[1]]
+        groups = [(group, self.values.get(group, {})) for group in DECODING]
+        return languages + [
+            word for group, values in groups for key in values for word in self._words(group, key, values[key], _generation())
+        ]
+
+    @property
+    def averaged(self) -> int:
+        """How many of the last epochs' checkpoints are averaged: those that are kept; 0: the best checkpoint is taken instead."""
+        return max(self.get("checkpoint.keep_last_epochs", 0), 0)
+
+    def _words(self, group: str, key: str, value: Any, actions: dict[str, argparse.Action]) -> list[str]:
+        action = actions.get(key)
+        if action is None or not action.option_strings:
+            raise UsageError(f"{self.path}: {group}.{key} is no option of fairseq or of this plugin here; correct or remove it")
+        option = action.option_strings[0]
+        if action.nargs == 0:  # a switch
+            if not isinstance(value, bool):
+                raise UsageError(f"{self.path}: {group}.{key} is {value!r}; it must be true or false")
+            return [option] if value == action.const else []
+        if isinstance(value, list):
+            value = ",".join(map(str, value))
+        word = str(value)
+        return [f"{option}={word}"] if word.startswith("-") else [option, word]
+
+
+def read_config(path: str | os.PathLike) -> Config:
+    """Reads a row's file.
+
+    Raises:
+        UsageError: it cannot be read, or lacks what every row needs.
+    """
+    path = Path(path)
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))  # as hydra does: 5e-4 is a number
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({str(error).splitlines()[0]}); give a YAML file such as configs/manual.yaml") from None
+    config = Config(f"{path.resolve().parent.name}/{path.stem}", str(path), values)
+    if not isinstance(values, dict) or not all(isinstance(group, dict) for group in values.values()):
+        raise UsageError(
+            f"{path}: must hold groups of keys, such as `optimization:` with `max_epoch: 50` below it; see configs/manual.yaml"
+        )
+    for group in values:
+        if group not in FairseqConfig.__dataclass_fields__:
+            raise UsageError(f"{path}: {group} is no group of fairseq's configuration; see configs/manual.yaml")
+    for key in [*(f"{group}._name" for group in SELECTORS), "task.data", "task.source_lang", "task.target_lang"]:
+        if config.get(key) is None:
+            raise UsageError(f"{path}: {key} is missing; every row needs it, see configs/manual.yaml")
+    if not config.data:
+        raise UsageError(f"{path}: task.data is {config.get('task.data')}; it must be SET/bin, where SET is a prepared corpus in --data")
+    return config
+
+
+def scaled(config: Config, scale: dict[str, Any]) -> Config:
+    """The same experiment at another size.
+
+    Args:
+        config: a row.
+        scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key": value} replaces what it sets.
+            Keys that a row does not set stay away, so that one scale fits all.
+    """
+    values = copy.deepcopy(config.values)
+    for key, by in scale.get("divide", {}).items():
+        group, name = key.split(".")
+        if name in values.get(group, {}):
+            values[group][name] = values[group][name] // by
+    for key, value in scale.get("set", {}).items():
+        group, name = key.split(".")
+        if name in values.get(group, {}):
+            values[group][name] = value
+    return config._replace(values=values)
+
+
+@functools.cache
+def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
+    """What fairseq-train understands with this arch, criterion and so on, by the key's name."""
+    parser = fairseq_options.get_training_parser()
+
+    def refuse(message: str) -> None:
+        raise UsageError(f"fairseq-train refuses {' '.join(selected)}: {message.partition(' (choose from')[0]}")
+
+    parser.error = refuse
+    fairseq_options.parse_args_and_arch(parser, ["DATA", *selected])
+    return {action.dest: action for action in parser._actions}
+
+
+@functools.cache
+def _generation() -> dict[str, argparse.Action]:
+    return {action.dest: action for action in fairseq_options.get_generation_parser()._actions}

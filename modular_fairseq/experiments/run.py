@@ -1,0 +1,286 @@
+"""One experiment and one seed: training, averaging, translation and scores, each step in a file of its own folder.
+
+A run may be killed at any moment and started again: it ends as it would have ended.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import modular_fairseq
+from modular_fairseq.errors import UsageError
+from modular_fairseq.experiments.config import DECODING, Config
+from modular_fairseq.processes import LOGGED, call, only_one, progress, write_file
+from modular_fairseq.scoring import Output, read_lines, read_output, score
+from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
+
+PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
+MODULES = {"fairseq-train": "fairseq_cli.train", "fairseq-generate": "fairseq_cli.generate", "modular-fairseq": "modular_fairseq.cli"}
+Say = Callable[[str], None]
+
+
+class Run(NamedTuple):
+    """A config and a seed.
+
+    `results` is the folder of all runs and `data` that of all prepared corpora; `extra` are words for every fairseq-train, as the user gave
+    them; `start` is the checkpoint that fine-tuning starts from, a run whose result it is, or None; without `trains` it is used as it is.
+    """
+
+    config: Config
+    seed: int
+    results: str
+    data: str
+    extra: tuple[str, ...] = ()
+    start: "Run | str | None" = None
+    trains: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.name}/seed-{self.seed}"
+
+    def path(self, file: str = "") -> str:
+        return os.path.join(self.results, self.name, file)
+
+    def corpus(self, *parts: str) -> str:
+        """A file of the prepared corpus that the config names."""
+        return os.path.join(self.data, self.config.data, *parts)
+
+    @property
+    def binarized(self) -> str:
+        return os.path.join(self.data, self.config.get("task.data"))
+
+    @property
+    def checkpoint(self) -> str:
+        """What is translated with."""
+        if not self.trains:
+            return self.start_checkpoint
+        return self.path("averaged.pt" if self.config.averaged else "checkpoint_best.pt")
+
+    @property
+    def start_checkpoint(self) -> str | None:
+        return self.start.checkpoint if isinstance(self.start, Run) else self.start
+
+    @property
+    def train_command(self) -> list[str]:
+        start = ["--finetune-from-model", self.start_checkpoint] if self.start else []
+        own = ["--user-dir", PLUGIN, "--save-dir", self.path(), "--seed", str(self.seed), "--log-format", "json"]
+        return ["fairseq-train", self.binarized, *self.config.train_options(), *start, *self.extra, *own]
+
+    @property
+    def average_command(self) -> list[str]:
+        number = str(self.config.averaged)
+        return ["modular-fairseq", "average", "--inputs", self.path(), "--num-epoch-checkpoints", number, "--output", self.checkpoint]
+
+    @property
+    def training(self) -> dict[str, Any] | None:
+        """Parameters, updates and best validation perplexity; None before training has ended."""
+        return _read_json(self.path("training.json"))
+
+    def check(self) -> None:
+        """Refuses a corpus that is missing and a folder in which something else was trained.
+
+        Raises:
+            UsageError: one sentence that names the folder and what would be right.
+        """
+        for lang in self.config.languages:
+            if not os.path.isfile(os.path.join(self.binarized, f"dict.{lang}.txt")):
+                raise UsageError(
+                    f"--data {self.data}: has no {self.config.get('task.data')}/dict.{lang}.txt, which {self.config.path} needs; "
+                    f"prepare that corpus with a script of data-prep and --out {self.corpus()}"
+                )
+        saved, settings = _read_json(self.path("settings.json")), self._settings()
+        if saved is not None:
+            differences = [
+                f"{key} {saved.get(key, 'not given')} (now {settings.get(key, 'not given')})"
+                for key in {**saved, **settings}
+                if saved.get(key) != settings.get(key)
+            ]
+            if differences:
+                raise UsageError(f"{self.path()}: holds a run with {', '.join(differences[:3])}; go back to that, or give another --out")
+        elif os.path.isdir(self.path()) and any(name.startswith("checkpoint") for name in os.listdir(self.path())):
+            raise UsageError(f"{self.path()}: holds checkpoints of an unknown run (no settings.json); give another --out")
+        if isinstance(self.start, Run):
+            theirs = _read_json(self.start.path("settings.json")) or {}
+            for lang in self.config.languages:
+                key = f"dictionary {lang}"
+                if theirs.get(key, settings[key]) != settings[key]:
+                    raise UsageError(
+                        f"{self.binarized}/dict.{lang}.txt: is another dictionary than that of {self.start.path()}, which is fine-tuned; "
+                        f"prepare the corpus again with --like {self.start.corpus()}"
+                    )
+
+    def _settings(self) -> dict[str, Any]:
+        """What the weights depend on, as JSON holds it."""
+        values = {
+            f"{group}.{key}": value for group, keys in self.config.values.items() if group not in DECODING for key, value in keys.items()
+        }
+        for lang in self.config.languages:
+            with open(os.path.join(self.binarized, f"dict.{lang}.txt"), "rb") as file:
+                values[f"dictionary {lang}"] = hashlib.sha256(file.read()).hexdigest()[:16]
+        start = self.start.name if isinstance(self.start, Run) else self.start
+        return json.loads(json.dumps({**values, "common.seed": self.seed, "options": shlex.join(self.extra), "starts from": start}))
+
+    def train(self, say: Say) -> None:
+        """Trains what is left to train, averages, and writes training.json.
+
+        Raises:
+            UsageError: see `check`; another process trains here; a command failed, and the message names its log.
+        """
+        if self.training is not None:
+            return
+        os.makedirs(self.path(), exist_ok=True)
+        with only_one(self.path()):
+            write_file(self.path("settings.json"), json.dumps(self._settings(), indent=1) + "\n")
+            for file in ("checkpoint_last.pt", "checkpoint_best.pt"):
+                with suppress(FileNotFoundError):
+                    os.remove(self.path(f"{file}.tmp"))
+            if self.trains and not self._is_trained():
+                self.execute(self.train_command, "train.log", say)
+            if self.trains and self.config.averaged:
+                self.execute(self.average_command, "average.log", say)
+            write_file(self.path("training.json"), json.dumps(self._statistics(), indent=1) + "\n")
+
+    def _is_trained(self) -> bool:
+        path = self.path("checkpoint_last.pt")
+        limits = (self.config.get(f"optimization.{name}") or 0 for name in ("max_update", "max_epoch"))
+        return os.path.exists(path) and training_ended(load_checkpoint(path), *limits)
+
+    def _statistics(self) -> dict[str, Any]:
+        if not self.trains:
+            theirs = self.start.training if isinstance(self.start, Run) else {}
+            return {**theirs, "trained_parameters": 0, "updates": 0}
+        with open(self.path("train.log"), encoding="utf-8", errors="replace") as file:
+            lines = file.readlines()
+        counts = next(
+            found for line in lines if (found := re.search(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)", line))
+        )
+        logged = [json.loads(found[2]) for line in lines if (found := LOGGED.search(line.rstrip("\n"))) and found[1] == "valid"]
+        best = load_checkpoint(self.checkpoint)
+        return {
+            "parameters": int(counts[1].replace(",", "")),
+            "trained_parameters": int(counts[2].replace(",", "")) + _gate_parameters(best["model"], self.config),
+            "updates": best["optimizer_history"][-1]["num_updates"],
+            "valid_perplexity": min(float(each["valid_ppl"]) for each in logged),
+        }
+
+    def execute(self, command: list[str], log: str, say: Say) -> None:
+        """Runs one of the commands; all it says goes to `log`.
+
+        Raises:
+            UsageError: it failed.
+        """
+        say(f"{self.name}: {shlex.join(command)}")
+        program = [sys.executable, "-m", MODULES[command[0]], *command[1:]]
+        status, tail = call(program, self.path(log), lambda line: (text := progress(line)) and say(f"{self.name}{text}"))
+        if status != 0:
+            last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no word")
+            raise UsageError(f"{self.name}: {command[0]} failed with status {status} ({last}); see {self.path(log)}; nothing is lost")
+
+
+class Evaluation(NamedTuple):
+    """A run's translation of a part of its corpus, `overrides` being options of the model at inference, and its scores."""
+
+    run: Run
+    subset: str = "test"
+    overrides: tuple[tuple[str, Any], ...] = ()
+    redundancy: bool = False  # of the attention weights, too
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.subset, *(str(value) for _, value in self.overrides)])
+
+    def path(self, kind: str) -> str:
+        return self.run.path(f"{self.name}.{kind}")
+
+    @property
+    def reference(self) -> str:
+        """Untokenised, in the corpus."""
+        return self.run.corpus("raw", f"{self.subset}.{self.run.config.languages[1]}")
+
+    @property
+    def generate_command(self) -> list[str]:
+        overrides = ["--model-overrides", json.dumps(dict(self.overrides))] if self.overrides else []
+        own = ["--user-dir", PLUGIN, "--path", self.run.checkpoint, "--gen-subset", self.subset]
+        return ["fairseq-generate", self.run.binarized, *own, *self.run.config.generate_options(), *overrides]
+
+    @property
+    def redundancy_command(self) -> list[str]:
+        own = ["--path", self.run.checkpoint, "--gen-subset", self.subset, "--json", self.path("redundancy.json")]
+        return ["modular-fairseq", "analyze", "redundancy", self.run.binarized, *own]
+
+    @property
+    def score_command(self) -> list[str]:
+        """For people who want to repeat it; here it is done without a process of its own."""
+        language = ["--target-lang", self.run.config.languages[1], "--detokenize", self._detokenizer]
+        return ["modular-fairseq", "score", "--reference", self.path("ref"), self.path("out"), *language]
+
+    @property
+    def _detokenizer(self) -> str:
+        return "none" if self.run.config.get("common_eval.post_process") == "sentencepiece" else "moses"
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The scores, as `modular_fairseq.scoring.score` gives them, with redundancy; None if they are missing or of other decoding."""
+        result = _read_json(self.path("json"))
+        return result if result and result["generate"] == self._decoding and ("LR" in result or not self.redundancy) else None
+
+    @property
+    def _decoding(self) -> list[str]:
+        return [*self.run.config.generate_options(), *map(str, self.overrides)]
+
+    def output(self) -> Output:
+        """The translation, detokenised."""
+        return read_output(self.path("out"), self.run.config.languages[1], self._detokenizer)
+
+    def references(self) -> list[str]:
+        return read_lines(self.path("ref"))
+
+    def finish(self, say: Say) -> None:
+        """Translates and scores what is not yet.
+
+        Raises:
+            UsageError: a command failed, or the corpus does not have the references.
+        """
+        if self.result is not None:
+            return
+        os.makedirs(self.run.path(), exist_ok=True)
+        if not os.path.isfile(self.reference):
+            raise UsageError(f"{self.reference}: is missing; it must hold the untokenised references, as the scripts of data-prep write it")
+        with only_one(self.run.path()):
+            with suppress(FileNotFoundError):
+                os.remove(self.path("out.tmp"))
+            self.run.execute(self.generate_command, os.path.basename(self.path("out.tmp")), say)
+            os.replace(self.path("out.tmp"), self.path("out"))
+            shutil.copyfile(self.reference, self.path("ref.tmp"))
+            os.replace(self.path("ref.tmp"), self.path("ref"))
+            result = {"generate": self._decoding, **score(self.output(), [self.references()], language=self.run.config.languages[1])}
+            if self.redundancy:
+                self.run.execute(self.redundancy_command, "redundancy.log", say)
+                report = _read_json(self.path("redundancy.json"))
+                result |= {"LR": report["LR"], "HR": report["HR"]}
+            write_file(self.path("json"), json.dumps(result, indent=1) + "\n")
+
+
+def _gate_parameters(weights: dict[str, Any], config: Config) -> int:
+    """How many parameters G steps train that fairseq-train does not count, as they are not in its optimizer."""
+    if config.get("model.mae_training") == "joint" or config.get("model.mae_finetune") == "gates":
+        return 0
+    buffers = ("running_mean", "running_var", "num_batches_tracked")
+    return sum(value.numel() for name, value in weights.items() if ".gate.gate_network." in name and not name.endswith(buffers))
+
+
+def _read_json(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); remove it to have that step done again") from None

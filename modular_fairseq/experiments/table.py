@@ -1,0 +1,186 @@
+"""A table of a paper, beside ours: its rows from configs/*/table.yaml, their results from folders of runs.
+
+A table.yaml has
+
+    title: what it is
+    baseline: base                      # the row that the others are compared with
+    columns: [bleu, parameters]         # see `COLUMNS`
+    rows:
+      - {name: base, label: BASE, paper: {bleu: 34.6, parameters: 39M}}     # trains base.yaml, which lies beside it
+      - {label: Large Transformer, paper: {bleu: 28.4}}                     # no name: quoted from the paper
+
+and a row may have: config (another file, as ../mae-2/mae-7.yaml), subset (valid), baseline (of its own), overrides (options of the model at
+inference, or a list of such: their mean is shown), pretrained: true (the checkpoint that the config would fine-tune, as it is).
+"""
+
+import os
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+import yaml
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.experiments.run import Evaluation
+from modular_fairseq.scoring import paired_bootstrap
+
+# A column's heading, the paper's heading ("": none), and how a number is shown.
+COLUMNS = {
+    "bleu": ("BLEU", "paper: BLEU", "{:.2f}"),
+    "tokenized_bleu": ("tokenised BLEU", "", "{:.2f}"),
+    "compound_split_bleu": ("compound-split BLEU", "", "{:.2f}"),
+    "chrf": ("chrF", "", "{:.2f}"),
+    "valid_perplexity": ("valid. perplexity", "paper: perplexity", "{:.2f}"),
+    "LR": ("LR", "paper: LR", "{:.3f}"),
+    "HR": ("HR", "paper: HR", "{:.3f}"),
+    "parameters": ("parameters", "paper: parameters", "{:,.0f}"),
+    "trained_parameters": ("trained parameters", "paper: trained", "{:,.0f}"),
+    "updates": ("updates", "paper: updates", "{:,.0f}"),
+}
+KEYS = {"title", "baseline", "columns", "rows", "notes"}
+ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides", "pretrained"}
+
+
+class Row(NamedTuple):
+    """A line of the table; `name` is "" for what is only quoted from the paper. See the module's docstring for the rest."""
+
+    name: str
+    label: str
+    paper: dict[str, Any]
+    config: str
+    subset: str
+    baseline: str
+    overrides: list[dict[str, Any]]
+    pretrained: bool
+
+
+class Table(NamedTuple):
+    name: str
+    title: str
+    columns: list[str]
+    rows: list[Row]
+    notes: list[str]
+
+
+def read_table(path: str | os.PathLike) -> Table:
+    """Reads a table.yaml.
+
+    Raises:
+        UsageError: it cannot be read, or says what no table can be made of; the message names what.
+    """
+    path = Path(path)
+    try:
+        spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({str(error).splitlines()[0]}); give a table such as configs/mae-3/table.yaml") from None
+    if not isinstance(spec, dict) or not isinstance(spec.get("rows"), list) or not {"title", "columns"} <= spec.keys() <= KEYS:
+        raise UsageError(f"{path}: must have title, columns and rows, and may have baseline and notes; see configs/mae-3/table.yaml")
+    wrong = [column for column in spec["columns"] if column not in COLUMNS]
+    if wrong:
+        raise UsageError(f"{path}: there is no column {wrong[0]}; use some of {', '.join(COLUMNS)}")
+    rows = []
+    for row in spec["rows"]:
+        if not isinstance(row, dict) or not row.keys() <= ROW_KEYS or not row.keys() & {"name", "label"}:
+            raise UsageError(f"{path}: row {row} must have name or label, and of the rest only {', '.join(sorted(ROW_KEYS))}")
+        name = str(row.get("name", ""))
+        overrides = row.get("overrides", {})
+        rows.append(
+            Row(
+                name,
+                str(row.get("label", name)),
+                row.get("paper", {}),
+                os.path.normpath(path.parent / row.get("config", f"{name}.yaml")),
+                row.get("subset", "test"),
+                row.get("baseline", spec.get("baseline", "")),
+                overrides if isinstance(overrides, list) else [overrides],
+                row.get("pretrained", False),
+            )
+        )
+    names = [row.name for row in rows if row.name]
+    for row in rows:
+        if row.name and names.count(row.name) > 1:
+            raise UsageError(f"{path}: has two rows {row.name}; names must differ")
+        if row.name and row.baseline and row.baseline not in names:
+            raise UsageError(f"{path}: row {row.name} is compared with {row.baseline}, which is no row; there are {', '.join(names)}")
+    notes = spec.get("notes", [])
+    return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, [notes] if isinstance(notes, str) else notes)
+
+
+class Results(NamedTuple):
+    """A row and its evaluations, by seed and override."""
+
+    row: Row
+    evaluations: list[Evaluation]
+
+    @property
+    def missing(self) -> list[Evaluation]:
+        return [each for each in self.evaluations if each.result is None or each.run.training is None]
+
+    def numbers(self, column: str) -> list[float]:
+        """One per evaluation; none where some are missing or do not have it."""
+        if self.missing:
+            return []
+        values = [{**each.run.training, **each.result} for each in self.evaluations]
+        return [each[column] for each in values if column in each]
+
+
+class Difference(NamedTuple):
+    """From the baseline, in BLEU: one number per evaluation, and the largest p of its paired bootstrap tests."""
+
+    values: list[float]
+    p: float
+
+
+def difference(ours: Results, baseline: Results, samples: int) -> Difference | None:
+    """Seed by seed; a baseline of fewer evaluations serves several of ours."""
+    if ours.missing or baseline.missing or ours.row.name == baseline.row.name:
+        return None
+    values, worst = [], 0.0
+    for number, each in enumerate(ours.evaluations):
+        other = baseline.evaluations[number * len(baseline.evaluations) // len(ours.evaluations)]
+        references = each.references()
+        if references != other.references():
+            raise UsageError(f"{each.path('ref')} and {other.path('ref')}: differ, so the rows cannot be compared; translate both anew")
+        (test,) = paired_bootstrap(
+            [references], other.output().hypotheses, [each.output().hypotheses], samples, language=each.run.config.languages[1]
+        )
+        values.append(test["bleu"]["difference"])
+        worst = max(worst, test["bleu"]["p_value"])
+    return Difference(values, worst)
+
+
+def summary(values: list[float], pattern: str) -> str:
+    """Mean, and standard deviation over seeds where there are several."""
+    if not values:
+        return ""
+    text = pattern.format(mean(values))
+    return text if len(set(values)) == 1 else f"{text} ± {pattern.replace('+', '').format(stdev(values))}"
+
+
+def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[str], list[list[str]], list[list[Any]]]:
+    """Headings and rows for people, and the same as lists of words and numbers for programs, headings first.
+
+    Args:
+        found: results by row; a row without is only quoted.
+        samples: of the paired bootstrap.
+    """
+    quoted = [column for column in table.columns if COLUMNS[column][1] and any(column in row.paper for row in table.rows)]
+    heads = ["", *(COLUMNS[column][0] for column in table.columns), "difference (p)", *(COLUMNS[column][1] for column in quoted)]
+    spread = [f"{column}{suffix}" for column in [*table.columns, "difference"] for suffix in ("", "_std")]
+    shown, numbers = [], [["row", "label", "runs", *spread, "p", *(f"paper_{column}" for column in quoted)]]
+    for row in table.rows:
+        ours = found.get(row.name)
+        values = [ours.numbers(column) if ours else [] for column in table.columns]
+        apart = difference(ours, found[row.baseline], samples) if ours and row.baseline else None
+        texts = [summary(each, COLUMNS[column][2]) for each, column in zip(values, table.columns, strict=True)]
+        if ours and ours.missing:
+            texts[0] = "missing"
+        theirs = [row.paper.get(column, "") for column in quoted]
+        shown.append([row.label, *texts, f"{summary(apart.values, '{:+.2f}')} ({apart.p:.3f})" if apart else "", *map(str, theirs)])
+        pairs = [number for each in [*values, apart.values if apart else []] for number in spread_of(each)]
+        numbers.append([row.name, row.label, len(ours.evaluations) if ours else 0, *pairs, apart.p if apart else "", *theirs])
+    return heads, shown, numbers
+
+
+def spread_of(values: list[float]) -> tuple[float | str, float | str]:
+    return (mean(values) if values else "", stdev(values) if len(values) > 1 else "")

@@ -1,0 +1,234 @@
+"""configs/ and the rows that are read from it: what fairseq-train gets is what fairseq-hydra-train gets, and what the paper's arch is."""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from modular_fairseq import experiments
+from modular_fairseq.errors import UsageError
+from modular_fairseq.experiments.config import read_config, scaled
+from modular_fairseq.experiments.table import read_table
+from modular_fairseq.models.checks import check_options
+from modular_fairseq.models.fairseq_options import resolved
+from modular_fairseq.models.options import PRESETS, TranslationOptions
+from modular_fairseq.models.translation import ModularTransformer
+from tests.commands import train_config
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+ROWS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.name != "table.yaml" and path.parent.name != "scales")
+TABLES = sorted(CONFIGS.glob("*/table.yaml"))
+SCRIPTS = sorted((CONFIGS.parent / "scripts" / "tables").glob("*-*.sh"))
+MANUAL = CONFIGS / "manual.yaml"
+
+HYDRA = """
+import json, sys
+from fairseq.dataclass.initialize import add_defaults, hydra_init
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+import modular_fairseq
+composed = {}
+for file in sys.argv[1:]:
+    folder, _, name = file.removesuffix(".yaml").rpartition("/")
+    with initialize_config_dir(folder, version_base=None):
+        hydra_init(name)
+        config = compose(name)
+    add_defaults(config)
+    composed[file] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+print("composed" + json.dumps(composed))
+"""
+
+
+def name(path):
+    return f"{path.parent.name}/{path.stem}"
+
+
+def model_options(config):
+    """Of the file; for the rest the defaults."""
+    return Namespace(**{name: value for name, value in config.values["model"].items() if name != "_name"})
+
+
+def test_the_shell_and_hydra_get_the_same():
+    """All options of every group, whether the file sets them or not; data and decoding are no options of fairseq-train.
+
+    Of rows with the same keys one is taken.
+    """
+    by_keys = {str([(group, [*values]) for group, values in read_config(path).values.items()]): str(path) for path in [*ROWS, MANUAL]}
+    files = [*by_keys.values()]
+    assert len(files) > 10
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", HYDRA, *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    hydra = json.loads(done.stdout.partition("composed")[2])
+    groups = ["common", "distributed_training", "dataset", "optimization", "checkpoint", "ema", "task", "model", "criterion", "optimizer"]
+    for file in files:
+        shell = OmegaConf.to_container(train_config("DATA", common=read_config(file).train_options()), resolve=True, enum_to_str=True)
+        shell["common"] |= {"no_progress_bar": False, "log_interval": hydra[file]["common"]["log_interval"]}  # of tests.commands
+        shell["dataset"]["num_workers"] = hydra[file]["dataset"]["num_workers"]
+        shell["task"]["data"] = hydra[file]["task"]["data"]
+        for group in [*groups, "lr_scheduler"]:
+            assert json.loads(json.dumps(shell[group])) == hydra[file][group], (file, group)
+
+
+@pytest.mark.parametrize("path", ROWS, ids=name)
+def test_a_row_is_the_arch_that_its_heading_says(path):
+    """Of the model all options are equal, but those that are of the recipe."""
+    equal = re.search(r"^# = (--arch .*)$", path.read_text(), re.MULTILINE)
+    if not equal:  # sizes that no arch has
+        assert path.parent.name == "ensemble-1" or "transformer-4" in path.stem
+        return
+    _, arch, *words = equal[1].split()
+    parser = argparse.ArgumentParser()
+    ModularTransformer.add_args(parser)
+    given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
+    arch = Namespace(**{**PRESETS[arch], **given})
+    ours = model_options(read_config(path))
+    theirs, ours = (vars(resolved(each, TranslationOptions)) for each in (arch, ours))
+    for options in (theirs, ours):
+        options["mae_gate_interval"] = options["mae_gate_interval"] or 5
+    for recipe in ("share_all_embeddings", "share_decoder_input_output_embed", "dropout"):
+        del theirs[recipe], ours[recipe]
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("scale", ["paper", "small", "smoke"])
+def test_every_row_is_a_model_at_every_scale(scale):
+    for path in ROWS:
+        config = scaled(read_config(path), experiments.read_scale(path, scale))
+        check_options(model_options(config), TranslationOptions)  # raises what a run would
+
+
+def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
+    """Same data, budget, optimizer and decoding; exceptions are the paper's own, and named here."""
+    allowed = {
+        "mae-2": {"lr_scheduler.warmup_updates"},
+        "mae-7": {
+            "optimization.max_epoch",
+            "checkpoint.finetune_from_model",
+            "task.data",
+            "optimization.lr",
+            "lr_scheduler.warmup_updates",
+        },
+        "multistream-1": {"optimization.max_epoch", "optimization.lr", "lr_scheduler.warmup_updates"},  # 4 and 6 layers
+    }
+    for table in TABLES:
+        rows = [read_config(row.config).values for row in read_table(table).rows if row.name]
+        flat = [{f"{group}.{key}": value for group, keys in row.items() for key, value in keys.items()} for row in rows]
+        keys = {key for row in flat for key in row if not key.startswith("model.")}
+        differ = {key for key in keys if len({str(row.get(key)) for row in flat}) > 1}
+        losses = {"criterion.kl_weight", "criterion.qq_weight", "criterion.xq_weight", "criterion.aux_warmup_updates"}
+        assert differ - losses == allowed.get(table.parent.name, set()), table
+
+
+def test_the_manual_explains_every_key_that_a_row_uses():
+    keys = {(group, key) for path in ROWS for group, values in read_config(path).values.items() for key in values}
+    explained = {(group, key) for group, values in read_config(MANUAL).values.items() for key in values}
+    assert keys - explained == set()
+    check_options(model_options(read_config(MANUAL)), TranslationOptions)
+
+
+def test_every_table_has_a_script_that_prepares_and_names_its_corpora():
+    scripted = {}
+    for script in SCRIPTS:
+        table, corpora = re.search(r"^table=(\S+) corpora=\((.*)\)$", script.read_text(), re.MULTILINE).groups()
+        scripted[table] = corpora.split()
+    assert scripted.keys() == {table.parent.name for table in TABLES}
+    for table in TABLES:
+        configs = [read_config(row.config) for row in read_table(table).rows if row.name]
+        starts = [config.get("checkpoint.finetune_from_model") for config in configs]
+        configs += [read_config(Path(config.path).parent / start) for config, start in zip(configs, starts, strict=True) if start]
+        assert {config.data for config in configs} == set(scripted[table.parent.name])
+
+
+def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
+    config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
+    scale = {
+        "divide": {"model.encoder_embed_dim": 8, "model.mae_gate_dim": 8},
+        "set": {"optimization.max_epoch": 2, "dataset.batch_size": 9},
+    }
+    small = scaled(config, scale)
+    assert small.get("model.encoder_embed_dim") == 48 and small.get("optimization.max_epoch") == 2
+    assert small.get("model.mae_gate_dim") is None and small.get("dataset.batch_size") is None
+    assert config.get("model.encoder_embed_dim") == 384  # the original is untouched
+
+
+def test_words_of_the_commands(tmp_path):
+    config = read_config(CONFIGS / "mae-2" / "mae-7.yaml")
+    words = " ".join(config.train_options())
+    assert "--attention-type mae --mae-dropped-heads 1" in words and "--share-all-embeddings --dropout 0.1" in words
+    assert "--adam-betas (0.9,0.98)" in words and "--update-freq 8" in words and "--update-epoch-batch-itr True" in words
+    assert "beam" not in words and "wmt14" not in words
+    assert " ".join(config.generate_options()) == "--source-lang en --target-lang de --beam 5 --lenpen 0.6 --post-process subword_nmt"
+    assert config.averaged == 5 and read_config(CONFIGS / "mae-7" / "ftg.yaml").averaged == 0
+    assert config.name == "mae-2/mae-7" and config.data == "wmt14.en-de"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("beam: 5", "beams: 5"), "generation.beams is no option"),
+        (("dropout: 0.3", "dropuot: 0.3"), "model.dropuot is no option"),
+        (("optimization:", "optimisation:"), "optimisation is no group"),
+        (("source_lang: de", "source_lan: de"), "task.source_lang is missing"),
+        (("/bin", ""), "must be SET/bin"),
+        (("update_epoch_batch_itr: true", "skip_invalid_size_inputs_valid_test: 3"), "must be true or false"),
+        (("_name: adam", "_name: adamm"), "fairseq-train refuses"),
+        (("lr: [0.0005]", "lr: [0.0005"), "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, change, sentence):
+    text = (CONFIGS / "mae-3" / "base.yaml").read_text()
+    assert change[0] in text
+    path = tmp_path / "row.yaml"
+    path.write_text(text.replace(*change))
+    with pytest.raises(UsageError) as error:
+        config = read_config(path)
+        config.train_options(), config.generate_options()
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+    assert "row.yaml" in str(error.value) or "adamm" in str(error.value)
+
+
+TABLE = {"title": "t", "baseline": "a", "columns": ["bleu"], "rows": [{"name": "a"}, {"label": "quoted", "paper": {"bleu": 1}}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"columns": ["blue"]}, "there is no column blue"),
+        ({"rows": [{"name": "a", "papper": {}}]}, "must have name or label"),
+        ({"rows": [{"name": "a"}, {"name": "a"}]}, "has two rows a"),
+        ({"baseline": "b"}, "compared with b, which is no row; there are a"),
+        ({"titel": "t"}, "must have title"),
+        ({"rows": "a"}, "must have title"),
+    ],
+)
+def test_a_wrong_table_is_one_sentence_that_names_it(tmp_path, change, sentence):
+    path = tmp_path / "table.yaml"
+    path.write_text(OmegaConf.to_yaml(TABLE | change))
+    with pytest.raises(UsageError, match=sentence) as error:
+        read_table(path)
+    assert "table.yaml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"seeds": "1,1"}, "--seeds 1,1: must be different"),
+        ({"seeds": "one"}, "--seeds one: must be different"),
+        ({"only": ["mae-8"]}, "--only mae-8: is no row"),
+        ({"scale": "huge"}, "give one of small, smoke, paper"),
+        ({"jobs": 0}, "at least 1"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(change, sentence, tmp_path):
+    table = CONFIGS / "mae-3" / "table.yaml"
+    args = {"table": str(table), "seeds": "1", "only": [], "scale": "paper", "jobs": 1, "samples": 1000, "out": str(tmp_path), "data": "."}
+    args |= {"extra": (), "pretrained": None}
+    assert experiments.plan(read_table(table), Namespace(**args)).keys() >= {"base", "mae-7"}
+    with pytest.raises(UsageError, match=sentence):
+        experiments.plan(read_table(table), Namespace(**args | change))

@@ -1,0 +1,305 @@
+"""`modular-fairseq table`: rows are trained, killed, resumed, fine-tuned and scored through the real commands; the table of them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+import sacrebleu
+import yaml
+
+from modular_fairseq import cli
+from modular_fairseq.experiments import read_table
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.commands import binarize, write_reversal_corpus
+
+ROOT = Path(__file__).parents[1]
+BASE = {
+    "task": {"_name": "translation", "data": "toy.de-en/bin", "source_lang": "de", "target_lang": "en"},
+    "model": {
+        "_name": "modular_transformer",
+        **{f"{stack}_{size}": value for stack in ("encoder", "decoder") for size, value in (("embed_dim", 32), ("ffn_embed_dim", 32))},
+        **{f"{stack}_{size}": value for stack in ("encoder", "decoder") for size, value in (("attention_heads", 4), ("layers", 1))},
+    },
+    "criterion": {"_name": "modular_cross_entropy"},
+    "optimizer": {"_name": "adam"},
+    "lr_scheduler": {"_name": "fixed"},
+    "optimization": {"lr": [0.005], "max_epoch": 4},
+    "dataset": {"max_tokens": 60, "update_epoch_batch_itr": True},
+    "checkpoint": {"keep_last_epochs": 2},
+    "generation": {"beam": 2},
+}
+EXPERTS = {"attention_type": "mae", "mae_gate_interval": 2}
+START = {"finetune_from_model": "experts.yaml", "no_epoch_checkpoints": True}
+ROWS = {
+    "plain": {},
+    "experts": {"model": EXPERTS},
+    "gates": {"model": {**EXPERTS, "mae_finetune": "gates", "mae_gate_interval": None}, "checkpoint": START},
+    "untuned": {"model": EXPERTS, "checkpoint": START},
+}
+TABLE = {
+    "title": "A table",
+    "baseline": "plain",
+    "columns": ["bleu", "parameters", "trained_parameters", "updates"],
+    "rows": [
+        {"label": "Somebody's", "paper": {"bleu": 30.1}},
+        {"name": "plain", "label": "Plain", "paper": {"bleu": 31.2, "parameters": "1M"}},
+        {"name": "experts", "label": "Experts"},
+        {"name": "specialised", "config": "experts.yaml", "baseline": "experts", "overrides": {"mae_inference": "specialised"}},
+        {"name": "gates", "subset": "valid", "baseline": "untuned"},
+        {"name": "untuned", "subset": "valid", "pretrained": True, "baseline": ""},
+    ],
+}
+
+
+def write_configs(folder, **changes):
+    for name, row in ROWS.items():
+        values = {group: {**BASE[group], **row.get(group, {}), **changes.get(group, {})} for group in BASE}
+        if "no_epoch_checkpoints" in values["checkpoint"]:
+            del values["checkpoint"]["keep_last_epochs"]
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    (folder / "table.yaml").write_text(yaml.safe_dump(TABLE, allow_unicode=True, sort_keys=False))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A prepared corpus in data/toy.de-en, and the table's files in configs/mine."""
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "data/toy.de-en/raw").mkdir(parents=True)
+    (folder / "configs/mine").mkdir(parents=True)
+    write_reversal_corpus(folder / "data/toy.de-en/raw")
+    binarize(folder / "data/toy.de-en/raw", folder / "data/toy.de-en/bin")
+    write_configs(folder / "configs/mine")
+    return folder
+
+
+def command(place, *args, out="results"):
+    table = ["table", place / "configs/mine/table.yaml", "--data", place / "data", "--out", place / out, *args]
+    return [sys.executable, "-m", "modular_fairseq.cli", *map(str, table)]
+
+
+def call(place, *args, out="results"):
+    return subprocess.run(command(place, *args, out=out), capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def finished(place):
+    """What `--run` says; its runs are in results/paper/mine."""
+    done = call(place, "--run", "--jobs", "2")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def cells(text, label):
+    (line,) = [line for line in text.splitlines() if line.strip().startswith(label)]
+    return re.split(r"\s{2,}", line.strip())
+
+
+def parameters(weights):
+    """How many there are, and how many of them are of gates."""
+    buffers = ("running_mean", "running_var", "num_batches_tracked", "version", "_float_tensor")
+    sizes = {name: value.numel() for name, value in weights.items() if not name.endswith(buffers)}
+    return sum(sizes.values()), sum(size for name, size in sizes.items() if ".gate." in name)
+
+
+def test_all_rows_are_trained_translated_and_shown(place, finished):
+    runs = place / "results/paper/mine"
+    bleu = {}
+    for row, file in (("plain", "test"), ("experts", "test"), ("experts", "test-specialised"), ("gates", "valid"), ("untuned", "valid")):
+        folder = runs / row / "seed-1"
+        lines = (folder / f"{file}.out").read_text().splitlines()
+        hypotheses = [line.split("\t") for line in lines if line.startswith("H-")]
+        hypotheses = [words for _, _, words in sorted(hypotheses, key=lambda parts: int(parts[0][2:]))]
+        references = (place / f"data/toy.de-en/raw/{file.partition('-')[0]}.en").read_text().splitlines()
+        bleu[row, file] = sacrebleu.corpus_bleu(hypotheses, [references]).score
+        assert json.loads((folder / f"{file}.json").read_text())["bleu"] == bleu[row, file]
+    last = {row: load_checkpoint(runs / row / "seed-1" / "checkpoint_last.pt") for row in ("plain", "experts")}
+    (plain_size, _), (experts_size, gates_size) = (parameters(state["model"]) for state in last.values())
+    updates = last["plain"]["optimizer_history"][-1]["num_updates"]
+    plain, experts = cells(finished.stdout, "Plain"), cells(finished.stdout, "Experts")
+    assert plain[1:5] == [f"{bleu['plain', 'test']:.2f}", f"{plain_size:,}", f"{plain_size:,}", str(updates)] and plain[-2:] == [
+        "31.2",
+        "1M",
+    ]
+    assert experts[1] == f"{bleu['experts', 'test']:.2f}" and experts[2] == experts[3] == f"{experts_size:,}"
+    assert 0 < gates_size == experts_size - plain_size
+    assert experts[5].startswith(f"{bleu['experts', 'test'] - bleu['plain', 'test']:+.2f} (")
+    apart = bleu["experts", "test-specialised"] - bleu["experts", "test"]
+    assert cells(finished.stdout, "specialised")[5].startswith(f"{apart:+.2f} (")
+    assert cells(finished.stdout, "untuned")[1:] == [f"{bleu['untuned', 'valid']:.2f}", f"{experts_size:,}", "0", "0"]
+    assert cells(finished.stdout, "gates")[2:4] == [f"{experts_size:,}", f"{gates_size:,}"]
+    assert cells(finished.stdout, "Somebody's") == ["Somebody's", "30.1"]
+    for kind in ("txt", "tsv", "md"):
+        assert (runs / f"table.{kind}").read_text()
+    assert (runs / "table.txt").read_text() == finished.stdout
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in finished.stdout
+
+
+def test_fine_tuning_starts_from_the_other_row_and_changes_what_it_may(place, finished):
+    runs = place / "results/paper/mine"
+    before = load_checkpoint(runs / "experts/seed-1/averaged.pt")["model"]
+    after = load_checkpoint(runs / "gates/seed-1/checkpoint_best.pt")["model"]
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert changed and all(".gate." in name for name in changed)
+    assert not list((runs / "untuned/seed-1").glob("*.pt"))
+
+
+def test_done_is_done_and_the_table_needs_no_data(place, finished):
+    again = call(place, "--run")
+    assert again.returncode == 0 and again.stdout == finished.stdout and "fairseq-train" not in again.stderr
+    results_only = subprocess.run([*command(place), "--data", "nowhere"], capture_output=True, text=True)
+    assert results_only.returncode == 0 and results_only.stdout == finished.stdout
+
+
+def test_dry_run_shows_the_commands_that_are_run(place, finished):
+    shown = call(place, "--dry-run", out="elsewhere")
+    assert shown.returncode == 0 and not (place / "elsewhere").exists()
+    for line in finished.stderr.splitlines():
+        started = re.search(r"seed-1: ((fairseq-train|fairseq-generate|modular-fairseq average) .*)$", line)
+        if started:
+            assert started[1].replace("/results/", "/elsewhere/") in shown.stdout
+    assert len(re.findall("^fairseq-train", shown.stdout, re.MULTILINE)) == 3
+    assert len(re.findall("^fairseq-generate", shown.stdout, re.MULTILINE)) == 5
+    assert "--finetune-from-model " + str(place / "elsewhere/paper/mine/experts/seed-1/averaged.pt") in shown.stdout
+
+
+def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
+    """Killed once in training and once in translation; nothing that it started lives on."""
+    run = place / "killed/paper/mine/plain/seed-1"
+    for sign in (run / "checkpoint2.pt", run / "test.out.tmp"):
+        process = subprocess.Popen(command(place, "--run", "--only", "plain", out="killed"), stdout=-3, stderr=-3, cwd=ROOT)
+        while not sign.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    time.sleep(0.5)
+    assert str(run) not in subprocess.run(["ps", "-ef"], capture_output=True, text=True).stdout
+    done = call(place, "--run", "--only", "plain", out="killed")
+    assert done.returncode == 0, done.stderr[-2000:]
+    uninterrupted = place / "results/paper/mine/plain/seed-1"
+    for file in ("training.json", "settings.json"):
+        assert (run / file).read_text() == (uninterrupted / file).read_text()
+    ours, theirs = (json.loads((folder / "test.json").read_text()) for folder in (run, uninterrupted))
+    assert {**ours, "path": ""} == {**theirs, "path": ""}
+    assert cells(done.stdout, "Plain") == cells(finished.stdout, "Plain") and cells(done.stdout, "Experts") == ["Experts", "missing"]
+    weights = [load_checkpoint(folder / "averaged.pt")["model"] for folder in (run, uninterrupted)]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+
+
+@pytest.fixture
+def copy(place, finished, tmp_path):
+    """The same place, to be spoilt."""
+    for name in ("data", "configs", "results"):
+        shutil.copytree(place / name, tmp_path / name)
+    return tmp_path
+
+
+def refused(capsys, place, *args):
+    with pytest.raises(SystemExit) as exit:
+        cli.main(command(place, *args)[3:])
+    assert exit.value.code not in (0, None)
+    sentence = str(exit.value.code)
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_missing_corpora_and_results(copy, capsys):
+    assert "missing for seeds 2; add --run" in refused(capsys, copy, "--seeds", "2")
+    shutil.rmtree(copy / "results/paper/mine/plain")
+    assert "plain missing for seeds 1" in refused(capsys, copy, "--only", "plain")
+    shutil.rmtree(copy / "data/toy.de-en/bin")
+    assert "toy.de-en/bin/dict.de.txt, which" in refused(capsys, copy, "--run")
+
+
+def test_runs_of_another_config_are_refused_and_left_alone(copy, capsys):
+    write_configs(copy / "configs/mine", optimization={"max_epoch": 5})
+    before = (copy / "results/paper/mine/plain/seed-1/settings.json").read_text()
+    assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(capsys, copy, "--run")
+    assert (copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
+    write_configs(copy / "configs/mine")
+    assert "holds a run with options  (now --fp16)" in refused(capsys, copy, "--run", "--", "--fp16")
+    (copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
+    assert "holds checkpoints of an unknown run" in refused(capsys, copy, "--run")
+
+
+def test_other_decoding_is_translated_anew_without_training(copy):
+    write_configs(copy / "configs/mine", generation={"beam": 1})
+    assert call(copy, "--only", "plain").returncode != 0
+    done = call(copy, "--run", "--only", "plain")
+    assert done.returncode == 0 and "fairseq-generate" in done.stderr and "fairseq-train" not in done.stderr
+    assert "--beam 1" in done.stderr
+
+
+def test_a_dictionary_of_another_run_is_refused(copy, capsys):
+    shutil.rmtree(copy / "results/paper/mine/gates")
+    with open(copy / "data/toy.de-en/bin/dict.en.txt", "a") as file:
+        file.write("word 1\n")
+    for row in ("plain", "experts"):  # as if they had been trained on another copy
+        assert "dictionary en" in refused(capsys, copy, "--run", "--only", row)
+    values = yaml.safe_load((copy / "configs/mine/gates.yaml").read_text())
+    values["task"]["data"] = "other/bin"
+    (copy / "configs/mine/gates.yaml").write_text(yaml.safe_dump(values))
+    shutil.copytree(copy / "data/toy.de-en", copy / "data/other")
+    shutil.copy(copy / "data/other/bin/dict.de.txt", copy / "data/toy.de-en/bin/dict.en.txt")
+    sentence = refused(capsys, copy, "--run", "--only", "gates")
+    assert "is another dictionary than that of" in sentence and "--like" in sentence
+
+
+def test_a_failed_run_is_named_and_the_others_are_finished(copy, capsys):
+    shutil.rmtree(copy / "results/paper/mine/plain")
+    shutil.rmtree(copy / "results/paper/mine/untuned")
+    values = yaml.safe_load((copy / "configs/mine/plain.yaml").read_text())
+    values["dataset"]["train_subset"] = "trian"
+    (copy / "configs/mine/plain.yaml").write_text(yaml.safe_dump(values))
+    done = call(copy, "--run")
+    assert done.returncode == 1
+    assert "mine/plain/seed-1: fairseq-train failed with status 1" in done.stderr.splitlines()[-1]
+    assert cells(done.stdout, "Plain")[1] == "missing" and cells(done.stdout, "untuned")[1] != "missing"
+
+
+def test_numbers_over_seeds(tmp_path, capsys):
+    """Means, sample deviations, differences seed by seed and the largest p, from result files alone."""
+    (tmp_path / "configs/mine").mkdir(parents=True)
+    write_configs(tmp_path / "configs/mine")
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "many", "small", "birds", "sing"]
+    references = [" ".join(words[i % 5 :] + words[: i % 7]) for i in range(30)]
+    spoilt = {("plain", 1): 9, ("plain", 2): 12, ("experts", 1): 6, ("experts", 2): 12}
+    bleu = {}
+    for (row, seed), number in spoilt.items():
+        hypotheses = [line.replace("fox", "cat") if i < number else line for i, line in enumerate(references)]
+        bleu[row, seed] = sacrebleu.corpus_bleu(hypotheses, [references]).score
+        folder = tmp_path / f"results/paper/mine/{row}/seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "test.out").write_text("".join(f"{line}\n" for line in hypotheses))
+        (folder / "test.ref").write_text("".join(f"{line}\n" for line in references))
+        (folder / "training.json").write_text(json.dumps({"parameters": 7, "trained_parameters": 7, "updates": 10 * seed}))
+        generate = ["--source-lang", "de", "--target-lang", "en", "--beam", "2"]
+        (folder / "test.json").write_text(json.dumps({"generate": generate, "bleu": bleu[row, seed], "bleu_signature": "s"}))
+    assert "missing for seeds 1,2" in refused(capsys, tmp_path, "--seeds", "1,2")
+    shown = capsys.readouterr().out
+    plain, experts = ([bleu[row, seed] for seed in (1, 2)] for row in ("plain", "experts"))
+    apart = [ours - base for ours, base in zip(experts, plain, strict=True)]
+    assert cells(shown, "Plain")[1:5] == [f"{mean(plain):.2f} ± {stdev(plain):.2f}", "7", "7", "15 ± 7"]
+    assert cells(shown, "Experts")[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
+    assert cells(shown, "Experts")[5].endswith("(1.000)")  # of seed 2, where nothing differs
+    lines = [line.split("\t") for line in (tmp_path / "results/paper/mine/table.tsv").read_text().splitlines()]
+    line = dict(zip(lines[0], next(line for line in lines if line[0] == "experts"), strict=True))
+    assert float(line["bleu"]) == mean(experts) and float(line["bleu_std"]) == stdev(experts) and line["runs"] == "2"
+    assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12) and float(line["p"]) == 1
+
+
+def test_rows_as_written(tmp_path):
+    write_configs(tmp_path)
+    table = read_table(tmp_path / "table.yaml")
+    rows = {row.name: row for row in table.rows if row.name}
+    assert rows["specialised"].baseline == "experts" and rows["experts"].baseline == "plain" and rows["untuned"].baseline == ""
+    assert rows["specialised"].overrides == [{"mae_inference": "specialised"}] and rows["plain"].overrides == [{}]
+    assert rows["specialised"].config == os.path.join(tmp_path, "experts.yaml") and rows["gates"].subset == "valid"
