@@ -11,9 +11,11 @@ from modular_fairseq.errors import UsageError
 
 COMMANDS = {
     "ablate": ("modular_fairseq.ablation", "train without mechanisms of the Transformer, then add the best one, again and again"),
-    "analyze": ("modular_fairseq.analysis.gates", "look inside a model: what the gates of a mixture of experts do"),
+    "analyze": ("modular_fairseq.analysis", "look inside a model: gates of a mixture of experts, redundancy of attention heads"),
     "average": ("modular_fairseq.training.averaging", "average the weights of several checkpoints"),
     "bench": ("modular_fairseq.benchmark", "time training steps and beam search against stock fairseq"),
+    "score": ("modular_fairseq.scoring", "BLEU with its signature, chrF, TER, over seeds, and whether a difference is significant"),
+    "table": ("modular_fairseq.experiments", "train the rows of a paper's table and show ours beside theirs"),
     "toy-corpus": ("modular_fairseq.toy_corpus", "write a synthetic German-English corpus"),
 }
 
