@@ -22,6 +22,7 @@ setup(
         "subword-nmt",
         "tabulate",
         "tensorboardX",
+        "tqdm",
     ],
     extras_require={
         "pictures": ["matplotlib"],

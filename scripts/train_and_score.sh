@@ -4,9 +4,9 @@
 #     bash scripts/train_and_score.sh FOLDER SOURCE TARGET OUT ARCH [options of fairseq-train, which overrule the recipe]
 #     bash scripts/train_and_score.sh multi30k de en results mae_transformer --max-epoch 10 --seed 2
 #
-# FOLDER holds raw {train,valid,test}.{SOURCE,TARGET}. OUT gets the data (tok/, bpe/, bin/: lower-cased Moses tokens, 8,000 joint BPE merges,
-# joined dictionary) and a folder per architecture and options: checkpoints, train.log, generate.out, test.hyp, and score.json (sacrebleu of
-# detokenised output against the lower-cased reference, with its signature). NAME=... names that folder otherwise.
+# FOLDER holds raw {train,valid,test}.{SOURCE,TARGET}. OUT gets the data, by data-prep/prepare-raw.sh (tok/, bpe/, bin/: lower-cased Moses tokens,
+# 8,000 joint BPE merges, joined dictionary), and a folder per architecture and options: checkpoints, train.log, generate.out, and score.json
+# (what `modular-fairseq score` shows: detokenised output against the lower-cased reference). NAME=... names that folder otherwise.
 # The size is 3 + 3 layers of 256 units and 4 heads for any ARCH, but 4 + 4 for multistream_* and tim_*, which need as many (4 to 7 minutes an
 # epoch on one core for 29,000 sentence pairs); SIZE="" keeps the arch's own, and SIZE="--encoder-layers 6 ..." sets another.
 # GENERATE='--model-overrides {"mae_inference":"specialised"}' adds options of fairseq-generate.
@@ -22,21 +22,7 @@ bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 say() { echo "$(date +%H:%M:%S) $*" >&2; }
 
-corpus="$folder $source $target"
-if [ -e "$out/bin/done" ] && [ -e "$out/corpus" ] && [ "$(cat "$out/corpus")" != "$corpus" ]; then
-    echo "train_and_score: $out holds the corpus $(cat "$out/corpus"), not $corpus; give another OUT" >&2
-    exit 2
-fi
-if [ ! -e "$out/bin/done" ]; then
-    say "preparing $folder"
-    python data-prep/prepare_corpus.py "$folder" --source-lang "$source" --target-lang "$target" --out "$out"
-    rm -rf "$out/bin"
-    fairseq-preprocess --source-lang "$source" --target-lang "$target" --joined-dictionary --workers 2 --destdir "$out/bin" \
-        --trainpref "$out/bpe/train" --validpref "$out/bpe/valid" --testpref "$out/bpe/test" >"$out/preprocess.out" 2>&1 ||
-        { tail -n 5 "$out/preprocess.out" >&2; exit 1; }
-    echo "$corpus" >"$out/corpus"
-    touch "$out/bin/done"
-fi
+bash data-prep/prepare-raw.sh "$folder" --source-lang "$source" --target-lang "$target" --out "$out"
 
 layers=3
 case $arch in multistream_* | tim_*) layers=4 ;; esac
@@ -65,5 +51,4 @@ say "translating the test set with the best checkpoint, beam 5"
 read -ra generate <<<"${GENERATE:-}"
 fairseq-generate "$out/bin" --user-dir modular_fairseq --path "$run/checkpoint_best.pt" --beam 5 --batch-size 64 --remove-bpe \
     "${generate[@]}" >"$run/generate.out" 2>"$run/generate.log" || { tail -n 3 "$run/generate.log" >&2; exit 1; }
-grep ^H- "$run/generate.out" | sed 's/^H-//' | sort -n | cut -f 3 | sacremoses -q -l "$target" detokenize >"$run/test.hyp"
-sacrebleu "$out/raw/test.$target" -i "$run/test.hyp" -w 2 | tee "$run/score.json"
+modular-fairseq score --reference "$out/raw/test.$target" "$run/generate.out" --json "$run/score.json"

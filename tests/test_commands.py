@@ -1,6 +1,7 @@
 """The commands as a user types them, each a process of its own: what they learn, say, refuse and survive."""
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -155,7 +156,7 @@ def test_from_text_to_bleu_with_the_script(tmp_path):
             [str(part) for part in command], cwd=ROOT, env={**os.environ, "NAME": "run"}, capture_output=True, text=True, timeout=240
         )
         assert result.returncode == 0, result.stderr
-        assert '"signature": "nrefs:1' in result.stdout
+        assert "nrefs:1|case:mixed" in result.stdout
         trained.add((tmp_path / "out/run/checkpoint1.pt").stat().st_mtime_ns)
     assert len(trained) == 1
-    assert len((tmp_path / "out/run/test.hyp").read_text().splitlines()) == 12
+    assert json.loads((tmp_path / "out/run/score.json").read_text())["sentences"] == 12

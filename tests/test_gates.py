@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from modular_fairseq import cli
-from modular_fairseq.analysis.gates import GateReport, gate_reports, table
+from modular_fairseq.analysis.gates import GateReport, GateReports, Gates
+from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import mixtures
 from tests.commands import run_train
@@ -18,7 +19,8 @@ def test_reports_of_known_gates():
     model = build("mae_transformer", mae_gate_init="zero")
     gate = mixtures(model)["encoder.layers.0.self_attn"].gate_network
     gate.fc2.bias.data = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
-    reports = {report.module: report for report in gate_reports(model, [batch(LENGTHS), batch(LENGTHS[:2], seed=1)])}
+    [found] = one_pass(model, [batch(LENGTHS), batch(LENGTHS[:2], seed=1)], [Gates])
+    reports = {report.module: report for report in found.modules}
     assert len(reports) == 6
     known = reports["encoder.layers.0.self_attn"]
     assert known.entropy == pytest.approx(-sum(p * math.log(p) for p in (0.4, 0.3, 0.2, 0.1)), abs=1e-6)
@@ -27,14 +29,23 @@ def test_reports_of_known_gates():
 
 
 def test_summary_of_a_table():
-    lines = table([GateReport("a", math.log(4), [0.25] * 4), GateReport("bb", 0.5 * math.log(4), [0.9, 0.1, 0.0, 0.0])]).splitlines()
+    reports = GateReports([GateReport("a", math.log(4), [0.25] * 4), GateReport("bb", 0.5 * math.log(4), [0.9, 0.1, 0.0, 0.0])])
+    lines = reports.text().splitlines()
     assert lines[1].split() == ["a", "1.386", "25.0", "25.0", "25.0", "25.0"]
     assert lines[-1] == "mean gate entropy 1.040 nats (0.750 of uniform, 1.386); shares 0.0 to 90.0 %, 2 of 8 experts under 1 %"
 
 
 def test_a_model_without_gates_is_refused():
     with pytest.raises(UsageError, match="the model has no learned gates"):
-        gate_reports(build(), [batch(LENGTHS)])
+        one_pass(build(), [batch(LENGTHS)], [Gates])
+
+
+def test_nothing_is_counted_after_the_pass_also_after_an_exception():
+    model = build("mae_transformer")
+    one_pass(model, [batch(LENGTHS)], [Gates])
+    with pytest.raises(TypeError):
+        one_pass(model, [batch(LENGTHS), {"net_input": {"nothing": 1}}], [Gates])
+    assert all(mixture.statistics is None for mixture in mixtures(model).values())
 
 
 def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys):

@@ -32,7 +32,7 @@ BASE = {
     "optimizer": {"_name": "adam"},
     "lr_scheduler": {"_name": "fixed"},
     "optimization": {"lr": [0.005], "max_epoch": 4},
-    "dataset": {"max_tokens": 60, "update_epoch_batch_itr": True},
+    "dataset": {"max_tokens": 60, "update_epoch_batch_itr": True, "num_workers": 0},
     "checkpoint": {"keep_last_epochs": 2},
     "generation": {"beam": 2},
 }
@@ -151,6 +151,21 @@ def test_fine_tuning_starts_from_the_other_row_and_changes_what_it_may(place, fi
     assert not list((runs / "untuned/seed-1").glob("*.pt"))
 
 
+def test_hydra_trains_the_same_row_to_the_same_weights(place, finished, tmp_path):
+    program = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", place / "configs/mine", "--config-name", "experts"]
+    values = {
+        "common.user_dir": ROOT / "modular_fairseq",
+        "task.data": place / "data/toy.de-en/bin",
+        "checkpoint.save_dir": tmp_path / "run",
+    }
+    words = [*program, *(f"{key}={value}" for key, value in {**values, "hydra.run.dir": tmp_path / "hydra"}.items())]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    ours = load_checkpoint(place / "results/paper/mine/experts/seed-1/checkpoint_last.pt")["model"]
+    theirs = load_checkpoint(tmp_path / "run/checkpoint_last.pt")["model"]
+    assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
+
+
 def test_done_is_done_and_the_table_needs_no_data(place, finished):
     again = call(place, "--run")
     assert again.returncode == 0 and again.stdout == finished.stdout and "fairseq-train" not in again.stderr
@@ -181,7 +196,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
         process.send_signal(signal.SIGKILL)
         process.wait()
     time.sleep(0.5)
-    assert str(run) not in subprocess.run(["ps", "-ef"], capture_output=True, text=True).stdout
+    assert str(run) not in subprocess.run(["ps", "-efww"], capture_output=True, text=True).stdout
     done = call(place, "--run", "--only", "plain", out="killed")
     assert done.returncode == 0, done.stderr[-2000:]
     uninterrupted = place / "results/paper/mine/plain/seed-1"

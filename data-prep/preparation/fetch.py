@@ -1,0 +1,112 @@
+"""Stage archives/: the official archives, downloaded by curl or given by the user, and their sums.
+
+A download goes to NAME.part, is continued where it was cut off, and gets its name once its size and sum are right. Where no sum is
+published, that of the first file that could be unpacked is recorded as NAME.sha256 beside it, and later ones are compared with it.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from preparation import CorpusError
+from preparation.progress import say
+
+
+@dataclass
+class Source:
+    """An archive: its official name, its address, its size in bytes, and its sum as ALGORITHM:HEX; "-" where none is published."""
+
+    name: str
+    url: str
+    bytes: str
+    sum: str
+
+    def __str__(self) -> str:
+        size = "size not published" if self.bytes == "-" else f"{int(self.bytes):,} bytes"
+        checked = "no sum published: that of the first download is recorded" if self.sum == "-" else f"checked by {self.sum.split(':')[0]}"
+        return f"{self.url} ({size}, {checked})"
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def fetch(source: Source, given: Path | None, folder: Path) -> None:
+    """Make folder/NAME the right archive: a link to the file that the user gave, or a download."""
+    path = folder / source.name
+    if given:
+        verify(given, source, folder)
+        if not (path.exists() and path.samefile(given)):
+            link = folder / f"{source.name}.link"
+            link.unlink(missing_ok=True)
+            link.symlink_to(given)
+            os.replace(link, path)
+    elif path.exists():
+        verify(path, source, folder)
+    else:
+        part = folder / f"{source.name}.part"
+        download(source, part)
+        try:
+            verify(part, source, folder)
+        except CorpusError:
+            part.unlink()
+            raise
+        os.replace(part, path)
+
+
+def download(source: Source, part: Path) -> None:
+    if part.exists() and str(part.stat().st_size) == source.bytes:
+        return
+    say(f"{source.name}: from {source.url}" + (f", going on after {part.stat().st_size:,} bytes" if part.exists() else ""))
+    result = curl(source.url, part)
+    if part.exists() and (result.returncode in (33, 36) or result.stdout.endswith("416")):
+        # The server does not continue downloads, or has nothing behind what is there already: the whole file once more.
+        part.unlink()
+        result = curl(source.url, part)
+    if result.returncode:
+        why = (result.stderr or "").strip().splitlines()[-1:] or [f"curl ended with {result.returncode}"]
+        raise CorpusError(
+            f"{source.url} could not be fetched ({why[0]}); call the script again to go on, or give the file with --archive {source.name}"
+        )
+
+
+def curl(url: str, part: Path) -> subprocess.CompletedProcess:
+    terminal = sys.stderr.isatty()
+    command = ["curl", "--fail", "--location", "--retry", "4", "--retry-delay", "1", "--connect-timeout", "30"]
+    command += ["--progress-bar" if terminal else "--silent", "--show-error", "--continue-at", "-", "--output", str(part)]
+    command += ["--write-out", "%{http_code}", url]
+    try:
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=None if terminal else subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        raise CorpusError(f"{url} cannot be fetched without curl; install curl, or give the file with --archive") from None
+
+
+def verify(path: Path, source: Source, folder: Path) -> None:
+    """Compare with the published size and sum, or with the sum recorded at the first time."""
+    size = path.stat().st_size
+    if source.bytes != "-" and size != int(source.bytes):
+        raise CorpusError(f"{path} has {size:,} bytes, and {source.name} has {int(source.bytes):,}: it is another file, or cut short")
+    if source.sum != "-":
+        algorithm, expected = source.sum.split(":")
+        if (found := digest(path, algorithm)) != expected:
+            raise CorpusError(f"{path} has the {algorithm} sum {found}, and {source.name} has {expected}: it is another file, or damaged")
+        return
+    recorded = folder / f"{source.name}.sha256"
+    if recorded.exists() and (found := digest(path)) != (first := recorded.read_text().split()[0]):
+        raise CorpusError(f"{path} has the sha256 sum {found}, and that of the first {source.name}, in {recorded}, is {first}")
+
+
+def record(source: Source, folder: Path) -> None:
+    """Where no sum is published, keep that of an archive that has been found sound."""
+    path = folder / f"{source.name}.sha256"
+    if source.sum != "-" or path.exists():
+        return
+    found = digest(folder / source.name)
+    part = folder / f"{path.name}.part"
+    part.write_text(f"{found}  {source.name}\n")
+    os.replace(part, path)
+    say(f"{source.name}: no sum is published; that of this file, sha256 {found}, is recorded in {path} and compared from now on")

@@ -1,0 +1,82 @@
+"""The redundancy of attention: a sentence without padding, a pair of heads and a word at a time, in plain Python."""
+
+import itertools
+import math
+
+
+def entropy(row):
+    """In bits."""
+    return -sum(p * math.log2(p) for p in row if p > 0)
+
+
+def distance(a, b):
+    """The Jensen-Shannon distance of two rows."""
+    middle = [(p + q) / 2 for p, q in zip(a, b, strict=True)]
+    return math.sqrt(max(0.0, entropy(middle) - (entropy(a) + entropy(b)) / 2))
+
+
+def mean_redundancy_of_pairs(heads):
+    """Heads are lists of rows."""
+    values = []
+    for a, b in itertools.combinations(heads, 2):
+        distances = [distance(p, q) for p, q in zip(a, b, strict=True)]
+        values.append(1 - sum(distances) / len(distances))
+    return sum(values) / len(values)
+
+
+def layer_and_head_redundancy(modules):
+    """{module: its heads} of one type of attention -> LR, HR, {module: LR}."""
+    by_module = {name: mean_redundancy_of_pairs(heads) for name, heads in modules.items()}
+    return (
+        sum(by_module.values()) / len(by_module),
+        mean_redundancy_of_pairs([head for heads in modules.values() for head in heads]),
+        by_module,
+    )
+
+
+def attention(module, query, key, causal):
+    """The weights of one sentence, [H][T][visible keys]: softmax of scaled products with the mask's bias.
+
+    Args:
+        query, key: [T, 1, C], [S, 1, C].
+    """
+    heads, width = module.num_heads, module.head_dim
+    q = module.q_proj(query).view(-1, heads, width).transpose(0, 1)
+    k = module.k_proj(key).view(-1, heads, width).transpose(0, 1)
+    scores = q @ k.transpose(1, 2) / math.sqrt(width)
+    mask = getattr(module, "mask", None)
+    bias = None if mask is None else mask(query, key, q[None], None, None)
+    if bias is not None:
+        scores = scores + bias[0]
+    weights = []
+    for head in scores.tolist():
+        rows = [row[: t + 1] if causal else row for t, row in enumerate(head)]
+        exponentials = [[math.exp(score) for score in row] for row in rows]
+        weights.append([[e / sum(row) for e in row] for row in exponentials])
+    return weights
+
+
+def heads_of_sentences(model, sentences):
+    """{type: {module: its heads}}; rows of one key are left out. `sentences` are the `net_input` of one sentence each."""
+    found, calls = {}, []
+
+    def record(name):
+        def hook(module, args, kwargs):
+            query, key = (*args, kwargs.get("query"), kwargs.get("key"))[:2]
+            calls.append((name, module, query, key))
+
+        return hook
+
+    names = [name for name, _ in model.named_modules() if name.endswith(("self_attn", "encoder_attn"))]
+    handles = [model.get_submodule(name).register_forward_pre_hook(record(name), with_kwargs=True) for name in names]
+    for sentence in sentences:
+        model(**sentence)
+    for handle in handles:
+        handle.remove()
+    for name, module, query, key in calls:
+        cross, decoder = name.endswith("encoder_attn"), name.startswith("decoder")
+        kind = "cross-attention" if cross else "decoder self-attention" if decoder else "encoder self-attention"
+        heads = found.setdefault(kind, {}).setdefault(name, [[] for _ in range(module.num_heads)])
+        for head, rows in zip(heads, attention(module, query, key, decoder and not cross), strict=True):
+            head.extend(row for row in rows if len(row) > 1)
+    return found

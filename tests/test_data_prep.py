@@ -1,0 +1,647 @@
+"""data-prep/prepare-*.sh, from archives of the official layout to bin/: what they write and refuse, and that a killed run ends equal.
+
+The scripts run in a copy of the repository's root in which scripts/setup.sh does nothing and .venv is this Python; where a script knows the
+sum of an official archive, the copy knows that of the small one.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from modular_fairseq import toy_corpus
+
+ROOT = Path(__file__).parents[1]
+TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]
+TOY = toy_corpus.draw_splits({"train": 480, "valid": 30, "test": 30}, seed=3)
+
+
+def sentence(words):
+    """A toy sentence as people write it: "der mann lacht ." becomes "Der mann lacht."."""
+    return (words[0].upper() + words[1:]).replace(" .", ".").replace(" ?", "?").replace(" ,", ",")
+
+
+def sides(pairs):
+    return {lang: [pair[i] for pair in pairs] for i, lang in enumerate(("de", "en"))}
+
+
+def write_tar(path, members):
+    """members: text or bytes by name; a value may be a TarInfo, for what no archive should hold."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            if isinstance(content, tarfile.TarInfo):
+                tar.addfile(content)
+                continue
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def lines(path):
+    text = path.read_bytes().decode()
+    assert text == "" or text.endswith("\n")
+    return text.split("\n")[:-1]
+
+
+def all_files(folder):
+    """Every file below the folder, but for the log and the lock, which may differ."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("preprocess.log", ".lock"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def sentences_in(index):
+    return struct.unpack("<9sQBQ", index.read_bytes()[:26])[3]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("root")
+    (root / ".venv/bin").mkdir(parents=True)
+    python = root / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (root / "scripts").mkdir()
+    (root / "scripts/setup.sh").write_text("")
+    shutil.copytree(ROOT / "data-prep", root / "data-prep", ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def command(root, script, *args):
+    return ["bash", str(root / f"data-prep/prepare-{script}.sh"), *map(str, args)]
+
+
+def prepare(root, script, *args, **env):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in env.items()}}
+    return subprocess.run(command(root, script, *args), env=environment, capture_output=True, text=True)
+
+
+def start_and_stop_after(root, word, script, *args, **env):
+    """Kills the script after the first line with this word; returns that line."""
+    environment = {**os.environ, **{name: str(value) for name, value in env.items()}}
+    process = subprocess.Popen(command(root, script, *args), env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    with process:
+        said = next((line for line in process.stderr if word in line), "")
+        os.killpg(process.pid, signal.SIGKILL)
+    return said
+
+
+def refusal(result, code=1):
+    """What the script said at last: it must be its own sentence, and no traceback."""
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("prepare-")
+    return last.partition(": ")[2]
+
+
+# --- IWSLT14 ------------------------------------------------------------------------------------------------------------------------
+
+
+def talks_members(train, test):
+    """The members of de-en.tgz: each 20th train sentence begins a talk as its title, the next one is its description."""
+    members = {"de-en/README": "toy talks\n"}
+    for lang in ("de", "en"):
+        tagged = []
+        for i, words in enumerate(sides(train)[lang]):
+            if i % 20 == 0:
+                tagged += [f"<url>http://www.ted.com/talks/{i}</url>", "<keywords>talks, dogs</keywords>", f"<talkid>{i}</talkid>"]
+                tagged.append(f"<title>{sentence(words)}</title>")
+            else:
+                tagged.append(f"<description>{sentence(words)}</description>" if i % 20 == 1 else f" {sentence(words)} ")
+        members[f"de-en/train.tags.de-en.{lang}"] = "".join(line + "\n" for line in tagged)
+        for n, name in enumerate(TALKS_TEST):
+            segments = [f'<seg id="{i + 1}"> {sentence(words)} </seg>' for i, words in enumerate(sides(test[n * 6 : n * 6 + 6])[lang])]
+            document = ['<?xml version="1.0" encoding="UTF-8"?>', "<mteval>", '<doc docid="1">', "<talkid>1</talkid>", *segments, "</doc>"]
+            members[f"de-en/IWSLT14.{name}.de-en.{lang}.xml"] = "\n".join([*document, "</mteval>"]) + "\n"
+    return members
+
+
+@pytest.fixture(scope="module")
+def talks_archive(tmp_path_factory):
+    return write_tar(tmp_path_factory.mktemp("talks") / "de-en.tgz", talks_members(TOY["train"], TOY["test"]))
+
+
+@pytest.fixture(scope="module")
+def talks(root, talks_archive, tmp_path_factory):
+    out = tmp_path_factory.mktemp("iwslt") / "out"
+    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2, IWSLT14_URL=f"file://{talks_archive.parent}")
+    assert result.returncode == 0, result.stderr
+    return out, result
+
+
+def test_talks_are_tokenized_cleaned_and_split_as_in_the_recipe(talks):
+    out, _ = talks
+    tokens = [(de, en) for de, en in TOY["train"] if max(len(de.split()), len(en.split())) <= 1.5 * min(len(de.split()), len(en.split()))]
+    assert 400 < len(tokens) < 480
+    expected = {
+        "valid": sides(tokens[22::23]),
+        "train": sides([pair for i, pair in enumerate(tokens) if i % 23 != 22]),
+        "test": sides(TOY["test"]),
+    }
+    for split, both in expected.items():
+        for lang, text in both.items():
+            assert lines(out / f"tok/{split}.{lang}") == text
+            sub_words = lines(out / f"bpe/{split}.{lang}")
+            assert [line.replace("@@ ", "") for line in sub_words] == text
+            assert sentences_in(out / f"bin/{split}.de-en.{lang}.idx") == len(text)
+            if split != "train":
+                assert lines(out / f"raw/{split}.{lang}") == [sentence(words).lower() for words in text]
+    assert lines(out / "text/train.de") == [
+        sentence(words) if i % 20 < 2 else f" {sentence(words)} " for i, words in enumerate(sides(TOY["train"])["de"])
+    ]
+
+
+def test_merges_are_joint_and_dictionaries_separate(talks):
+    out, _ = talks
+    assert len(lines(out / "bpe/codes")) == 201  # a line for the version
+    for lang in ("de", "en"):
+        counts = Counter(" ".join(lines(out / f"bpe/train.{lang}")).split())
+        words = [line.split() for line in lines(out / f"bin/dict.{lang}.txt") if "madeupword" not in line]
+        assert {word: int(count) for word, count in words} == counts
+    settings = json.loads((out / "settings").read_text())
+    assert settings["bpe_merges"] == 200 and settings["dictionaries"] == "separate" and settings["lowercase"] is True
+    assert (settings["source_lang"], settings["target_lang"], settings.get("like")) == ("de", "en", None)
+
+
+def test_what_is_fetched_is_said_first_and_its_sum_recorded(talks, talks_archive):
+    out, result = talks
+    first = result.stderr.splitlines()
+    assert first[0] == f"prepare-iwslt14-de-en: prepares iwslt14.de-en in {out}"
+    assert first[1].startswith(f"  fetches file://{talks_archive} (size not published, no sum published")
+    assert first[2] == "  licence: TED talks, CC BY-NC-ND"
+    found = hashlib.sha256(talks_archive.read_bytes()).hexdigest()
+    assert (out / "archives/de-en.tgz.sha256").read_text() == f"{found}  de-en.tgz\n"
+    assert "no sum is published" in result.stderr and found in result.stderr
+    assert (out / "archives/de-en.tgz").read_bytes() == talks_archive.read_bytes()
+
+
+def test_a_finished_folder_is_left_alone(root, talks):
+    out, _ = talks
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200)
+    assert (result.returncode, result.stderr) == (0, f"prepare-iwslt14-de-en: {out} is prepared; nothing to do\n")
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"} == {
+        path: time for path, time in before.items() if path.name != ".lock"
+    }
+
+
+def test_other_settings_are_refused_by_name(root, talks):
+    out, _ = talks
+    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 201)
+    assert refusal(result) == f"{out} was prepared with bpe merges 200, not 201; give another --out, or remove {out}"
+
+
+def test_a_run_that_is_killed_again_and_again_ends_equal(root, talks, talks_archive, tmp_path):
+    """In a process group of its own, as a terminal's: the signal reaches the workers and fairseq-preprocess, too."""
+    out = tmp_path / "out"
+    args = command(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{talks_archive.parent}"}
+    rng = random.Random(os.getpid())
+    for attempt in range(5):
+        process = subprocess.Popen(args, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+        while attempt == 4 and not list(out.glob("bin.part*")):  # the last time while fairseq-preprocess runs
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.05, 2.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    result = subprocess.run(args, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert all_files(out) == all_files(talks[0])
+    assert not list(out.glob("*.part*"))
+
+
+def test_orphaned_workers_end_and_a_second_run_waits_for_them(root, talks_archive, tmp_path):
+    """Only the main process is killed; the next run takes over the folder."""
+    out = tmp_path / "out"
+    shutil.copytree(talks_archive.parent, tmp_path / "given")
+    args = command(root, "iwslt14-de-en", "--out", out, "--archive", tmp_path / "given/de-en.tgz", "--workers", 2)
+    process = subprocess.Popen(args, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    for line in process.stderr:
+        if "TED.tst2012" in line:
+            break
+    while not list(out.glob("tok.part*/*")):
+        time.sleep(0.01)
+    process.kill()  # the shell has become the program: this is it
+    process.wait()
+    process.stderr.close()
+    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 100000000, "--archive", tmp_path / "given/de-en.tgz")
+    assert "was prepared with bpe merges 10000, not 100000000" in refusal(result)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: m.update({"../evil": "x"}), "de-en.tgz has the member '../evil', whose name leads out of the folder; it is refused"),
+        (lambda m: m.update({"/tmp/evil": "x"}), "de-en.tgz has the member '/tmp/evil', whose name leads out of the folder; it is refused"),
+        (lambda m: m.pop("de-en/IWSLT14.TED.tst2011.de-en.en.xml"), "de-en.tgz has no member de-en/IWSLT14.TED.tst2011.de-en.en.xml"),
+        (
+            lambda m: m.update({"de-en/train.tags.de-en.en": m["de-en/train.tags.de-en.en"] + "more\n"}),
+            "de-en.tgz, de-en/train.tags.de-en.de has 480 lines and de-en.tgz, de-en/train.tags.de-en.en has 481",
+        ),
+        (
+            lambda m: m.update({"de-en/train.tags.de-en.de": m["de-en/train.tags.de-en.de"].encode() + b"a\n\xff\n"}),
+            f"de-en.tgz, de-en/train.tags.de-en.de, line {480 + 24 * 3 + 2}: is not UTF-8",
+        ),
+        (
+            lambda m: m.update({k: v.replace('<seg id="3"> ', '<seg id="3"></seg>') for k, v in m.items() if "tst2010.de-en.en" in k}),
+            "de-en.tgz, de-en/IWSLT14.TED.tst2010.de-en.en.xml (sentences), line 3: is empty",
+        ),
+    ],
+    ids=["parent", "absolute", "missing member", "line counts", "bad UTF-8", "empty test sentence"],
+)
+def test_a_bad_archive_of_talks_is_refused_and_nothing_half_made_stays(root, tmp_path, change, said):
+    members = talks_members(TOY["train"], TOY["test"])
+    change(members)
+    archive = write_tar(tmp_path / "de-en.tgz", members)
+    assert refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive)).startswith(said)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "archives"]
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(root, talks_archive, tmp_path):
+    whole = talks_archive.read_bytes()
+    archive = tmp_path / "de-en.tgz"
+    archive.write_bytes(whole[: len(whole) // 2])
+    said = refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive))
+    assert said.startswith(f"{tmp_path / 'out/archives/de-en.tgz'} is damaged or cut short")
+    assert archive.read_bytes() == whole[: len(whole) // 2]
+    assert list((tmp_path / "out/archives").iterdir()) == []
+    result = start_and_stop_after(root, "sha256", "iwslt14-de-en", "--out", tmp_path / "out", IWSLT14_URL=f"file://{talks_archive.parent}")
+    assert hashlib.sha256(whole).hexdigest() in result and (tmp_path / "out/archives/de-en.tgz").read_bytes() == whole
+
+
+# --- any folder ---------------------------------------------------------------------------------------------------------------------
+
+
+def write_folder(folder, change=lambda texts: None):
+    """Raw text, by name; `change` may add to it."""
+    folder.mkdir()
+    texts = {
+        f"{split}.{lang}": "".join(sentence(words) + "\n" for words in text).encode()
+        for split, pairs in (("train", TOY["train"][:150]), ("valid", TOY["valid"][:5]), ("test", TOY["test"][:5]))
+        for lang, text in sides(pairs).items()
+    }
+    change(texts)
+    for name, data in texts.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+LANGS = ["--source-lang", "de", "--target-lang", "en"]
+
+
+@pytest.fixture(scope="module")
+def raw(root, tmp_path_factory):
+    """A folder with everything that is accepted: .gz, CR LF, odd separators, empty train lines, a test set of one line without its end."""
+
+    def change(texts):
+        texts["train.de"] += "\nKein Englisch.\nEin Hund, „Bello“\u2028und z.B. 5,3 Katzen\x85im\tHaus\rhier\x0c.\nNur da.\n".encode()
+        texts["train.en"] += "No German.\n \nA dog's cat\u2029and\u200b 5,300 \x1ccats.\nOnly there.\n".encode()
+        texts["valid.de"] = texts["valid.de"].replace(b"\n", b"\r\n")
+        texts["test.de"], texts["test.en"] = "\ufeffDas  Ende\u2028ist NAH.".encode(), b"The END is near."
+        texts["train.en.gz"] = gzip.compress(texts.pop("train.en"))
+
+    folder = write_folder(tmp_path_factory.mktemp("raw") / "folder", change)
+    out = folder.parent / "out"
+    result = prepare(root, "raw", folder, *LANGS, "--out", out, "--bpe-merges", 100, "--workers", 1)
+    assert result.returncode == 0, result.stderr
+    return folder, out, result
+
+
+def test_odd_lines_are_kept_in_step(raw):
+    folder, out, result = raw
+    assert lines(out / "tok/train.de")[150:] == ["ein hund , „ bello “ und z.b. 5,3 katzen im haus hier .", "nur da ."]
+    assert lines(out / "tok/train.en")[150:] == ["a dog &apos;s cat and \u200b 5,300 cats .", "only there ."]
+    assert "train: 2 pairs left out (2 empty)" in result.stderr
+    assert f"{folder}/valid.de: 5 of 5 lines end in CR LF; the CR is left out" in result.stderr
+    assert f"{folder}/train.de: 1 lines hold other line separators" in result.stderr
+    assert lines(out / "raw/test.de") == ["das  ende ist nah."] and lines(out / "raw/test.en") == ["the end is near."]
+    assert lines(out / "raw/valid.de") == [sentence(words).lower() for words in sides(TOY["valid"][:5])["de"]]
+    sizes = {split: sentences_in(out / f"bin/{split}.de-en.de.idx") for split in ("train", "valid", "test")}
+    assert sizes == {"train": 152, "valid": 5, "test": 1}
+    assert {split: sentences_in(out / f"bin/{split}.de-en.en.idx") for split in sizes} == sizes
+
+
+def test_the_dictionary_is_joined(raw):
+    _, out, _ = raw
+    joined = (out / "bin/dict.de.txt").read_text()
+    assert joined == (out / "bin/dict.en.txt").read_text()
+    counts = Counter(" ".join(lines(out / "bpe/train.de") + lines(out / "bpe/train.en")).split())
+    assert {line.split()[0]: int(line.split()[1]) for line in joined.splitlines() if "madeupword" not in line} == counts
+
+
+def test_a_changed_input_file_is_noticed_and_a_touched_one_is_not(root, raw):
+    folder, out, _ = raw
+    again = ("raw", folder, *LANGS, "--out", out, "--bpe-merges", 100)
+    data = (folder / "valid.en").read_bytes()
+    os.utime(folder / "valid.en", (1, 1))
+    assert prepare(root, *again).returncode == 0
+    try:
+        (folder / "valid.en").write_bytes(data.replace(b"the", b"THE"))
+        said = refusal(prepare(root, *again))
+    finally:
+        (folder / "valid.en").write_bytes(data)
+    assert said == f"valid.en is not the file that {out} was prepared from; give another --out, or remove {out}"
+
+
+def add(name, data):
+    def change(texts):
+        texts[name] += data
+
+    return change
+
+
+def put(name, data):
+    return lambda texts: texts.update({name: data})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            add("valid.en", b"more\n"),
+            "{folder}/valid.de has 5 lines and {folder}/valid.en has 6: line n of one must translate line n of the other",
+        ),
+        (put("test.de", b"\n \n"), "{folder}/test.de: is empty; it must hold one sentence a line"),
+        (put("test.de", b""), "{folder}/test.de: is empty; it must hold one sentence a line"),
+        (add("train.de", b"gut\nsch\xf6n\n"), "{folder}/train.de, line 152: is not UTF-8"),
+        (
+            lambda t: (add("test.de", b"\n")(t), add("test.en", b"a\n")(t)),
+            "{folder}/test.de, line 6: is empty, and a score needs both sides",
+        ),
+        (
+            lambda t: (add("valid.de", b"a\n")(t), add("valid.en", "\u200b \n".encode())(t)),
+            "{folder}/valid.en, line 6: is empty, and a score needs both sides",
+        ),
+        (lambda t: t.pop("valid.de"), "{folder}/valid.de is missing: the folder needs train, valid and test text in both languages"),
+        (lambda t: t.update({"valid.de.gz": gzip.compress(t.pop("valid.de"))[:-9]}), "{folder}/valid.de.gz is damaged or cut short"),
+        (lambda t: t.update({"valid.de.gz": t.pop("valid.de")}), "{folder}/valid.de.gz is damaged or cut short"),
+    ],
+    ids=["line counts", "blank", "empty", "bad UTF-8", "one-sided", "invisible", "missing", "truncated gzip", "no gzip"],
+)
+def test_bad_text_is_refused_by_file_and_line(root, tmp_path, change, said):
+    folder = write_folder(tmp_path / "folder", change)
+    result = prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out")
+    assert refusal(result).startswith(said.format(folder=folder))
+    assert [path for path in (tmp_path / "out").glob("*") if path.name != ".lock"] == []
+
+
+def test_text_may_be_corrected_until_it_was_accepted(root, tmp_path):
+    """Words of one letter, of which nothing can be merged, end the run after tok/."""
+
+    def change(texts):
+        texts.update({f"train.{lang}": b"a b c\n" for lang in ("de", "en")})
+        texts["valid.en"] += b"more\n"
+
+    folder, out = write_folder(tmp_path / "folder", change), tmp_path / "out"
+    args = ("raw", folder, *LANGS, "--out", out, "--workers", 1)
+    assert "line n of one must translate line n of the other" in refusal(prepare(root, *args))
+    (folder / "valid.de").write_bytes((folder / "valid.de").read_bytes() + b"mehr\n")
+    assert refusal(prepare(root, *args)) == f"{out}/tok/train.de: train has no word of two letters to learn merges from"
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "raw", "settings", "text", "tok"]
+    (folder / "train.de").write_bytes(b"aa\n")
+    assert refusal(prepare(root, *args)).startswith(f"train.de is not the file that {out} was prepared from")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--bpe-merges", "0"], "--bpe-merges 0: give 1 or more"),
+        (["--workers", "x"], "argument --workers: invalid int value: 'x'"),
+        (["--bpe", "5"], "unrecognized arguments: --bpe 5"),
+        (["--target-lang", "de"], "--target-lang de: must be another than --source-lang"),
+        (["--target-lang", "../en"], "--target-lang ../en: give the ending of the files"),
+        (["--like", "x", "--keep-case"], "--lowercase or --keep-case: cannot be given beside --like, which takes it from x"),
+        (["--like", "x", "--joined-dictionary"], "--joined-dictionary or --separate-dictionaries: cannot be given beside --like"),
+        (["--archive", "x"], "unrecognized arguments: --archive x"),
+    ],
+)
+def test_wrong_options_exit_with_2(root, tmp_path, args, said):
+    result = prepare(root, "raw", tmp_path, *LANGS, "--out", tmp_path / "out", *args)
+    assert refusal(result, code=2).startswith(said)
+    assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_archives_are_known_by_their_official_names(root, tmp_path):
+    other = tmp_path / "fr-en.tgz"
+    other.write_bytes(b"")
+    args = ("iwslt14-de-en", "--out", tmp_path / "out", "--archive")
+    assert refusal(prepare(root, *args, other), code=2).startswith(f"--archive {other}: must have an official name, de-en.tgz")
+    missing = tmp_path / "de-en.tgz"
+    assert refusal(prepare(root, *args, missing), code=2).startswith(f"--archive {missing}: there is no such file")
+
+
+@pytest.mark.parametrize("script", ["iwslt14-de-en", "wmt14-en-de", "wmt17-zh-en", "wikitext-103", "raw"])
+def test_help_is_the_header(root, script):
+    result = prepare(root, script, "--help")
+    assert result.returncode == 0 and f"bash data-prep/prepare-{script}.sh" in result.stdout and "--workers N" in result.stdout
+    assert "common.sh" not in result.stdout and not re.search("^#", result.stdout, re.MULTILINE)
+
+
+# --- WMT ----------------------------------------------------------------------------------------------------------------------------
+
+
+def know(root, script, *archives):
+    """Let the copy of a script know the sizes and sums of these archives."""
+    path = root / f"data-prep/prepare-{script}.sh"
+    text = path.read_text()
+    for archive in archives:
+        found = f"{archive.stat().st_size} sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
+        text, changes = re.subn(rf'({re.escape(archive.name)}"\n +)\d+ sha256:\w+', rf"\g<1>{found}", text)
+        assert changes == 1
+    path.write_text(text)
+
+
+def write_test_set(folder, name, pair, source, target):
+    """A test set as sacrebleu keeps it."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    for field, text in (("src", source), ("ref", target), ("docid", source), ("genre", source), ("origlang", source)):
+        (folder / name / f"{name.replace('/', '_')}.{pair}.{field}").write_text("".join(f"{line}\n" for line in text))
+
+
+@pytest.fixture(scope="module")
+def news(root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wmt14")
+    parts = {
+        "training-parallel-europarl-v7.tgz": ("training/europarl-v7", TOY["train"][:200]),
+        "training-parallel-commoncrawl.tgz": ("commoncrawl", TOY["train"][200:300]),
+        "training-parallel-nc-v9.tgz": ("training/news-commentary-v9", TOY["train"][300:400]),
+    }
+    odd = {"de": ["Ein alt-\u00adneuer  „Hund“ .", "kurz"], "en": ["An old-new “dog”\u2028 .", "a much longer sentence than that one"]}
+    archives = []
+    for name, (prefix, pairs) in parts.items():
+        texts = {lang: [*map(sentence, text), *(odd[lang] if prefix == "commoncrawl" else [])] for lang, text in sides(pairs).items()}
+        members = {f"{prefix}.de-en.{lang}": "".join(line + "\n" for line in text) for lang, text in texts.items()}
+        archives.append(write_tar(folder / name, {f"{prefix}.fr-en.fr": "autre\n", **members}))
+    know(root, "wmt14-en-de", *archives)
+    for name, split in (("wmt13", "valid"), ("wmt14/full", "test")):
+        both = sides(TOY[split])
+        write_test_set(folder / "sacrebleu", name, "en-de", map(sentence, both["en"]), [sentence(words) for words in both["de"]])
+    given = [part for archive in archives for part in ("--archive", archive)]
+    out = folder / "out"
+    result = prepare(root, "wmt14-en-de", *given, "--out", out, "--bpe-merges", 250, "--workers", 1, SACREBLEU=folder / "sacrebleu")
+    assert result.returncode == 0, result.stderr
+    return out, given, result
+
+
+def test_news_is_cased_normalized_and_cleaned_by_sub_words(news):
+    out, _, result = news
+    train = {lang: lines(out / f"tok/train.{lang}") for lang in ("en", "de")}
+    assert train["de"][300:302] == ["Ein alt- neuer &quot; Hund &quot; .", "kurz"]
+    assert train["en"][300] == "An old @-@ new &quot; dog &quot; ."
+    assert len(train["de"]) == len(train["en"]) == 402
+    assert train["de"][0].split()[0][0].isupper() and train["de"][0].lower() == TOY["train"][0][0]
+    fit = sum(1 for line in lines(out / "bpe/train.en"))
+    assert 300 < fit < 402 and f"({402 - fit} of too unequal lengths)" in result.stderr
+    for en, de in zip(lines(out / "bpe/train.en"), lines(out / "bpe/train.de"), strict=True):
+        m, n = len(en.split()), len(de.split())
+        assert max(m, n) <= 1.5 * min(m, n)
+    assert lines(out / "raw/test.de") == [sentence(words) for words in sides(TOY["test"])["de"]]
+    assert [len(lines(out / f"bpe/{split}.en")) for split in ("valid", "test")] == [30, 30]
+    assert (out / "bin/dict.en.txt").read_bytes() == (out / "bin/dict.de.txt").read_bytes()
+    assert all((out / f"bin/{split}.en-de.{lang}.bin").stat().st_size for split in ("train", "valid", "test") for lang in ("en", "de"))
+
+
+def test_given_archives_are_not_touched(news):
+    out, given, _ = news
+    for path in given[1::2]:
+        link = out / "archives" / path.name
+        assert link.is_symlink() and link.resolve() == path and not path.is_symlink()
+
+
+def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(root, news, talks_archive, tmp_path):
+    other, _, _ = news
+    out = tmp_path / "out"
+    args = ("iwslt14-de-en", "--out", out, "--archive", talks_archive, "--like", other, "--workers", 1)
+    result = prepare(root, *args)
+    assert result.returncode == 0, result.stderr
+    assert (out / "bpe/codes").read_bytes() == (other / "bpe/codes").read_bytes()
+    for lang in ("de", "en"):
+        assert (out / f"bin/dict.{lang}.txt").read_bytes() == (other / f"bin/dict.{lang}.txt").read_bytes()
+    assert lines(out / "tok/test.de")[0][0].isupper() and lines(out / "raw/test.de") == [
+        sentence(words) for words in sides(TOY["test"])["de"]
+    ]
+    settings = json.loads((out / "settings").read_text())
+    assert settings["aggressive_hyphens"] and settings["normalize"] and not settings["lowercase"] and settings["bpe_merges"] == 250
+    assert settings["clean"]["max"] == 175 and settings["valid_every"] == 23
+    assert prepare(root, *args).stderr.endswith("nothing to do\n")
+    said = refusal(prepare(root, *args[:-4]))
+    assert "was prepared with" in said and "give another --out" in said
+
+
+def test_like_needs_a_finished_folder_of_the_same_languages(root, news, tmp_path):
+    other, _, _ = news
+    folder = write_folder(
+        tmp_path / "folder", lambda texts: texts.update({name.replace(".en", ".fr"): text for name, text in texts.items()})
+    )
+    args = ("raw", folder, "--source-lang", "de", "--target-lang", "fr", "--out", tmp_path / "out", "--like", other)
+    assert refusal(prepare(root, *args)) == f"--like {other}: has de and en, and this corpus is de and fr"
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    shutil.copy(other / "settings", unfinished)
+    said = refusal(prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--like", unfinished))
+    assert said == f"--like {unfinished}: is not a finished folder of these scripts with two languages; prepare it first"
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_100th_pair_for_validation_and_a_wrong_valid(root, news, tmp_path):
+    _, given, _ = news
+    out = tmp_path / "out"
+    args = ("wmt14-en-de", *given, "--out", out)
+    assert refusal(prepare(root, *args, "--valid", "newstest2012"), code=2).startswith(
+        "--valid newstest2012: give newstest2013 or every-100th"
+    )
+    nowhere = tmp_path / "file"
+    nowhere.write_text("")
+    said = refusal(prepare(root, *args, "--valid", "every-100th", SACREBLEU=nowhere))
+    assert said.startswith("`sacrebleu -t wmt14/full -l en-de --echo src` could not deliver the test set (")
+    assert not (out / "text").exists() and (out / "archives/training-parallel-nc-v9.tgz").exists()
+
+
+@pytest.fixture(scope="module")
+def chinese(root, tmp_path_factory):
+    """Toy German written without spaces stands for Chinese."""
+    folder = tmp_path_factory.mktemp("wmt17")
+
+    def glued(pairs):
+        both = sides(pairs)
+        return [words.replace(" ", "") for words in both["de"]], [sentence(words) for words in both["en"]]
+
+    members = {
+        f"training/news-commentary-v12.zh-en.{lang}": "".join(line + "\n" for line in text)
+        for lang, text in zip(("zh", "en"), glued(TOY["train"]), strict=True)
+    }
+    archive = write_tar(folder / "training-parallel-nc-v12.tgz", members)
+    know(root, "wmt17-zh-en", archive)
+    write_test_set(folder / "sacrebleu", "wmt17/dev", "zh-en", *glued(TOY["valid"]))
+    write_test_set(folder / "sacrebleu", "wmt17", "zh-en", *glued(TOY["test"]))
+    args = ("wmt17-zh-en", "--archive", archive, "--out", folder / "out", "--workers", 1)
+    return folder / "out", args, folder / "sacrebleu"
+
+
+def test_chinese_is_split_by_a_model_for_each_language(root, chinese):
+    import sentencepiece
+
+    out, args, test_sets = chinese
+    said = refusal(prepare(root, *args, "--vocab-size", 90000, SACREBLEU=test_sets))
+    assert said.startswith("--vocab-size 90000: sentencepiece cannot learn so many from") and "train.zh" in said
+    shutil.rmtree(out)
+    result = prepare(root, *args, "--vocab-size", 200, SACREBLEU=test_sets)
+    assert result.returncode == 0, result.stderr
+    for lang in ("zh", "en"):
+        model = sentencepiece.SentencePieceProcessor(model_file=str(out / f"bpe/spm.{lang}.model"))
+        assert model.vocab_size() == 200
+        text = lines(out / f"raw/test.{lang}")
+        assert text == lines(out / f"tok/test.{lang}") == lines(out / f"text/test.{lang}")
+        assert [model.decode(line.split()) for line in lines(out / f"bpe/test.{lang}")] == text
+        assert len(lines(out / f"bin/dict.{lang}.txt")) <= 200
+    assert (out / "bin/dict.zh.txt").read_bytes() != (out / "bin/dict.en.txt").read_bytes()
+    assert sentences_in(out / "bin/train.zh-en.zh.idx") == len(lines(out / "bpe/train.zh")) > 300
+
+
+# --- WikiText ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_wikitext_is_binarized_as_published(root, tmp_path):
+    archive = tmp_path / "wikitext-103-v1.zip"
+    articles = {
+        split: f" \n = Title of {split} = \n \n" + "".join(f" {de} <unk> @-@ \n" for de, _ in pairs[:40]) for split, pairs in TOY.items()
+    }
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("wikitext-103/", "")
+        for split, text in articles.items():
+            file.writestr(f"wikitext-103/wiki.{split}.tokens", text)
+    path = root / "data-prep/prepare-wikitext-103.sh"
+    path.write_text(re.sub("sha1:[0-9a-f]{40}", f"sha1:{hashlib.sha1(archive.read_bytes()).hexdigest()}", path.read_text()))
+    out = tmp_path / "out"
+    result = prepare(root, "wikitext-103", "--archive", archive, "--out", out)
+    assert result.returncode == 0, result.stderr
+    for split, text in articles.items():
+        assert (out / f"text/wiki.{split}.tokens").read_text() == text
+        assert sentences_in(out / f"bin/{split}.idx") == text.count("\n")
+    counts = Counter(articles["train"].split())
+    words = [line.split() for line in lines(out / "bin/dict.txt") if "madeupword" not in line]
+    assert {word: int(count) for word, count in words} == {word: count for word, count in counts.items() if word != "<unk>"}
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "archives", "bin", "preprocess.log", "settings", "text"]
+
+    archive.write_bytes(archive.read_bytes() + b"x")
+    said = refusal(prepare(root, "wikitext-103", "--archive", archive, "--out", tmp_path / "other"))
+    assert said.startswith(f"{archive} has the sha1 sum ")
