@@ -11,6 +11,8 @@
 #                                               and their codes), bin/ (for fairseq-train), settings
 #     --lowercase, --keep-case                  default --lowercase
 #     --bpe-merges N                            default 8000, learnt on both languages
+#     --vocab-size N                            instead of tokens and merges: sentencepiece BPE of so many sub-words for each language, for text
+#                                               without spaces between words, such as Chinese; dictionaries are then separate
 #     --joined-dictionary, --separate-dictionaries    default joined
 #     --like DIR                                prepare it as the folder DIR was: its tokens, case, merges and dictionaries
 #     --workers N                               processes; default all cores
@@ -24,6 +26,6 @@ recipe=(
     --clean tokens 1 175 9
     --bpe-merges 8000
     --dictionaries joined
-    --accepts folder source-lang target-lang lowercase keep-case bpe-merges joined-dictionary separate-dictionaries like
+    --accepts folder source-lang target-lang lowercase keep-case bpe-merges vocab-size joined-dictionary separate-dictionaries like
 )
 prepare "${recipe[@]}" -- "$@"

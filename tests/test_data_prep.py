@@ -340,6 +340,22 @@ def test_odd_lines_are_kept_in_step(raw):
     assert {split: sentences_in(out / f"bin/{split}.de-en.en.idx") for split in sizes} == sizes
 
 
+def test_text_without_words_is_split_by_sentencepiece(root, tmp_path):
+    folder = write_folder(tmp_path / "folder")
+    assert "give one of them" in refusal(
+        prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "x", "--vocab-size", 90, "--bpe-merges", 9), code=2
+    )
+    result = prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--vocab-size", 90, "--keep-case", "--workers", 1)
+    assert result.returncode == 0, result.stderr
+    settings = json.loads((tmp_path / "out/settings").read_text())
+    assert settings["subwords"] == "sentencepiece" and settings["tokens"] == "none" and settings["dictionaries"] == "separate"
+    assert settings["bpe_merges"] is None and settings["clean"]["unit"] == "subwords"
+    text = lines(folder / "test.de")
+    assert lines(tmp_path / "out/tok/test.de") == text == lines(tmp_path / "out/raw/test.de")
+    assert [line.replace(" ", "").replace("\u2581", " ").strip() for line in lines(tmp_path / "out/bpe/test.de")] == text
+    assert (tmp_path / "out/bin/dict.de.txt").read_bytes() != (tmp_path / "out/bin/dict.en.txt").read_bytes()
+
+
 def test_the_dictionary_is_joined(raw):
     _, out, _ = raw
     joined = (out / "bin/dict.de.txt").read_text()

@@ -90,6 +90,8 @@ def user_options(recipe: argparse.Namespace, argv: list[str]) -> argparse.Namesp
     for name in ("workers", "bpe_merges", "vocab_size"):
         if getattr(user, name, None) is not None and getattr(user, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(user, name)}: give 1 or more")
+    if getattr(user, "bpe_merges", None) and getattr(user, "vocab_size", None):
+        parser.error("--vocab-size: is of sentencepiece, and --bpe-merges of subword-nmt; give one of them")
     check_languages(parser, user)
     check_archives(parser, recipe, user)
     for name in FROM_LIKE:
@@ -130,19 +132,21 @@ def settings(recipe: argparse.Namespace, user: argparse.Namespace) -> dict:
     chosen = {"data_set": recipe.data_set, "source_lang": source, "target_lang": target}
     if recipe.tokens:
         every = 100 if getattr(user, "valid", None) == "every-100th" else recipe.valid_every
+        words = recipe.bpe_merges and getattr(user, "vocab_size", None) is None  # else sentencepiece, which takes text without words, too
+        unit, low, high, ratio = recipe.clean
         chosen |= {
             "valid": f"every {every}{'rd' if every % 10 == 3 else 'th'} train pair" if every else recipe.valid or "given",
             "valid_every": every,
             "test": recipe.test or "given",
-            "tokens": recipe.tokens,
+            "tokens": recipe.tokens if words else "none",
             "normalize": recipe.normalize,
             "aggressive_hyphens": recipe.aggressive_hyphens,
             "lowercase": first(getattr(user, "lowercase", None), recipe.lowercase),
-            "clean": dict(zip(("unit", "min", "max", "ratio"), clean_rule(recipe), strict=True)),
-            "subwords": "subword-nmt" if recipe.bpe_merges else "sentencepiece",
-            "bpe_merges": first(getattr(user, "bpe_merges", None), recipe.bpe_merges),
+            "clean": {"unit": unit if words else "subwords", "min": int(low), "max": int(high), "ratio": float(ratio)},
+            "subwords": "subword-nmt" if words else "sentencepiece",
+            "bpe_merges": first(getattr(user, "bpe_merges", None), recipe.bpe_merges) if words else None,
             "vocab_size": first(getattr(user, "vocab_size", None), recipe.vocab_size),
-            "dictionaries": first(getattr(user, "dictionaries", None), recipe.dictionaries),
+            "dictionaries": first(getattr(user, "dictionaries", None), recipe.dictionaries if words else "separate"),
         }
         if getattr(user, "like", None):
             chosen |= like(user.like, {source, target})
@@ -151,11 +155,6 @@ def settings(recipe: argparse.Namespace, user: argparse.Namespace) -> dict:
 
 def first(value, default):
     return default if value is None else value
-
-
-def clean_rule(recipe: argparse.Namespace) -> tuple[str, int, int, float]:
-    unit, low, high, ratio = recipe.clean
-    return unit, int(low), int(high), float(ratio)
 
 
 def like(folder: Path, languages: set[str]) -> dict:

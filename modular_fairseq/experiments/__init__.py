@@ -190,7 +190,7 @@ def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:
             say(str(error))
             return str(error)
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))  # else each command takes all processors
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // jobs)))  # else each command takes all processors
     pool = ThreadPoolExecutor(jobs)
     try:
         for number, (each, evaluations) in enumerate(work, 1):
