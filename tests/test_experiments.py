@@ -24,7 +24,7 @@ from tests.commands import train_config
 CONFIGS = Path(__file__).parents[1] / "configs"
 ROWS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.name != "table.yaml" and path.parent.name != "scales")
 TABLES = sorted(CONFIGS.glob("*/table.yaml"))
-SCRIPTS = sorted((CONFIGS.parent / "scripts" / "tables").glob("*-*.sh"))
+SCRIPTS = sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh"))
 MANUAL = CONFIGS / "manual.yaml"
 
 HYDRA = """
@@ -228,7 +228,7 @@ def test_a_wrong_table_is_one_sentence_that_names_it(tmp_path, change, sentence)
 def test_a_wrong_option_is_one_sentence(change, sentence, tmp_path):
     table = CONFIGS / "mae-3" / "table.yaml"
     args = {"table": str(table), "seeds": "1", "only": [], "scale": "paper", "jobs": 1, "samples": 1000, "out": str(tmp_path), "data": "."}
-    args |= {"extra": (), "pretrained": None}
+    args |= {"options": [], "pretrained": None}
     assert experiments.plan(read_table(table), Namespace(**args)).keys() >= {"base", "mae-7"}
     with pytest.raises(UsageError, match=sentence):
         experiments.plan(read_table(table), Namespace(**args | change))

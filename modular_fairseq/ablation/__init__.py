@@ -41,6 +41,7 @@ from modular_fairseq.ablation.protocol import Model, models
 from modular_fairseq.ablation.runs import Run
 from modular_fairseq.ablation.settings import choose_settings, write_settings
 from modular_fairseq.ablation.table import Result, format_markdown, format_text, format_tsv, rows, validation_perplexity
+from modular_fairseq.arguments import take_options_after_dashes
 from modular_fairseq.errors import UsageError
 from modular_fairseq.processes import only_one, say, write_file
 
@@ -55,14 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--dry-run", action="store_true", help="only show the commands of the runs that are known so far; writes nothing")
     what.add_argument("--table", action="store_true", help="only make the table of the runs that have ended")
 
-    # Left to argparse, what follows the -- would be refused wherever an option stands between it and DATA.
-    parse_args = parser.parse_args
-
-    def parse_around_dashes(argv: list[str]) -> argparse.Namespace:
-        end = argv.index("--") if "--" in argv else len(argv)
-        return parse_args(argv[:end], argparse.Namespace(options=argv[end + 1 :]))
-
-    parser.parse_args = parse_around_dashes
+    take_options_after_dashes(parser)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, read_mechanisms
 from modular_fairseq.ablation.runs import LIMITS, by_option
+from modular_fairseq.arguments import read_seeds
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.checks import check_options as check_model_options
 from modular_fairseq.models.options import LanguageModelOptions, TranslationOptions
@@ -51,10 +52,7 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
     if not args.table and not glob.glob(os.path.join(glob.escape(folder), "test[.0-9]*")):
         raise UsageError(f"DATA {folder}: does not exist or holds no test set; give what fairseq-preprocess wrote, with --testpref")
     if args.seeds is not None:
-        words = args.seeds.split(",")
-        seeds = [int(word) for word in words if word.isdecimal()]
-        if len(set(seeds)) < len(words):
-            raise UsageError(f"--seeds {args.seeds}: must be different whole numbers, as in 1,2,3")
+        seeds = read_seeds(args.seeds)
     return settings, seeds
 
 

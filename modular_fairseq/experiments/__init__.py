@@ -27,6 +27,7 @@ from pathlib import Path
 import yaml
 from tabulate import tabulate
 
+from modular_fairseq.arguments import read_seeds, take_options_after_dashes
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import Config, read_config, scaled
 from modular_fairseq.experiments.run import Evaluation, Run
@@ -48,14 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--run", action="store_true", help="first train, average, translate and score what is missing")
     what.add_argument("--dry-run", action="store_true", help="only show the commands of that; writes nothing")
-
-    parse_args = parser.parse_args
-
-    def parse_around_dashes(argv: list[str]) -> argparse.Namespace:
-        end = argv.index("--") if "--" in argv else len(argv)
-        return parse_args(argv[:end], argparse.Namespace(extra=tuple(argv[end + 1 :])))
-
-    parser.parse_args = parse_around_dashes
+    take_options_after_dashes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -79,10 +73,7 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
     Raises:
         UsageError: options or files that no table can be made of.
     """
-    words = args.seeds.split(",")
-    seeds = [int(word) for word in words if word.isdecimal()]
-    if len(set(seeds)) < len(words):
-        raise UsageError(f"--seeds {args.seeds}: must be different whole numbers, as in 1,2,3")
+    seeds = read_seeds(args.seeds)
     names = [row.name for row in table.rows if row.name]
     for name in args.only:
         if name not in names:
@@ -124,7 +115,7 @@ class Rows:
         values.get("checkpoint", {}).pop("finetune_from_model", None)
         values.get("common", {}).pop("seed", None)
         data = os.path.abspath(self.args.data)
-        return Run(config._replace(values=values), seed, self.folder, data, self.args.extra, start)
+        return Run(config._replace(values=values), seed, self.folder, data, tuple(self.args.options), start)
 
     def results(self, row: Row, seeds: list[int], redundancy: bool) -> Results:
         runs = [
