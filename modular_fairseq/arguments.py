@@ -1,6 +1,7 @@
 """Arguments that several commands take."""
 
 import argparse
+import re
 
 from modular_fairseq.errors import UsageError
 
@@ -27,3 +28,16 @@ def read_seeds(text: str) -> list[int]:
     if len(set(seeds)) < len(words):
         raise UsageError(f"--seeds {text}: must be different whole numbers, as in 1,2,3")
     return seeds
+
+
+def by_option(words: list[str]) -> dict[str, list[str]]:
+    """The words of a command line after the option that they belong to; an option's last occurrence counts, as for argparse."""
+    values: dict[str, list[str]] = {"": []}
+    option = ""
+    for word in words:
+        if re.match("--?[A-Za-z]", word):  # and not a negative number
+            option, _, value = word.partition("=")
+            values[option] = [value] if value else []
+        else:
+            values[option].append(word)
+    return values

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from modular_fairseq.errors import UsageError
@@ -27,10 +27,15 @@ def only_one(folder: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"--out {folder}: another process trains in it; wait for it, or give another folder") from None
+            raise UsageError(f"{folder}: another process works in it; wait for it, or give another --out") from None
         except OSError:
             pass  # this file system has no locks
         yield
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def say(text: str) -> None:
@@ -74,8 +79,14 @@ def _die_with_parent() -> None:
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def write_file(path: str, text: str) -> None:
-    """All of it or nothing: under another name first."""
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(f"{path}.tmp", path)
+def write_file(path: str | os.PathLike, text: str) -> None:
+    """All of it or nothing: under a name of this process first."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.remove(temporary)
+        raise

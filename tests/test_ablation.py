@@ -399,7 +399,7 @@ def test_settings_come_back_as_they_were(tmp_path):
 def test_two_processes_do_not_train_in_one_folder(tmp_path, data):
     settle(ablation(tmp_path / "out", data=data), {})
     with only_one(str(tmp_path / "out")):
-        assert "another process trains in it" in refusal("--out", tmp_path / "out")
+        assert "another process works in it" in refusal("--out", tmp_path / "out")
 
 
 # ---- runs ----

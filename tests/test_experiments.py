@@ -75,14 +75,20 @@ def test_the_shell_and_hydra_get_the_same():
             assert json.loads(json.dumps(shell[group])) == hydra[file][group], (file, group)
 
 
-@pytest.mark.parametrize("path", ROWS, ids=name)
+def heading(path):
+    """The arch and options that the file says it equals."""
+    found = re.search(r"^# = (--arch .*)$", path.read_text(), re.MULTILINE)
+    return found and found[1]
+
+
+def test_most_rows_are_archs():
+    assert len([path for path in ROWS if heading(path)]) >= 33
+
+
+@pytest.mark.parametrize("path", [path for path in ROWS if heading(path)], ids=name)
 def test_a_row_is_the_arch_that_its_heading_says(path):
     """Of the model all options are equal, but those that are of the recipe."""
-    equal = re.search(r"^# = (--arch .*)$", path.read_text(), re.MULTILINE)
-    if not equal:  # sizes that no arch has
-        assert path.parent.name == "ensemble-1" or "transformer-4" in path.stem
-        return
-    _, arch, *words = equal[1].split()
+    _, arch, *words = heading(path).split()
     parser = argparse.ArgumentParser()
     ModularTransformer.add_args(parser)
     given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
@@ -132,7 +138,7 @@ def test_the_manual_explains_every_key_that_a_row_uses():
     check_options(model_options(read_config(MANUAL)), TranslationOptions)
 
 
-def test_every_table_has_a_script_that_prepares_and_names_its_corpora():
+def test_every_table_has_a_script_that_names_its_corpora():
     scripted = {}
     for script in SCRIPTS:
         table, corpora = re.search(r"^table=(\S+) corpora=\((.*)\)$", script.read_text(), re.MULTILINE).groups()
@@ -145,6 +151,33 @@ def test_every_table_has_a_script_that_prepares_and_names_its_corpora():
         assert {config.data for config in configs} == set(scripted[table.parent.name])
 
 
+def test_a_script_shows_the_commands_of_its_table_and_writes_nothing(tmp_path):
+    script = next(script for script in SCRIPTS if script.name == "mae-7-transfer.sh")
+    words = ["bash", str(script), "--scale", "smoke", "--dry-run", "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())
+    for name in ("mae-7/scratch", "mae-2/mae-7", "mae-7/ftg", "mae-7/ftg-plus", "mae-7/ftall"):
+        assert f" --save-dir {tmp_path}/out/smoke/{name}/seed-1/ " in done.stdout
+    assert done.stdout.count("fairseq-train ") == 5 and done.stdout.count("fairseq-generate ") == 5
+    assert f"{tmp_path}/out/smoke/data/iwslt14.de-en.like-wmt14/bin" in done.stdout
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
+def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
+    rows = read_table(table).rows
+    shown = experiments.show_commands(experiments.plan(read_table(table), Namespace(**arguments(table, tmp_path))), [])
+    for row in rows:
+        if row.name and not row.pretrained:
+            assert f" --save-dir {tmp_path}/paper/{read_config(row.config).name}/seed-1/ " in shown
+    assert shown.count("fairseq-generate ") == sum(len(row.overrides) for row in rows if row.name)
+
+
+def arguments(table, folder):
+    given = {"table": str(table), "seeds": "1", "only": [], "scale": "paper", "jobs": 1, "samples": 1000, "out": str(folder), "data": "."}
+    return given | {"options": [], "pretrained": None}
+
+
 def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
     scale = {
@@ -155,6 +188,16 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     assert small.get("model.encoder_embed_dim") == 48 and small.get("optimization.max_epoch") == 2
     assert small.get("model.mae_gate_dim") is None and small.get("dataset.batch_size") is None
     assert config.get("model.encoder_embed_dim") == 384  # the original is untouched
+    for wrong in ({"dived": {}}, {"set": {"max_epoch": 3}}):
+        with pytest.raises(UsageError, match="a scale has"):
+            scaled(config, wrong)
+
+
+def test_a_scale_names_only_keys_that_some_row_has():
+    keys = {f"{group}.{key}" for path in ROWS for group, values in read_config(path).values.items() for key in values}
+    for name in ("smoke", "small"):
+        scale = experiments.read_scale(ROWS[0], name)
+        assert {key for part in scale.values() for key in part} <= keys
 
 
 def test_words_of_the_commands(tmp_path):
@@ -203,6 +246,8 @@ TABLE = {"title": "t", "baseline": "a", "columns": ["bleu"], "rows": [{"name": "
         ({"rows": [{"name": "a", "papper": {}}]}, "must have name or label"),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "has two rows a"),
         ({"baseline": "b"}, "compared with b, which is no row; there are a"),
+        ({"rows": [{"name": "a", "paper": {"blue": 3}}]}, "has the paper's blue, which is in no column"),
+        ({"rows": [{"name": "a", "paper": {"chrf": 3}}]}, "has the paper's chrf, which is in no column"),
         ({"titel": "t"}, "must have title"),
         ({"rows": "a"}, "must have title"),
     ],
@@ -227,8 +272,7 @@ def test_a_wrong_table_is_one_sentence_that_names_it(tmp_path, change, sentence)
 )
 def test_a_wrong_option_is_one_sentence(change, sentence, tmp_path):
     table = CONFIGS / "mae-3" / "table.yaml"
-    args = {"table": str(table), "seeds": "1", "only": [], "scale": "paper", "jobs": 1, "samples": 1000, "out": str(tmp_path), "data": "."}
-    args |= {"options": [], "pretrained": None}
+    args = arguments(table, tmp_path)
     assert experiments.plan(read_table(table), Namespace(**args)).keys() >= {"base", "mae-7"}
     with pytest.raises(UsageError, match=sentence):
         experiments.plan(read_table(table), Namespace(**args | change))

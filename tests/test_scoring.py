@@ -265,7 +265,7 @@ def test_token_scores_are_of_h_against_t_lines():
     hypotheses = ["the well-known man &apos;s R &amp; D - dog barks .", "so it goes on and on"]
     references = ["the well-known dog &apos;s R &amp; D - man barks .", "so it goes on and off"]
     output = Output("o", ["x"] * 2, hypotheses, references)
-    found = score(output, ["y"] * 2)
+    found = score(output, ["y"] * 2, compound_split=True)
     options = {"tokenize": "none", "force": True}
     assert found["tokenized_bleu"] == BLEU(**options).corpus_score(hypotheses, [references]).score
     split = [[line.replace("l-k", "l ##AT##-##AT## k") for line in side] for side in (hypotheses, references)]
@@ -275,7 +275,7 @@ def test_token_scores_are_of_h_against_t_lines():
 
 def test_hyphens_that_the_tokenizer_has_split_are_not_split_again():
     hypotheses, references = ["a well @-@ known man barks &apos;"], ["the well @-@ known dog barks &apos;"]
-    found = score(Output("o", ["x"], hypotheses, references), ["y"])
+    found = score(Output("o", ["x"], hypotheses, references), ["y"], language="de")
     assert found["compound_split_bleu"] == found["tokenized_bleu"] > 5
 
 

@@ -14,6 +14,7 @@ from statistics import mean, stdev
 import pytest
 import sacrebleu
 import yaml
+from scipy.stats import ttest_ind
 
 from modular_fairseq import cli
 from modular_fairseq.experiments import read_table
@@ -189,7 +190,9 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
     """Killed once in training and once in translation; nothing that it started lives on."""
     run = place / "killed/paper/mine/plain/seed-1"
     for sign in (run / "checkpoint2.pt", run / "test.out.tmp"):
-        process = subprocess.Popen(command(place, "--run", "--only", "plain", out="killed"), stdout=-3, stderr=-3, cwd=ROOT)
+        process = subprocess.Popen(
+            command(place, "--run", "--only", "plain", out="killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT
+        )
         while not sign.exists():
             assert process.poll() is None
             time.sleep(0.01)
@@ -237,10 +240,12 @@ def test_missing_corpora_and_results(copy, capsys):
 def test_runs_of_another_config_are_refused_and_left_alone(copy, capsys):
     write_configs(copy / "configs/mine", optimization={"max_epoch": 5})
     before = (copy / "results/paper/mine/plain/seed-1/settings.json").read_text()
-    assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(capsys, copy, "--run")
+    for run in (["--run"], []):
+        assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(capsys, copy, *run)
     assert (copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
     write_configs(copy / "configs/mine")
     assert "holds a run with options  (now --fp16)" in refused(capsys, copy, "--run", "--", "--fp16")
+    assert "--seed after --: the table sets it" in refused(capsys, copy, "--run", "--", "--fp16", "--seed", "3")
     (copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
     assert "holds checkpoints of an unknown run" in refused(capsys, copy, "--run")
 
@@ -251,6 +256,24 @@ def test_other_decoding_is_translated_anew_without_training(copy):
     done = call(copy, "--run", "--only", "plain")
     assert done.returncode == 0 and "fairseq-generate" in done.stderr and "fairseq-train" not in done.stderr
     assert "--beam 1" in done.stderr
+
+
+def test_damaged_results_are_named(copy, capsys):
+    run = copy / "results/paper/mine/plain/seed-1"
+    (run / "test.json").write_text("{}")
+    assert "plain missing" in refused(capsys, copy, "--only", "plain")
+    (run / "test.json").write_text("{")
+    assert "test.json: cannot be read" in refused(capsys, copy, "--only", "plain")
+    (run / "test.json").write_text("{}")
+    (run / "training.json").unlink()
+    (run / "train.log").unlink()
+    assert "train.log: does not show parameters" in refused(capsys, copy, "--run", "--only", "plain")
+
+
+def test_another_test_set_is_translated_anew(copy, capsys):
+    with open(copy / "data/toy.de-en/raw/test.en", "a") as file:
+        file.write("one sentence more\n")
+    assert "plain missing" in refused(capsys, copy, "--only", "plain")
 
 
 def test_a_dictionary_of_another_run_is_refused(copy, capsys):
@@ -304,10 +327,12 @@ def test_numbers_over_seeds(tmp_path, capsys):
     apart = [ours - base for ours, base in zip(experts, plain, strict=True)]
     assert cells(shown, "Plain")[1:5] == [f"{mean(plain):.2f} ± {stdev(plain):.2f}", "7", "7", "15 ± 7"]
     assert cells(shown, "Experts")[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
-    assert cells(shown, "Experts")[5].endswith("(1.000)")  # of seed 2, where nothing differs
+    assert cells(shown, "Experts")[5].endswith(
+        f"(1.000; {ttest_ind(experts, plain, equal_var=False).pvalue:.3f})"
+    )  # 1: of seed 2, where nothing differs
     lines = [line.split("\t") for line in (tmp_path / "results/paper/mine/table.tsv").read_text().splitlines()]
     line = dict(zip(lines[0], next(line for line in lines if line[0] == "experts"), strict=True))
-    assert float(line["bleu"]) == mean(experts) and float(line["bleu_std"]) == stdev(experts) and line["runs"] == "2"
+    assert float(line["bleu"]) == mean(experts) and float(line["bleu_std"]) == stdev(experts) and line["translations"] == "2"
     assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12) and float(line["p"]) == 1
 
 

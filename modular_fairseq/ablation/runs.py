@@ -17,6 +17,7 @@ from fairseq.utils import get_perplexity
 import modular_fairseq
 from modular_fairseq.ablation.protocol import Mechanism, Model
 from modular_fairseq.ablation.table import Result
+from modular_fairseq.arguments import by_option
 from modular_fairseq.errors import UsageError
 from modular_fairseq.processes import LOGGED, call, progress, write_file
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
@@ -24,19 +25,6 @@ from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
 LIMITS = ("--max-update", "--max-epoch")
-
-
-def by_option(words: list[str]) -> dict[str, list[str]]:
-    """The words of a command line after the option that they belong to; an option's last occurrence counts, as for argparse."""
-    values: dict[str, list[str]] = {"": []}
-    option = ""
-    for word in words:
-        if re.match("--?[A-Za-z]", word):  # and not a negative number
-            option, _, value = word.partition("=")
-            values[option] = [value] if value else []
-        else:
-            values[option].append(word)
-    return values
 
 
 class Run(NamedTuple):

@@ -11,8 +11,8 @@ from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, read_mechanisms
-from modular_fairseq.ablation.runs import LIMITS, by_option
-from modular_fairseq.arguments import read_seeds
+from modular_fairseq.ablation.runs import LIMITS
+from modular_fairseq.arguments import by_option, read_seeds
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.checks import check_options as check_model_options
 from modular_fairseq.models.options import LanguageModelOptions, TranslationOptions

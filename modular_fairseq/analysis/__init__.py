@@ -15,6 +15,7 @@ from modular_fairseq.analysis import one_pass
 from modular_fairseq.analysis.gates import Gates
 from modular_fairseq.analysis.redundancy import Redundancy
 from modular_fairseq.errors import UsageError
+from modular_fairseq.processes import write_file
 
 ANALYSES: dict[str, type[one_pass.Analysis]] = {"gates": Gates, "redundancy": Redundancy}
 
@@ -30,6 +31,6 @@ def run(args: argparse.Namespace) -> None:
     print(report.text())
     if args.json:
         try:
-            args.json.write_text(json.dumps(report.data(), indent=1))
+            write_file(args.json, json.dumps(report.data(), indent=1))
         except OSError as error:
             raise UsageError(f"--json {args.json} cannot be written ({error.strerror})") from None

@@ -13,7 +13,8 @@ be trained at the same time: with --jobs, or by the same command with --only in 
 CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE.
 
 BLEU is sacrebleu's, of detokenised text, mean and standard deviation over seeds. The difference is from the row's baseline, seed by
-seed, and p that of sacrebleu's paired bootstrap, the largest of the seeds. Tokenised and compound-split BLEU are there to be compared
+seed; its p is that of sacrebleu's paired bootstrap (of the choice of sentences), the largest of the seeds, and, where there are several,
+that of Welch's t-test (of training noise). Tokenised and compound-split BLEU are there to be compared
 with the paper.
 """
 
@@ -27,12 +28,41 @@ from pathlib import Path
 import yaml
 from tabulate import tabulate
 
-from modular_fairseq.arguments import read_seeds, take_options_after_dashes
+from modular_fairseq.arguments import by_option, read_seeds, take_options_after_dashes
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import Config, read_config, scaled
 from modular_fairseq.experiments.run import Evaluation, Run
 from modular_fairseq.experiments.table import Results, Row, Table, cells, read_table
-from modular_fairseq.processes import say, write_file
+from modular_fairseq.processes import processors, say, write_file
+
+# What runs are filed, ended, continued and counted by; the rest of fairseq-train's options may follow a --.
+OWN_OPTIONS = [
+    *[
+        "--arch",
+        "-a",
+        "--task",
+        "--source-lang",
+        "-s",
+        "--target-lang",
+        "-t",
+        "--seed",
+        "--save-dir",
+        "--user-dir",
+        "--log-format",
+        "--log-file",
+    ],
+    *[
+        "--max-update",
+        "--max-epoch",
+        "--stop-time-hours",
+        "--keep-last-epochs",
+        "--no-epoch-checkpoints",
+        "--no-save",
+        "--no-last-checkpoints",
+    ],
+    *["--no-best-checkpoints", "--no-save-optimizer-state", "--restore-file", "--checkpoint-suffix", "--finetune-from-model"],
+    *["--disable-validation", "--attention-type", "--mae-training", "--mae-gating", "--mae-finetune"],
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +88,9 @@ def run(args: argparse.Namespace) -> None:
     if args.dry_run:
         print(show_commands(results, args.only))
         return
+    for found in results.values():
+        for each in found.evaluations:
+            each.run.refuse_another()
     failures = make(results, args.only, args.jobs) if args.run else []
     write_table(table, results, args)
     missing = [each.row.name for each in results.values() if each.missing and (not args.only or each.row.name in args.only)]
@@ -80,6 +113,11 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
             raise UsageError(f"--only {name}: is no row of {args.table}; there are {', '.join(names)}")
     if args.jobs < 1 or args.samples < 1:
         raise UsageError("--jobs and --samples must be at least 1")
+    for option in by_option(args.options):
+        if option in OWN_OPTIONS:
+            raise UsageError(
+                f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use --seeds and --scale"
+            )
     rows = Rows(args, read_scale(args.table, args.scale))
     return {row.name: rows.results(row, seeds, "LR" in table.columns) for row in table.rows if row.name}
 
@@ -161,7 +199,7 @@ def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:
         What went wrong, a sentence per run; the others are finished all the same.
 
     Raises:
-        UsageError: before anything runs: a corpus is missing, or a folder holds another run.
+        UsageError: before anything runs: a corpus is missing, or a folder holds a run on another one.
         SystemExit: the user pressed Ctrl-C.
     """
     work = needed(results, only)
@@ -177,11 +215,14 @@ def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:
             for evaluation in evaluations:
                 evaluation.finish(say)
                 say(f"[{number} of {len(work)}] {each.name}: {evaluation.subset} BLEU {evaluation.result['bleu']:.2f}")
-        except UsageError as error:
-            say(str(error))
-            return str(error)
+        except (UsageError, OSError) as error:
+            say(f"{each.name}: {error}")
+            return f"{each.name}: {error}"
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # a fault of this program: what is queued would run into it too
+            raise
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // jobs)))  # else each command takes all processors
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))  # else each command takes all processors
     pool = ThreadPoolExecutor(jobs)
     try:
         for number, (each, evaluations) in enumerate(work, 1):
@@ -222,5 +263,6 @@ def footnotes(results: dict[str, Results], args: argparse.Namespace) -> list[str
     notes += [f"BLEU: {signature}" for signature in sorted({result["bleu_signature"] for result in known})]
     if any("tokenized_bleu" in result for result in known):
         notes.append("Tokenised and compound-split BLEU are for comparison with the paper only.")
-    notes.append(f"Difference from the baseline in BLEU; p of the paired bootstrap ({args.samples} samples), of several runs the largest.")
+    several = "; of several the largest; then that of Welch's t-test over seeds" if "," in args.seeds else ""
+    notes.append(f"Difference from the baseline in BLEU, with the p of the paired bootstrap ({args.samples} samples){several}.")
     return notes

@@ -126,8 +126,13 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
     Args:
         config: a row.
         scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key": value} replaces what it sets.
-            Keys that a row does not set stay away, so that one scale fits all.
+            Keys that a row does not set stay away, so that one scale fits all. Division is rounded down.
+
+    Raises:
+        UsageError: the scale says anything else.
     """
+    if not scale.keys() <= {"divide", "set"} or not all(key.count(".") == 1 for part in scale.values() for key in part):
+        raise UsageError("a scale has `divide:` and `set:`, each with keys of the form group.key; see configs/scales/smoke.yaml")
     values = copy.deepcopy(config.values)
     for key, by in scale.get("divide", {}).items():
         group, name = key.split(".")

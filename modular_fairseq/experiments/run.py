@@ -23,6 +23,7 @@ from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
 MODULES = {"fairseq-train": "fairseq_cli.train", "fairseq-generate": "fairseq_cli.generate", "modular-fairseq": "modular_fairseq.cli"}
+COUNTS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 Say = Callable[[str], None]
 
 
@@ -84,7 +85,7 @@ class Run(NamedTuple):
         return _read_json(self.path("training.json"))
 
     def check(self) -> None:
-        """Refuses a corpus that is missing and a folder in which something else was trained.
+        """Refuses a corpus that is missing, and another one than that of the run that is here or of the one that is fine-tuned.
 
         Raises:
             UsageError: one sentence that names the folder and what would be right.
@@ -95,37 +96,49 @@ class Run(NamedTuple):
                     f"--data {self.data}: has no {self.config.get('task.data')}/dict.{lang}.txt, which {self.config.path} needs; "
                     f"prepare that corpus with a script of data-prep and --out {self.corpus()}"
                 )
-        saved, settings = _read_json(self.path("settings.json")), self._settings()
-        if saved is not None:
-            differences = [
-                f"{key} {saved.get(key, 'not given')} (now {settings.get(key, 'not given')})"
-                for key in {**saved, **settings}
-                if saved.get(key) != settings.get(key)
-            ]
-            if differences:
-                raise UsageError(f"{self.path()}: holds a run with {', '.join(differences[:3])}; go back to that, or give another --out")
-        elif os.path.isdir(self.path()) and any(name.startswith("checkpoint") for name in os.listdir(self.path())):
-            raise UsageError(f"{self.path()}: holds checkpoints of an unknown run (no settings.json); give another --out")
+        self.refuse_another(self._dictionaries())
         if isinstance(self.start, Run):
             theirs = _read_json(self.start.path("settings.json")) or {}
-            for lang in self.config.languages:
-                key = f"dictionary {lang}"
-                if theirs.get(key, settings[key]) != settings[key]:
+            for key, value in self._dictionaries().items():
+                if theirs.get(key, value) != value:
                     raise UsageError(
-                        f"{self.binarized}/dict.{lang}.txt: is another dictionary than that of {self.start.path()}, which is fine-tuned; "
-                        f"prepare the corpus again with --like {self.start.corpus()}"
+                        f"{self.binarized}/dict.{key[-2:]}.txt: is another dictionary than that of {self.start.path()}, which is "
+                        f"fine-tuned; prepare the corpus again with --like {self.start.corpus()}"
                     )
 
+    def refuse_another(self, dictionaries: dict[str, str] | None = None) -> None:
+        """Refuses a folder in which something else was trained: another config, or, if they are given, on other dictionaries.
+
+        Raises:
+            UsageError: it names what differs.
+        """
+        saved, settings = _read_json(self.path("settings.json")), self._settings()
+        if saved is None:
+            if os.path.isdir(self.path()) and any(name.startswith("checkpoint") for name in os.listdir(self.path())):
+                raise UsageError(f"{self.path()}: holds checkpoints of an unknown run (no settings.json); give another --out")
+            return
+        keys = [key for key in {**saved, **settings} if not key.startswith("dictionary ")]
+        settings |= dictionaries or {}
+        keys += dictionaries or []
+        differences = [
+            f"{key} {saved.get(key, 'not given')} (now {settings.get(key, 'not given')})"
+            for key in keys
+            if saved.get(key) != settings.get(key)
+        ]
+        if differences:
+            raise UsageError(f"{self.path()}: holds a run with {', '.join(differences[:3])}; go back to that, or give another --out")
+
     def _settings(self) -> dict[str, Any]:
-        """What the weights depend on, as JSON holds it."""
+        """What the weights depend on, beside the corpus, as JSON holds it."""
         values = {
             f"{group}.{key}": value for group, keys in self.config.values.items() if group not in DECODING for key, value in keys.items()
         }
-        for lang in self.config.languages:
-            with open(os.path.join(self.binarized, f"dict.{lang}.txt"), "rb") as file:
-                values[f"dictionary {lang}"] = hashlib.sha256(file.read()).hexdigest()[:16]
+        values.pop("common.log_interval", None)
         start = self.start.name if isinstance(self.start, Run) else self.start
         return json.loads(json.dumps({**values, "common.seed": self.seed, "options": shlex.join(self.extra), "starts from": start}))
+
+    def _dictionaries(self) -> dict[str, str]:
+        return {f"dictionary {lang}": _digest(os.path.join(self.binarized, f"dict.{lang}.txt")) for lang in self.config.languages}
 
     def train(self, say: Say) -> None:
         """Trains what is left to train, averages, and writes training.json.
@@ -137,7 +150,7 @@ class Run(NamedTuple):
             return
         os.makedirs(self.path(), exist_ok=True)
         with only_one(self.path()):
-            write_file(self.path("settings.json"), json.dumps(self._settings(), indent=1) + "\n")
+            write_file(self.path("settings.json"), json.dumps(self._settings() | self._dictionaries(), indent=1) + "\n")
             for file in ("checkpoint_last.pt", "checkpoint_best.pt"):
                 with suppress(FileNotFoundError):
                     os.remove(self.path(f"{file}.tmp"))
@@ -156,12 +169,17 @@ class Run(NamedTuple):
         if not self.trains:
             theirs = self.start.training if isinstance(self.start, Run) else {}
             return {**theirs, "trained_parameters": 0, "updates": 0}
-        with open(self.path("train.log"), encoding="utf-8", errors="replace") as file:
-            lines = file.readlines()
-        counts = next(
-            found for line in lines if (found := re.search(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)", line))
-        )
+        try:
+            with open(self.path("train.log"), encoding="utf-8", errors="replace") as file:
+                lines = file.readlines()
+        except FileNotFoundError:
+            lines = []
+        counts = next((found for line in lines if (found := COUNTS.search(line))), None)
         logged = [json.loads(found[2]) for line in lines if (found := LOGGED.search(line.rstrip("\n"))) and found[1] == "valid"]
+        if counts is None or not logged:
+            raise UsageError(
+                f"{self.path('train.log')}: does not show parameters and validation; restore it, or remove the folder to train anew"
+            )
         best = load_checkpoint(self.checkpoint)
         return {
             "parameters": int(counts[1].replace(",", "")),
@@ -227,9 +245,15 @@ class Evaluation(NamedTuple):
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The scores, as `modular_fairseq.scoring.score` gives them, with redundancy; None if they are missing or of other decoding."""
+        """The scores, as `modular_fairseq.scoring.score` gives them, with redundancy.
+
+        None where they are missing, or of other decoding or another test set.
+        """
         result = _read_json(self.path("json"))
-        return result if result and result["generate"] == self._decoding and ("LR" in result or not self.redundancy) else None
+        if result is None or result.get("generate") != self._decoding or (self.redundancy and "LR" not in result):
+            return None
+        changed = os.path.isfile(self.reference) and _digest(self.reference) != _digest(self.path("ref"))
+        return None if changed else result
 
     @property
     def _decoding(self) -> list[str]:
@@ -274,6 +298,11 @@ def _gate_parameters(weights: dict[str, Any], config: Config) -> int:
         return 0
     buffers = ("running_mean", "running_var", "num_batches_tracked")
     return sum(value.numel() for name, value in weights.items() if ".gate.gate_network." in name and not name.endswith(buffers))
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:16]
 
 
 def _read_json(path: str) -> dict[str, Any] | None:

@@ -22,15 +22,15 @@ import yaml
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.run import Evaluation
-from modular_fairseq.scoring import paired_bootstrap
+from modular_fairseq.scoring import compare_seeds, paired_bootstrap
 
 # A column's heading, the paper's heading ("": none), and how a number is shown.
 COLUMNS = {
     "bleu": ("BLEU", "paper: BLEU", "{:.2f}"),
-    "tokenized_bleu": ("tokenised BLEU", "", "{:.2f}"),
-    "compound_split_bleu": ("compound-split BLEU", "", "{:.2f}"),
+    "tokenized_bleu": ("tokenised BLEU", "paper: tokenised BLEU", "{:.2f}"),
+    "compound_split_bleu": ("compound-split BLEU", "paper: compound-split BLEU", "{:.2f}"),
     "chrf": ("chrF", "", "{:.2f}"),
-    "valid_perplexity": ("valid. perplexity", "paper: perplexity", "{:.2f}"),
+    "valid_perplexity": ("valid. perplexity (best epoch)", "paper: perplexity", "{:.2f}"),
     "LR": ("LR", "paper: LR", "{:.3f}"),
     "HR": ("HR", "paper: HR", "{:.3f}"),
     "parameters": ("parameters", "paper: parameters", "{:,.0f}"),
@@ -82,6 +82,11 @@ def read_table(path: str | os.PathLike) -> Table:
     for row in spec["rows"]:
         if not isinstance(row, dict) or not row.keys() <= ROW_KEYS or not row.keys() & {"name", "label"}:
             raise UsageError(f"{path}: row {row} must have name or label, and of the rest only {', '.join(sorted(ROW_KEYS))}")
+        wrong = [column for column in row.get("paper", {}) if column not in spec["columns"] or not COLUMNS[column][1]]
+        if wrong:
+            raise UsageError(
+                f"{path}: row {row.get('name', row.get('label'))} has the paper's {wrong[0]}, which is in no column; add it to columns"
+            )
         name = str(row.get("name", ""))
         overrides = row.get("overrides", {})
         rows.append(
@@ -125,19 +130,24 @@ class Results(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """From the baseline, in BLEU: one number per evaluation, and the largest p of its paired bootstrap tests."""
+    """From the baseline in BLEU: one number per evaluation, the largest p of their paired bootstrap tests, and Welch's over seeds."""
 
     values: list[float]
     p: float
+    welch_p: float | None
+
+    def __str__(self) -> str:
+        welch = "" if self.welch_p is None else f"; {self.welch_p:.3f}"
+        return f"{summary(self.values, '{:+.2f}')} ({self.p:.3f}{welch})"
 
 
 def difference(ours: Results, baseline: Results, samples: int) -> Difference | None:
-    """Seed by seed; a baseline of fewer evaluations serves several of ours."""
+    """Each evaluation against the baseline's of the same seed, or against its first, where the baseline is not trained."""
     if ours.missing or baseline.missing or ours.row.name == baseline.row.name:
         return None
     values, worst = [], 0.0
-    for number, each in enumerate(ours.evaluations):
-        other = baseline.evaluations[number * len(baseline.evaluations) // len(ours.evaluations)]
+    for each in ours.evaluations:
+        other = next((other for other in baseline.evaluations if other.run.seed == each.run.seed), baseline.evaluations[0])
         references = each.references()
         if references != other.references():
             raise UsageError(f"{each.path('ref')} and {other.path('ref')}: differ, so the rows cannot be compared; translate both anew")
@@ -146,7 +156,7 @@ def difference(ours: Results, baseline: Results, samples: int) -> Difference | N
         )
         values.append(test["bleu"]["difference"])
         worst = max(worst, test["bleu"]["p_value"])
-    return Difference(values, worst)
+    return Difference(values, worst, compare_seeds(baseline.numbers("bleu"), ours.numbers("bleu"))["welch_p"])
 
 
 def summary(values: list[float], pattern: str) -> str:
@@ -167,7 +177,7 @@ def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[s
     quoted = [column for column in table.columns if COLUMNS[column][1] and any(column in row.paper for row in table.rows)]
     heads = ["", *(COLUMNS[column][0] for column in table.columns), "difference (p)", *(COLUMNS[column][1] for column in quoted)]
     spread = [f"{column}{suffix}" for column in [*table.columns, "difference"] for suffix in ("", "_std")]
-    shown, numbers = [], [["row", "label", "runs", *spread, "p", *(f"paper_{column}" for column in quoted)]]
+    shown, numbers = [], [["row", "label", "translations", *spread, "p", "welch_p", *(f"paper_{column}" for column in quoted)]]
     for row in table.rows:
         ours = found.get(row.name)
         values = [ours.numbers(column) if ours else [] for column in table.columns]
@@ -176,9 +186,18 @@ def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[s
         if ours and ours.missing:
             texts[0] = "missing"
         theirs = [row.paper.get(column, "") for column in quoted]
-        shown.append([row.label, *texts, f"{summary(apart.values, '{:+.2f}')} ({apart.p:.3f})" if apart else "", *map(str, theirs)])
+        shown.append([row.label, *texts, str(apart) if apart else "", *map(str, theirs)])
         pairs = [number for each in [*values, apart.values if apart else []] for number in spread_of(each)]
-        numbers.append([row.name, row.label, len(ours.evaluations) if ours else 0, *pairs, apart.p if apart else "", *theirs])
+        numbers.append(
+            [
+                row.name,
+                row.label,
+                len(ours.evaluations) if ours else 0,
+                *pairs,
+                *((apart.p, apart.welch_p or "") if apart else ("", "")),
+                *theirs,
+            ]
+        )
     return heads, shown, numbers
 
 

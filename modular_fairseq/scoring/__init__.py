@@ -27,6 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from modular_fairseq.errors import UsageError
+from modular_fairseq.processes import write_file
 from modular_fairseq.scoring.metrics import METRICS, TOKENIZERS, score, summarize
 from modular_fairseq.scoring.reading import Output, read_lines, read_output, read_test_set
 from modular_fairseq.scoring.report import find_notes, format_text
@@ -69,8 +70,7 @@ def run(args: argparse.Namespace) -> None:
         )
 
     options = {"names": args.metrics, "lowercase": args.lowercase, "tokenize": args.tokenize, "language": language}
-    split = language == "de" if args.compound_split is None else args.compound_split
-    scored = [[score(output, references, compound_split=split, **options) for output in outputs] for outputs in systems]
+    scored = [[score(output, references, compound_split=args.compound_split, **options) for output in outputs] for outputs in systems]
     results: dict[str, Any] = {
         "reference": args.reference or f"{args.test_set} {args.language_pair}",
         "sentences": len(references[0]),
@@ -149,15 +149,7 @@ def _versions() -> dict[str, str]:
 
 
 def _write_json(path: str, results: dict[str, Any]) -> None:
-    target = os.path.realpath(path)
-    temporary = f"{target}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=2, ensure_ascii=False, allow_nan=False)
-            file.write("\n")
-        os.replace(temporary, target)
+        write_file(os.path.realpath(path), json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     except OSError as error:
         raise UsageError(f"--json {path}: cannot be written ({error.strerror}); what was there is as before") from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.remove(temporary)

@@ -70,7 +70,7 @@ def score(
     references: References,
     *,
     names: Iterable[str] = tuple(METRICS),
-    compound_split: bool = True,
+    compound_split: bool | None = None,
     lowercase: bool = False,
     tokenize: str | None = None,
     language: str | None = None,
@@ -79,7 +79,7 @@ def score(
 
     Args:
         references: the lines of one reference, or of several.
-        compound_split: whether compound-split BLEU is wanted.
+        compound_split: whether compound-split BLEU is wanted; None: where the target language is German.
         names, lowercase, tokenize, language: as for `make_metrics`.
 
     Returns:
@@ -106,7 +106,7 @@ def score(
         add(name, metric, output.hypotheses)
     if output.reference_tokens is not None:
         pairs = {"tokenized_bleu": (output.tokens, output.reference_tokens)}
-        if compound_split:
+        if language == "de" if compound_split is None else compound_split:
             pairs["compound_split_bleu"] = tuple([split_compounds(line) for line in side] for side in pairs["tokenized_bleu"])
         for name, (hypotheses, reference) in pairs.items():
             add(name, BLEU(lowercase=lowercase, tokenize="none", force=True, references=[reference]), hypotheses)

@@ -8,14 +8,6 @@ repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 bash "$repository/scripts/setup.sh"
 export PATH="$repository/.venv/bin:$PATH"
 
-case "${1-}" in
-    -h | --help)
-        sed -n '2,/^$/s/^# \{0,1\}//p' "$script"
-        echo
-        exec modular-fairseq table --help
-        ;;
-esac
-
 scale=paper data="" out=$repository/results given=("$@") what=(--run)
 while [ $# -gt 0 ]; do
     case $1 in
@@ -26,13 +18,18 @@ while [ $# -gt 0 ]; do
         --out) out=${2-} ;;
         --out=*) out=${1#*=} ;;
         --run | --dry-run) what=() ;;
+        -h | --help)
+            sed -n '2,/^$/s/^# \{0,1\}//p' "$script"
+            echo
+            exec modular-fairseq table --help
+            ;;
         --) break ;;
     esac
     shift
 done
 if [ "$scale" = smoke ] && [ -z "$data" ]; then
     data=$out/smoke/data
-    bash "$repository/scripts/tables/smoke-corpora.sh" "$data" "${corpora[@]}"
+    [ ${#what[@]} -eq 0 ] || bash "$repository/scripts/tables/smoke-corpora.sh" "$data" "${corpora[@]}"
     given=(--jobs 2 "${given[@]}")
 fi
 exec modular-fairseq table "$repository/configs/$table/table.yaml" "${what[@]}" --data "${data:-$repository/data}" --out "$out" "${given[@]}"
