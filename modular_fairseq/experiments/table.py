@@ -6,7 +6,7 @@ A table.yaml has
     baseline: base                      # the row that the others are compared with
     columns: [bleu, parameters]         # see `COLUMNS`
     rows:
-      - {name: base, label: BASE, paper: {bleu: 34.6, parameters: 39M}}     # trains base.yaml, which lies beside it
+      - {name: base, label: BASE, paper: {bleu: "34.60", parameters: 39M}}  # trains base.yaml, which lies beside it
       - {label: Large Transformer, paper: {bleu: 28.4}}                     # no name: quoted from the paper
 
 and a row may have: config (another file, as ../mae-2/mae-7.yaml), subset (valid), baseline (of its own), overrides (options of the model at
