@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# IWSLT14 German-English (TED talks), as in fairseq's recipe: 160,239 / 7,283 / 6,750 pairs, dictionaries of 8,848 / 6,632 types.
+# IWSLT14 German-English (TED talks), after fairseq's recipe. That recipe, with Moses' perl scripts, gives 160,239 / 7,283 / 6,750 pairs and
+# dictionaries of 8,848 / 6,632 types; this script applies the same rules in Python, and its own counts have not been compared with them.
 #
 #     bash data-prep/prepare-iwslt14-de-en.sh
 #     bash data-prep/prepare-iwslt14-de-en.sh --archive ~/Downloads/de-en.tgz --out data/iwslt14-as-wmt14 --like data/wmt14.en-de
 #
 # What is done already is not done again; a killed run continues. Options:
 #     --out DIR         default data/iwslt14.de-en. It gets text/ (one sentence a line), raw/ (valid and test for sacrebleu, lower-cased),
-#                       tok/ (lower-cased Moses tokens), bpe/ (sub-words, and their codes), bin/ (for fairseq-train), archives/, settings
+#                       tok/ (lower-cased Moses tokens), bpe/ (sub-words, and their codes), bin/ (for fairseq-train), settings. The archive
+#                       is kept in DIR/../archives, for all corpora beside DIR; its first sum is recorded there, and compared at each later use
 #     --archive FILE    de-en.tgz, where you have it already; it is only read
 #     --bpe-merges N    default 10000, learnt on both languages; each language has its own dictionary
 #     --like DIR        prepare it as the folder DIR was: its tokens, case, merges and dictionaries, as fine-tuning a model of DIR needs

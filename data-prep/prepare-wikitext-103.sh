@@ -4,7 +4,8 @@
 #     bash data-prep/prepare-wikitext-103.sh
 #
 # What is done already is not done again; a killed run continues. Options:
-#     --out DIR         default data/wikitext-103. It gets text/ (wiki.{train,valid,test}.tokens), bin/ (for fairseq-train), archives/, settings
+#     --out DIR         default data/wikitext-103. It gets text/ (wiki.{train,valid,test}.tokens), bin/ (for fairseq-train), settings
+#                       The archive is kept in DIR/../archives, for all corpora beside DIR
 #     --archive FILE    wikitext-103-v1.zip, where you have it already; it is only read
 #     --workers N       processes; default all cores
 # WIKITEXT_URL=... is fetched from instead of the author's mirror.

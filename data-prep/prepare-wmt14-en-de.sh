@@ -6,7 +6,8 @@
 #
 # What is done already is not done again; a killed run continues. Options:
 #     --out DIR         default data/wmt14.en-de. It gets text/ (one sentence a line), raw/ (valid and test for sacrebleu), tok/ (Moses tokens,
-#                       cased, hyphens split, punctuation normalized), bpe/ (sub-words, and their codes), bin/ (for fairseq-train), archives/
+#                       cased, hyphens split, punctuation normalized), bpe/ (sub-words, and their codes), bin/ (for fairseq-train), settings
+#                       The archives are kept in DIR/../archives, for all corpora beside DIR
 #     --archive FILE    an official archive that you have already; may be given several times; it is only read
 #     --bpe-merges N    default 32000, learnt on both languages, which share one dictionary
 #     --valid SET       newstest2013 (the default), or every-100th: every 100th train pair, as in fairseq's recipe

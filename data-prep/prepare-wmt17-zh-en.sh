@@ -6,7 +6,8 @@
 # Text is cased and not segmented into words; sentencepiece learns a BPE model and so a dictionary for each language.
 # What is done already is not done again; a killed run continues. Options:
 #     --out DIR         default data/wmt17.zh-en. It gets text/ (one sentence a line), raw/ (valid and test for sacrebleu), tok/ (the same text,
-#                       single spaces), bpe/ (sub-words, and spm.LANG.model), bin/ (for fairseq-train), archives/, settings
+#                       single spaces), bpe/ (sub-words, and spm.LANG.model), bin/ (for fairseq-train), settings
+#                       The archive is kept in DIR/../archives, for all corpora beside DIR
 #     --archive FILE    training-parallel-nc-v12.tgz, where you have it already; it is only read
 #     --vocab-size N    sub-words of each language, default 22900. The paper does not say; its 55.0 million parameters, with layers of 512 units
 #                       and 1,024 in the feed-forward part, leave room for about 45,800 rows of embeddings in all

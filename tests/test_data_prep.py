@@ -102,6 +102,17 @@ def start_and_stop_after(root, word, script, *args, **env):
     return said
 
 
+def processes_of(folder, seconds=5):
+    """The command lines that name the folder, once there are none of them or after so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        shown = subprocess.run(["ps", "-efww"], capture_output=True, text=True, check=True).stdout
+        found = [line for line in shown.splitlines() if re.search(rf"{re.escape(str(folder))}(/|\s|$)", line)]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.1)
+
+
 def refusal(result, code=1):
     """What the script said at last: it must be its own sentence, and no traceback."""
     assert result.returncode == code, result.stderr
@@ -187,9 +198,53 @@ def test_what_is_fetched_is_said_first_and_its_sum_recorded(talks, talks_archive
     assert first[1].startswith(f"  fetches file://{talks_archive} (size not published, no sum published")
     assert first[2] == "  licence: TED talks, CC BY-NC-ND"
     found = hashlib.sha256(talks_archive.read_bytes()).hexdigest()
-    assert (out / "archives/de-en.tgz.sha256").read_text() == f"{found}  de-en.tgz\n"
+    archives = out.parent / "archives"
+    assert (archives / "de-en.tgz.sha256").read_text() == f"{found}  de-en.tgz\n"
     assert "no sum is published" in result.stderr and found in result.stderr
-    assert (out / "archives/de-en.tgz").read_bytes() == talks_archive.read_bytes()
+    assert (archives / "de-en.tgz").read_bytes() == talks_archive.read_bytes()
+    assert sorted(path.name for path in archives.iterdir()) == [".de-en.tgz.lock", "de-en.tgz", "de-en.tgz.sha256"]
+
+
+def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(root, talks, talks_archive, tmp_path):
+    """Another OUT fetches nothing; another file of the same name is refused there, whether it lies there, is given or is fetched."""
+    shutil.copytree(talks[0].parent / "archives", tmp_path / "archives")
+    nowhere = {"IWSLT14_URL": f"file://{tmp_path}/nowhere"}
+    shared = tmp_path / "archives/de-en.tgz"
+    args = ("iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out")
+    result = prepare(root, *args, tmp_path / "one", **nowhere)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.splitlines()[1] == f"  de-en.tgz is there already: {shared}"
+    assert all_files(tmp_path / "one") == all_files(talks[0])
+
+    (tmp_path / "given").mkdir()
+    other = write_tar(tmp_path / "given/de-en.tgz", talks_members(TOY["train"][:-1], TOY["test"]))
+    content = other.read_bytes()
+    first = hashlib.sha256(talks_archive.read_bytes()).hexdigest()
+    told = f"and that of the first de-en.tgz, in {shared}.sha256, is {first}"
+    assert refusal(prepare(root, *args, tmp_path / "two", "--archive", other)).endswith(told)
+    assert shared.read_bytes() == talks_archive.read_bytes() and other.read_bytes() == content
+    shared.write_bytes(content)
+    assert refusal(prepare(root, *args, tmp_path / "two", **nowhere)).endswith(told)
+    shared.unlink()
+    assert refusal(prepare(root, *args, tmp_path / "two", IWSLT14_URL=f"file://{other.parent}")).endswith(told)
+    assert sorted(path.name for path in shared.parent.iterdir()) == [".de-en.tgz.lock", "de-en.tgz.sha256"]
+    assert list((tmp_path / "two").iterdir()) == [tmp_path / "two/.lock"]
+
+
+def test_two_scripts_at_once_fetch_an_archive_once(root, talks, talks_archive, tmp_path):
+    """They end as one alone does; the second one gets an address that has nothing, and so must wait for what the first one fetches."""
+    running = []
+    for name, url in (("one", talks_archive.parent), ("two", tmp_path / "nowhere")):
+        args = command(root, "iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out", tmp_path / name)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{url}"}
+        running.append(subprocess.Popen(args, env=environment, stderr=subprocess.PIPE, text=True))
+        while name == "one" and not (tmp_path / "archives/.de-en.tgz.lock").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+    said = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    assert all_files(tmp_path / "one") == all_files(tmp_path / "two") == all_files(talks[0])
+    assert sorted(path.name for path in (tmp_path / "archives").iterdir()) == [".de-en.tgz.lock", "de-en.tgz", "de-en.tgz.sha256"]
 
 
 def test_a_finished_folder_is_left_alone(root, talks):
@@ -222,26 +277,28 @@ def test_a_run_that_is_killed_again_and_again_ends_equal(root, talks, talks_arch
         time.sleep(rng.uniform(0.05, 2.0))
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
+        assert processes_of(tmp_path) == []
     result = subprocess.run(args, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert all_files(out) == all_files(talks[0])
     assert not list(out.glob("*.part*"))
 
 
-def test_orphaned_workers_end_and_a_second_run_waits_for_them(root, talks_archive, tmp_path):
-    """Only the main process is killed; the next run takes over the folder."""
+@pytest.mark.parametrize("stage", ["tok", "bpe", "bin"])
+def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(root, talks_archive, tmp_path, stage):
+    """Only the main process is killed: its workers and fairseq-preprocess end by themselves."""
     out = tmp_path / "out"
     shutil.copytree(talks_archive.parent, tmp_path / "given")
     args = command(root, "iwslt14-de-en", "--out", out, "--archive", tmp_path / "given/de-en.tgz", "--workers", 2)
-    process = subprocess.Popen(args, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    for line in process.stderr:
-        if "TED.tst2012" in line:
-            break
-    while not list(out.glob("tok.part*/*")):
+    process = subprocess.Popen(args, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not list(out.glob(f"{stage}.part*/*" if stage != "bin" else "bin.part*")):
+        assert process.poll() is None
         time.sleep(0.01)
+    time.sleep(random.Random(os.getpid()).uniform(0, 1.0) if stage == "bin" else 0)
+    assert process.poll() is None
     process.kill()  # the shell has become the program: this is it
     process.wait()
-    process.stderr.close()
+    assert processes_of(tmp_path) == []
     result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 100000000, "--archive", tmp_path / "given/de-en.tgz")
     assert "was prepared with bpe merges 10000, not 100000000" in refusal(result)
 
@@ -272,7 +329,8 @@ def test_a_bad_archive_of_talks_is_refused_and_nothing_half_made_stays(root, tmp
     change(members)
     archive = write_tar(tmp_path / "de-en.tgz", members)
     assert refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive)).startswith(said)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "archives"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+    assert [path.name for path in (tmp_path / "archives").iterdir()] == [".de-en.tgz.lock"]
     assert not (tmp_path / "evil").exists()
 
 
@@ -281,11 +339,14 @@ def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(root, talks_ar
     archive = tmp_path / "de-en.tgz"
     archive.write_bytes(whole[: len(whole) // 2])
     said = refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive))
-    assert said.startswith(f"{tmp_path / 'out/archives/de-en.tgz'} is damaged or cut short")
+    assert said.startswith(f"{archive} is damaged or cut short")
+    url = f"file://{tmp_path}"
+    said = refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", IWSLT14_URL=url))
+    assert said.startswith(f"{tmp_path / 'archives/de-en.tgz'} is damaged or cut short")
     assert archive.read_bytes() == whole[: len(whole) // 2]
-    assert list((tmp_path / "out/archives").iterdir()) == []
+    assert [path.name for path in (tmp_path / "archives").iterdir()] == [".de-en.tgz.lock"]
     result = start_and_stop_after(root, "sha256", "iwslt14-de-en", "--out", tmp_path / "out", IWSLT14_URL=f"file://{talks_archive.parent}")
-    assert hashlib.sha256(whole).hexdigest() in result and (tmp_path / "out/archives/de-en.tgz").read_bytes() == whole
+    assert hashlib.sha256(whole).hexdigest() in result and (tmp_path / "archives/de-en.tgz").read_bytes() == whole
 
 
 # --- any folder ---------------------------------------------------------------------------------------------------------------------
@@ -539,7 +600,7 @@ def test_news_is_cased_normalized_and_cleaned_by_sub_words(news):
 def test_given_archives_are_not_touched(news):
     out, given, _ = news
     for path in given[1::2]:
-        link = out / "archives" / path.name
+        link = out.parent / "archives" / path.name
         assert link.is_symlink() and link.resolve() == path and not path.is_symlink()
 
 
@@ -589,7 +650,7 @@ def test_every_100th_pair_for_validation_and_a_wrong_valid(root, news, tmp_path)
     nowhere.write_text("")
     said = refusal(prepare(root, *args, "--valid", "every-100th", SACREBLEU=nowhere))
     assert said.startswith("`sacrebleu -t wmt14/full -l en-de --echo src` could not deliver the test set (")
-    assert not (out / "text").exists() and (out / "archives/training-parallel-nc-v9.tgz").exists()
+    assert not (out / "text").exists() and list((tmp_path / "archives").glob("train*")) == []
 
 
 @pytest.fixture(scope="module")
@@ -656,7 +717,7 @@ def test_wikitext_is_binarized_as_published(root, tmp_path):
     counts = Counter(articles["train"].split())
     words = [line.split() for line in lines(out / "bin/dict.txt") if "madeupword" not in line]
     assert {word: int(count) for word, count in words} == {word: count for word, count in counts.items() if word != "<unk>"}
-    assert sorted(path.name for path in out.iterdir()) == [".lock", "archives", "bin", "preprocess.log", "settings", "text"]
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "bin", "preprocess.log", "settings", "text"]
 
     archive.write_bytes(archive.read_bytes() + b"x")
     said = refusal(prepare(root, "wikitext-103", "--archive", archive, "--out", tmp_path / "other"))

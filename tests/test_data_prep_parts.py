@@ -6,9 +6,12 @@ import itertools
 import json
 import os
 import random
+import socket
+import subprocess
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -23,7 +26,7 @@ from modular_fairseq import toy_corpus
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data-prep"))
 
-from preparation import CorpusError, corpora, fetch, lines, moses, options, parallel, progress, subwords, tokens  # noqa: E402
+from preparation import CorpusError, corpora, fetch, lifetime, lines, moses, options, parallel, progress, subwords, tokens  # noqa: E402
 from preparation.archives import damage_named, open_archive  # noqa: E402
 
 SENTENCES = [
@@ -205,6 +208,64 @@ def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
         list(parallel.map_blocks(make_square, (0,), [1, 2, bad, 4], workers=2))
 
 
+PREPARATION = str(Path(lifetime.__file__).parents[1])
+ENDING = {
+    "workers of map_blocks": "from preparation import parallel; list(parallel.map_blocks(make, (), [1, 2], 2))",
+    "program and its pool": "import subprocess; from preparation import lifetime; subprocess.run(lifetime.command('pool', sys.argv[1]))",
+    "no program of Python's": "import subprocess; from preparation import lifetime; "
+    "subprocess.run(['tail', '-q', '-f', sys.argv[1], '/dev/null'], preexec_fn=lifetime.before_exec())",
+    "a system that has only threads": "from preparation import parallel; sys.platform = 'other'; "
+    "list(parallel.map_blocks(make, (), [1, 2], 2))",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere some of it ends later")
+@pytest.mark.parametrize("what", ENDING)
+def test_nothing_outlives_a_killed_parent(tmp_path, what):
+    """`busy` says on stderr who works; all of them sleep for longer than this test lasts."""
+    busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\ndef make():\n    return busy\n"
+    (tmp_path / "busy.py").write_text(busy)
+    (tmp_path / "pool.py").write_text("import multiprocessing, busy\nmultiprocessing.Pool(2).map(busy.busy, [1, 2])\n")
+    (tmp_path / "file").write_text("xx")
+    code = f"import sys; sys.path.append({PREPARATION!r}); from busy import make; {ENDING[what]}"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "file")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    with parent:
+        assert (parent.stdout if "no program" in what else parent.stderr).read(2) == b"xx"
+        parent.kill()
+        parent.wait()
+    nothing_is_left_of(tmp_path)
+
+
+def nothing_is_left_of(folder, seconds=5):
+    end = time.monotonic() + seconds
+    while str(folder) in (shown := subprocess.run(["ps", "-efww"], capture_output=True, text=True).stdout):
+        assert time.monotonic() < end, shown
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it keeps others from the file until it ends")
+def test_a_download_ends_with_its_run(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
+        code = f"import sys; sys.path.append({PREPARATION!r}); from pathlib import Path; from preparation import fetch; "
+        parent = subprocess.Popen([sys.executable, "-c", code + f"fetch.curl({url!r}, Path({str(tmp_path / 'a.part')!r}))"])
+        connection, _ = silent.accept()
+        with connection:
+            parent.kill()
+            parent.wait()
+            nothing_is_left_of(tmp_path)
+
+
+def test_a_process_whose_parent_has_ended_before_ends_at_once():
+    code = f"import sys; sys.path.append({PREPARATION!r}); from preparation import lifetime; lifetime.end_with(1234567); print('here')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""
+
+
 # --- archives ----------------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +327,26 @@ def test_truncated_archives_are_refused(tmp_path, write, share):
     path.write_bytes(data[: int(share * len(data))])
     with pytest.raises(CorpusError, match=f"^{path} is damaged or cut short"):
         read_member(path, "text")
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the last byte", "no archive", "nothing"])
+def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
+    """The members are whole in the first two cases; only the sum at the end of the compressed text tells."""
+    path = tmp_path / "a.tgz"
+    with tarfile.open(path, "w:gz") as tar:
+        info = tarfile.TarInfo("a")
+        info.size = 5
+        tar.addfile(info, io.BytesIO(b"text\n"))
+    data = bytearray(path.read_bytes())
+    with open_archive(path, "a.tgz") as open_member:
+        assert open_member("a").read() == b"text\n"
+    if damage == "a bit":
+        data[-8] ^= 1  # of the sum
+    damaged = {"a bit": data, "the last byte": data[:-1], "no archive": b"garbage", "nothing": b""}[damage]
+    path.write_bytes(damaged)
+    with pytest.raises(CorpusError, match=f"^{path} is damaged or cut short") as error, open_archive(path, "a.tgz"):
+        pass
+    assert "\n" not in str(error.value)
 
 
 def test_other_errors_are_not_called_damage(tmp_path):
@@ -357,7 +438,7 @@ def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
     source = fetch.Source("a.tgz", server.url, "-", "-")
     fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT}
-    fetch.record(source, tmp_path)
+    fetch.record(source, tmp_path / "a.tgz", tmp_path)
     found = sha256(CONTENT, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT, "a.tgz.sha256": f"{found}  a.tgz\n".encode()}
     assert (
@@ -379,6 +460,61 @@ def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_
     with pytest.raises(CorpusError, match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give"):
         fetch.fetch(fetch.Source("a.tgz", closed, "-", "-"), None, tmp_path)
     assert files(tmp_path) == {"a.tgz.part": CONTENT[:500]}
+
+
+def test_what_was_being_fetched_is_waited_for(server, tmp_path):
+    source = fetch.Source("a.tgz", server.url, "-", "-")
+    seen = []
+
+    def second():
+        with fetch.open_archives([source], {}, tmp_path) as paths:
+            seen.append(paths["a.tgz"].read_bytes())
+
+    with fetch.open_archives([source], {}, tmp_path) as paths:
+        assert paths == {"a.tgz": tmp_path / "a.tgz"}
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.3)
+        assert seen == []
+    thread.join()
+    assert seen == [CONTENT] and server.requests == [0]
+    assert (tmp_path / "a.tgz.sha256").read_text() == f"{sha256(CONTENT, tmp_path)}  a.tgz\n"
+
+
+def test_a_given_archive_leaves_another_one_and_is_linked_where_there_is_none(server, tmp_path):
+    source = fetch.Source("a.tgz", server.url, "-", "-")
+    given = tmp_path / "given"
+    given.write_bytes(CONTENT)
+    folder = tmp_path / "archives"
+    with fetch.open_archives([source], {"a.tgz": given}, folder) as paths:
+        assert paths == {"a.tgz": given} and list(folder.glob("a.*")) == []
+    assert (folder / "a.tgz").readlink() == given and server.requests == []
+    given.rename(tmp_path / "moved")
+    with fetch.open_archives([source], {}, folder) as paths:
+        assert paths["a.tgz"].read_bytes() == CONTENT and not paths["a.tgz"].is_symlink() and server.requests == [0]
+    with fetch.open_archives([source], {"a.tgz": tmp_path / "moved"}, folder):
+        pass
+    assert not (folder / "a.tgz").is_symlink()
+    (folder / "a.tgz").write_bytes(b"other")
+    with pytest.raises(CorpusError, match="and that of the first a.tgz"), fetch.open_archives([source], {}, folder):
+        pass
+
+
+def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
+    for split in corpora.SPLITS:
+        for lang in ("de", "en"):
+            (tmp_path / f"{split}.{lang}").write_text(f"{split} {lang}\n")
+    summed = []
+    monkeypatch.setattr(corpora, "digest", lambda path: summed.append(path.name) or fetch.digest(path))
+    kept = corpora.input_files(tmp_path, ("de", "en"), {})
+    assert len(summed) == 6 and len(set(summed)) == 6
+    assert corpora.input_files(tmp_path, ("de", "en"), kept) == kept and len(summed) == 6
+    os.utime(tmp_path / "train.de", (1, 1))
+    (tmp_path / "test.en").write_text("another\n")
+    changed = corpora.input_files(tmp_path, ("de", "en"), kept)
+    assert summed[6:] == ["train.de", "test.en"]
+    assert {name for name in kept if kept[name] != changed[name]} == {"test.en"}
+    assert changed["test.en"]["sha256"] == fetch.digest(tmp_path / "test.en")
 
 
 def test_no_progress_line_is_written_for_every_block(capsys):

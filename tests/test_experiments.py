@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -116,7 +117,6 @@ def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
         "mae-7": {
             "optimization.max_epoch",
             "checkpoint.finetune_from_model",
-            "task.data",
             "optimization.lr",
             "lr_scheduler.warmup_updates",
         },
@@ -193,6 +193,61 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
             scaled(config, wrong)
 
 
+def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    folder = tmp_path / "configs/mae-3"
+    for name, change in (("slow", ("lr: [0.0005]", "lr: [0.0001]")), ("wide", ("mae_gate_dim: 256", "mae_gate_dim: 512"))):
+        (folder / f"{name}.yaml").write_text((folder / "mae-7.yaml").read_text().replace(*change))
+    (folder / "table.yaml").write_text((folder / "table.yaml").read_text().replace("notes:", "  - {name: wide}\n  - {name: slow}\nnotes:"))
+    args = arguments(folder / "table.yaml", tmp_path)
+    assert "slow" in experiments.plan(read_table(folder / "table.yaml"), Namespace(**args))
+    with pytest.raises(UsageError, match="rows mae-7 and slow are the same at --scale smoke"):
+        experiments.plan(read_table(folder / "table.yaml"), Namespace(**args | {"scale": "smoke"}))
+
+
+@pytest.mark.parametrize("scale", ["small", "smoke"])
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
+def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(table, scale, tmp_path):
+    results = experiments.plan(read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale}))  # raises where rows are equal
+    for found in results.values():
+        config = found.evaluations[0].run.config
+        assert config.averaged <= config.get("optimization.max_epoch", config.averaged)
+
+
+def planned(table, tmp_path, **changes):
+    table = CONFIGS / table / "table.yaml"
+    return experiments.plan(read_table(table), Namespace(**arguments(table, tmp_path) | changes))
+
+
+def test_one_expert_is_drawn_five_times_for_each_seed(tmp_path):
+    results = planned("mae-5", tmp_path, seeds="1,2")
+    drawn = [(each.run.seed, dict(each.overrides)["mae_inference_seed"]) for each in results["uni-mae-7-random"].evaluations]
+    assert drawn == [(seed, draw) for seed in (1, 2) for draw in (1, 2, 3, 4, 5)]
+    names = {each.run.name for each in results["uni-mae-7-random"].evaluations + results["uni-mae-7"].evaluations}
+    assert names == {"mae-2/uni-mae-7/seed-1", "mae-2/uni-mae-7/seed-2"}
+    assert len({each.path("out") for each in results["uni-mae-7-random"].evaluations}) == 10
+    assert '"mae_inference_seed": 3' in " ".join(results["uni-mae-7-random"].evaluations[2].generate_command)
+
+
+def test_fine_tuning_starts_from_seed_1_or_from_what_is_given(tmp_path):
+    results = planned("mae-7", tmp_path, seeds="2,3")
+    assert [each.run.seed for each in results["ftg"].evaluations] == [2, 3]
+    assert {each.run.start.name for each in results["ftg"].evaluations} == {"mae-2/mae-7/seed-1"}
+    (untuned,) = results["noft"].evaluations
+    assert untuned.run.checkpoint == untuned.run.start.checkpoint and untuned.run.checkpoint.endswith("mae-2/mae-7/seed-1/averaged.pt")
+    assert results["ftall"].evaluations[0].run.checkpoint.endswith("mae-7/ftall/seed-2/checkpoint_best.pt")
+    given = planned("mae-7", tmp_path, pretrained="some.pt")
+    assert given["ftall"].evaluations[0].run.start == given["noft"].evaluations[0].run.checkpoint
+    assert given["ftall"].evaluations[0].run.start.endswith("/some.pt") and given["scratch"].evaluations[0].run.start is None
+
+
+def test_redundancy_and_detokenisation_are_of_the_tables_that_need_them(tmp_path):
+    for table in ("dma-1", "dma-2", "dma-3", "mae-3"):
+        (first, *_) = planned(table, tmp_path).values()
+        assert first.evaluations[0].redundancy == table.startswith("dma")
+        assert first.evaluations[0].score_command[-1] == ("none" if table == "dma-3" else "moses")
+
+
 def test_a_scale_names_only_keys_that_some_row_has():
     keys = {f"{group}.{key}" for path in ROWS for group, values in read_config(path).values.items() for key in values}
     for name in ("smoke", "small"):
@@ -221,7 +276,9 @@ def test_words_of_the_commands(tmp_path):
         (("/bin", ""), "must be SET/bin"),
         (("update_epoch_batch_itr: true", "skip_invalid_size_inputs_valid_test: 3"), "must be true or false"),
         (("_name: adam", "_name: adamm"), "fairseq-train refuses"),
-        (("lr: [0.0005]", "lr: [0.0005"), "cannot be read"),
+        (("lr: [0.0005]", "lr: [0.0005"), "cannot be read (line"),
+        (("encoder_attention_heads: 8", "encoder_attention_heads: 7"), "is not a multiple of --encoder-attention-heads 7"),
+        (("dropout: 0.3", "attention_type: moe"), "must be one of plain, mae, dma, mae+dma"),
     ],
 )
 def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, change, sentence):
@@ -243,11 +300,13 @@ TABLE = {"title": "t", "baseline": "a", "columns": ["bleu"], "rows": [{"name": "
     ("change", "sentence"),
     [
         ({"columns": ["blue"]}, "there is no column blue"),
+        ({"columns": 5}, "columns must be a list"),
         ({"rows": [{"name": "a", "papper": {}}]}, "must have name or label"),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "has two rows a"),
         ({"baseline": "b"}, "compared with b, which is no row; there are a"),
         ({"rows": [{"name": "a", "paper": {"blue": 3}}]}, "has the paper's blue, which is in no column"),
         ({"rows": [{"name": "a", "paper": {"chrf": 3}}]}, "has the paper's chrf, which is in no column"),
+        ({"columns": ["bleu", "LR"], "rows": [{"name": "a", "overrides": {"mae_inference": "random"}}]}, "has overrides, which LR and HR"),
         ({"titel": "t"}, "must have title"),
         ({"rows": "a"}, "must have title"),
     ],

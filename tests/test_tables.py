@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -16,8 +17,9 @@ import sacrebleu
 import yaml
 from scipy.stats import ttest_ind
 
-from modular_fairseq import cli
+from modular_fairseq import cli, experiments
 from modular_fairseq.experiments import read_table
+from modular_fairseq.processes import only_one
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import binarize, write_reversal_corpus
 
@@ -131,6 +133,9 @@ def test_all_rows_are_trained_translated_and_shown(place, finished):
     ]
     assert experts[1] == f"{bleu['experts', 'test']:.2f}" and experts[2] == experts[3] == f"{experts_size:,}"
     assert 0 < gates_size == experts_size - plain_size
+    log = (runs / "plain/seed-1/train.log").read_text()
+    validated = [float(value) for value in re.findall(r'"valid_ppl": "([\d.]+)"', log)]
+    assert json.loads((runs / "plain/seed-1/training.json").read_text())["valid_perplexity"] == min(validated) < max(validated)
     assert experts[5].startswith(f"{bleu['experts', 'test'] - bleu['plain', 'test']:+.2f} (")
     apart = bleu["experts", "test-specialised"] - bleu["experts", "test"]
     assert cells(finished.stdout, "specialised")[5].startswith(f"{apart:+.2f} (")
@@ -167,6 +172,13 @@ def test_hydra_trains_the_same_row_to_the_same_weights(place, finished, tmp_path
     assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
 
 
+def test_two_processes_do_not_work_in_one_run(copy):
+    with only_one(str(copy / "results/paper/mine/plain/seed-1")):
+        (copy / "results/paper/mine/plain/seed-1/test.json").unlink()
+        done = call(copy, "--run", "--only", "plain")
+    assert done.returncode == 1 and "another process works in it" in done.stderr.splitlines()[-1]
+
+
 def test_done_is_done_and_the_table_needs_no_data(place, finished):
     again = call(place, "--run")
     assert again.returncode == 0 and again.stdout == finished.stdout and "fairseq-train" not in again.stderr
@@ -177,10 +189,16 @@ def test_done_is_done_and_the_table_needs_no_data(place, finished):
 def test_dry_run_shows_the_commands_that_are_run(place, finished):
     shown = call(place, "--dry-run", out="elsewhere")
     assert shown.returncode == 0 and not (place / "elsewhere").exists()
-    for line in finished.stderr.splitlines():
-        started = re.search(r"seed-1: ((fairseq-train|fairseq-generate|modular-fairseq average) .*)$", line)
-        if started:
-            assert started[1].replace("/results/", "/elsewhere/") in shown.stdout
+    ran = [
+        line[2:]
+        for pattern in ("train.log", "average.log", "*.out")
+        for log in (place / "results/paper/mine").glob(f"*/seed-1/{pattern}")
+        for line in log.read_text().splitlines()
+        if line.startswith("$ ")
+    ]
+    assert len(ran) == 3 + 2 + 5
+    for command in ran:
+        assert command.replace("/results/", "/elsewhere/") in shown.stdout.replace(" >", "\n").splitlines()
     assert len(re.findall("^fairseq-train", shown.stdout, re.MULTILINE)) == 3
     assert len(re.findall("^fairseq-generate", shown.stdout, re.MULTILINE)) == 5
     assert "--finetune-from-model " + str(place / "elsewhere/paper/mine/experts/seed-1/averaged.pt") in shown.stdout
@@ -244,10 +262,10 @@ def test_runs_of_another_config_are_refused_and_left_alone(copy, capsys):
         assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(capsys, copy, *run)
     assert (copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
     write_configs(copy / "configs/mine")
-    assert "holds a run with options  (now --fp16)" in refused(capsys, copy, "--run", "--", "--fp16")
+    assert "holds a run with options none (now --fp16)" in refused(capsys, copy, "--run", "--", "--fp16")
     assert "--seed after --: the table sets it" in refused(capsys, copy, "--run", "--", "--fp16", "--seed", "3")
     (copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
-    assert "holds checkpoints of an unknown run" in refused(capsys, copy, "--run")
+    assert "holds an unknown run" in refused(capsys, copy, "--run")
 
 
 def test_other_decoding_is_translated_anew_without_training(copy):
@@ -255,7 +273,7 @@ def test_other_decoding_is_translated_anew_without_training(copy):
     assert call(copy, "--only", "plain").returncode != 0
     done = call(copy, "--run", "--only", "plain")
     assert done.returncode == 0 and "fairseq-generate" in done.stderr and "fairseq-train" not in done.stderr
-    assert "--beam 1" in done.stderr
+    assert "--beam 1" in (copy / "results/paper/mine/plain/seed-1/test.out").read_text()
 
 
 def test_damaged_results_are_named(copy, capsys):
@@ -303,37 +321,102 @@ def test_a_failed_run_is_named_and_the_others_are_finished(copy, capsys):
     assert cells(done.stdout, "Plain")[1] == "missing" and cells(done.stdout, "untuned")[1] != "missing"
 
 
-def test_numbers_over_seeds(tmp_path, capsys):
-    """Means, sample deviations, differences seed by seed and the largest p, from result files alone."""
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "many", "small", "birds", "sing"]
+REFERENCES = [" ".join(WORDS[i % 5 :] + WORDS[: i % 7]) for i in range(30)]
+
+
+def write_result(place, row, seed, spoilt, file="test", overrides=()):
+    """The files of a finished run, in whose translation the first lines are spoilt; gives its BLEU."""
+    hypotheses = [line.replace("fox", "cat") if i < spoilt else line for i, line in enumerate(REFERENCES)]
+    bleu = sacrebleu.corpus_bleu(hypotheses, [REFERENCES]).score
+    folder = place / f"results/paper/mine/{row}/seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{file}.out").write_text("".join(f"{line}\n" for line in hypotheses))
+    (folder / f"{file}.ref.en").write_text("".join(f"{line}\n" for line in REFERENCES))
+    (folder / "training.json").write_text(json.dumps({"checkpoint": "c", "parameters": 7, "trained_parameters": 7, "updates": 10 * seed}))
+    generate = ["--source-lang", "de", "--target-lang", "en", "--beam", "2", *map(str, overrides)]
+    (folder / f"{file}.json").write_text(json.dumps({"checkpoint": "c", "generate": generate, "bleu": bleu, "bleu_signature": "s"}))
+    (run,) = [
+        each.run
+        for found in experiments.plan(read_table(place / "configs/mine/table.yaml"), arguments(place, str(seed))).values()
+        for each in found.evaluations[:1]
+        if each.run.name == f"mine/{row}/seed-{seed}" and not each.overrides
+    ]
+    (folder / "settings.json").write_text(json.dumps(run._settings()))
+    return bleu
+
+
+def arguments(place, seeds):
+    values = {"table": str(place / "configs/mine/table.yaml"), "data": str(place / "data"), "out": str(place / "results"), "seeds": seeds}
+    return Namespace(**values, only=[], scale="paper", jobs=1, samples=100, options=[], pretrained=None)
+
+
+@pytest.fixture
+def results_only(tmp_path):
     (tmp_path / "configs/mine").mkdir(parents=True)
     write_configs(tmp_path / "configs/mine")
-    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "many", "small", "birds", "sing"]
-    references = [" ".join(words[i % 5 :] + words[: i % 7]) for i in range(30)]
-    spoilt = {("plain", 1): 9, ("plain", 2): 12, ("experts", 1): 6, ("experts", 2): 12}
-    bleu = {}
-    for (row, seed), number in spoilt.items():
-        hypotheses = [line.replace("fox", "cat") if i < number else line for i, line in enumerate(references)]
-        bleu[row, seed] = sacrebleu.corpus_bleu(hypotheses, [references]).score
-        folder = tmp_path / f"results/paper/mine/{row}/seed-{seed}"
-        folder.mkdir(parents=True)
-        (folder / "test.out").write_text("".join(f"{line}\n" for line in hypotheses))
-        (folder / "test.ref").write_text("".join(f"{line}\n" for line in references))
-        (folder / "training.json").write_text(json.dumps({"parameters": 7, "trained_parameters": 7, "updates": 10 * seed}))
-        generate = ["--source-lang", "de", "--target-lang", "en", "--beam", "2"]
-        (folder / "test.json").write_text(json.dumps({"generate": generate, "bleu": bleu[row, seed], "bleu_signature": "s"}))
-    assert "missing for seeds 1,2" in refused(capsys, tmp_path, "--seeds", "1,2")
+    return tmp_path
+
+
+def test_numbers_over_seeds(results_only, capsys):
+    """Means, sample deviations, differences seed by seed and the largest p, from result files alone."""
+    plain = [write_result(results_only, "plain", seed, spoilt) for seed, spoilt in ((1, 9), (2, 12))]
+    experts = [write_result(results_only, "experts", seed, spoilt) for seed, spoilt in ((1, 6), (2, 12))]
+    assert "missing for seeds 1,2" in refused(capsys, results_only, "--seeds", "1,2")
     shown = capsys.readouterr().out
-    plain, experts = ([bleu[row, seed] for seed in (1, 2)] for row in ("plain", "experts"))
     apart = [ours - base for ours, base in zip(experts, plain, strict=True)]
     assert cells(shown, "Plain")[1:5] == [f"{mean(plain):.2f} ± {stdev(plain):.2f}", "7", "7", "15 ± 7"]
     assert cells(shown, "Experts")[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
-    assert cells(shown, "Experts")[5].endswith(
-        f"(1.000; {ttest_ind(experts, plain, equal_var=False).pvalue:.3f})"
-    )  # 1: of seed 2, where nothing differs
-    lines = [line.split("\t") for line in (tmp_path / "results/paper/mine/table.tsv").read_text().splitlines()]
+    welch = ttest_ind(experts, plain, equal_var=False).pvalue
+    assert cells(shown, "Experts")[5].endswith(f"(1.000; {welch:.3f})")  # 1: of seed 2, where nothing differs
+    lines = [line.split("\t") for line in (results_only / "results/paper/mine/table.tsv").read_text().splitlines()]
     line = dict(zip(lines[0], next(line for line in lines if line[0] == "experts"), strict=True))
     assert float(line["bleu"]) == mean(experts) and float(line["bleu_std"]) == stdev(experts) and line["translations"] == "2"
     assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12) and float(line["p"]) == 1
+
+
+def test_several_draws_of_a_seed_are_compared_with_its_one_baseline(results_only, capsys):
+    table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
+    table["rows"][3]["overrides"] = [{"mae_inference": "random", "mae_inference_seed": draw} for draw in (1, 2, 3)]
+    (results_only / "configs/mine/table.yaml").write_text(yaml.safe_dump(table))
+    base = {seed: write_result(results_only, "experts", seed, spoilt) for seed, spoilt in ((1, 10), (2, 20))}
+    drawn = {}
+    for seed in (1, 2):
+        for draw in (1, 2, 3):
+            overrides = [("mae_inference", "random"), ("mae_inference_seed", draw)]
+            drawn[seed, draw] = write_result(results_only, "experts", seed, 4 * draw + seed, f"test-random-{draw}", overrides)
+    refused(capsys, results_only, "--seeds", "1,2")
+    shown = cells(capsys.readouterr().out, "specialised")
+    apart = [bleu - base[seed] for (seed, _), bleu in drawn.items()]
+    assert shown[1].startswith(f"{mean(drawn.values()):.2f} ± ") and shown[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
+
+
+def test_a_row_of_which_a_seed_is_missing_shows_what_there_is(results_only, capsys):
+    bleu = write_result(results_only, "plain", 1, 9)
+    assert "plain, experts" in refused(capsys, results_only, "--seeds", "1,2")
+    shown = capsys.readouterr().out
+    assert cells(shown, "Plain")[1] == f"{bleu:.2f} (1 of 2)" and cells(shown, "Experts") == ["Experts", "missing"]
+    assert "\n1\t" not in shown and "plain\tPlain\t1\t" in (results_only / "results/paper/mine/table.tsv").read_text()
+
+
+def test_translations_of_other_references_are_not_compared(results_only, capsys):
+    write_result(results_only, "plain", 1, 9)
+    write_result(results_only, "experts", 1, 5)
+    other = results_only / "results/paper/mine/experts/seed-1/test.ref.en"
+    other.write_text(other.read_text().upper())
+    assert "differ, so the rows cannot be compared" in refused(capsys, results_only)
+
+
+def test_scores_of_another_checkpoint_do_not_count(results_only, capsys):
+    write_result(results_only, "plain", 1, 9)
+    training = results_only / "results/paper/mine/plain/seed-1/training.json"
+    training.write_text(training.read_text().replace('"c"', '"d"'))
+    assert "plain missing for seeds 1" in refused(capsys, results_only, "--only", "plain")
+
+
+def test_nothing_is_written_where_there_is_nothing(results_only, capsys):
+    refused(capsys, results_only)
+    assert not (results_only / "results").exists()
 
 
 def test_rows_as_written(tmp_path):

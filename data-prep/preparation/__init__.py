@@ -1,4 +1,7 @@
-"""What the prepare-*.sh scripts share; `runner` names the stages."""
+"""What the prepare-*.sh scripts share; `runner` names the stages.
+
+Nothing here imports the package modular_fairseq, not even for its errors: that would import torch, and a tenth of a second become several.
+"""
 
 
 class CorpusError(Exception):

@@ -23,7 +23,8 @@ class DamagedFile(CorpusError):
     """A file that ends too early or does not unpack."""
 
     def __init__(self, path: Path, why: Exception):
-        super().__init__(f"{path} is damaged or cut short ({why}); get it again")
+        reason = (str(why).splitlines() or [type(why).__name__])[0].rstrip(":")
+        super().__init__(f"{path} is damaged or cut short ({reason}); get it again")
         self.path = path
 
 
@@ -42,14 +43,29 @@ def open_archive(path: Path, name: str) -> Iterator[Opener]:
     with damage_named(path), contextlib.ExitStack() as stack:
         if name.endswith(".zip"):
             archive = stack.enter_context(zipfile.ZipFile(path))
-            members = {clean_name(name, info.filename): info for info in archive.infolist()}
-            regular = {key: info for key, info in members.items() if not info.is_dir() and is_file_in_zip(name, info)}
+            for info in archive.infolist():
+                refuse_bad_name(name, info.filename)
+                refuse_link_in_zip(name, info)
+            regular = {clean_name(info.filename): info for info in archive.infolist() if not info.is_dir()}
             yield opener(name, regular, archive.open)
         else:
+            read_to_the_end(path)
             archive = stack.enter_context(tarfile.open(path, "r:*"))
-            members = {clean_name(name, info.name): info for info in archive}
-            regular = {key: info for key, info in members.items() if not info.isdir() and is_file_in_tar(name, info)}
+            for info in archive:
+                refuse_bad_name(name, info.name)
+                refuse_link_in_tar(name, info)
+            regular = {clean_name(info.name): info for info in archive if not info.isdir()}
             yield opener(name, regular, archive.extractfile)
+
+
+def read_to_the_end(path: Path) -> None:
+    """Of a compressed file the sum of its text stands at the end, which tarfile never reads."""
+    with path.open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            return
+    with gzip.open(path) as text:
+        while text.read(1 << 20):
+            pass
 
 
 def opener(archive: str, members: dict, open_member: Callable) -> Opener:
@@ -61,21 +77,22 @@ def opener(archive: str, members: dict, open_member: Callable) -> Opener:
     return open_by_name
 
 
-def clean_name(archive: str, member: str) -> str:
+def refuse_bad_name(archive: str, member: str) -> None:
     parts = member.replace("\\", "/").split("/")
     if member.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
         raise CorpusError(f"{archive} has the member {member!r}, whose name leads out of the folder; it is refused")
-    return "/".join(part for part in parts if part not in ("", "."))
 
 
-def is_file_in_tar(archive: str, member: tarfile.TarInfo) -> bool:
-    if not member.isfile():
+def clean_name(member: str) -> str:
+    return "/".join(part for part in member.replace("\\", "/").split("/") if part not in ("", "."))
+
+
+def refuse_link_in_tar(archive: str, member: tarfile.TarInfo) -> None:
+    if not member.isfile() and not member.isdir():
         raise CorpusError(f"{archive} has the member {member.name!r}, which is a link or a device; it is refused")
-    return True
 
 
-def is_file_in_zip(archive: str, member: zipfile.ZipInfo) -> bool:
+def refuse_link_in_zip(archive: str, member: zipfile.ZipInfo) -> None:
     kind = stat.S_IFMT(member.external_attr >> 16)
-    if kind and not stat.S_ISREG(kind):
+    if kind and not stat.S_ISREG(kind) and not member.is_dir():
         raise CorpusError(f"{archive} has the member {member.filename!r}, which is a link or a device; it is refused")
-    return True

@@ -2,11 +2,10 @@
 
 import struct
 import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
-from preparation import CorpusError
+from preparation import CorpusError, lifetime
 from preparation.progress import say
 
 LINES_A_WORKER = 5000  # fewer are not worth another process
@@ -47,7 +46,7 @@ def binarize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
 
 def run_preprocess(arguments: list[str], log: Path) -> None:
     with log.open("wb") as file:
-        command = [sys.executable, "-P", "-m", "fairseq_cli.preprocess", *arguments]
+        command = lifetime.command("fairseq_cli.preprocess", *arguments)
         code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if code:
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]

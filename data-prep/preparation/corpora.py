@@ -7,12 +7,11 @@ validation and test are refused here, by the names that the user knows.
 import gzip
 import re
 import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from preparation import CorpusError
+from preparation import CorpusError, lifetime
 from preparation.archives import Opener, damage_named, open_archive
 from preparation.fetch import digest
 from preparation.lines import Side, check_pair, read_lines, write_lines
@@ -25,16 +24,17 @@ TALKS_KEPT_TAG = re.compile(r"</?(title|description)>")
 SEGMENT = re.compile(r"<seg id[^>]*>\s*(.*?)\s*(</seg>.*)?$")
 
 
-def text(recipe: Namespace, settings: dict, user: Namespace, out: Path, part: Path) -> None:
+def text(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """`archives` says where each archive of the recipe is, by its official name."""
     kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles}
-    kinds[recipe.text](recipe, settings, user, out / "archives", part)
+    kinds[recipe.text](recipe, settings, user, archives, part)
 
 
-def talks(recipe: Namespace, settings: dict, user: Namespace, archives: Path, part: Path) -> None:
+def talks(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """IWSLT14: tagged text for training, XML for testing; validation pairs are taken from train later."""
     name = recipe.sources[0].name
     languages = (settings["source_lang"], settings["target_lang"])
-    with open_archive(archives / name, name) as member:
+    with open_archive(archives[name], name) as member:
         train = [f"de-en/train.tags.de-en.{lang}" for lang in languages]
         write_pair(part, "train", languages, [(f"{name}, {path}", tagged(member, path, name)) for path in train], blank_lines=True)
         for test in TALKS_TEST:
@@ -56,11 +56,11 @@ def segments(member: Opener, path: str, archive: str) -> Iterator[str]:
             yield match[1].replace("’", "'")
 
 
-def news(recipe: Namespace, settings: dict, user: Namespace, archives: Path, part: Path) -> None:
+def news(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """WMT: several archives of parallel text for training, sacrebleu's test sets for the rest."""
     languages = (settings["source_lang"], settings["target_lang"])
     for name, prefix in recipe.train:
-        with open_archive(archives / name, name) as member:
+        with open_archive(archives[name], name) as member:
             sides = [(f"{name}, {prefix}.{lang}", read_lines(member(f"{prefix}.{lang}"), f"{name}, {prefix}.{lang}")) for lang in languages]
             write_pair(part, "train", languages, sides, blank_lines=True)
     for split in ("valid", "test"):
@@ -74,8 +74,7 @@ def news(recipe: Namespace, settings: dict, user: Namespace, archives: Path, par
 
 def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
     """A test set as sacrebleu delivers and checks it; it keeps them in $SACREBLEU, or in ~/.sacrebleu."""
-    command = [sys.executable, "-P", "-m", "sacrebleu", "-t", test_set, "-l", pair, "--echo", field]
-    result = subprocess.run(command, capture_output=True)
+    result = subprocess.run(lifetime.command("sacrebleu", "-t", test_set, "-l", pair, "--echo", field), capture_output=True)
     if result.returncode or not result.stdout:
         why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         shown = f"sacrebleu -t {test_set} -l {pair} --echo {field}"
@@ -83,7 +82,7 @@ def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
     yield from read_lines(result.stdout.removesuffix(b"\n").split(b"\n"), f"sacrebleu's {test_set}, {field}")
 
 
-def folder(recipe: Namespace, settings: dict, user: Namespace, archives: Path, part: Path) -> None:
+def folder(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """Any parallel text: {train,valid,test}.LANG, or the same with .gz."""
     languages = (settings["source_lang"], settings["target_lang"])
     for split in SPLITS:
@@ -113,15 +112,16 @@ def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict])
             state = path.stat()
             seen = {"bytes": state.st_size, "modified": state.st_mtime_ns}
             known = kept.get(f"{split}.{lang}", {})
-            unchanged = seen.items() <= known.items() or known.get("sha256") == digest(path)
-            files[f"{split}.{lang}"] = known if unchanged else seen | {"sha256": digest(path)}
+            if not seen.items() <= known.items() and (found := digest(path)) != known.get("sha256"):
+                known = seen | {"sha256": found}
+            files[f"{split}.{lang}"] = known
     return files
 
 
-def articles(recipe: Namespace, settings: dict, user: Namespace, archives: Path, part: Path) -> None:
+def articles(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """WikiText: the token files as they were published."""
     name = recipe.sources[0].name
-    with open_archive(archives / name, name) as member:
+    with open_archive(archives[name], name) as member:
         for split in SPLITS:
             path = f"{recipe.data_set}/wiki.{split}.tokens"
             with (part / f"wiki.{split}.tokens").open("wb") as out:

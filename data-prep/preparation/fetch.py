@@ -1,17 +1,22 @@
-"""Stage archives/: the official archives, downloaded by curl or given by the user, and their sums.
+"""The folder archives/: the official archives, downloaded by curl or given by the user, and their sums.
 
-A download goes to NAME.part, is continued where it was cut off, and gets its name once its size and sum are right. Where no sum is
-published, that of the first file that could be unpacked is recorded as NAME.sha256 beside it, and later ones are compared with it.
+Corpora that lie beside each other share it. A download goes to NAME.part, is continued where it was cut off, and gets its name once its
+size and sum are right. Where no sum is published, that of the first file that could be unpacked is recorded as NAME.sha256 beside it, and
+each file that is used later is compared with it.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from preparation import CorpusError
+from preparation import CorpusError, lifetime
+from preparation.archives import DamagedFile
 from preparation.progress import say
 
 
@@ -35,17 +40,45 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def fetch(source: Source, given: Path | None, folder: Path) -> None:
-    """Make folder/NAME the right archive: a link to the file that the user gave, or a download."""
+@contextlib.contextmanager
+def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -> Iterator[dict[str, Path]]:
+    """Where each archive is, by its name, for as long as it is read; what was read to the end is then known by its sum."""
+    with contextlib.ExitStack() as stack:
+        paths = {}
+        for source in sources:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock(source, folder))
+            paths[source.name] = fetch(source, given.get(source.name), folder)
+        try:
+            yield paths
+        except DamagedFile as error:
+            if error.path in paths.values() and error.path not in given.values():
+                error.path.unlink()  # a download begins anew
+            raise
+        for source in sources:
+            record(source, paths[source.name], folder)
+
+
+@contextlib.contextmanager
+def lock(source: Source, folder: Path) -> Iterator[None]:
+    """Two runs never fetch one archive, nor does one use what the other has not yet found sound."""
+    with (folder / f".{source.name}.lock").open("w") as file:
+        os.set_inheritable(file.fileno(), True)  # so that a curl that outlives a killed run keeps others from its file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{source.name}: waiting for another run that fetches or reads it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def fetch(source: Source, given: Path | None, folder: Path) -> Path:
+    """Where the right archive is: the file that the user gave, or folder/NAME, which may have to be downloaded."""
     path = folder / source.name
     if given:
         verify(given, source, folder)
-        if not (path.exists() and path.samefile(given)):
-            link = folder / f"{source.name}.link"
-            link.unlink(missing_ok=True)
-            link.symlink_to(given)
-            os.replace(link, path)
-    elif path.exists():
+        return given
+    if path.exists():
         verify(path, source, folder)
     else:
         part = folder / f"{source.name}.part"
@@ -56,6 +89,7 @@ def fetch(source: Source, given: Path | None, folder: Path) -> None:
             part.unlink()
             raise
         os.replace(part, path)
+    return path
 
 
 def download(source: Source, part: Path) -> None:
@@ -79,8 +113,9 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
     command = ["curl", "--fail", "--location", "--retry", "4", "--retry-delay", "1", "--connect-timeout", "30"]
     command += ["--progress-bar" if terminal else "--silent", "--show-error", "--continue-at", "-", "--output", str(part)]
     command += ["--write-out", "%{http_code}", url]
+    lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock`
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=None if terminal else subprocess.PIPE, text=True)
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=None if terminal else subprocess.PIPE, text=True, **lasting)
     except FileNotFoundError:
         raise CorpusError(f"{url} cannot be fetched without curl; install curl, or give the file with --archive") from None
 
@@ -100,12 +135,17 @@ def verify(path: Path, source: Source, folder: Path) -> None:
         raise CorpusError(f"{path} has the sha256 sum {found}, and that of the first {source.name}, in {recorded}, is {first}")
 
 
-def record(source: Source, folder: Path) -> None:
-    """Where no sum is published, keep that of an archive that has been found sound."""
+def record(source: Source, archive: Path, folder: Path) -> None:
+    """Keep of an archive that has been found sound a link, where it was given, and its sum, where none is published."""
+    if not (folder / source.name).exists():
+        link = folder / f"{source.name}.link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(archive)
+        os.replace(link, folder / source.name)
     path = folder / f"{source.name}.sha256"
     if source.sum != "-" or path.exists():
         return
-    found = digest(folder / source.name)
+    found = digest(archive)
     part = folder / f"{path.name}.part"
     part.write_text(f"{found}  {source.name}\n")
     os.replace(part, path)

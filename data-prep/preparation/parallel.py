@@ -1,15 +1,16 @@
 """A function over the blocks of a text, by several processes, in order, with a bounded number of blocks in memory."""
 
+import multiprocessing
 import os
 import signal
-import threading
-import time
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from preparation import CorpusError
+from preparation.lifetime import end_with
 
 function: Callable | None = None  # of a worker process
 
@@ -19,7 +20,8 @@ def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable
     if workers == 1:
         yield from map(make(*arguments), blocks)
         return
-    with ProcessPoolExecutor(workers, initializer=start_worker, initargs=(make, arguments, os.getpid())) as pool:
+    context = multiprocessing.get_context("fork") if sys.platform == "linux" else None  # workers are children of this process
+    with ProcessPoolExecutor(workers, context, start_worker, (make, arguments, os.getpid())) as pool:
         waiting = deque()
         try:
             for block in blocks:
@@ -39,16 +41,9 @@ def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable
 
 def start_worker(make: Callable[..., Callable], arguments: tuple, parent: int) -> None:
     global function
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers, and says so once
-    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     function = make(*arguments)
-
-
-def end_with(parent: int) -> None:
-    """Workers of a killed run would wait for ever, and hold the lock of the folder."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def call(block):

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from preparation import CorpusError, options
-from preparation.archives import DamagedFile
 from preparation.binarize import binarize
 from preparation.corpora import input_files, text
-from preparation.fetch import fetch, record
+from preparation.fetch import open_archives
 from preparation.progress import say
 from preparation.subwords import subwords
 from preparation.tokens import tokenize
@@ -33,19 +32,16 @@ def run(recipe: Namespace, user: Namespace) -> None:
         languages = (chosen["source_lang"], chosen["target_lang"])
         chosen["files"] = input_files(user.folder, languages, kept.get("files", {}))
     finished = (out / "bin").is_dir()
+    archives = Path(os.path.normpath(out / ".." / "archives"))
     if not finished:
-        announce(recipe, user, out)
+        announce(recipe, user, out, archives)
     out.mkdir(parents=True, exist_ok=True)
     with lock(out):
         options.compare_settings(out, chosen)
         if finished:
             sys.stderr.write(f"{recipe.script}: {out} is prepared; nothing to do\n")
             return
-        if recipe.sources and not (out / "text").exists():
-            (out / "archives").mkdir(exist_ok=True)
-            for source in recipe.sources:
-                fetch(source, user.archives.get(source.name), out / "archives")
-        stage(out, "text", lambda part: begin(recipe, chosen, user, out, part))
+        stage(out, "text", lambda part: begin(recipe, chosen, user, out, archives, part))
         if recipe.tokens:
             stage(out, "tok", lambda part: tokenize(chosen, user, out, part))
             stage(out, "bpe", lambda part: subwords(chosen, user, out, part))
@@ -53,12 +49,16 @@ def run(recipe: Namespace, user: Namespace) -> None:
     say(f"{out / 'bin'} is ready for fairseq-train")
 
 
-def announce(recipe: Namespace, user: Namespace, out: Path) -> None:
+def announce(recipe: Namespace, user: Namespace, out: Path, archives: Path) -> None:
     """Before anything is fetched: what, from where, how large, under which licence."""
     lines = [f"{recipe.script}: prepares {recipe.data_set} in {out}"]
     for source in recipe.sources:
-        given = user.archives.get(source.name)
-        lines.append(f"  {source.name} is given: {given}" if given else f"  fetches {source}")
+        if given := user.archives.get(source.name):
+            lines.append(f"  {source.name} is given: {given}")
+        elif (archives / source.name).exists():
+            lines.append(f"  {source.name} is there already: {archives / source.name}")
+        else:
+            lines.append(f"  fetches {source}")
     for name in filter(None, (recipe.valid, recipe.test)):
         lines.append(f"  fetches sacrebleu's test set {name}, unless it is there already (size not published; checked by sacrebleu)")
     if recipe.licence:
@@ -66,16 +66,10 @@ def announce(recipe: Namespace, user: Namespace, out: Path) -> None:
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-def begin(recipe: Namespace, chosen: dict, user: Namespace, out: Path, part: Path) -> None:
+def begin(recipe: Namespace, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
     """The first stage. From its end on the folder belongs to these settings; text that was refused may be corrected before."""
-    try:
-        text(recipe, chosen, user, out, part)
-    except DamagedFile as error:
-        if error.path.parent == out / "archives":
-            error.path.unlink()  # a download begins anew; of a file that was given only the link goes
-        raise
-    for source in recipe.sources:
-        record(source, out / "archives")
+    with open_archives(recipe.sources, user.archives, archives) as paths:
+        text(recipe, chosen, user, paths, part)
     options.write_settings(out, chosen)
 
 

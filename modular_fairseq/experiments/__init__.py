@@ -24,6 +24,7 @@ import shlex
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import yaml
 from tabulate import tabulate
@@ -61,7 +62,7 @@ OWN_OPTIONS = [
         "--no-last-checkpoints",
     ],
     *["--no-best-checkpoints", "--no-save-optimizer-state", "--restore-file", "--checkpoint-suffix", "--finetune-from-model"],
-    *["--disable-validation", "--attention-type", "--mae-training", "--mae-gating", "--mae-finetune"],
+    *["--disable-validation", "--patience", "--attention-type", "--mae-training", "--mae-gating", "--mae-finetune"],
 ]
 
 
@@ -85,15 +86,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     table = read_table(args.table)
     results = plan(table, args)
-    if args.dry_run:
-        print(show_commands(results, args.only))
-        return
     for found in results.values():
         for each in found.evaluations:
             each.run.refuse_another()
+    if args.dry_run:
+        print(show_commands(results, args.only))
+        return
     failures = make(results, args.only, args.jobs) if args.run else []
-    write_table(table, results, args)
-    missing = [each.row.name for each in results.values() if each.missing and (not args.only or each.row.name in args.only)]
+    if any(each.found for each in results.values()):
+        write_table(table, results, args)
+    missing = [name for name, each in results.items() if not each.is_complete and (not args.only or name in args.only)]
     if failures:
         raise UsageError("; ".join(failures))
     if missing:
@@ -119,7 +121,21 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
                 f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use --seeds and --scale"
             )
     rows = Rows(args, read_scale(args.table, args.scale))
-    return {row.name: rows.results(row, seeds, "LR" in table.columns) for row in table.rows if row.name}
+    results = {row.name: rows.results(row, seeds, "LR" in table.columns) for row in table.rows if row.name}
+    refuse_equal_rows(results, args.scale)
+    return results
+
+
+def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
+    """Two rows that differ only in what a scale sets would look like a finding."""
+    seen: dict[Any, str] = {}
+    for name, found in results.items():
+        (each, *_) = found.evaluations
+        key = (*each.run.config.train_options(), *each.generate_command[1:], str(each.run.start), each.run.trains, each.run.config.data)
+        key = tuple(word for word in key if not str(word).startswith(each.run.path()))
+        if seen.setdefault(key, name) != name:
+            where = "" if scale == "paper" else f" at --scale {scale}, which sets what they differ in"
+            raise UsageError(f"rows {seen[key]} and {name} are the same{where}; change one of them, or take another scale")
 
 
 def read_scale(table: str, name: str) -> dict:
@@ -182,13 +198,16 @@ def show_commands(results: dict[str, Results], only: list[str]) -> str:
     """The commands of all runs, for a shell."""
     lines = []
     for each, evaluations in needed(results, only):
-        lines.append(f"# {each.name}: {'to do' if each.training is None else 'trained'}")
+        done = "" if each.training is None else "# done: "
+        lines.append(f"# {each.name}")
         if each.trains:
-            lines += [shlex.join(each.train_command), *([shlex.join(each.average_command)] if each.config.averaged else [])]
+            lines += [done + shlex.join(each.train_command), *([done + shlex.join(each.average_command)] if each.config.averaged else [])]
         for evaluation in evaluations:
-            lines += [f"{shlex.join(evaluation.generate_command)} >{shlex.quote(evaluation.path('out'))}"]
-            lines += [f"cp {shlex.quote(evaluation.reference)} {shlex.quote(evaluation.path('ref'))}", shlex.join(evaluation.score_command)]
-            lines += [shlex.join(evaluation.redundancy_command)] if evaluation.redundancy else []
+            done = "" if evaluation.result is None else "# done: "
+            lines += [f"{done}{shlex.join(evaluation.generate_command)} >{shlex.quote(evaluation.path('out'))}"]
+            lines += [f"{done}cp {shlex.quote(evaluation.reference)} {shlex.quote(evaluation.ref)}"]
+            lines += [done + shlex.join(evaluation.score_command)]
+            lines += [done + shlex.join(evaluation.redundancy_command)] if evaluation.redundancy else []
     return "\n".join(lines)
 
 
@@ -258,7 +277,11 @@ def write_table(table: Table, results: dict[str, Results], args: argparse.Namesp
 def footnotes(results: dict[str, Results], args: argparse.Namespace) -> list[str]:
     """What the numbers are."""
     known = [each.result for found in results.values() for each in found.evaluations if each.result]
-    scale = "" if args.scale == "paper" else f"Scale {args.scale}: not the paper's sizes, so its figures are no target. "
+    scale = "" if args.scale == "paper" else f"Scale {args.scale}: other sizes than the paper's, so its figures are no target. "
+    if args.scale == "smoke":
+        scale = (
+            "Scale smoke: tiny models, hardly trained, to see that everything runs; neither figures nor order of the rows say anything. "
+        )
     notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
     notes += [f"BLEU: {signature}" for signature in sorted({result["bleu_signature"] for result in known})]
     if any("tokenized_bleu" in result for result in known):

@@ -21,6 +21,8 @@ from omegaconf import OmegaConf
 
 import modular_fairseq  # noqa: F401  (registers our archs and criterion)
 from modular_fairseq.errors import UsageError
+from modular_fairseq.models.checks import check_options
+from modular_fairseq.models.options import TranslationOptions
 
 # What a group's _name selects on fairseq-train's command line.
 SELECTORS = {"task": "--task", "model": "--arch", "criterion": "--criterion", "optimizer": "--optimizer", "lr_scheduler": "--lr-scheduler"}
@@ -103,7 +105,7 @@ def read_config(path: str | os.PathLike) -> Config:
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))  # as hydra does: 5e-4 is a number
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({str(error).splitlines()[0]}); give a YAML file such as configs/manual.yaml") from None
+        raise UsageError(f"{path}: cannot be read ({why(error)}); give a YAML file such as configs/manual.yaml") from None
     config = Config(f"{path.resolve().parent.name}/{path.stem}", str(path), values)
     if not isinstance(values, dict) or not all(isinstance(group, dict) for group in values.values()):
         raise UsageError(
@@ -115,9 +117,22 @@ def read_config(path: str | os.PathLike) -> Config:
     for key in [*(f"{group}._name" for group in SELECTORS), "task.data", "task.source_lang", "task.target_lang"]:
         if config.get(key) is None:
             raise UsageError(f"{path}: {key} is missing; every row needs it, see configs/manual.yaml")
+    if config.get("model._name") == "modular_transformer":
+        model = argparse.Namespace(**{name: value for name, value in values["model"].items() if name != "_name" and value is not None})
+        try:
+            check_options(model, TranslationOptions)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
     if not config.data:
         raise UsageError(f"{path}: task.data is {config.get('task.data')}; it must be SET/bin, where SET is a prepared corpus in --data")
     return config
+
+
+def why(error: Exception) -> str:
+    """What is wrong with a file, in a few words."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return getattr(error, "strerror", None) or str(error).splitlines()[0]
 
 
 def scaled(config: Config, scale: dict[str, Any]) -> Config:
@@ -126,7 +141,7 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
     Args:
         config: a row.
         scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key": value} replaces what it sets.
-            Keys that a row does not set stay away, so that one scale fits all. Division is rounded down.
+            Keys that a row does not set stay away, so that one scale fits all. Whole numbers stay whole, and at least 1.
 
     Raises:
         UsageError: the scale says anything else.
@@ -137,7 +152,8 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
     for key, by in scale.get("divide", {}).items():
         group, name = key.split(".")
         if name in values.get(group, {}):
-            values[group][name] = values[group][name] // by
+            value = values[group][name]
+            values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
     for key, value in scale.get("set", {}).items():
         group, name = key.split(".")
         if name in values.get(group, {}):

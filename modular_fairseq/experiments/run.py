@@ -3,6 +3,7 @@
 A run may be killed at any moment and started again: it ends as it would have ended.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -92,41 +93,44 @@ class Run(NamedTuple):
         """
         for lang in self.config.languages:
             if not os.path.isfile(os.path.join(self.binarized, f"dict.{lang}.txt")):
+                missing = os.path.join(self.config.get("task.data"), f"dict.{lang}.txt")
                 raise UsageError(
-                    f"--data {self.data}: has no {self.config.get('task.data')}/dict.{lang}.txt, which {self.config.path} needs; "
-                    f"prepare that corpus with a script of data-prep and --out {self.corpus()}"
+                    f"--data {self.data}: has no {missing}, which {self.config.path} needs; give the --data that has it, "
+                    f"or prepare it as the table's script says, with --out {self.corpus()}"
                 )
-        self.refuse_another(self._dictionaries())
+        self.refuse_another(self._corpus())
         if isinstance(self.start, Run):
             theirs = _read_json(self.start.path("settings.json")) or {}
-            for key, value in self._dictionaries().items():
-                if theirs.get(key, value) != value:
+            for key, value in self._corpus().items():
+                if key.startswith("dictionary ") and theirs.get(key, value) != value:
                     raise UsageError(
-                        f"{self.binarized}/dict.{key[-2:]}.txt: is another dictionary than that of {self.start.path()}, which is "
+                        f"{self.binarized}/dict.{key.split()[-1]}.txt: is another dictionary than that of {self.start.path()}, which is "
                         f"fine-tuned; prepare the corpus again with --like {self.start.corpus()}"
                     )
 
-    def refuse_another(self, dictionaries: dict[str, str] | None = None) -> None:
-        """Refuses a folder in which something else was trained: another config, or, if they are given, on other dictionaries.
+    def refuse_another(self, corpus: dict[str, str] | None = None) -> None:
+        """Refuses a folder in which something else was trained: another config, or, if it is given, on another corpus.
 
         Raises:
             UsageError: it names what differs.
         """
+        if not os.path.isdir(self.path()) or not any(name.endswith(".pt") or name == "training.json" for name in os.listdir(self.path())):
+            return  # nothing was trained yet
         saved, settings = _read_json(self.path("settings.json")), self._settings()
         if saved is None:
-            if os.path.isdir(self.path()) and any(name.startswith("checkpoint") for name in os.listdir(self.path())):
-                raise UsageError(f"{self.path()}: holds checkpoints of an unknown run (no settings.json); give another --out")
-            return
-        keys = [key for key in {**saved, **settings} if not key.startswith("dictionary ")]
-        settings |= dictionaries or {}
-        keys += dictionaries or []
+            raise UsageError(f"{self.path()}: holds an unknown run (no settings.json); remove it, or give another --out")
+        keys = [key for key in {**saved, **settings} if not key.startswith(("dictionary ", "train "))]
+        settings |= corpus or {}
+        keys += corpus or []
         differences = [
             f"{key} {saved.get(key, 'not given')} (now {settings.get(key, 'not given')})"
             for key in keys
             if saved.get(key) != settings.get(key)
         ]
         if differences:
-            raise UsageError(f"{self.path()}: holds a run with {', '.join(differences[:3])}; go back to that, or give another --out")
+            raise UsageError(
+                f"{self.path()}: holds a run with {', '.join(differences[:3])}; go back to that, remove it, or give another --out"
+            )
 
     def _settings(self) -> dict[str, Any]:
         """What the weights depend on, beside the corpus, as JSON holds it."""
@@ -135,10 +139,18 @@ class Run(NamedTuple):
         }
         values.pop("common.log_interval", None)
         start = self.start.name if isinstance(self.start, Run) else self.start
-        return json.loads(json.dumps({**values, "common.seed": self.seed, "options": shlex.join(self.extra), "starts from": start}))
+        return json.loads(
+            json.dumps({**values, "common.seed": self.seed, "options": shlex.join(self.extra) or "none", "starts from": start})
+        )
 
-    def _dictionaries(self) -> dict[str, str]:
-        return {f"dictionary {lang}": _digest(os.path.join(self.binarized, f"dict.{lang}.txt")) for lang in self.config.languages}
+    def _corpus(self) -> dict[str, str]:
+        """Sums that tell the corpus from others: of its dictionaries, and of the lengths of its training sentences."""
+        sums = {}
+        for lang in self.config.languages:
+            sums[f"dictionary {lang}"] = _digest(os.path.join(self.binarized, f"dict.{lang}.txt"))
+            lengths = sorted(glob.glob(os.path.join(glob.escape(self.binarized), f"train.*.{lang}.idx")))
+            sums[f"train {lang}"] = " ".join(map(_digest, lengths))
+        return sums
 
     def train(self, say: Say) -> None:
         """Trains what is left to train, averages, and writes training.json.
@@ -150,11 +162,16 @@ class Run(NamedTuple):
             return
         os.makedirs(self.path(), exist_ok=True)
         with only_one(self.path()):
-            write_file(self.path("settings.json"), json.dumps(self._settings() | self._dictionaries(), indent=1) + "\n")
+            self.check()  # again: another process may have been here
+            if self.training is not None:
+                return
+            write_file(self.path("settings.json"), json.dumps(self._settings() | self._corpus(), indent=1) + "\n")
             for file in ("checkpoint_last.pt", "checkpoint_best.pt"):
                 with suppress(FileNotFoundError):
                     os.remove(self.path(f"{file}.tmp"))
             if self.trains and not self._is_trained():
+                if os.path.exists(self.path("checkpoint_last.pt")):
+                    say(f"{self.name}: continues from its last checkpoint")
                 self.execute(self.train_command, "train.log", say)
             if self.trains and self.config.averaged:
                 self.execute(self.average_command, "average.log", say)
@@ -168,24 +185,25 @@ class Run(NamedTuple):
     def _statistics(self) -> dict[str, Any]:
         if not self.trains:
             theirs = self.start.training if isinstance(self.start, Run) else {}
-            return {**theirs, "trained_parameters": 0, "updates": 0}
+            return {"checkpoint": _digest(self.checkpoint), **(theirs or {}), "trained_parameters": 0, "updates": 0}
         try:
             with open(self.path("train.log"), encoding="utf-8", errors="replace") as file:
                 lines = file.readlines()
         except FileNotFoundError:
             lines = []
         counts = next((found for line in lines if (found := COUNTS.search(line))), None)
-        logged = [json.loads(found[2]) for line in lines if (found := LOGGED.search(line.rstrip("\n"))) and found[1] == "valid"]
+        logged = [_loads(found[2]) for line in lines if (found := LOGGED.search(line.rstrip("\n"))) and found[1] == "valid"]
         if counts is None or not logged:
             raise UsageError(
                 f"{self.path('train.log')}: does not show parameters and validation; restore it, or remove the folder to train anew"
             )
         best = load_checkpoint(self.checkpoint)
         return {
+            "checkpoint": _digest(self.checkpoint),
             "parameters": int(counts[1].replace(",", "")),
             "trained_parameters": int(counts[2].replace(",", "")) + _gate_parameters(best["model"], self.config),
             "updates": best["optimizer_history"][-1]["num_updates"],
-            "valid_perplexity": min(float(each["valid_ppl"]) for each in logged),
+            "valid_perplexity": min(float(each["valid_ppl"]) for each in logged if "valid_ppl" in each),
         }
 
     def execute(self, command: list[str], log: str, say: Say) -> None:
@@ -194,7 +212,9 @@ class Run(NamedTuple):
         Raises:
             UsageError: it failed.
         """
-        say(f"{self.name}: {shlex.join(command)}")
+        with open(self.path(log), "a", encoding="utf-8") as file:
+            file.write(f"$ {shlex.join(command)}\n")
+        say(f"{self.name}: {command[0]} (its command and all it says: {self.path(log)})")
         program = [sys.executable, "-m", MODULES[command[0]], *command[1:]]
         status, tail = call(program, self.path(log), lambda line: (text := progress(line)) and say(f"{self.name}{text}"))
         if status != 0:
@@ -218,6 +238,11 @@ class Evaluation(NamedTuple):
         return self.run.path(f"{self.name}.{kind}")
 
     @property
+    def ref(self) -> str:
+        """The references that the translation was scored with, beside it."""
+        return self.path(f"ref.{self.run.config.languages[1]}")
+
+    @property
     def reference(self) -> str:
         """Untokenised, in the corpus."""
         return self.run.corpus("raw", f"{self.subset}.{self.run.config.languages[1]}")
@@ -236,8 +261,7 @@ class Evaluation(NamedTuple):
     @property
     def score_command(self) -> list[str]:
         """For people who want to repeat it; here it is done without a process of its own."""
-        language = ["--target-lang", self.run.config.languages[1], "--detokenize", self._detokenizer]
-        return ["modular-fairseq", "score", "--reference", self.path("ref"), self.path("out"), *language]
+        return ["modular-fairseq", "score", "--reference", self.ref, self.path("out"), "--detokenize", self._detokenizer]
 
     @property
     def _detokenizer(self) -> str:
@@ -250,9 +274,15 @@ class Evaluation(NamedTuple):
         None where they are missing, or of other decoding or another test set.
         """
         result = _read_json(self.path("json"))
-        if result is None or result.get("generate") != self._decoding or (self.redundancy and "LR" not in result):
+        checkpoint = (self.run.training or {}).get("checkpoint")
+        if (
+            result is None
+            or result.get("checkpoint") != checkpoint
+            or result.get("generate") != self._decoding
+            or (self.redundancy and "LR" not in result)
+        ):
             return None
-        changed = os.path.isfile(self.reference) and _digest(self.reference) != _digest(self.path("ref"))
+        changed = os.path.isfile(self.reference) and _digest(self.reference) != _digest(self.ref)
         return None if changed else result
 
     @property
@@ -264,7 +294,7 @@ class Evaluation(NamedTuple):
         return read_output(self.path("out"), self.run.config.languages[1], self._detokenizer)
 
     def references(self) -> list[str]:
-        return read_lines(self.path("ref"))
+        return read_lines(self.ref)
 
     def finish(self, say: Say) -> None:
         """Translates and scores what is not yet.
@@ -278,13 +308,18 @@ class Evaluation(NamedTuple):
         if not os.path.isfile(self.reference):
             raise UsageError(f"{self.reference}: is missing; it must hold the untokenised references, as the scripts of data-prep write it")
         with only_one(self.run.path()):
-            with suppress(FileNotFoundError):
-                os.remove(self.path("out.tmp"))
+            for old in ("json", "out.tmp"):
+                with suppress(FileNotFoundError):
+                    os.remove(self.path(old))
             self.run.execute(self.generate_command, os.path.basename(self.path("out.tmp")), say)
             os.replace(self.path("out.tmp"), self.path("out"))
-            shutil.copyfile(self.reference, self.path("ref.tmp"))
-            os.replace(self.path("ref.tmp"), self.path("ref"))
-            result = {"generate": self._decoding, **score(self.output(), [self.references()], language=self.run.config.languages[1])}
+            shutil.copyfile(self.reference, f"{self.ref}.tmp")
+            os.replace(f"{self.ref}.tmp", self.ref)
+            result = {
+                "checkpoint": self.run.training["checkpoint"],
+                "generate": self._decoding,
+                **score(self.output(), [self.references()], language=self.run.config.languages[1]),
+            }
             if self.redundancy:
                 self.run.execute(self.redundancy_command, "redundancy.log", say)
                 report = _read_json(self.path("redundancy.json"))
@@ -302,7 +337,14 @@ def _gate_parameters(weights: dict[str, Any], config: Config) -> int:
 
 def _digest(path: str) -> str:
     with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()[:16]
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _loads(text: str) -> dict[str, Any]:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}  # a line that was cut by a kill
 
 
 def _read_json(path: str) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from modular_fairseq.errors import UsageError
+from modular_fairseq.experiments.config import why
 from modular_fairseq.experiments.run import Evaluation
 from modular_fairseq.scoring import compare_seeds, paired_bootstrap
 
@@ -72,9 +73,11 @@ def read_table(path: str | os.PathLike) -> Table:
     try:
         spec = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({str(error).splitlines()[0]}); give a table such as configs/mae-3/table.yaml") from None
+        raise UsageError(f"{path}: cannot be read ({why(error)}); give a table such as configs/mae-3/table.yaml") from None
     if not isinstance(spec, dict) or not isinstance(spec.get("rows"), list) or not {"title", "columns"} <= spec.keys() <= KEYS:
         raise UsageError(f"{path}: must have title, columns and rows, and may have baseline and notes; see configs/mae-3/table.yaml")
+    if not isinstance(spec["columns"], list):
+        raise UsageError(f"{path}: columns must be a list, as in columns: [bleu, parameters]")
     wrong = [column for column in spec["columns"] if column not in COLUMNS]
     if wrong:
         raise UsageError(f"{path}: there is no column {wrong[0]}; use some of {', '.join(COLUMNS)}")
@@ -87,6 +90,8 @@ def read_table(path: str | os.PathLike) -> Table:
             raise UsageError(
                 f"{path}: row {row.get('name', row.get('label'))} has the paper's {wrong[0]}, which is in no column; add it to columns"
             )
+        if row.get("overrides") and {"LR", "HR"} & {*spec["columns"]}:
+            raise UsageError(f"{path}: row {row.get('name')} has overrides, which LR and HR would not know of; leave one of them out")
         name = str(row.get("name", ""))
         overrides = row.get("overrides", {})
         rows.append(
@@ -118,15 +123,21 @@ class Results(NamedTuple):
     evaluations: list[Evaluation]
 
     @property
-    def missing(self) -> list[Evaluation]:
-        return [each for each in self.evaluations if each.result is None or each.run.training is None]
+    def found(self) -> list[Evaluation]:
+        return [each for each in self.evaluations if each.result is not None and each.run.training is not None]
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.found) == len(self.evaluations)
 
     def numbers(self, column: str) -> list[float]:
-        """One per evaluation; none where some are missing or do not have it."""
-        if self.missing:
-            return []
-        values = [{**each.run.training, **each.result} for each in self.evaluations]
+        """One per evaluation that is there and has it."""
+        values = [{**each.run.training, **each.result} for each in self.found]
         return [each[column] for each in values if column in each]
+
+    def __str__(self) -> str:
+        """What is missing, in a word or two."""
+        return "" if self.is_complete else f"{len(self.found)} of {len(self.evaluations)}" if self.found else "missing"
 
 
 class Difference(NamedTuple):
@@ -142,20 +153,29 @@ class Difference(NamedTuple):
 
 
 def difference(ours: Results, baseline: Results, samples: int) -> Difference | None:
-    """Each evaluation against the baseline's of the same seed, or against its first, where the baseline is not trained."""
-    if ours.missing or baseline.missing or ours.row.name == baseline.row.name:
+    """Each evaluation against the baseline's of the same seed, or against its only one; None where there is nothing to compare.
+
+    Raises:
+        UsageError: they are of one corpus, and yet of other references.
+    """
+    first, *_ = [*baseline.found, None]
+    if first is None or ours.row.name == baseline.row.name:
         return None
     values, worst = [], 0.0
-    for each in ours.evaluations:
-        other = next((other for other in baseline.evaluations if other.run.seed == each.run.seed), baseline.evaluations[0])
+    for each in ours.found:
+        other = first if len(baseline.evaluations) == 1 else next((it for it in baseline.found if it.run.seed == each.run.seed), None)
+        if other is None or other.reference != each.reference:
+            continue
         references = each.references()
         if references != other.references():
-            raise UsageError(f"{each.path('ref')} and {other.path('ref')}: differ, so the rows cannot be compared; translate both anew")
+            raise UsageError(f"{each.ref} and {other.ref}: differ, so the rows cannot be compared; translate both again with --run")
         (test,) = paired_bootstrap(
             [references], other.output().hypotheses, [each.output().hypotheses], samples, language=each.run.config.languages[1]
         )
         values.append(test["bleu"]["difference"])
         worst = max(worst, test["bleu"]["p_value"])
+    if not values:
+        return None
     return Difference(values, worst, compare_seeds(baseline.numbers("bleu"), ours.numbers("bleu"))["welch_p"])
 
 
@@ -183,8 +203,8 @@ def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[s
         values = [ours.numbers(column) if ours else [] for column in table.columns]
         apart = difference(ours, found[row.baseline], samples) if ours and row.baseline else None
         texts = [summary(each, COLUMNS[column][2]) for each, column in zip(values, table.columns, strict=True)]
-        if ours and ours.missing:
-            texts[0] = "missing"
+        if ours and not ours.is_complete:
+            texts[0] = f"{texts[0]} ({ours})" if ours.found else str(ours)
         theirs = [row.paper.get(column, "") for column in quoted]
         shown.append([row.label, *texts, str(apart) if apart else "", *map(str, theirs)])
         pairs = [number for each in [*values, apart.values if apart else []] for number in spread_of(each)]

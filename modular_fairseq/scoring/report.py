@@ -4,6 +4,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from modular_fairseq.errors import UsageError
 from modular_fairseq.scoring.metrics import METRICS, TOKEN_METRICS
 from modular_fairseq.scoring.reading import Output
 
@@ -17,6 +18,9 @@ def find_notes(references: Sequence[Sequence[str]], systems: list[list[Output]],
 
     Args:
         systems: the outputs of the system, then those of each baseline.
+
+    Raises:
+        UsageError: the reference is of another test set.
     """
     outputs = sum(systems, [])
     notes = []
@@ -39,6 +43,8 @@ def find_notes(references: Sequence[Sequence[str]], systems: list[list[Output]],
     for output in outputs:
         if output.reference_tokens:
             same = sum(_letters(html.unescape(line)) in letters for line, letters in zip(output.reference_tokens, expected, strict=True))
+            if not same and len(expected) >= 10:
+                raise UsageError(f"{output.path}: no T- line has the letters of the reference; give the reference of its test set")
             if same < len(expected) / 2:
                 notes.append(
                     f"Only {same} of {len(expected)} T- lines of {output.path} have the letters of the reference: is it of that set?"

@@ -3,7 +3,6 @@
 # trains it, or takes --pretrained CHECKPOINT. First:
 #
 #     bash data-prep/prepare-wmt14-en-de.sh
-#     bash data-prep/prepare-iwslt14-de-en.sh
 #     bash data-prep/prepare-iwslt14-de-en.sh --like data/wmt14.en-de --out data/iwslt14.de-en.like-wmt14
 #
 #     bash scripts/tables/mae-7-transfer.sh --dry-run                  # the exact commands
@@ -13,5 +12,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/mae-7/table.txt, .tsv and .md.
 
-table=mae-7 corpora=(wmt14.en-de iwslt14.de-en iwslt14.de-en.like-wmt14)
+table=mae-7 corpora=(wmt14.en-de iwslt14.de-en.like-wmt14)
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

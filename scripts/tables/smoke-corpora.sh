@@ -14,7 +14,7 @@ export PATH="$here/../../.venv/bin:$PATH"
 toy_text() {  # CORPUS SEED: DIR/CORPUS.text with the toy corpus, German also under the name of Chinese
     local folder=$out/$1.text
     [ ! -e "$folder/done" ] || return 0
-    modular-fairseq toy-corpus "$folder" --train 6000 --valid 100 --test 100 --seed "$2" >&2
+    modular-fairseq toy-corpus "$folder" --train 4800 --valid 100 --test 100 --seed "$2" >&2
     for split in train valid test; do cp "$folder/$split.de" "$folder/$split.zh"; done
     touch "$folder/done"
 }
