@@ -221,10 +221,10 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
     done = call(place, "--run", "--only", "plain", out="killed")
     assert done.returncode == 0, done.stderr[-2000:]
     uninterrupted = place / "results/paper/mine/plain/seed-1"
-    for file in ("training.json", "settings.json"):
-        assert (run / file).read_text() == (uninterrupted / file).read_text()
-    ours, theirs = (json.loads((folder / "test.json").read_text()) for folder in (run, uninterrupted))
-    assert {**ours, "path": ""} == {**theirs, "path": ""}
+    assert (run / "settings.json").read_text() == (uninterrupted / "settings.json").read_text()
+    for file in ("training.json", "test.json"):  # checkpoints hold times and paths, so their sums differ
+        ours, theirs = (json.loads((folder / file).read_text()) | {"path": "", "checkpoint": ""} for folder in (run, uninterrupted))
+        assert ours == theirs
     assert cells(done.stdout, "Plain") == cells(finished.stdout, "Plain") and cells(done.stdout, "Experts") == ["Experts", "missing"]
     weights = [load_checkpoint(folder / "averaged.pt")["model"] for folder in (run, uninterrupted)]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
@@ -396,7 +396,7 @@ def test_a_row_of_which_a_seed_is_missing_shows_what_there_is(results_only, caps
     assert "plain, experts" in refused(capsys, results_only, "--seeds", "1,2")
     shown = capsys.readouterr().out
     assert cells(shown, "Plain")[1] == f"{bleu:.2f} (1 of 2)" and cells(shown, "Experts") == ["Experts", "missing"]
-    assert "\n1\t" not in shown and "plain\tPlain\t1\t" in (results_only / "results/paper/mine/table.tsv").read_text()
+    assert "plain\tPlain\t1\t" in (results_only / "results/paper/mine/table.tsv").read_text()
 
 
 def test_translations_of_other_references_are_not_compared(results_only, capsys):

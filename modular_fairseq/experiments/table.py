@@ -212,7 +212,7 @@ def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[s
             [
                 row.name,
                 row.label,
-                len(ours.evaluations) if ours else 0,
+                len(ours.found) if ours else 0,
                 *pairs,
                 *((apart.p, apart.welch_p or "") if apart else ("", "")),
                 *theirs,
