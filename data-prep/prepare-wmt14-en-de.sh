@@ -10,7 +10,7 @@
 #                       The archives are kept in DIR/../archives, for all corpora beside DIR
 #     --archive FILE    an official archive that you have already; may be given several times; it is only read
 #     --bpe-merges N    default 32000, learnt on both languages, which share one dictionary
-#     --valid SET       newstest2013 (the default), or every-100th: every 100th train pair, as in fairseq's recipe
+#     --valid SET       newstest2013 (the default), or every-100th: every 100th train pair, as fairseq's recipe has it (here empty pairs do not count)
 #     --workers N       processes; default all cores
 # STATMT_URL=... is fetched from instead of http://www.statmt.org. The test sets come from sacrebleu, which keeps them in $SACREBLEU.
 # Other than in fairseq's recipe, the punctuation of valid and test is normalized as that of train is, and no validation pair is left out.
