@@ -358,6 +358,16 @@ def results_only(tmp_path):
     return tmp_path
 
 
+def test_a_try_that_never_trained_leaves_no_trace(copy):
+    """A wrong option ends fairseq-train before its first update; mended, the same folder is used, and nothing of the first log counts."""
+    run = copy / "results/paper/mine/plain/seed-1"
+    shutil.rmtree(copy / "results")
+    assert call(copy, "--run", "--only", "plain", "--", "--train-subset", "trian").returncode == 1
+    assert (run / "settings.json").exists() and "trian" in (run / "train.log").read_text()
+    assert call(copy, "--run", "--only", "plain").returncode == 0
+    assert "trian" not in (run / "train.log").read_text() and "trian" not in (run / "settings.json").read_text()
+
+
 def test_numbers_over_seeds(results_only, capsys):
     """Means, sample deviations, differences seed by seed and the largest p, from result files alone."""
     plain = [write_result(results_only, "plain", seed, spoilt) for seed, spoilt in ((1, 9), (2, 12))]

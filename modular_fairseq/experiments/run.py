@@ -166,9 +166,9 @@ class Run(NamedTuple):
             if self.training is not None:
                 return
             write_file(self.path("settings.json"), json.dumps(self._settings() | self._corpus(), indent=1) + "\n")
-            for file in ("checkpoint_last.pt", "checkpoint_best.pt"):
+            if not os.path.exists(self.path("checkpoint_last.pt")):  # what an earlier try said is of no run
                 with suppress(FileNotFoundError):
-                    os.remove(self.path(f"{file}.tmp"))
+                    os.remove(self.path("train.log"))
             if self.trains and not self._is_trained():
                 if os.path.exists(self.path("checkpoint_last.pt")):
                     say(f"{self.name}: continues from its last checkpoint")
