@@ -417,6 +417,18 @@ def test_translations_of_other_references_are_not_compared(results_only, capsys)
     assert "differ, so the rows cannot be compared" in refused(capsys, results_only)
 
 
+def test_a_row_of_another_corpus_is_shown_without_a_difference(results_only, capsys):
+    values = yaml.safe_load((results_only / "configs/mine/experts.yaml").read_text())
+    values["task"]["data"] = "other.de-en/bin"
+    (results_only / "configs/mine/experts.yaml").write_text(yaml.safe_dump(values))
+    write_result(results_only, "plain", 1, 9)
+    bleu = write_result(results_only, "experts", 1, 5)
+    other = results_only / "results/paper/mine/experts/seed-1/test.ref.en"
+    other.write_text(other.read_text().upper())
+    refused(capsys, results_only)
+    assert cells(capsys.readouterr().out, "Experts") == ["Experts", f"{bleu:.2f}", "7", "7", "10"]
+
+
 def test_scores_of_another_checkpoint_do_not_count(results_only, capsys):
     write_result(results_only, "plain", 1, 9)
     training = results_only / "results/paper/mine/plain/seed-1/training.json"
