@@ -71,6 +71,14 @@ def write_configs(folder, **changes):
     (folder / "table.yaml").write_text(yaml.safe_dump(TABLE, allow_unicode=True, sort_keys=False))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Another number of threads, which --jobs and the machine decide, would round sums otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A prepared corpus in data/toy.de-en, and the table's files in configs/mine."""
