@@ -30,7 +30,11 @@ def only_one(folder: str) -> Iterator[None]:
             raise UsageError(f"{folder}: another process works in it; wait for it, or give another --out") from None
         except OSError:
             pass  # this file system has no locks
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: what another thread has just forked still has the file, too
 
 
 def processors() -> int:

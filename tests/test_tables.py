@@ -449,6 +449,20 @@ def test_nothing_is_written_where_there_is_nothing(results_only, capsys):
     assert not (results_only / "results").exists()
 
 
+def test_a_lock_ends_with_its_block_whatever_was_forked_meanwhile(tmp_path):
+    with only_one(str(tmp_path)):
+        child = os.fork()
+        if child == 0:
+            time.sleep(20)
+            os._exit(0)
+    try:
+        with only_one(str(tmp_path)):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_rows_as_written(tmp_path):
     write_configs(tmp_path)
     table = read_table(tmp_path / "table.yaml")
