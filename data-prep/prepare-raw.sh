@@ -12,7 +12,7 @@
 #     --lowercase, --keep-case                  default --lowercase
 #     --bpe-merges N                            default 8000, learnt on both languages
 #     --vocab-size N                            instead of tokens and merges: sentencepiece BPE of so many sub-words for each language, for text
-#                                               without spaces between words, such as Chinese; dictionaries are then separate
+#                                               without spaces between words, such as Chinese; dictionaries are separate then by default
 #     --joined-dictionary, --separate-dictionaries    default joined
 #     --like DIR                                prepare it as the folder DIR was: its tokens, case, merges and dictionaries
 #     --workers N                               processes; default all cores

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from modular_fairseq import experiments
 from modular_fairseq.errors import UsageError
+from modular_fairseq.experiments import planning
 from modular_fairseq.experiments.config import read_config, scaled
 from modular_fairseq.experiments.table import read_table
 from modular_fairseq.models.checks import check_options
@@ -106,7 +106,7 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
 @pytest.mark.parametrize("scale", ["paper", "small", "smoke"])
 def test_every_row_is_a_model_at_every_scale(scale):
     for path in ROWS:
-        config = scaled(read_config(path), experiments.read_scale(path, scale))
+        config = scaled(read_config(path), planning.read_scale(path, scale))
         check_options(model_options(config), TranslationOptions)  # raises what a run would
 
 
@@ -166,7 +166,7 @@ def test_a_script_shows_the_commands_of_its_table_and_writes_nothing(tmp_path):
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
     rows = read_table(table).rows
-    shown = experiments.show_commands(experiments.plan(read_table(table), Namespace(**arguments(table, tmp_path))), [])
+    shown = planning.show_commands(planning.plan(read_table(table), Namespace(**arguments(table, tmp_path))), [])
     for row in rows:
         if row.name and not row.pretrained:
             assert f" --save-dir {tmp_path}/paper/{read_config(row.config).name}/seed-1/ " in shown
@@ -175,7 +175,7 @@ def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
 
 def arguments(table, folder):
     given = {"table": str(table), "seeds": "1", "only": [], "scale": "paper", "jobs": 1, "samples": 1000, "out": str(folder), "data": "."}
-    return given | {"options": [], "pretrained": None}
+    return given | {"options": [], "pretrained": None, "run": True}
 
 
 def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
@@ -200,15 +200,15 @@ def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
         (folder / f"{name}.yaml").write_text((folder / "mae-7.yaml").read_text().replace(*change))
     (folder / "table.yaml").write_text((folder / "table.yaml").read_text().replace("notes:", "  - {name: wide}\n  - {name: slow}\nnotes:"))
     args = arguments(folder / "table.yaml", tmp_path)
-    assert "slow" in experiments.plan(read_table(folder / "table.yaml"), Namespace(**args))
+    assert "slow" in planning.plan(read_table(folder / "table.yaml"), Namespace(**args))
     with pytest.raises(UsageError, match="rows mae-7 and slow are the same at --scale smoke"):
-        experiments.plan(read_table(folder / "table.yaml"), Namespace(**args | {"scale": "smoke"}))
+        planning.plan(read_table(folder / "table.yaml"), Namespace(**args | {"scale": "smoke"}))
 
 
 @pytest.mark.parametrize("scale", ["small", "smoke"])
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(table, scale, tmp_path):
-    results = experiments.plan(read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale}))  # raises where rows are equal
+    results = planning.plan(read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale}))  # raises where rows are equal
     for found in results.values():
         config = found.evaluations[0].run.config
         assert config.averaged <= config.get("optimization.max_epoch", config.averaged)
@@ -216,7 +216,7 @@ def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(ta
 
 def planned(table, tmp_path, **changes):
     table = CONFIGS / table / "table.yaml"
-    return experiments.plan(read_table(table), Namespace(**arguments(table, tmp_path) | changes))
+    return planning.plan(read_table(table), Namespace(**arguments(table, tmp_path) | changes))
 
 
 def test_one_expert_is_drawn_five_times_for_each_seed(tmp_path):
@@ -251,7 +251,7 @@ def test_redundancy_and_detokenisation_are_of_the_tables_that_need_them(tmp_path
 def test_a_scale_names_only_keys_that_some_row_has():
     keys = {f"{group}.{key}" for path in ROWS for group, values in read_config(path).values.items() for key in values}
     for name in ("smoke", "small"):
-        scale = experiments.read_scale(ROWS[0], name)
+        scale = planning.read_scale(ROWS[0], name)
         assert {key for part in scale.values() for key in part} <= keys
 
 
@@ -327,11 +327,14 @@ def test_a_wrong_table_is_one_sentence_that_names_it(tmp_path, change, sentence)
         ({"only": ["mae-8"]}, "--only mae-8: is no row"),
         ({"scale": "huge"}, "give one of small, smoke, paper"),
         ({"jobs": 0}, "at least 1"),
+        ({"jobs": 2, "run": False}, "--jobs has no effect without --run"),
+        ({"pretrained": "some.pt"}, "--pretrained has no effect"),
+        ({"options": ["--max-epoch", "3"]}, "--max-epoch after --: the table sets it"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(change, sentence, tmp_path):
     table = CONFIGS / "mae-3" / "table.yaml"
     args = arguments(table, tmp_path)
-    assert experiments.plan(read_table(table), Namespace(**args)).keys() >= {"base", "mae-7"}
+    assert planning.plan(read_table(table), Namespace(**args)).keys() >= {"base", "mae-7"}
     with pytest.raises(UsageError, match=sentence):
-        experiments.plan(read_table(table), Namespace(**args | change))
+        planning.plan(read_table(table), Namespace(**args | change))

@@ -17,8 +17,8 @@ import sacrebleu
 import yaml
 from scipy.stats import ttest_ind
 
-from modular_fairseq import cli, experiments
-from modular_fairseq.experiments import read_table
+from modular_fairseq import cli
+from modular_fairseq.experiments import planning, read_table
 from modular_fairseq.processes import only_one
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import binarize, write_reversal_corpus
@@ -346,7 +346,7 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
     (folder / f"{file}.json").write_text(json.dumps({"checkpoint": "c", "generate": generate, "bleu": bleu, "bleu_signature": "s"}))
     (run,) = [
         each.run
-        for found in experiments.plan(read_table(place / "configs/mine/table.yaml"), arguments(place, str(seed))).values()
+        for found in planning.plan(read_table(place / "configs/mine/table.yaml"), arguments(place, str(seed))).values()
         for each in found.evaluations[:1]
         if each.run.name == f"mine/{row}/seed-{seed}" and not each.overrides
     ]
@@ -356,7 +356,7 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
 
 def arguments(place, seeds):
     values = {"table": str(place / "configs/mine/table.yaml"), "data": str(place / "data"), "out": str(place / "results"), "seeds": seeds}
-    return Namespace(**values, only=[], scale="paper", jobs=1, samples=100, options=[], pretrained=None)
+    return Namespace(**values, only=[], scale="paper", jobs=1, run=True, samples=100, options=[], pretrained=None)
 
 
 @pytest.fixture

@@ -13,57 +13,24 @@ be trained at the same time: with --jobs, or by the same command with --only in 
 CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE.
 
 BLEU is sacrebleu's, of detokenised text, mean and standard deviation over seeds. The difference is from the row's baseline, seed by
-seed; its p is that of sacrebleu's paired bootstrap (of the choice of sentences), the largest of the seeds, and, where there are several,
-that of Welch's t-test (of training noise). Tokenised and compound-split BLEU are there to be compared
-with the paper.
+seed; its p is that of sacrebleu's paired bootstrap (of the choice of sentences), the largest of the seeds, and, where there are
+several, that of Welch's t-test (of training noise). Tokenised and compound-split BLEU are there to be compared with the paper.
 """
 
 import argparse
 import os
-import shlex
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
-import yaml
 from tabulate import tabulate
 
-from modular_fairseq.arguments import by_option, read_seeds, take_options_after_dashes
+from modular_fairseq.arguments import take_options_after_dashes
 from modular_fairseq.errors import UsageError
-from modular_fairseq.experiments.config import Config, read_config, scaled
-from modular_fairseq.experiments.run import Evaluation, Run
-from modular_fairseq.experiments.table import Results, Row, Table, cells, read_table
+from modular_fairseq.experiments.evaluation import Evaluation
+from modular_fairseq.experiments.planning import needed, plan, show_commands
+from modular_fairseq.experiments.run import Run
+from modular_fairseq.experiments.table import Results, Table, cells, read_table
 from modular_fairseq.processes import processors, say, write_file
-
-# What runs are filed, ended, continued and counted by; the rest of fairseq-train's options may follow a --.
-OWN_OPTIONS = [
-    *[
-        "--arch",
-        "-a",
-        "--task",
-        "--source-lang",
-        "-s",
-        "--target-lang",
-        "-t",
-        "--seed",
-        "--save-dir",
-        "--user-dir",
-        "--log-format",
-        "--log-file",
-    ],
-    *[
-        "--max-update",
-        "--max-epoch",
-        "--stop-time-hours",
-        "--keep-last-epochs",
-        "--no-epoch-checkpoints",
-        "--no-save",
-        "--no-last-checkpoints",
-    ],
-    *["--no-best-checkpoints", "--no-save-optimizer-state", "--restore-file", "--checkpoint-suffix", "--finetune-from-model"],
-    *["--disable-validation", "--patience", "--attention-type", "--mae-training", "--mae-gating", "--mae-finetune"],
-]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", default="1", metavar="N,N", help="of every row's runs (default: 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ROW", help="by name, as in table.yaml; may be given again")
     parser.add_argument("--scale", default="paper", metavar="NAME", help="paper, or a file of configs/scales: smoke, small")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: 1)")
     parser.add_argument("--samples", type=int, default=1000, metavar="N", help="of the paired bootstrap (default: 1000)")
     parser.add_argument("--pretrained", metavar="FILE", help="what fine-tuning starts from, instead of a run of this project")
     what = parser.add_mutually_exclusive_group()
@@ -92,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     if args.dry_run:
         print(show_commands(results, args.only))
         return
-    failures = make(results, args.only, args.jobs) if args.run else []
+    failures = make(results, args.only, args.jobs or 1) if args.run else []
     if any(each.found for each in results.values()):
         write_table(table, results, args)
     missing = [name for name, each in results.items() if not each.is_complete and (not args.only or name in args.only)]
@@ -100,115 +67,6 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("; ".join(failures))
     if missing:
         raise UsageError(f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to have them trained")
-
-
-def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
-    """What the rows are made of, by their names.
-
-    Raises:
-        UsageError: options or files that no table can be made of.
-    """
-    seeds = read_seeds(args.seeds)
-    names = [row.name for row in table.rows if row.name]
-    for name in args.only:
-        if name not in names:
-            raise UsageError(f"--only {name}: is no row of {args.table}; there are {', '.join(names)}")
-    if args.jobs < 1 or args.samples < 1:
-        raise UsageError("--jobs and --samples must be at least 1")
-    for option in by_option(args.options):
-        if option in OWN_OPTIONS:
-            raise UsageError(
-                f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use --seeds and --scale"
-            )
-    rows = Rows(args, read_scale(args.table, args.scale))
-    results = {row.name: rows.results(row, seeds, "LR" in table.columns) for row in table.rows if row.name}
-    refuse_equal_rows(results, args.scale)
-    return results
-
-
-def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
-    """Two rows that differ only in what a scale sets would look like a finding."""
-    seen: dict[Any, str] = {}
-    for name, found in results.items():
-        (each, *_) = found.evaluations
-        key = (*each.run.config.train_options(), *each.generate_command[1:], str(each.run.start), each.run.trains, each.run.config.data)
-        key = tuple(word for word in key if not str(word).startswith(each.run.path()))
-        if seen.setdefault(key, name) != name:
-            where = "" if scale == "paper" else f" at --scale {scale}, which sets what they differ in"
-            raise UsageError(f"rows {seen[key]} and {name} are the same{where}; change one of them, or take another scale")
-
-
-def read_scale(table: str, name: str) -> dict:
-    """configs/scales/NAME.yaml, beside the folder of the table; paper: as the rows have it."""
-    if name == "paper":
-        return {}
-    folder = Path(table).resolve().parent.parent / "scales"
-    known = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name not in known:
-        raise UsageError(f"--scale {name}: there is no {folder / name}.yaml; give one of {', '.join([*known, 'paper'])}")
-    return yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-
-
-class Rows:
-    """Runs and evaluations of rows, for one command line."""
-
-    def __init__(self, args: argparse.Namespace, scale: dict):
-        self.args, self.scale = args, scale
-        self.folder = os.path.join(os.path.abspath(args.out), args.scale)
-
-    def config(self, path: str) -> Config:
-        return scaled(read_config(path), self.scale)
-
-    def run(self, config: Config, seed: int) -> Run:
-        start = config.get("checkpoint.finetune_from_model")
-        if start is not None and self.args.pretrained:
-            start = os.path.abspath(self.args.pretrained)
-        elif start is not None:  # a row; of its seeds the first
-            start = self.run(self.config(os.path.join(os.path.dirname(config.path), start)), 1)
-        values = {group: dict(keys) for group, keys in config.values.items()}
-        values.get("checkpoint", {}).pop("finetune_from_model", None)
-        values.get("common", {}).pop("seed", None)
-        data = os.path.abspath(self.args.data)
-        return Run(config._replace(values=values), seed, self.folder, data, tuple(self.args.options), start)
-
-    def results(self, row: Row, seeds: list[int], redundancy: bool) -> Results:
-        runs = [
-            self.run(self.config(row.config), seed)._replace(trains=not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]
-        ]
-        return Results(row, [Evaluation(each, row.subset, tuple(values.items()), redundancy) for each in runs for values in row.overrides])
-
-
-def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Evaluation]]]:
-    """The runs, and of each what is to be translated, in an order in which a run comes after the one that it fine-tunes."""
-    wanted: dict[str, tuple[Run, list[Evaluation]]] = {}
-
-    def add(each: Run) -> list[Evaluation]:
-        if isinstance(each.start, Run):
-            add(each.start)
-        return wanted.setdefault(each.path(), (each, []))[1]
-
-    for name, found in results.items():
-        if not only or name in only:
-            for evaluation in found.evaluations:
-                add(evaluation.run).append(evaluation)
-    return list(wanted.values())
-
-
-def show_commands(results: dict[str, Results], only: list[str]) -> str:
-    """The commands of all runs, for a shell."""
-    lines = []
-    for each, evaluations in needed(results, only):
-        done = "" if each.training is None else "# done: "
-        lines.append(f"# {each.name}")
-        if each.trains:
-            lines += [done + shlex.join(each.train_command), *([done + shlex.join(each.average_command)] if each.config.averaged else [])]
-        for evaluation in evaluations:
-            done = "" if evaluation.result is None else "# done: "
-            lines += [f"{done}{shlex.join(evaluation.generate_command)} >{shlex.quote(evaluation.path('out'))}"]
-            lines += [f"{done}cp {shlex.quote(evaluation.reference)} {shlex.quote(evaluation.ref)}"]
-            lines += [done + shlex.join(evaluation.score_command)]
-            lines += [done + shlex.join(evaluation.redundancy_command)] if evaluation.redundancy else []
-    return "\n".join(lines)
 
 
 def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:

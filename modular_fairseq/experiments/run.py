@@ -1,4 +1,4 @@
-"""One experiment and one seed: training, averaging, translation and scores, each step in a file of its own folder.
+"""One experiment and one seed: training and averaging, in a folder of its own.
 
 A run may be killed at any moment and started again: it ends as it would have ended.
 """
@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,6 @@ import modular_fairseq
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import DECODING, Config
 from modular_fairseq.processes import LOGGED, call, only_one, progress, write_file
-from modular_fairseq.scoring import Output, read_lines, read_output, score
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
@@ -83,7 +81,7 @@ class Run(NamedTuple):
     @property
     def training(self) -> dict[str, Any] | None:
         """Parameters, updates and best validation perplexity; None before training has ended."""
-        return _read_json(self.path("training.json"))
+        return read_json(self.path("training.json"))
 
     def check(self) -> None:
         """Refuses a corpus that is missing, and another one than that of the run that is here or of the one that is fine-tuned.
@@ -100,7 +98,7 @@ class Run(NamedTuple):
                 )
         self.refuse_another(self._corpus())
         if isinstance(self.start, Run):
-            theirs = _read_json(self.start.path("settings.json")) or {}
+            theirs = read_json(self.start.path("settings.json")) or {}
             for key, value in self._corpus().items():
                 if key.startswith("dictionary ") and theirs.get(key, value) != value:
                     raise UsageError(
@@ -116,7 +114,7 @@ class Run(NamedTuple):
         """
         if not os.path.isdir(self.path()) or not any(name.endswith(".pt") or name == "training.json" for name in os.listdir(self.path())):
             return  # nothing was trained yet
-        saved, settings = _read_json(self.path("settings.json")), self._settings()
+        saved, settings = read_json(self.path("settings.json")), self._settings()
         if saved is None:
             raise UsageError(f"{self.path()}: holds an unknown run (no settings.json); remove it, or give another --out")
         keys = [key for key in {**saved, **settings} if not key.startswith(("dictionary ", "train "))]
@@ -147,9 +145,9 @@ class Run(NamedTuple):
         """Sums that tell the corpus from others: of its dictionaries, and of the lengths of its training sentences."""
         sums = {}
         for lang in self.config.languages:
-            sums[f"dictionary {lang}"] = _digest(os.path.join(self.binarized, f"dict.{lang}.txt"))
+            sums[f"dictionary {lang}"] = digest(os.path.join(self.binarized, f"dict.{lang}.txt"))
             lengths = sorted(glob.glob(os.path.join(glob.escape(self.binarized), f"train.*.{lang}.idx")))
-            sums[f"train {lang}"] = " ".join(map(_digest, lengths))
+            sums[f"train {lang}"] = " ".join(map(digest, lengths))
         return sums
 
     def train(self, say: Say) -> None:
@@ -185,7 +183,7 @@ class Run(NamedTuple):
     def _statistics(self) -> dict[str, Any]:
         if not self.trains:
             theirs = self.start.training if isinstance(self.start, Run) else {}
-            return {"checkpoint": _digest(self.checkpoint), **(theirs or {}), "trained_parameters": 0, "updates": 0}
+            return {"checkpoint": digest(self.checkpoint), **(theirs or {}), "trained_parameters": 0, "updates": 0}
         try:
             with open(self.path("train.log"), encoding="utf-8", errors="replace") as file:
                 lines = file.readlines()
@@ -199,7 +197,7 @@ class Run(NamedTuple):
             )
         best = load_checkpoint(self.checkpoint)
         return {
-            "checkpoint": _digest(self.checkpoint),
+            "checkpoint": digest(self.checkpoint),
             "parameters": int(counts[1].replace(",", "")),
             "trained_parameters": int(counts[2].replace(",", "")) + _gate_parameters(best["model"], self.config),
             "updates": best["optimizer_history"][-1]["num_updates"],
@@ -222,111 +220,6 @@ class Run(NamedTuple):
             raise UsageError(f"{self.name}: {command[0]} failed with status {status} ({last}); see {self.path(log)}; nothing is lost")
 
 
-class Evaluation(NamedTuple):
-    """A run's translation of a part of its corpus, `overrides` being options of the model at inference, and its scores."""
-
-    run: Run
-    subset: str = "test"
-    overrides: tuple[tuple[str, Any], ...] = ()
-    redundancy: bool = False  # of the attention weights, too
-
-    @property
-    def name(self) -> str:
-        return "-".join([self.subset, *(str(value) for _, value in self.overrides)])
-
-    def path(self, kind: str) -> str:
-        return self.run.path(f"{self.name}.{kind}")
-
-    @property
-    def ref(self) -> str:
-        """The references that the translation was scored with, beside it."""
-        return self.path(f"ref.{self.run.config.languages[1]}")
-
-    @property
-    def reference(self) -> str:
-        """Untokenised, in the corpus."""
-        return self.run.corpus("raw", f"{self.subset}.{self.run.config.languages[1]}")
-
-    @property
-    def generate_command(self) -> list[str]:
-        overrides = ["--model-overrides", json.dumps(dict(self.overrides))] if self.overrides else []
-        own = ["--user-dir", PLUGIN, "--path", self.run.checkpoint, "--gen-subset", self.subset]
-        return ["fairseq-generate", self.run.binarized, *own, *self.run.config.generate_options(), *overrides]
-
-    @property
-    def redundancy_command(self) -> list[str]:
-        own = ["--path", self.run.checkpoint, "--gen-subset", self.subset, "--json", self.path("redundancy.json")]
-        return ["modular-fairseq", "analyze", "redundancy", self.run.binarized, *own]
-
-    @property
-    def score_command(self) -> list[str]:
-        """For people who want to repeat it; here it is done without a process of its own."""
-        return ["modular-fairseq", "score", "--reference", self.ref, self.path("out"), "--detokenize", self._detokenizer]
-
-    @property
-    def _detokenizer(self) -> str:
-        return "none" if self.run.config.get("common_eval.post_process") == "sentencepiece" else "moses"
-
-    @property
-    def result(self) -> dict[str, Any] | None:
-        """The scores, as `modular_fairseq.scoring.score` gives them, with redundancy.
-
-        None where they are missing, or of other decoding or another test set.
-        """
-        result = _read_json(self.path("json"))
-        checkpoint = (self.run.training or {}).get("checkpoint")
-        if (
-            result is None
-            or result.get("checkpoint") != checkpoint
-            or result.get("generate") != self._decoding
-            or (self.redundancy and "LR" not in result)
-        ):
-            return None
-        changed = os.path.isfile(self.reference) and _digest(self.reference) != _digest(self.ref)
-        return None if changed else result
-
-    @property
-    def _decoding(self) -> list[str]:
-        return [*self.run.config.generate_options(), *map(str, self.overrides)]
-
-    def output(self) -> Output:
-        """The translation, detokenised."""
-        return read_output(self.path("out"), self.run.config.languages[1], self._detokenizer)
-
-    def references(self) -> list[str]:
-        return read_lines(self.ref)
-
-    def finish(self, say: Say) -> None:
-        """Translates and scores what is not yet.
-
-        Raises:
-            UsageError: a command failed, or the corpus does not have the references.
-        """
-        if self.result is not None:
-            return
-        os.makedirs(self.run.path(), exist_ok=True)
-        if not os.path.isfile(self.reference):
-            raise UsageError(f"{self.reference}: is missing; it must hold the untokenised references, as the scripts of data-prep write it")
-        with only_one(self.run.path()):
-            for old in ("json", "out.tmp"):
-                with suppress(FileNotFoundError):
-                    os.remove(self.path(old))
-            self.run.execute(self.generate_command, os.path.basename(self.path("out.tmp")), say)
-            os.replace(self.path("out.tmp"), self.path("out"))
-            shutil.copyfile(self.reference, f"{self.ref}.tmp")
-            os.replace(f"{self.ref}.tmp", self.ref)
-            result = {
-                "checkpoint": self.run.training["checkpoint"],
-                "generate": self._decoding,
-                **score(self.output(), [self.references()], language=self.run.config.languages[1]),
-            }
-            if self.redundancy:
-                self.run.execute(self.redundancy_command, "redundancy.log", say)
-                report = _read_json(self.path("redundancy.json"))
-                result |= {"LR": report["LR"], "HR": report["HR"]}
-            write_file(self.path("json"), json.dumps(result, indent=1) + "\n")
-
-
 def _gate_parameters(weights: dict[str, Any], config: Config) -> int:
     """How many parameters G steps train that fairseq-train does not count, as they are not in its optimizer."""
     if config.get("model.mae_training") == "joint" or config.get("model.mae_finetune") == "gates":
@@ -335,7 +228,7 @@ def _gate_parameters(weights: dict[str, Any], config: Config) -> int:
     return sum(value.numel() for name, value in weights.items() if ".gate.gate_network." in name and not name.endswith(buffers))
 
 
-def _digest(path: str) -> str:
+def digest(path: str) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
@@ -347,7 +240,7 @@ def _loads(text: str) -> dict[str, Any]:
         return {}  # a line that was cut by a kill
 
 
-def _read_json(path: str) -> dict[str, Any] | None:
+def read_json(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)

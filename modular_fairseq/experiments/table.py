@@ -22,7 +22,7 @@ import yaml
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import why
-from modular_fairseq.experiments.run import Evaluation
+from modular_fairseq.experiments.evaluation import Evaluation
 from modular_fairseq.scoring import compare_seeds, paired_bootstrap
 
 # A column's heading, the paper's heading ("": none), and how a number is shown.

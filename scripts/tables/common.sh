@@ -17,7 +17,7 @@ while [ $# -gt 0 ]; do
         --data=*) data=${1#*=} ;;
         --out) out=${2-} ;;
         --out=*) out=${1#*=} ;;
-        --run | --dry-run) what=() ;;
+        --dry-run) what=() ;;
         -h | --help)
             sed -n '2,/^$/s/^# \{0,1\}//p' "$script"
             echo
@@ -29,7 +29,9 @@ while [ $# -gt 0 ]; do
 done
 if [ "$scale" = smoke ] && [ -z "$data" ]; then
     data=$out/smoke/data
-    [ ${#what[@]} -eq 0 ] || bash "$repository/scripts/tables/smoke-corpora.sh" "$data" "${corpora[@]}"
-    given=(--jobs 2 "${given[@]}")
+    if [ "${what[*]}" = --run ]; then
+        bash "$repository/scripts/tables/smoke-corpora.sh" "$data" "${corpora[@]}"
+        what+=(--jobs 2)
+    fi
 fi
 exec modular-fairseq table "$repository/configs/$table/table.yaml" "${what[@]}" --data "${data:-$repository/data}" --out "$out" "${given[@]}"
