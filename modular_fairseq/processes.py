@@ -83,12 +83,12 @@ def _die_with_parent() -> None:
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def write_file(path: str | os.PathLike, text: str) -> None:
+def write_file(path: str | os.PathLike, content: str | bytes) -> None:
     """All of it or nothing: under a name of this process first."""
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

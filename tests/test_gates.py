@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from modular_fairseq import cli
+from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.analysis.gates import GateReport, GateReports, Gates
 from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.errors import UsageError
@@ -19,7 +20,7 @@ def test_reports_of_known_gates():
     model = build("mae_transformer", mae_gate_init="zero")
     gate = mixtures(model)["encoder.layers.0.self_attn"].gate_network
     gate.fc2.bias.data = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
-    [found] = one_pass(model, [batch(LENGTHS), batch(LENGTHS[:2], seed=1)], [Gates])
+    [found] = one_pass(model, [batch(LENGTHS), batch(LENGTHS[:2], seed=1)], [Gates(model)])
     reports = {report.module: report for report in found.modules}
     assert len(reports) == 6
     known = reports["encoder.layers.0.self_attn"]
@@ -29,7 +30,13 @@ def test_reports_of_known_gates():
 
 
 def test_summary_of_a_table():
-    reports = GateReports([GateReport("a", math.log(4), [0.25] * 4), GateReport("bb", 0.5 * math.log(4), [0.9, 0.1, 0.0, 0.0])])
+    rest = (math.log(4), "sentences", 10)
+    reports = GateReports.of(
+        [
+            GateReport("a", ENCODER, math.log(4), *rest, [0.25] * 4),
+            GateReport("bb", ENCODER, 0.5 * math.log(4), *rest, [0.9, 0.1, 0.0, 0.0]),
+        ]
+    )
     lines = reports.text().splitlines()
     assert lines[1].split() == ["a", "1.386", "25.0", "25.0", "25.0", "25.0"]
     assert lines[-1] == "mean gate entropy 1.040 nats (0.750 of uniform, 1.386); shares 0.0 to 90.0 %, 2 of 8 experts under 1 %"
@@ -37,23 +44,23 @@ def test_summary_of_a_table():
 
 def test_a_model_without_gates_is_refused():
     with pytest.raises(UsageError, match="the model has no learned gates"):
-        one_pass(build(), [batch(LENGTHS)], [Gates])
+        Gates(build())
 
 
 def test_nothing_is_counted_after_the_pass_also_after_an_exception():
     model = build("mae_transformer")
-    one_pass(model, [batch(LENGTHS)], [Gates])
+    one_pass(model, [batch(LENGTHS)], [Gates(model)])
     with pytest.raises(TypeError):
-        one_pass(model, [batch(LENGTHS), {"net_input": {"nothing": 1}}], [Gates])
+        one_pass(model, [batch(LENGTHS), {"net_input": {"nothing": 1}}], [Gates(model)])
     assert all(mixture.statistics is None for mixture in mixtures(model).values())
 
 
 def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys):
     run_train(reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path)
     command = ["analyze", "gates", str(reversal_data), "--path", str(tmp_path / "checkpoint_last.pt")]
-    cli.main([*command, "--json", str(tmp_path / "gates.json")])
+    cli.main([*command, "--out", str(tmp_path / "found")])
     assert "mean gate entropy" in capsys.readouterr().out
-    reports = json.loads((tmp_path / "gates.json").read_text())
+    reports = json.loads((tmp_path / "found" / "analysis.json").read_text())["analyses"]["gates"]["modules"]
     assert [report["module"] for report in reports] == [
         "encoder.layers.0.self_attn",
         "decoder.layers.0.self_attn",

@@ -10,11 +10,11 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 from scipy.spatial.distance import jensenshannon
 
 from modular_fairseq import cli
-from modular_fairseq.analysis import redundancy
+from modular_fairseq.analysis import analyze, redundancy
 from modular_fairseq.analysis.attention_maps import CROSS, DECODER, ENCODER, AttentionMap, attention_maps
 from modular_fairseq.analysis.gates import Gates
 from modular_fairseq.analysis.one_pass import one_pass
-from modular_fairseq.analysis.redundancy import HeadDistances, Redundancy, measure, summed_distances
+from modular_fairseq.analysis.redundancy import HeadDistances, Redundancy, summed_distances
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.options import nested_config
 from tests.commands import OPTIMIZE, TINY, binarize, run_train, write_reversal_corpus
@@ -43,7 +43,7 @@ def sentences_of(sample):
 
 
 def report(model, *batches):
-    return one_pass(model, batches, [Redundancy])[0]
+    return one_pass(model, batches, [Redundancy(model)])[0]
 
 
 def close(found, expected, tolerance):
@@ -271,7 +271,7 @@ def test_maps_say_what_attends_to_what(make):
         valid = weights[:, attention.valid_queries()]
         torch.testing.assert_close(valid.sum(dim=-1), torch.ones(valid.shape[:-1]))
         seen = valid.gt(0).sum(dim=-1)
-        assert torch.equal(seen, attention.visible_keys()[attention.valid_queries()].expand_as(seen))
+        assert torch.equal(seen, attention.seen().sum(dim=-1)[attention.valid_queries()].expand_as(seen))
     assert not torch.allclose(cross.weights[0], cross.weights[1], atol=1e-3)
     # What the model returns of its own: the mean over the heads of the last layer.
     torch.testing.assert_close(found[1]["attn"][0], first[layers[-1][0]].weights.mean(dim=0))
@@ -303,7 +303,7 @@ def test_hooks_are_gone_afterwards_also_after_an_exception():
         raise KeyError
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     with pytest.raises(TypeError):
-        one_pass(model, [{"net_input": {"nothing": 1}}], [Redundancy])
+        one_pass(model, [{"net_input": {"nothing": 1}}], [Redundancy(model)])
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -330,7 +330,7 @@ def test_keys_of_fairseqs_cross_self_attention_are_the_source_and_the_words():
     assert [(attention.module, attention.kind) for attention in maps[2:]] == [(f"decoder.layers.{i}.self_attn", DECODER) for i in (0, 1)]
     assert maps[2].weights.shape == (4, 5, 8, 9 + 8)
     assert torch.equal(maps[2].query_padding, sample["net_input"]["prev_output_tokens"].eq(1))
-    assert maps[2].visible_keys()[3].tolist() == [7, 8, *[8] * 6]  # 6 words of the source; the target has 2, then pads
+    assert maps[2].seen().sum(dim=-1)[3].tolist() == [7, 8, *[8] * 6]  # 6 words of the source; the target has 2, then pads
     assert len(report(stock, sample).types) == 2
 
 
@@ -340,8 +340,8 @@ def test_keys_of_fairseqs_cross_self_attention_are_the_source_and_the_words():
 def test_one_pass_serves_several_analyses():
     model, sample = build("mae_transformer"), batch(LENGTHS)
     randomize_parts(model)
-    gates, heads = one_pass(model, [sample], [Gates, Redundancy])
-    [alone] = one_pass(model, [sample], [Gates])
+    gates, heads = one_pass(model, [sample], [Gates(model), Redundancy(model)])
+    [alone] = one_pass(model, [sample], [Gates(model)])
     assert [gate.shares for gate in gates.modules] == [gate.shares for gate in alone.modules]
     assert close([gate.entropy for gate in gates.modules], [gate.entropy for gate in alone.modules], 1e-5)
     assert numbers(heads) == numbers(report(model, sample))
@@ -354,17 +354,17 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     checkpoint = str(tmp_path / "checkpoint_last.pt")
     command = ["analyze", "redundancy", str(reversal_data), "--path", checkpoint, "--gen-subset", "test"]
     capsys.readouterr()
-    cli.main([*command, "--json", str(tmp_path / "redundancy.json")])
+    cli.main([*command, "--out", str(tmp_path / "found")])
     lines = capsys.readouterr().out.splitlines()
-    found = json.loads((tmp_path / "redundancy.json").read_text())
-    assert found == measure(checkpoint, reversal_data, "test")
+    found = json.loads((tmp_path / "found" / "analysis.json").read_text())["analyses"]["redundancy"]
+    assert found == analyze(checkpoint, reversal_data, "test", ["redundancy"])["redundancy"].data()
     assert 0 < found["LR"] < 1 and 0 < found["HR"] < 1 and found["sentences"] == 12
     assert [kind["type"] for kind in found["types"]] == [ENCODER, DECODER, CROSS]
     assert lines[0].split() == ["LR", "HR"]
     assert [line.split()[0] for line in lines[2:7:2]] == [kind["modules"][0]["module"] for kind in found["types"]]
     assert f"{found['types'][2]['HR']:7.3f}  4 heads, 6 pairs, {found['types'][2]['rows']} rows" in lines[5]
     assert lines[-1] == f"LR {found['LR']:.3f}, HR {found['HR']:.3f}: means of the types; 12 sentences"
-    small = measure(checkpoint, reversal_data, "test", max_tokens=12)
+    small = analyze(checkpoint, reversal_data, "test", ["redundancy"], max_tokens=12)["redundancy"].data()
     assert close([small["LR"], small["HR"]], [found["LR"], found["HR"]], 1e-5)
 
     for args, sentence in (

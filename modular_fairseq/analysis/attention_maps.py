@@ -48,15 +48,14 @@ class AttentionMap:
             return torch.ones(self.weights.shape[1:3], dtype=torch.bool, device=self.weights.device)
         return ~self.query_padding
 
-    def visible_keys(self) -> Tensor:
-        """How many keys each query may see: [B, T]."""
-        _, rows, queries, keys = self.weights.shape
-        visible = torch.ones(rows, queries, keys, dtype=torch.bool, device=self.weights.device)
+    def seen(self) -> Tensor:
+        """Which keys each query may see: bool [B, T, S]."""
+        seen = torch.ones(self.weights.shape[1:], dtype=torch.bool, device=self.weights.device)
         if self.key_padding is not None:
-            visible &= ~self.key_padding[:, None, :]
+            seen &= ~self.key_padding[:, None, :]
         if self.hidden is not None:
-            visible &= ~self.hidden
-        return visible.sum(dim=-1)
+            seen &= ~self.hidden
+        return seen
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:

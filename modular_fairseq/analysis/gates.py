@@ -2,34 +2,62 @@
 
 For every attention module: the entropy of its gate in nats (ln E is uniform), and for every expert the share of instances whose
 largest gate is that expert's. Instances are sentences where a gate sees a whole sentence, and positions where it sees a prefix or window.
+`Experts` names the tokens that are typical of each expert: those of its sentences, or its positions.
 """
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from torch import nn
 
-from modular_fairseq.analysis.attention_maps import AttentionMap
-from modular_fairseq.analysis.one_pass import Analysis
+from modular_fairseq.analysis.attention_maps import AttentionMap, attention_modules, kind_of
+from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.analysis.recording import SOURCE, TARGET, dictionary_of, in_order, pop, recorded, tokens_of
+from modular_fairseq.analysis.tokens import MINIMUM_COUNT, TokenCounts, rows
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import mixtures
-from modular_fairseq.modules.mixture import RARE, GateStatistics, entropy_and_shares
+from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 
 
 @dataclass
 class GateReport:
-    """One attention module: mean entropy in nats, and a share per expert."""
+    """One attention module: mean entropy in nats, that of a uniform gate, how many instances there were, and each expert's share."""
 
     module: str
+    kind: str
     entropy: float
+    uniform: float
+    instances: str
+    count: int
     shares: list[float]
 
 
 @dataclass
-class GateReports:
+class GateReports(Report):
+    """All modules. `entropy` and `uniform` are means over them; the shares tell whether the rich get richer."""
+
+    entropy: float
+    uniform: float
+    max_share: float
+    min_share: float
+    rare_experts: int
+    experts: int
     modules: list[GateReport]
+
+    @classmethod
+    def of(cls, modules: list[GateReport]) -> "GateReports":
+        shares = [share for report in modules for share in report.shares]
+        return cls(
+            entropy=sum(report.entropy for report in modules) / len(modules),
+            uniform=sum(report.uniform for report in modules) / len(modules),
+            max_share=max(shares),
+            min_share=min(shares),
+            rare_experts=sum(share < RARE for share in shares),
+            experts=len(shares),
+            modules=modules,
+        )
 
     def text(self) -> str:
         """A row a module, and a summary."""
@@ -37,27 +65,48 @@ class GateReports:
         lines = [f"{'module':<{width}}  entropy  largest gate: % of instances at each expert"]
         for report in self.modules:
             lines.append(f"{report.module:<{width}}  {report.entropy:7.3f}  " + " ".join(f"{100 * share:5.1f}" for share in report.shares))
-        shares = [share for report in self.modules for share in report.shares]
-        mean = sum(report.entropy for report in self.modules) / len(self.modules)
-        uniform = sum(math.log(len(report.shares)) for report in self.modules) / len(self.modules)
-        rare = sum(share < RARE for share in shares)
         lines.append(
-            f"mean gate entropy {mean:.3f} nats ({mean / uniform:.3f} of uniform, {uniform:.3f}); "
-            f"shares {100 * min(shares):.1f} to {100 * max(shares):.1f} %, {rare} of {len(shares)} experts under {100 * RARE:.0f} %"
+            f"mean gate entropy {self.entropy:.3f} nats ({self.entropy / self.uniform:.3f} of uniform, {self.uniform:.3f}); "
+            f"shares {100 * self.min_share:.1f} to {100 * self.max_share:.1f} %, "
+            f"{self.rare_experts} of {self.experts} experts under {100 * RARE:.0f} %"
         )
         return "\n".join(lines)
 
-    def data(self) -> list[dict]:
-        return [asdict(report) for report in self.modules]
+    def tables(self) -> dict[str, list[dict]]:
+        return {
+            "gates": [
+                {
+                    "module": report.module,
+                    "entropy": report.entropy,
+                    "uniform": report.uniform,
+                    "instances": report.instances,
+                    "count": report.count,
+                    **{f"E{i}": share for i, share in enumerate(report.shares, start=1)},
+                }
+                for report in self.modules
+            ]
+        }
+
+
+def learned_mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
+    """Raises UsageError where there is none."""
+    found = in_order(mixtures(model))
+    if not found:
+        raise UsageError("the model has no learned gates to look at; it needs --attention-type mae --mae-gating learned")
+    return found
+
+
+def side_of_instances(mixture: ExpertMixture) -> str:
+    """A gate without a running mean sees a whole sentence, which is always one of the source."""
+    return SOURCE if mixture.running_mean is None else TARGET
 
 
 class Gates(Analysis):
     summary = "entropy and expert shares of a mixture of attentive experts"
 
     def __init__(self, model: nn.Module):
-        self.mixtures = mixtures(model)
-        if not self.mixtures:
-            raise UsageError("the model has no learned gates to look at; it needs --attention-type mae --mae-gating learned")
+        self.mixtures = learned_mixtures(model)
+        self.kinds = {name: kind_of(name, module) for name, module in attention_modules(model).items()}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -75,6 +124,67 @@ class Gates(Analysis):
     def report(self) -> GateReports:
         reports = []
         for name, mixture in self.mixtures.items():
-            entropy, shares = entropy_and_shares(mixture.statistics.take().double())
-            reports.append(GateReport(name, entropy, shares.tolist()))
-        return GateReports(reports)
+            sums = mixture.statistics.take().double()
+            entropy, shares = entropy_and_shares(sums)
+            instances = "sentences" if mixture.running_mean is None else "positions"
+            uniform = math.log(len(shares))
+            reports.append(GateReport(name, self.kinds[name], entropy, uniform, instances, int(sums[1:].sum()), shares.tolist()))
+        return GateReports.of(reports)
+
+
+@dataclass
+class ExpertTokens:
+    """One attention module; `experts` has a list for each expert, which may be empty."""
+
+    module: str
+    side: str
+    experts: list[list[dict]]
+
+
+@dataclass
+class ExpertReport(Report):
+    minimum_count: int
+    modules: list[ExpertTokens]
+
+    def text(self) -> str:
+        """The five most indicative tokens of each expert (table 6), of the first layer; all others are in the other forms."""
+        first, *others = self.modules
+        lines = [f"indicative tokens of {first.module}, by pointwise mutual information; --out has those of {len(others)} more modules"]
+        for number, tokens in enumerate(first.experts, start=1):
+            lines.append(f"  expert {number}: " + (" ".join(entry["token"] for entry in tokens[:5]) or "(none)"))
+        return "\n".join(lines)
+
+    def tables(self) -> dict[str, list[dict]]:
+        return {"experts": [{"module": each.module, **row} for each in self.modules for row in rows(each.experts, "expert")]}
+
+
+class Experts(Analysis):
+    summary = "tokens that are typical of each expert"
+
+    def __init__(self, model: nn.Module):
+        self.mixtures = learned_mixtures(model)
+        self.model = model
+        self.pad = dictionary_of(TARGET, model).pad()
+        self.counts: dict[str, TokenCounts] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with recorded({name: mixture.gate_network for name, mixture in self.mixtures.items()}) as self.logits:
+            yield
+
+    def see(self, batch: dict, maps: list[AttentionMap]) -> None:
+        for name, logits in pop(self.logits).items():
+            side = side_of_instances(self.mixtures[name])
+            tokens = tokens_of(side, batch)
+            experts = logits.argmax(dim=-1).expand(tokens.shape)  # [B, T or 1] -> [B, T]
+            valid = tokens.ne(self.pad)
+            if name not in self.counts:
+                self.counts[name] = TokenCounts(len(dictionary_of(side, self.model)), logits.size(-1))
+            self.counts[name].add(tokens[valid], experts[valid])
+
+    def report(self) -> ExpertReport:
+        reports = []
+        for name, counts in self.counts.items():
+            side = side_of_instances(self.mixtures[name])
+            reports.append(ExpertTokens(name, side, counts.indicative(dictionary_of(side, self.model).symbols)))
+        return ExpertReport(MINIMUM_COUNT, reports)

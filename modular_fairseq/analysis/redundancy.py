@@ -22,14 +22,13 @@ them. In a TIM layer heads of different mechanisms are pairs as well, as are tho
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from modular_fairseq.analysis.attention_maps import KINDS, AttentionMap, attention_modules, kind_of
-from modular_fairseq.analysis.one_pass import MAX_TOKENS, Analysis, analyze
+from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.errors import UsageError
 
 CHUNK = 2**18  # numbers of a chunk of rows, 2 MiB in float64; with a quarter of it, all takes up to 1.5 of the time
@@ -57,7 +56,7 @@ class TypeRedundancy:
 
 
 @dataclass
-class RedundancyReport:
+class RedundancyReport(Report):
     """Numbers are in [0, 1]; None where there is no pair of heads, or no row of two keys."""
 
     LR: float | None
@@ -77,8 +76,17 @@ class RedundancyReport:
         lines.append(f"LR {_number(self.LR).strip()}, HR {_number(self.HR).strip()}: means of the types; {self.sentences} sentences")
         return "\n".join(lines)
 
-    def data(self) -> dict:
-        return asdict(self)
+    def tables(self) -> dict[str, list[dict]]:
+        types = [
+            {"type": kind.type, "module": module.module, "heads": module.heads, "LR": module.LR}
+            for kind in self.types
+            for module in kind.modules
+        ]
+        totals = [
+            {"type": kind.type, "module": "all", "heads": sum(m.heads for m in kind.modules), "LR": kind.LR, "HR": kind.HR}
+            for kind in self.types
+        ]
+        return {"redundancy": [*types, *totals, {"type": "all", "LR": self.LR, "HR": self.HR}]}
 
 
 class Redundancy(Analysis):
@@ -119,7 +127,7 @@ class HeadDistances:
     def add(self, maps: list[AttentionMap]) -> None:
         """All attention of the type in one forward pass. Its modules attend from the same words to the same words."""
         self.modules = [(attention.module, attention.weights.size(0)) for attention in maps]
-        rows = maps[0].valid_queries() & (maps[0].visible_keys() > 1)
+        rows = maps[0].valid_queries() & (maps[0].seen().sum(dim=-1) > 1)
         self.rows += int(rows.sum())
         self.sums = self.sums + summed_distances(torch.cat([attention.weights[:, rows] for attention in maps]))
 
@@ -159,16 +167,6 @@ def summed_distances(heads: Tensor) -> Tensor:
 def _entropy(p: Tensor) -> Tensor:
     """In bits, of weights [..., S]: [...]. Takes 0.6 of the time of `torch.special.entr`, on a CPU."""
     return p.clamp_min(torch.finfo(p.dtype).tiny).log2_().mul_(p).sum(dim=-1).neg_()
-
-
-def measure(path: str | Path, data: str | Path, subset: str = "test", max_tokens: int = MAX_TOKENS) -> dict:
-    """The redundancy of a checkpoint on one part of binarized data: `RedundancyReport` as a dictionary, with "LR", "HR" and the rest.
-
-    Raises:
-        UsageError: a file is missing or does not fit, or the model or the data has nothing to compare.
-    """
-    [report] = analyze(path, data, subset, [Redundancy], max_tokens)
-    return report.data()
 
 
 def _mean_of_pairs(redundancy: Tensor) -> float | None:

@@ -6,6 +6,7 @@ import shutil
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from modular_fairseq.analysis.folder import INDEX
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.run import PLUGIN, Run, Say, digest, read_json
 from modular_fairseq.processes import only_one, write_file
@@ -45,7 +46,7 @@ class Evaluation(NamedTuple):
 
     @property
     def redundancy_command(self) -> list[str]:
-        own = ["--path", self.run.checkpoint, "--gen-subset", self.subset, "--json", self.path("redundancy.json")]
+        own = ["--path", self.run.checkpoint, "--gen-subset", self.subset, "--out", self.path("redundancy")]
         return ["modular-fairseq", "analyze", "redundancy", self.run.binarized, *own]
 
     @property
@@ -112,6 +113,6 @@ class Evaluation(NamedTuple):
             }
             if self.redundancy:
                 self.run.execute(self.redundancy_command, "redundancy.log", say)
-                report = read_json(self.path("redundancy.json"))
+                report = read_json(os.path.join(self.path("redundancy"), INDEX))["analyses"]["redundancy"]
                 result |= {"LR": report["LR"], "HR": report["HR"]}
             write_file(self.path("json"), json.dumps(result, indent=1) + "\n")

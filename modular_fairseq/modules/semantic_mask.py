@@ -87,11 +87,11 @@ class SemanticMask(nn.Module):
         wanted = self.wanted if self.training else LossSettings()
         if self.tokens.clusters == 1 and not wanted.any:
             return None  # the same for all tokens, so no mask
-        tokens = self.tokens(self._split(query), wanted.kl)
+        tokens = self.cluster(query, wanted.kl)
         if self.self_attention:
             keys = tokens
         elif incremental_state is None or not self.get_incremental_state(incremental_state, "clusters"):
-            keys = self.tokens(self._split(key), wanted.kl)
+            keys = self.cluster(key, wanted.kl)
         else:
             keys = None
         seen = keys.posterior if incremental_state is None else self._remember(keys, query.size(1), incremental_state)
@@ -104,9 +104,9 @@ class SemanticMask(nn.Module):
         posterior, beam = tokens.posterior, tokens.posterior.size(0) // seen.size(0)
         return _LogOverlap.apply(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
 
-    def _split(self, x: Tensor) -> Tensor:
-        """[T, B, C] -> [T, B, H, C / H]."""
-        return x.unflatten(2, (self.num_heads, -1))
+    def cluster(self, x: Tensor, divergence: bool = False) -> Clustering:
+        """The clusters of tokens x [T, B, C], a head's slice of them for each head."""
+        return self.tokens(x.unflatten(2, (self.num_heads, -1)), divergence)
 
     def _remember(self, keys: Clustering | None, rows: int, incremental_state: dict) -> Tensor:
         """The cluster posteriors of all keys up to now, [B, H, C, S]."""

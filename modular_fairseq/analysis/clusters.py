@@ -1,0 +1,150 @@
+"""What the clusters of disentangled mask attention are ("Bayesian Transformer Using Disentangled Mask Attention", section 3.1).
+
+For every head of every module with a semantic mask, over the tokens that are its queries:
+
+    usage               the mean posterior p(c | z) of each cluster, and its entropy in nats (ln C: all are used alike)
+    shares              the share of tokens whose largest posterior is each cluster's
+    posterior entropy   the mean over tokens of the entropy of p(c | z): 0 where every token is in one cluster
+    tokens              those that are typical of a cluster, by pointwise mutual information
+
+The decoder's self-attention has clusters too, even if its mask is not used outside training.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from modular_fairseq.analysis.attention_maps import AttentionMap, attention_modules, kind_of
+from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.analysis.recording import dictionary_of, in_order, pop, recorded, side_of, tokens_of
+from modular_fairseq.analysis.tokens import TokenCounts, rows
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.masks import semantic_masks
+from modular_fairseq.modules.semantic_mask import SemanticMask
+
+
+@dataclass
+class HeadClusters:
+    """One head; lists have an entry for each cluster, entropies are in nats."""
+
+    usage: list[float]
+    shares: list[float]
+    usage_entropy: float
+    posterior_entropy: float
+    tokens: list[list[dict]]
+
+
+@dataclass
+class ModuleClusters:
+    module: str
+    kind: str
+    heads: list[HeadClusters]
+
+
+@dataclass
+class ClusterReport(Report):
+    modules: list[ModuleClusters]
+
+    def text(self) -> str:
+        """A row a head: shares of its clusters in %, entropies."""
+        most = max(len(head.shares) for each in self.modules for head in each.heads)
+        lines = [
+            [each.module, number, head.usage_entropy, head.posterior_entropy, *(f"{100 * share:.1f}" for share in head.shares)]
+            for each in self.modules
+            for number, head in enumerate(each.heads, start=1)
+        ]
+        headers = ["module", "head", "usage entropy", "posterior entropy", *(f"C{c + 1} %" for c in range(most))]
+        return tabulate(lines, headers, floatfmt=".3f", tablefmt="plain")
+
+    def tables(self) -> dict[str, list[dict]]:
+        heads = [
+            ({"module": each.module, "head": number}, head) for each in self.modules for number, head in enumerate(each.heads, start=1)
+        ]
+        usage = [
+            {
+                **names,
+                "cluster": cluster,
+                "usage": head.usage[cluster - 1],
+                "share": head.shares[cluster - 1],
+                "usage entropy": head.usage_entropy,
+                "posterior entropy": head.posterior_entropy,
+            }
+            for names, head in heads
+            for cluster in range(1, len(head.usage) + 1)
+        ]
+        return {"clusters": usage, "clusters-tokens": [{**names, **row} for names, head in heads for row in rows(head.tokens, "cluster")]}
+
+
+def posteriors(mask: SemanticMask, args: tuple, output: Tensor | None) -> Tensor:
+    """Of the queries' tokens, float [B, H, C, T]: what `recorded` is to take of a semantic mask."""
+    return mask.cluster(args[0]).posterior
+
+
+class Clusters(Analysis):
+    summary = "the clusters of disentangled mask attention: how they are used, and their tokens"
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.masks = in_order(semantic_masks(model))
+        if not self.masks:
+            raise UsageError("the model has no clusters to look at; it needs --attention-type dma")
+        self.kinds = {name: kind_of(name, module) for name, module in attention_modules(model).items()}
+        self.sums: dict[str, ClusterSums] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with recorded(self.masks, posteriors) as self.outputs:
+            yield
+
+    def see(self, batch: dict, maps: list[AttentionMap]) -> None:
+        for name, posterior in pop(self.outputs).items():
+            dictionary, tokens = dictionary_of(side_of(name), self.model), tokens_of(side_of(name), batch)
+            valid = tokens.ne(dictionary.pad())
+            if name not in self.sums:
+                self.sums[name] = ClusterSums(len(dictionary), *posterior.shape[1:3])
+            self.sums[name].add(tokens[valid], posterior.permute(1, 0, 3, 2)[:, valid])
+
+    def report(self) -> ClusterReport:
+        return ClusterReport(
+            [
+                ModuleClusters(name, self.kinds[name], sums.heads(dictionary_of(side_of(name), self.model).symbols))
+                for name, sums in self.sums.items()
+            ]
+        )
+
+
+class ClusterSums:
+    """What is kept of one module."""
+
+    def __init__(self, types: int, heads: int, clusters: int):
+        self.clusters = clusters
+        self.count = 0
+        self.usage: Tensor | float = 0.0  # [H, C]
+        self.entropy: Tensor | float = 0.0  # [H]
+        self.tokens = [TokenCounts(types, clusters) for _ in range(heads)]
+
+    def add(self, tokens: Tensor, posterior: Tensor) -> None:
+        """tokens int64 [N], posterior [H, N, C]."""
+        posterior = posterior.double()
+        self.count += len(tokens)
+        self.usage = self.usage + posterior.sum(dim=1)
+        self.entropy = self.entropy + torch.special.entr(posterior).sum(dim=(1, 2))
+        for counts, clusters in zip(self.tokens, posterior.argmax(dim=2), strict=True):
+            counts.add(tokens, clusters)
+
+    def heads(self, symbols: list[str]) -> list[HeadClusters]:
+        usage = self.usage / self.count
+        return [
+            HeadClusters(
+                usage=usage[head].tolist(),
+                shares=(counts.of_groups() / self.count).tolist(),
+                usage_entropy=float(torch.special.entr(usage[head]).sum()),
+                posterior_entropy=float(self.entropy[head] / self.count),
+                tokens=counts.indicative(symbols),
+            )
+            for head, counts in enumerate(self.tokens)
+        ]

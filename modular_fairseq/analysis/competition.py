@@ -1,0 +1,219 @@
+"""How the mechanisms of TIM layers compete on a data set ("Transformers with Competitive Ensembles of Independent Mechanisms", section 4).
+
+For every layer with a competition c [positions, mechanisms], whose values sum to 1 at each position:
+
+    entropy       of c in nats (ln n is undecided): mean, and percentiles over positions (figure 3, right)
+    correlation   between layers, Pearson's over positions, the mean over mechanisms, which keep their place from layer to layer (figures
+                  3 and 4); with two mechanisms both have the same
+    tokens        min, mean and max of c for every token that occurs five times or more (figure 4, left)
+
+Positions are words of the source in an encoder, those that it reads in a decoder; pads do not count.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from modular_fairseq.analysis.attention_maps import AttentionMap
+from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.analysis.recording import SIDES, dictionary_of, in_order, pop, recorded, side_of, tokens_of
+from modular_fairseq.analysis.tokens import MINIMUM_COUNT
+from modular_fairseq.errors import UsageError
+from modular_fairseq.modules.mechanisms import Competition
+
+PERCENTILES = (5, 25, 50, 75, 95)
+BINS = 2000  # of the histogram of entropies: percentiles are right to ln n / 2000
+SHOWN = 30  # tokens of a layer in the report; its table has all
+
+
+@dataclass
+class LayerReport:
+    """One layer: entropies in nats, and the mean of c for each mechanism."""
+
+    layer: str
+    side: str
+    entropy: float
+    uniform: float
+    percentiles: dict[str, float]
+    mean: list[float]
+
+
+@dataclass
+class CompetitionReport(Report):
+    """`correlation`: for each side "layers" and a "matrix", None where c of a layer never changes; `tokens`: for each layer the most
+    frequent ones; `all_tokens` in the same form has all and is only in the tables."""
+
+    mechanisms: int
+    layers: list[LayerReport]
+    correlation: list[dict]
+    all_tokens: list[dict]
+
+    def text(self) -> str:
+        headers = ["layer", "entropy", "of uniform", *(f"{p} %" for p in PERCENTILES), *(f"c{m + 1}" for m in range(self.mechanisms))]
+        rows = [[each.layer, each.entropy, each.entropy / each.uniform, *each.percentiles.values(), *each.mean] for each in self.layers]
+        return tabulate(rows, headers, floatfmt=".3f", tablefmt="plain")
+
+    def data(self) -> dict:
+        data = super().data()
+        data["tokens"] = [{**each, "tokens": each["tokens"][:SHOWN]} for each in data.pop("all_tokens")]
+        return data
+
+    def tables(self) -> dict[str, list[dict]]:
+        numbers = range(self.mechanisms)
+        layers = [
+            {
+                "layer": each.layer,
+                "entropy": each.entropy,
+                "uniform": each.uniform,
+                **{f"percentile {p}": value for p, value in each.percentiles.items()},
+                **{f"mean c{m + 1}": each.mean[m] for m in numbers},
+            }
+            for each in self.layers
+        ]
+        correlation = [
+            {"layer": layer, **dict(zip(side["layers"], row, strict=True))}
+            for side in self.correlation
+            for layer, row in zip(side["layers"], side["matrix"], strict=True)
+        ]
+        tokens = [
+            {
+                "layer": each["layer"],
+                "token": entry["token"],
+                "count": entry["count"],
+                **{f"{what} c{m + 1}": entry[what][m] for m in numbers for what in ("min", "mean", "max")},
+            }
+            for each in self.all_tokens
+            for entry in each["tokens"]
+        ]
+        return {"competition": layers, "competition-correlation": correlation, "competition-tokens": tokens}
+
+
+def competitions(model: nn.Module) -> dict[str, Competition]:
+    """By the name of their layer, in the order in which a word passes them."""
+    return in_order({name.removesuffix(".competition"): part for name, part in model.named_modules() if isinstance(part, Competition)})
+
+
+class CompetitionOfMechanisms(Analysis):
+    summary = "how the mechanisms of TIM layers compete: entropy, correlation between layers, values for each token"
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.parts = competitions(model)
+        if not self.parts:
+            raise UsageError("the model has no mechanisms that compete; it needs --tim-layers middle or all, without --tim-no-competition")
+        self.layers = {side: [name for name in self.parts if side_of(name) == side] for side in SIDES}
+        self.sums: dict[str, LayerSums] = {}
+        self.correlations: dict[str, Correlation] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with recorded(self.parts) as self.outputs:
+            yield
+
+    def see(self, batch: dict, maps: list[AttentionMap]) -> None:
+        outputs = pop(self.outputs)
+        for side, layers in self.layers.items():
+            if not layers:
+                continue
+            dictionary, tokens = dictionary_of(side, self.model), tokens_of(side, batch)
+            valid = tokens.ne(dictionary.pad())
+            values = [outputs[name].transpose(0, 1)[valid].double() for name in layers]  # T x B x n -> N x n
+            for name, c in zip(layers, values, strict=True):
+                if name not in self.sums:
+                    self.sums[name] = LayerSums(len(dictionary), c.size(1), c.device)
+                self.sums[name].add(tokens[valid], c)
+            self.correlations.setdefault(side, Correlation()).add(torch.stack(values))
+
+    def report(self) -> CompetitionReport:
+        layers, tokens = [], []
+        for name in self.parts:
+            sums, side = self.sums[name], side_of(name)
+            uniform = math.log(len(sums.mean()))
+            layers.append(LayerReport(name, side, sums.entropy(), uniform, sums.percentiles(), sums.mean()))
+            tokens.append({"layer": name, "tokens": sums.tokens(dictionary_of(side, self.model).symbols)})
+        correlation = [{"side": side, "layers": self.layers[side], "matrix": each.matrix()} for side, each in self.correlations.items()]
+        return CompetitionReport(len(layers[0].mean), layers, correlation, tokens)
+
+
+class LayerSums:
+    """What is kept of one layer: a histogram of entropies, and min, sum and max of c for every type of token."""
+
+    def __init__(self, types: int, mechanisms: int, device: torch.device):
+        self.top = math.log(mechanisms)
+        kept = {"dtype": torch.float64, "device": device}
+        self.histogram = torch.zeros(BINS, **kept)
+        self.entropies = torch.zeros((), **kept)
+        self.count = torch.zeros(types, dtype=torch.int64, device=device)
+        self.total = torch.zeros(types, mechanisms, **kept)
+        self.minimum = torch.full((types, mechanisms), math.inf, **kept)
+        self.maximum = torch.full((types, mechanisms), -math.inf, **kept)
+
+    def add(self, tokens: Tensor, c: Tensor) -> None:
+        """tokens int64 [N], c float64 [N, n]."""
+        entropy = torch.special.entr(c).sum(dim=1)
+        bins = (entropy / self.top * BINS).long().clamp_(0, BINS - 1) if self.top else torch.zeros_like(tokens)
+        self.histogram += torch.bincount(bins, minlength=BINS)
+        self.entropies += entropy.sum()
+        self.count += torch.bincount(tokens, minlength=len(self.count))
+        self.total.index_add_(0, tokens, c)
+        rows = tokens.unsqueeze(1).expand_as(c)
+        self.minimum.scatter_reduce_(0, rows, c, "amin")
+        self.maximum.scatter_reduce_(0, rows, c, "amax")
+
+    def entropy(self) -> float:
+        return float(self.entropies / self.count.sum())
+
+    def percentiles(self) -> dict[str, float]:
+        """Of the entropy over positions, each as the middle of its bin."""
+        shares = self.histogram.cumsum(0) / self.histogram.sum()
+        bins = [int(torch.searchsorted(shares, p / 100)) for p in PERCENTILES]
+        return {str(p): (number + 0.5) / BINS * self.top for p, number in zip(PERCENTILES, bins, strict=True)}
+
+    def mean(self) -> list[float]:
+        return (self.total.sum(dim=0) / self.count.sum()).tolist()
+
+    def tokens(self, symbols: list[str]) -> list[dict]:
+        """Types that occur often enough, the most frequent first."""
+        [types] = torch.where(self.count >= MINIMUM_COUNT)
+        order = types[self.count[types].argsort(descending=True, stable=True)].tolist()
+        return [
+            {
+                "token": symbols[i],
+                "count": int(self.count[i]),
+                "min": self.minimum[i].tolist(),
+                "mean": (self.total[i] / self.count[i]).tolist(),
+                "max": self.maximum[i].tolist(),
+            }
+            for i in order
+        ]
+
+
+class Correlation:
+    """Pearson's correlation of c between layers, from sums around 1/n."""
+
+    def __init__(self):
+        self.count = 0
+        self.first: Tensor | float = 0.0  # [L, n]
+        self.second: Tensor | float = 0.0  # [n, L, L]
+
+    def add(self, c: Tensor) -> None:
+        """c float64 [L, N, n]."""
+        c = c - 1 / c.size(2)
+        self.count += c.size(1)
+        self.first = self.first + c.sum(dim=1)
+        of_mechanism = c.permute(2, 0, 1)  # n x L x N
+        self.second = self.second + of_mechanism @ of_mechanism.transpose(1, 2)
+
+    def matrix(self) -> list[list[float | None]]:
+        """[L, L], None where a layer does not vary."""
+        mean = (self.first / self.count).T.unsqueeze(2)  # n x L x 1
+        covariance = self.second / self.count - mean @ mean.transpose(1, 2)
+        deviation = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+        varies = (deviation > 1e-9).all(dim=0)
+        matrix = (covariance / (deviation.unsqueeze(2) * deviation.unsqueeze(1))).mean(dim=0).clamp(-1, 1).tolist()
+        return [[value if varies[i] and varies[j] else None for j, value in enumerate(row)] for i, row in enumerate(matrix)]

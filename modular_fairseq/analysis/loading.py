@@ -1,0 +1,100 @@
+"""A trained model, and binarized data for it to read."""
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.tasks import FairseqTask
+from torch import nn
+from tqdm import tqdm
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.training.checkpoints import load_checkpoint
+
+MAX_TOKENS = 4000
+
+
+class Loaded(NamedTuple):
+    """A model in evaluation mode, on a GPU if there is one; its task with a part of the data; what a reader wants to know of both."""
+
+    model: nn.Module
+    task: FairseqTask
+    about: dict[str, Any]
+
+
+def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
+    """A trained model, and one part of binarized data.
+
+    Raises:
+        UsageError: there is no such checkpoint, data or part, or the data has other dictionaries than the model.
+    """
+    path, data = str(path), str(data)
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it would tell of every dictionary that it reads
+    if not any(Path(data).glob("dict.*txt")):
+        raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
+    state = load_checkpoint(path)
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides={"data": data})
+        task.load_dataset(subset)
+    except FileNotFoundError as error:
+        raise UsageError(f"{error}: give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset") from None
+    except RuntimeError as error:  # of fairseq's own models; ours say it themselves
+        misfit = re.search(r"(size mismatch for \S+): .*", str(error))
+        if misfit is None:
+            raise
+        raise UsageError(
+            f"{path} does not fit {data} ({misfit[1]}); give the data with the dictionaries that it was trained with"
+        ) from None
+    model = models[0].eval()
+    about = {"checkpoint": os.path.abspath(path), "data": os.path.abspath(data), "subset": subset, **_about(state, task)}
+    about["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    return Loaded(model.cuda() if torch.cuda.is_available() else model, task, about)
+
+
+def _about(state: dict[str, Any], task: FairseqTask) -> dict[str, Any]:
+    cfg = state.get("cfg") or {}
+    options = cfg["model"] if "model" in cfg else state.get("args")
+    history = state.get("optimizer_history") or [{}]
+    return {
+        "arch": getattr(options, "arch", None) or getattr(options, "_name", None),
+        "task": getattr(task.cfg, "_name", None),
+        "updates": history[-1].get("num_updates"),
+        "epoch": (state.get("extra_state") or {}).get("train_iterator", {}).get("epoch"),
+        "source_lang": getattr(task.cfg, "source_lang", None),
+        "target_lang": getattr(task.cfg, "target_lang", None),
+    }
+
+
+def batches(model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = MAX_TOKENS, skip_invalid: bool = False) -> Iterator[dict]:
+    """Sentences of about the same length together, with progress where standard error is a terminal.
+
+    Raises:
+        UsageError: `max_tokens` is less than the longest sentence has; there is no sentence; one is longer than the model's positions, and
+            they are not to be skipped.
+    """
+    if max_tokens < 1:
+        raise UsageError(f"--max-tokens {max_tokens}: a batch must have one token at least, and those of the longest sentence")
+    dataset = task.dataset(subset)
+    if not len(dataset):
+        raise UsageError(f"--gen-subset {subset} has no sentence; give a part of the data that has some")
+    max_positions = utils.resolve_max_positions(task.max_positions(), model.max_positions())
+    try:
+        iterator = task.get_batch_iterator(
+            dataset, max_tokens=max_tokens, max_positions=max_positions, ignore_invalid_inputs=skip_invalid
+        ).next_epoch_itr(shuffle=False)
+    except AssertionError:
+        raise UsageError(f"--max-tokens {max_tokens} is less than the longest sentence of {subset} has; give more") from None
+    except Exception as error:  # fairseq raises no narrower one
+        if "invalid" not in str(error):
+            raise
+        raise UsageError(
+            f"--gen-subset {subset} has a sentence longer than the model's positions, {max_positions}; "
+            "leave out such sentences, or give --skip-invalid-size-inputs-valid-test to look at the others"
+        ) from None
+    for batch in tqdm(iterator, unit="batch", leave=False, disable=None):
+        yield utils.move_to_cuda(batch) if torch.cuda.is_available() else batch

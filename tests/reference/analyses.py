@@ -1,0 +1,66 @@
+"""Analyses as loops over sentences, words and heads, in plain Python."""
+
+import math
+from collections import Counter
+
+CLASSES = ("vertical", "diagonal", "shift forward", "shift backward", "soft diagonal", "heterogeneous")
+
+
+def entropy(p):
+    return -sum(x * math.log(x) for x in p if x > 0)
+
+
+def indicative(pairs, groups, minimum=5, most=10):
+    """Of (token, group) pairs: for each group [(token, PMI, count, total), ...]."""
+    joint, tokens, of_group = Counter(pairs), Counter(token for token, _ in pairs), Counter(group for _, group in pairs)
+    lists = []
+    for group in range(groups):
+        found = []
+        for token, total in tokens.items():
+            if total >= minimum and joint[token, group]:
+                p_joint, p_token, p_group = joint[token, group] / len(pairs), total / len(pairs), of_group[group] / len(pairs)
+                found.append((token, math.log(p_joint / (p_token * p_group)), joint[token, group], total))
+        lists.append(sorted(found, key=lambda entry: (-round(entry[1], 9), -entry[2], entry[0]))[:most])
+    return lists
+
+
+def pearson(xs, ys):
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    covariance = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    return covariance / math.sqrt(sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys))
+
+
+def pattern(weights, causal=False, cross=False):
+    """The class of one map, a list of T rows over S keys, of a sentence without pads; None for a short sentence."""
+    queries, keys = len(weights), len(weights[0])
+    if min(queries, keys) < 5:
+        return None
+    seen = {t: [s for s in range(keys) if not causal or s <= t] for t in range(queries)}
+    seen = {t: of for t, of in seen.items() if len(of) >= 3}
+
+    def above(attended, uniform):
+        mass, chance = sum(attended) / len(attended), sum(uniform) / len(uniform)
+        return (mass - chance) / (1 - chance)
+
+    def score(is_of_class):
+        attended, uniform = [], []
+        for t, visible in seen.items():
+            center = t * (keys - 1) / (queries - 1) if cross else t
+            of_class = [s for s in visible if is_of_class(s, center)]
+            if of_class:
+                attended.append(sum(weights[t][s] for s in of_class))
+                uniform.append(len(of_class) / len(visible))
+        return above(attended, uniform) if attended else 0.0
+
+    columns = []
+    for s in range(keys):
+        rows = [t for t, visible in seen.items() if s in visible]
+        if len(rows) >= len(seen) / 2:
+            columns.append((sum(weights[t][s] for t in rows) / len(rows), sum(1 / len(seen[t]) for t in rows) / len(rows)))
+    best = sorted(columns, reverse=True)[:2]
+    mass, chance = sum(mass for mass, _ in best), sum(chance for _, chance in best)
+    scores = [(mass - chance) / (1 - chance)]
+    scores += [score(lambda s, center, shift=shift: s == round(center) + shift) for shift in (0, 1, -1)]
+    if max(scores) >= 0.5:
+        return CLASSES[scores.index(max(scores))]
+    return "soft diagonal" if score(lambda s, center: abs(s - center) <= 2) >= 0.5 else "heterogeneous"

@@ -1,0 +1,338 @@
+"""analysis/: experts, clusters, competition and samples against loops over sentences, and the folder that they are written to."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from modular_fairseq.analysis import ANALYSES, folder, samples, tokens
+from modular_fairseq.analysis import build as build_analyses
+from modular_fairseq.analysis.clusters import Clusters
+from modular_fairseq.analysis.competition import BINS, CompetitionOfMechanisms, LayerSums
+from modular_fairseq.analysis.gates import Experts, Gates
+from modular_fairseq.analysis.one_pass import one_pass
+from modular_fairseq.analysis.recording import recorded
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.masks import semantic_masks
+from modular_fairseq.models.mixture import mixtures
+from tests.helpers import LENGTHS, batch, build, randomize_parts, task
+from tests.reference import analyses as reference
+from tests.test_language_model import build as build_language_model
+
+MANY = [(9, 8), (4, 6), (12, 12), (6, 11), (15, 7), (1, 1), (5, 5)] * 3
+SYMBOLS = task().source_dictionary.symbols
+
+
+def trained(arch="modular_transformer", **changes):
+    model = build(arch, **changes).eval()
+    randomize_parts(model)
+    return model
+
+
+def alone(sample):
+    """Each sentence as a batch of its own, without pads."""
+    net_input = sample["net_input"]
+    for i in range(len(net_input["src_tokens"])):
+        source, previous = net_input["src_tokens"][i], net_input["prev_output_tokens"][i]
+        source, previous = source[source.ne(1)][None], previous[previous.ne(1)][None]
+        yield {"src_tokens": source, "src_lengths": torch.tensor([source.size(1)]), "prev_output_tokens": previous}
+
+
+def side_tokens(name, net_input):
+    return net_input["prev_output_tokens" if "decoder" in name else "src_tokens"][0].tolist()
+
+
+def assert_same_lists(found, expected):
+    assert len(found) == len(expected)
+    for entries, others in zip(found, expected, strict=True):
+        assert [(entry["token"], entry["count"], entry["total"]) for entry in entries] == [
+            (SYMBOLS[token], count, total) for token, _, count, total in others
+        ]
+        assert [entry["pmi"] for entry in entries] == pytest.approx([pmi for _, pmi, _, _ in others], abs=1e-9)
+
+
+# Tokens
+
+
+def test_indicative_tokens_of_known_counts():
+    counts = tokens.TokenCounts(4, 2)
+    pairs = [(0, 0)] * 6 + [(0, 1)] * 2 + [(1, 0)] * 4 + [(2, 1)] * 5 + [(3, 1)] * 3
+    for token, group in pairs:
+        counts.add(torch.tensor([token]), torch.tensor([group]))
+    lists = counts.indicative(list("abcd"))
+    # b and d occur fewer than five times
+    assert [[(entry["token"], entry["count"], entry["total"]) for entry in group] for group in lists] == [
+        [("a", 6, 8)],
+        [("c", 5, 5), ("a", 2, 8)],
+    ]
+    assert lists[0][0]["pmi"] == pytest.approx(math.log(6 / 20 / (8 / 20 * 10 / 20)))
+    assert counts.of_groups().tolist() == [10, 10]
+
+
+# Experts (MAE)
+
+
+@pytest.mark.parametrize("context", ["prefix", "source"])
+def test_tokens_of_experts_are_those_of_the_reference(context):
+    model, sample = trained("mae_transformer", mae_gate_context=context), batch(MANY, types=16)
+    pairs = {name: [] for name in mixtures(model)}
+    for net_input in alone(sample):
+        with recorded({name: mixture.gate_network for name, mixture in mixtures(model).items()}) as logits, torch.no_grad():
+            model(**net_input)
+        for name, [found] in logits.items():
+            experts = found[0].argmax(dim=-1).tolist()  # one for the sentence, or one for each position
+            words = side_tokens("encoder" if context == "source" else name, net_input)
+            pairs[name] += list(zip(words, experts * (len(words) if len(experts) == 1 else 1), strict=True))
+    [report] = one_pass(model, [sample], [Experts(model)])
+    assert [each.module for each in report.modules] == list(mixtures(model))
+    for each in report.modules:
+        assert_same_lists(each.experts, reference.indicative(pairs[each.module], 4))
+    assert {each.side for each in report.modules} == ({"source"} if context == "source" else {"source", "target"})
+    assert any(len(expert) > 1 for expert in report.modules[0].experts)
+    assert report.text().splitlines()[1].startswith("  expert 1: ")
+
+
+def test_shares_of_gates_tell_sentences_from_positions():
+    model, sample = trained("mae_transformer"), batch(MANY)
+    [report] = one_pass(model, [sample], [Gates(model)])
+    words = int(sample["net_input"]["prev_output_tokens"].ne(1).sum())
+    assert {(each.instances, each.count) for each in report.modules} == {("sentences", len(MANY)), ("positions", words)}
+    assert report.min_share == min(min(each.shares) for each in report.modules)
+    assert report.uniform == pytest.approx(math.log(4))
+
+
+# Clusters (DMA)
+
+
+def test_clusters_are_those_of_the_reference():
+    model, sample = trained("dma_transformer"), batch(MANY, types=16)
+    seen = {name: [] for name in semantic_masks(model)}  # (token, posteriors of the heads)
+    for net_input in alone(sample):
+        with recorded(semantic_masks(model), lambda mask, args, output: mask.cluster(args[0]).posterior) as posteriors, torch.no_grad():
+            model(**net_input)
+        for name, [found] in posteriors.items():
+            for t, word in enumerate(side_tokens(name, net_input)):
+                seen[name].append((word, found[0, :, :, t].double().tolist()))
+    [report] = one_pass(model, [batch(MANY, types=16)], [Clusters(model)])
+    assert [each.module for each in report.modules] == list(semantic_masks(model))
+    for each in report.modules:
+        rows = seen[each.module]
+        for number, head in enumerate(each.heads):
+            usage = [sum(p[number][c] for _, p in rows) / len(rows) for c in range(4)]
+            largest = [max(range(4), key=p[number].__getitem__) for _, p in rows]
+            assert head.usage == pytest.approx(usage, abs=1e-5)
+            assert head.usage_entropy == pytest.approx(reference.entropy(usage), abs=1e-4)
+            assert head.posterior_entropy == pytest.approx(sum(reference.entropy(p[number]) for _, p in rows) / len(rows), abs=1e-4)
+            assert head.shares == pytest.approx([largest.count(c) / len(rows) for c in range(4)], abs=1e-9)
+            assert_same_lists(head.tokens, reference.indicative([(word, c) for (word, _), c in zip(rows, largest, strict=True)], 4))
+    assert 0 < report.modules[0].heads[0].posterior_entropy < report.modules[0].heads[0].usage_entropy < math.log(4)
+    header, first, *_ = report.text().splitlines()
+    assert header.split()[-2:] == ["C4", "%"] and first.split()[0] == "encoder.layers.0.self_attn"
+
+
+# Competition (TIM)
+
+
+@pytest.mark.parametrize("mechanisms", [2, 4])
+def test_competition_is_that_of_the_reference(mechanisms):
+    model, sample = trained("tim_transformer_tiny_cpu", tim_mechanisms=mechanisms, encoder_layers=3), batch(MANY, types=16)
+    for name, parameter in model.named_parameters():
+        if ".competition." in name:
+            parameter.data = 2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
+    analysis = CompetitionOfMechanisms(model)
+    seen = {name: [] for name in analysis.parts}  # (token, c)
+    for net_input in alone(sample):
+        with recorded(analysis.parts) as outputs, torch.no_grad():
+            model(**net_input)
+        for name, [c] in outputs.items():
+            seen[name] += list(zip(side_tokens(name, net_input), c[:, 0].double().tolist(), strict=True))
+    [report] = one_pass(model, [sample], [analysis])
+    assert [each.layer for each in report.layers] == [*(f"encoder.layers.{i}" for i in range(3)), "decoder.layers.0", "decoder.layers.1"]
+    for each, of_layer in zip(report.layers, report.all_tokens, strict=True):
+        rows = seen[each.layer]
+        entropies = [reference.entropy(c) for _, c in rows]
+        assert each.entropy == pytest.approx(sum(entropies) / len(entropies), abs=1e-5)
+        assert each.uniform == math.log(mechanisms)
+        assert each.mean == pytest.approx([sum(c[m] for _, c in rows) / len(rows) for m in range(mechanisms)], abs=1e-5)
+        for p, value in each.percentiles.items():
+            expected = np.percentile(entropies, int(p), method="inverted_cdf")
+            assert value == pytest.approx(expected, abs=math.log(mechanisms) / BINS)
+        expected = {}
+        for word, c in rows:
+            expected.setdefault(SYMBOLS[word], []).append(c)
+        assert {entry["token"]: entry["count"] for entry in of_layer["tokens"]} == {
+            word: len(values) for word, values in expected.items() if len(values) >= 5
+        }
+        for entry in of_layer["tokens"]:
+            values = np.array(expected[entry["token"]])
+            assert entry["min"] == pytest.approx(values.min(0), abs=1e-5)
+            assert entry["max"] == pytest.approx(values.max(0), abs=1e-5)
+            assert entry["mean"] == pytest.approx(values.mean(0), abs=1e-5)
+        counts = [entry["count"] for entry in of_layer["tokens"]]
+        assert counts == sorted(counts, reverse=True) and counts[0] > 5
+    for side in report.correlation:
+        for i, one in enumerate(side["layers"]):
+            for j, other in enumerate(side["layers"]):
+                expected = [reference.pearson([c[m] for _, c in seen[one]], [c[m] for _, c in seen[other]]) for m in range(mechanisms)]
+                assert side["matrix"][i][j] == pytest.approx(sum(expected) / mechanisms, abs=1e-5)
+    assert [side["side"] for side in report.correlation] == ["source", "target"]
+
+
+def test_an_undecided_competition_has_the_entropy_of_uniform_and_no_correlation():
+    model = build("tim_transformer_tiny_cpu")
+    for name, parameter in model.named_parameters():
+        if ".competition." in name:
+            parameter.data.zero_()
+    [report] = one_pass(model, [batch(MANY)], [CompetitionOfMechanisms(model)])
+    for each in report.layers:
+        assert each.entropy == pytest.approx(math.log(2), abs=1e-6)
+        assert each.percentiles["5"] == pytest.approx(math.log(2), abs=math.log(2) / BINS)
+    assert report.correlation[0]["matrix"] == [[None, None], [None, None]]
+
+
+def test_memory_of_layer_sums_does_not_depend_on_the_data():
+    sums = LayerSums(10, 2, torch.device("cpu"))
+    before = sum(value.numel() for value in vars(sums).values() if isinstance(value, torch.Tensor))
+    for _ in range(5):
+        sums.add(torch.randint(10, (1000,)), torch.full((1000, 2), 0.5, dtype=torch.float64))
+    assert before == sum(value.numel() for value in vars(sums).values() if isinstance(value, torch.Tensor))
+
+
+# Models without
+
+
+@pytest.mark.parametrize("name", ["gates", "experts", "clusters", "competition"])
+def test_a_model_without_the_mechanism_is_refused(name):
+    with pytest.raises(UsageError, match="the model has no .*; it needs --"):
+        ANALYSES[name](build())
+
+
+def test_all_leaves_out_what_is_not_there():
+    analyses, refused = build_analyses(["all"], build("dma_transformer"))
+    assert list(analyses) == ["clusters", "patterns", "redundancy"]
+    assert list(refused) == ["gates", "experts", "competition"]
+
+
+def test_one_pass_of_all_gives_what_each_gives_alone():
+    model = trained("mae_transformer", attention_type="mae+dma", tim_layers="all", encoder_layers=4, streams=2)
+    sample = batch(MANY, types=16)
+    together = one_pass(model, [sample, batch(LENGTHS)], [kind(model) for kind in ANALYSES.values()])
+    for kind, report in zip(ANALYSES.values(), together, strict=True):
+        [single] = one_pass(model, [sample, batch(LENGTHS)], [kind(model)])
+        names, values = _leaves(report.data())
+        expected_names, expected = _leaves(single.data())
+        assert names == expected_names
+        assert values == pytest.approx(expected, abs=1e-4)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def _leaves(data):
+    """All strings, and all numbers, in order."""
+    if isinstance(data, dict | list):
+        parts = [_leaves(value) for value in (data.values() if isinstance(data, dict) else data)]
+        return sum((names for names, _ in parts), []), sum((values for _, values in parts), [])
+    return ([data], []) if isinstance(data, str | None) else ([], [data])
+
+
+# Samples
+
+
+def sentences(*pairs):
+    generator = torch.Generator().manual_seed(3)
+    for number, (source, target) in enumerate(pairs):
+        words = [torch.cat([torch.randint(4, 44, (n - 1,), generator=generator), torch.tensor([2])]) for n in (source, target)]
+        yield f"test {number}", *words
+
+
+def test_samples_have_all_that_the_model_computes():
+    model = trained("mae_transformer", attention_type="mae+dma", tim_layers="all", dma_decoder_eval_mask=True)
+    found = samples.collect(model, sentences((6, 4), (3, 9)))
+    first, second = found.sentences
+    assert (len(first.source), len(first.target_in), len(first.target), second.target_in[0]) == (6, 4, 4, "</s>")
+    assert first.target_in[1:] == first.target[:-1] and first.target[-1] == "</s>"
+    arrays = first.arrays
+    shapes = {name: array.shape for name, array in arrays.items() if "layers.0" in name}
+    assert shapes == {
+        "attention/encoder.layers.0.self_attn": (4, 6, 6),
+        "attention/decoder.layers.0.self_attn": (4, 4, 4),
+        "attention/decoder.layers.0.encoder_attn": (4, 4, 6),
+        "gates/encoder.layers.0.self_attn": (1, 4),
+        "gates/decoder.layers.0.self_attn": (4, 4),
+        "gates/decoder.layers.0.encoder_attn": (4, 4),
+        "clusters/encoder.layers.0.self_attn": (4, 6, 4),
+        "clusters/decoder.layers.0.self_attn": (4, 4, 4),
+        "clusters/decoder.layers.0.encoder_attn": (4, 4, 4),
+        "mask/encoder.layers.0.self_attn": (4, 6, 6),
+        "mask/decoder.layers.0.self_attn": (4, 4, 4),
+        "mask/decoder.layers.0.encoder_attn": (4, 4, 6),
+        "competition/encoder.layers.0": (6, 2),
+        "competition/decoder.layers.0": (4, 2),
+    }
+    for name, array in arrays.items():
+        assert array.dtype == np.float16
+        assert array.astype(float).sum(-1) == pytest.approx(np.ones(array.shape[:-1]), abs=4e-3), name
+        if name.endswith("decoder.layers.0.self_attn") and name.startswith(("attention", "mask")):
+            assert (np.triu(array.astype(float), 1) == 0).all()
+    # M of Eq. 5 from the posteriors: G_ij = sum_c p_ic p_jc, over its row
+    p = arrays["clusters/encoder.layers.0.self_attn"].astype(float)
+    overlap = np.maximum(p @ p.transpose(0, 2, 1), 1e-6)
+    assert arrays["mask/encoder.layers.0.self_attn"].astype(float) == pytest.approx(overlap / overlap.sum(-1, keepdims=True), abs=5e-3)
+    assert found.data()["modules"][0] == {
+        "name": "encoder.layers.0.self_attn",
+        "kind": "encoder self-attention",
+        "layer": 1,
+        "stream": None,
+        "heads": 4,
+    }
+    assert found.data()["competition_layers"] == [f"{stack}.layers.{i}" for stack in ("encoder", "decoder") for i in (0, 1)]
+
+
+def test_a_decoders_mask_is_in_the_samples_only_where_it_is_used():
+    found = samples.collect(trained("dma_transformer"), sentences((6, 4)))
+    names = found.sentences[0].arrays
+    assert "mask/encoder.layers.0.self_attn" in names and "mask/decoder.layers.0.self_attn" not in names
+    assert "clusters/decoder.layers.0.self_attn" in names
+
+
+def test_samples_of_a_language_model_have_no_source():
+    model = build_language_model("mae_transformer_lm_tiny_cpu").eval()
+    target = torch.tensor([5, 6, 7, 2])
+    [sentence] = samples.collect(model, [("valid 1", None, target)]).sentences
+    assert sentence.source is None and len(sentence.target_in) == 4
+    assert sentence.arrays["attention/decoder.layers.1.self_attn"].shape[1:] == (4, 4)
+
+
+def test_there_must_be_a_sentence():
+    with pytest.raises(UsageError, match="no sentence of at most 64 tokens"):
+        samples.collect(build(), [])
+
+
+# The folder
+
+
+def test_tables_and_what_an_earlier_analysis_wrote(tmp_path):
+    folder.write(tmp_path, {"arch": "a"}, {"x": {"a": 1}}, {"old": [{"a": 1}], "both": []}, None)
+    (tmp_path / "mine.txt").write_text("kept")
+    rows = [{"token": 'a\t"b', "pmi": 1.23456789, "none": None}, {"token": "c", "more": 2}]
+    folder.write(tmp_path, {"arch": "b"}, {"y": {"a": 1}}, {"new": rows}, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["analysis.json", "mine.txt", "new.tsv"]
+    index = json.loads((tmp_path / "analysis.json").read_text())
+    assert index == {"format": 1, "arch": "b", "analyses": {"y": {"a": 1}}, "files": ["new.tsv"]}
+    with open(tmp_path / "new.tsv", newline="") as file:
+        assert list(csv.DictReader(file, delimiter="\t")) == [
+            {"token": 'a\t"b', "pmi": "1.23457", "none": "", "more": ""},
+            {"token": "c", "pmi": "", "none": "", "more": "2"},
+        ]
+
+
+def test_files_outside_the_folder_are_never_removed(tmp_path):
+    outside = tmp_path / "outside.txt"
+    outside.write_text("kept")
+    inside = tmp_path / "in"
+    inside.mkdir()
+    (inside / "analysis.json").write_text(json.dumps({"files": ["../outside.txt"]}))
+    folder.remove(inside)
+    assert outside.exists() and not (inside / "analysis.json").exists()
