@@ -26,7 +26,7 @@ from modular_fairseq.analysis.loading import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.analysis.one_pass import Analysis, Report, one_pass
 from modular_fairseq.analysis.patterns import Patterns
 from modular_fairseq.analysis.redundancy import Redundancy
-from modular_fairseq.analysis.single_expert import single_expert
+from modular_fairseq.analysis.single_expert import compare_experts
 from modular_fairseq.arguments import take_options_after_dashes
 from modular_fairseq.errors import UsageError
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     found = batches(loaded.model, loaded.task, args.gen_subset, args.max_tokens, args.skip_invalid_size_inputs_valid_test)
     reports = dict(zip(analyses, one_pass(loaded.model, found, analyses.values()), strict=True)) if analyses else {}
     if SINGLE_EXPERT in names:
-        reports[SINGLE_EXPERT] = single_expert(args.path, args.data, args.gen_subset, args.options, args.out)
+        reports[SINGLE_EXPERT] = compare_experts(args.path, args.data, args.gen_subset, args.options, args.out)
     show(reports, refused)
     if args.out:
         about = {**loaded.about, "sentences": len(loaded.task.dataset(args.gen_subset))}

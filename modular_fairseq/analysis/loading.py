@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from modular_fairseq.errors import UsageError
 from modular_fairseq.training.checkpoints import load_checkpoint
 
 MAX_TOKENS = 4000
+_EMPTY = "--gen-subset {} has no sentence; give a part of the data that has some"
 
 
 class Loaded(NamedTuple):
@@ -43,6 +44,10 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
         task.load_dataset(subset)
     except FileNotFoundError as error:
         raise UsageError(f"{error}: give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset") from None
+    except ValueError as error:
+        if "mmap an empty file" not in str(error):
+            raise
+        raise UsageError(_EMPTY.format(subset)) from None
     except RuntimeError as error:  # of fairseq's own models; ours say it themselves
         misfit = re.search(r"(size mismatch for \S+): .*", str(error))
         if misfit is None:
@@ -56,15 +61,24 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
     return Loaded(model.cuda() if torch.cuda.is_available() else model, task, about)
 
 
+def model_options(state: dict[str, Any]) -> dict[str, Any]:
+    """The options of a checkpoint's model, which fairseq saves as a dictionary or as a namespace, and in old files in another place."""
+    options = (state.get("cfg") or {}).get("model") or state.get("args")
+    return options if isinstance(options, Mapping) else vars(options)
+
+
 def _about(state: dict[str, Any], task: FairseqTask) -> dict[str, Any]:
-    cfg = state.get("cfg") or {}
-    options = cfg["model"] if "model" in cfg else state.get("args")
+    options = model_options(state)
     history = state.get("optimizer_history") or [{}]
+    place = (state.get("extra_state") or {}).get("train_iterator", {})
+    epoch = place.get("epoch")
+    if epoch is not None and not place.get("iterations_in_epoch"):
+        epoch -= 1  # at the end of an epoch fairseq saves the next one
     return {
-        "arch": getattr(options, "arch", None) or getattr(options, "_name", None),
+        "arch": options.get("arch") or options.get("_name"),
         "task": getattr(task.cfg, "_name", None),
         "updates": history[-1].get("num_updates"),
-        "epoch": (state.get("extra_state") or {}).get("train_iterator", {}).get("epoch"),
+        "epoch": epoch,
         "source_lang": getattr(task.cfg, "source_lang", None),
         "target_lang": getattr(task.cfg, "target_lang", None),
     }
@@ -81,7 +95,7 @@ def batches(model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = 
         raise UsageError(f"--max-tokens {max_tokens}: a batch must have one token at least, and those of the longest sentence")
     dataset = task.dataset(subset)
     if not len(dataset):
-        raise UsageError(f"--gen-subset {subset} has no sentence; give a part of the data that has some")
+        raise UsageError(_EMPTY.format(subset))
     max_positions = utils.resolve_max_positions(task.max_positions(), model.max_positions())
     try:
         iterator = task.get_batch_iterator(

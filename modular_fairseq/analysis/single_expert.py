@@ -19,6 +19,7 @@ from typing import Any
 from sacrebleu import BLEU
 from tabulate import tabulate
 
+from modular_fairseq.analysis.loading import model_options
 from modular_fairseq.analysis.one_pass import Report
 from modular_fairseq.arguments import by_option
 from modular_fairseq.errors import UsageError
@@ -59,7 +60,7 @@ class SingleExpertReport(Report):
         return {"single-expert": [{column: getattr(row, column) for column in columns} for row in self.rows]}
 
 
-def single_expert(path: str, data: str, subset: str, options: list[str], folder: Path | None = None) -> SingleExpertReport:
+def compare_experts(path: str, data: str, subset: str, options: list[str], folder: Path | None = None) -> SingleExpertReport:
     """Translate and score. In `folder` translations are kept, and those that are there are not made again.
 
     Args:
@@ -71,10 +72,10 @@ def single_expert(path: str, data: str, subset: str, options: list[str], folder:
     for option in by_option(options):
         if option in OWN_OPTIONS:
             raise UsageError(f"{option} after --: analyze single-expert sets it; leave it out")
-    model = load_checkpoint(path)["cfg"]["model"]
-    if "mae" not in str(getattr(model, "attention_type", "")).split("+"):
+    model = model_options(load_checkpoint(path))
+    if "mae" not in str(model.get("attention_type")).split("+"):
         raise UsageError(f"{path} has no experts to translate alone; it needs --attention-type mae")
-    learned = str(model.mae_gating) == "learned"
+    learned = str(model["mae_gating"]) == "learned"
     ways: dict[str, list[dict[str, Any]]] = {"mixture": [{"mae_inference": "mixture"}]}
     if learned:
         ways["most specialised"] = [{"mae_inference": "specialised"}]
@@ -104,6 +105,7 @@ def _translate(path: str, data: str, subset: str, options: list[str], folder: Pa
     write_file(temporary, stamp)
     status, lines = call([sys.executable, "-m", "fairseq_cli.generate", *command[1:]], str(temporary), lambda line: None)
     if status:
+        temporary.unlink()
         last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
         raise UsageError(f"`{shlex.join(command)}` failed: {last[:300]}")
     os.replace(temporary, output)

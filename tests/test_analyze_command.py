@@ -1,0 +1,202 @@
+"""`modular-fairseq analyze`: what it prints and writes for trained models, and what it refuses."""
+
+import json
+import re
+from argparse import Namespace
+
+import numpy as np
+import pytest
+from sacrebleu import BLEU
+
+from modular_fairseq import cli
+from modular_fairseq.analysis import ANALYSES, single_expert
+from modular_fairseq.analysis.loading import load
+from modular_fairseq.analysis.samples import sentence_of_text
+from modular_fairseq.scoring import read_output
+from tests.commands import binarize, run_generate, run_train, write_reversal_corpus
+
+CRITERION = ("--criterion", "modular_cross_entropy")
+
+
+@pytest.fixture(scope="module")
+def trained(reversal_data, tmp_path_factory):
+    """A model with everything in it, trained for an epoch, and its data."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = ("--arch", "mae_transformer", "--attention-type", "mae+dma", "--tim-layers", "all", "--max-source-positions", "20")
+    run_train(reversal_data, *options, *CRITERION, "--max-epoch", 1, "--save-dir", folder)
+    return Namespace(data=str(reversal_data), path=str(folder / "checkpoint_last.pt"))
+
+
+def analyze(what, trained, *options):
+    cli.main(["analyze", what, trained.data, "--path", trained.path, *map(str, options)])
+
+
+def refuse(what, trained, *options):
+    """The sentence with which it ends."""
+    with pytest.raises(SystemExit) as error:
+        analyze(what, trained, *options)
+    sentence = str(error.value)
+    assert sentence.startswith("modular-fairseq analyze: error: ") and "\n" not in sentence
+    return sentence
+
+
+def test_all_of_a_model(trained, tmp_path, capsys):
+    analyze("all", trained, "--out", tmp_path / "found", "--samples", 3, "--sentence", "w1 w2 w3")
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if re.fullmatch("[A-Z]+", line)] == [name.upper() for name in ANALYSES]
+    index = json.loads((tmp_path / "found" / "analysis.json").read_text())
+    assert list(index["analyses"]) == list(ANALYSES)
+    assert sorted(index["files"]) == sorted(path.name for path in (tmp_path / "found").iterdir() if path.name != "analysis.json")
+    assert {"gates.tsv", "experts.tsv", "clusters.tsv", "competition-tokens.tsv", "patterns.tsv", "redundancy.tsv"} <= {*index["files"]}
+    about = {key: index[key] for key in ("arch", "task", "epoch", "source_lang", "target_lang", "subset", "sentences", "checkpoint")}
+    assert about == {
+        "arch": "mae_transformer",
+        "task": "translation",
+        "epoch": 1,
+        "source_lang": "de",
+        "target_lang": "en",
+        "subset": "valid",
+        "sentences": 12,
+        "checkpoint": trained.path,
+    }
+    assert index["updates"] > 0 and index["parameters"] == sum(
+        p.numel() for p in load(trained.path, trained.data, "valid").model.parameters()
+    )
+    found = json.loads((tmp_path / "found" / "samples.json").read_text())
+    assert [sentence["origin"] for sentence in found["sentences"]] == ["--sentence 1", "valid 1", "valid 2", "valid 3"]
+    own = found["sentences"][0]
+    assert own["source"] == ["w1", "w2", "w3", "</s>"] and own["translated"] and own["target"][-1] == "</s>"
+    arrays = np.load(tmp_path / "found" / "samples.npz")
+    assert arrays["attention/0/decoder.layers.0.encoder_attn"].shape == (4, len(own["target"]), 4)
+    assert {name.split("/")[0] for name in arrays.files} == {"attention", "mask", "clusters", "gates", "competition"}
+
+
+def test_a_sentence_is_translated_as_fairseq_generate_does(trained, tmp_path):
+    words = tmp_path / "words"
+    words.mkdir()
+    loaded = load(trained.path, trained.data, "test")
+    source = loaded.task.dataset("test")[0]["source"]
+    text = loaded.task.source_dictionary.string(source)
+    _, _, translation, translated = sentence_of_text(loaded.model, loaded.task, text, "--sentence 1")
+    hypotheses, _ = run_generate(trained.data, trained.path, "--gen-subset", "test")
+    assert translated and loaded.task.target_dictionary.string(translation) == hypotheses[0]
+    _, _, given, translated = sentence_of_text(loaded.model, loaded.task, f"{text}\tw3 w4", "--sentence 1")
+    assert not translated and loaded.task.target_dictionary.string(given) == "w3 w4"
+
+
+def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, capsys):
+    analyze("gates,patterns", trained)
+    assert [line for line in capsys.readouterr().out.splitlines() if re.fullmatch("[A-Z]+", line)] == ["GATES", "PATTERNS"]
+    run_train(reversal_data, "--arch", "transformer", "--max-epoch", 1, "--save-dir", tmp_path)
+    stock = Namespace(data=trained.data, path=str(tmp_path / "checkpoint_last.pt"))
+    analyze("all", stock, "--out", tmp_path / "stock", "--samples", 1)
+    assert capsys.readouterr().out.splitlines()[-1] == "not in this model: gates, experts, clusters, competition"
+    index = json.loads((tmp_path / "stock" / "analysis.json").read_text())
+    assert list(index["analyses"]) == ["patterns", "redundancy"] and index["arch"] == "transformer"
+    assert "samples.npz" in index["files"]
+
+
+def test_single_experts(trained, tmp_path, capsys, monkeypatch):
+    assert single_expert.DRAWS == 5
+    monkeypatch.setattr(single_expert, "DRAWS", 2)
+    out = tmp_path / "found"
+    analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
+    [data] = json.loads((out / "analysis.json").read_text())["analyses"].values()
+    assert [(row["inference"], len(row["scores"])) for row in data["rows"]] == [("mixture", 1), ("most specialised", 1), ("random", 2)]
+    for row, name in zip(data["rows"], ("mixture", "specialised", "random-1"), strict=True):
+        _, said = run_generate(
+            trained.data, trained.path, "--gen-subset", "test", "--beam", 2, "--model-overrides",
+            str({"mae_inference": name.split("-")[0], **({"mae_inference_seed": 1} if "random" in name else {})}),
+        )  # fmt: skip
+        (tmp_path / "again.out").write_text(said)
+        output = read_output(tmp_path / "again.out", detokenize="none")
+        again = BLEU(tokenize="none", force=True).corpus_score(output.tokens, [output.reference_tokens]).score
+        assert row["scores"][0] == pytest.approx(again)
+        assert row["difference"] == pytest.approx(row["BLEU"] - data["rows"][0]["BLEU"])
+    kept = out / "single-expert-test-random-1.out"
+    before = kept.stat().st_mtime_ns
+    analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
+    assert kept.stat().st_mtime_ns == before  # a run that was killed goes on
+    assert "translating" not in capsys.readouterr().err.splitlines()[-1]
+    sentence = refuse("single-expert", trained, "--out", tmp_path / "other", "--", "--beam", "two")
+    assert "invalid int value: 'two'" in sentence and not list((tmp_path / "other").iterdir())
+
+
+def test_words_that_are_refused(trained, tmp_path, monkeypatch):
+    for what, options, sentence in (
+        ("gates,nothing", (), "there is no analysis 'nothing'; give all, or with commas between them some of gates, experts, "),
+        ("all,gates", (), "there is no analysis 'all'"),
+        ("samples", (), "samples: needs --out"),
+        ("gates", ("--samples", "3", "--out", tmp_path / "a"), "--samples has no effect without samples or all, and --out"),
+        ("all", ("--sentence", "w1"), "--sentence has no effect without samples or all, and --out"),
+        ("all", ("--samples", "-1", "--out", tmp_path / "a"), "--samples -1: must be 0 or more"),
+        ("all", ("--", "--beam", "5"), "--beam 5 after --: goes to fairseq-generate, which only single-expert calls"),
+        ("single-expert", ("--", "--path", "x"), "--path after --: analyze single-expert sets it"),
+        ("gates", ("--max-tokens", "3"), "--max-tokens 3 is less than the longest sentence"),
+        ("samples", ("--out", tmp_path / "a", "--sentence", " \tw1"), "--sentence 1: is empty"),
+        ("samples", ("--out", tmp_path / "a", "--sentence", "w1 " * 20), "--sentence 1: has 21 tokens with </s>, and 20 can be shown"),
+        ("gates", ("--out", tmp_path / "file" / "in"), "cannot be written"),
+    ):
+        (tmp_path / "file").write_text("")
+        assert sentence in refuse(what, trained, *options)
+    assert not any(path.is_file() for path in tmp_path.rglob("*") if path.name != "file")
+
+
+@pytest.fixture
+def other_data(trained, tmp_path):
+    """The same dictionaries; an empty part, and one with a sentence of 25 words."""
+    text = tmp_path / "text"
+    text.mkdir()
+    write_reversal_corpus(text)
+    for lang in ("de", "en"):
+        (text / f"valid.{lang}").write_text("")
+        lines = (text / f"test.{lang}").read_text().splitlines()
+        (text / f"test.{lang}").write_text("\n".join([*lines, " ".join(["w1"] * 25)]) + "\n")
+    binarize(text, tmp_path / "bin")
+    return Namespace(data=str(tmp_path / "bin"), path=trained.path)
+
+
+def test_data_that_are_refused(other_data, tmp_path, capsys):
+    out = ("--out", tmp_path / "found")
+    assert "--gen-subset valid has no sentence; give a part" in refuse("all", other_data, *out)
+    sentence = refuse("all", other_data, "--gen-subset", "test", *out)
+    assert re.search(r"--gen-subset test has a sentence longer than the model's positions, \(20, 1024\); .*--skip-invalid-size", sentence)
+    assert not list((tmp_path / "found").iterdir())
+    capsys.readouterr()
+    analyze("redundancy", other_data, "--gen-subset", "test", "--skip-invalid-size-inputs-valid-test")
+    assert "12 sentences" in capsys.readouterr().out
+
+
+def test_a_plugin_beside_this_one_brings_an_analysis(trained, tmp_path, monkeypatch, capsys):
+    plugin = tmp_path / "counting_plugin"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from modular_fairseq.analysis import ANALYSES\n"
+        "from modular_fairseq.analysis.one_pass import Analysis, Report\n"
+        "@dataclass\n"
+        "class Count(Report):\n"
+        "    sentences: int\n"
+        "    def text(self):\n"
+        "        return f'{self.sentences} sentences seen'\n"
+        "class Counting(Analysis):\n"
+        "    summary = 'how many sentences there are'\n"
+        "    def __init__(self, model):\n"
+        "        self.sentences = 0\n"
+        "    def see(self, batch, maps):\n"
+        "        self.sentences += batch['nsentences']\n"
+        "    def report(self):\n"
+        "        return Count(self.sentences)\n"
+        "ANALYSES['counting'] = Counting\n"
+    )
+    monkeypatch.setattr("modular_fairseq.analysis.ANALYSES", ANALYSES.copy())
+    analyze("counting", trained, "--user-dir", plugin)
+    assert capsys.readouterr().out == "12 sentences seen\n"
+
+
+def test_summaries_are_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["analyze", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for kind in ANALYSES.values():
+        assert kind.summary in said
