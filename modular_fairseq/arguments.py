@@ -1,7 +1,10 @@
 """Arguments that several commands take."""
 
 import argparse
+import os
 import re
+
+from fairseq import utils
 
 from modular_fairseq.errors import UsageError
 
@@ -15,6 +18,21 @@ def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
         return parse_args(argv[:end], argparse.Namespace(options=argv[end + 1 :]))
 
     parser.parse_args = parse_around_dashes
+
+
+def add_user_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--user-dir", metavar="DIR", help="of a plugin beside this one, whose models and analyses are to be known")
+
+
+def import_user_dir(args: argparse.Namespace) -> None:
+    """Imports the plugin that --user-dir names, if there is one.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if args.user_dir and not os.path.isdir(args.user_dir):
+        raise UsageError(f"--user-dir {args.user_dir}: there is no such folder; give that of a plugin, such as examples/distance")
+    utils.import_user_module(args)
 
 
 def read_seeds(text: str) -> list[int]:

@@ -422,6 +422,7 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
         (["--length", "1"], "--length 1: must be at least 2"),
         (["--beam", "15"], "--beam 15: must be less than half of --target-types 30"),
+        (["--user-dir", "nowhere"], "--user-dir nowhere: there is no such folder; give that of a plugin, such as examples/distance"),
         (["--json", "/nowhere/times.json"], "--json /nowhere/times.json: is a folder or in a folder that does not exist"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_plain_checkpoint_loads_and_its_masks_start_near_to_none(caplog):
     fresh = copy.deepcopy(ours.state_dict())
     with caplog.at_level("INFO"):
         ours.load_state_dict(stock.state_dict())
-    assert "6 semantic masks are not in the checkpoint and start afresh" in caplog.text
+    assert "6 masks are not in the checkpoint and start afresh" in caplog.text
     loaded = ours.state_dict()
     assert all(torch.equal(loaded[key], value) for key, value in stock.state_dict().items())
     assert all(torch.equal(loaded[key], fresh[key]) for key in loaded if ".mask." in key)
@@ -219,7 +219,7 @@ def test_mechanisms_stay_apart_under_a_mask():
             {**DMA, "encoder_embed_dim": 24, "decoder_embed_dim": 40},
             "--decoder-embed-dim 40 with --encoder-embed-dim 24: they must be equal",
         ),
-        ({"attention_type": "dma+mae"}, "--attention-type is 'dma+mae'; it must be one of plain, mae, dma, mae+dma"),
+        ({"attention_type": "dma+moe"}, "--attention-type is 'dma+moe'; it must be one of plain, mae, dma, mae+dma"),
     ],
 )
 def test_options_that_cannot_work_or_would_be_ignored_are_refused(changes, sentence):

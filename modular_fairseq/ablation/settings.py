@@ -15,7 +15,7 @@ from modular_fairseq.ablation.runs import LIMITS
 from modular_fairseq.arguments import by_option, read_seeds
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.checks import check_options as check_model_options
-from modular_fairseq.models.options import LanguageModelOptions, TranslationOptions
+from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.processes import write_file
 
 # Options that the command sets, and others without whose defaults runs would not be equally long, validated, or continued after a kill.
@@ -86,7 +86,7 @@ def check_options(options: list[str], mechanisms: list[Mechanism]) -> None:
         parser.error = refuse
         args = fairseq_options.parse_args_and_arch(parser, ["DATA", *options, *switches])
         family = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch))
-        if family in (TranslationOptions, LanguageModelOptions):
+        if family in FAMILIES.values():
             try:
                 check_model_options(args, family)
             except UsageError as error:

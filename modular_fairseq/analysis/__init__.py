@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fairseq import utils
 from torch import nn
 
 from modular_fairseq.analysis import folder, samples
@@ -27,7 +26,7 @@ from modular_fairseq.analysis.one_pass import Analysis, Report, one_pass
 from modular_fairseq.analysis.patterns import Patterns
 from modular_fairseq.analysis.redundancy import Redundancy
 from modular_fairseq.analysis.single_expert import compare_experts
-from modular_fairseq.arguments import take_options_after_dashes
+from modular_fairseq.arguments import add_user_dir, import_user_dir, take_options_after_dashes
 from modular_fairseq.errors import UsageError
 
 # By the name on the command line; a --user-dir may add its own.
@@ -71,13 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-invalid-size-inputs-valid-test", action="store_true", help="leave out sentences longer than the model's positions"
     )
-    parser.add_argument("--user-dir", metavar="DIR", help="of a plugin beside this one, whose models and analyses are to be known")
+    add_user_dir(parser)
     take_options_after_dashes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.user_dir:
-        utils.import_user_module(args)
+    import_user_dir(args)
     names = chosen(args.what)
     check(args, names)
     if args.out:

@@ -4,10 +4,11 @@
     modular-fairseq bench --rounds 15 --json times.json 'mae_transformer_iwslt_de_en --mae-dropped-heads 2' modular_transformer_tiny_cpu
     modular-fairseq bench --layers 'modular_transformer_iwslt_de_en --tim-layers all' tim_transformer_iwslt_de_en
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
+    modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
 
-A MODEL is an arch of this package, which gives the size, and any options of fairseq-train, in quotes. Every model has --dropout 0.3
---share-decoder-input-output-embed, Adam and --criterion modular_cross_entropy with label smoothing 0.1 unless it says otherwise. Batches
-are random tokens: no data is needed.
+A MODEL is an arch of this package or of the --user-dir, which gives the size, and any options of fairseq-train, in quotes. Every model has
+--dropout 0.3 --share-decoder-input-output-embed, Adam and --criterion modular_cross_entropy with label smoothing 0.1 unless it says
+otherwise. Batches are random tokens: no data is needed.
 
 Its peer, "stock", is fairseq's Transformer with the same options, ours left out, and fairseq's own label-smoothed cross-entropy, twice;
 its encoder has as many layers as a multi-stream one has in all. An arch that is wider than a plain one so as to have about as many
@@ -50,6 +51,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig, OmegaConf
 
+from modular_fairseq.arguments import add_user_dir, import_user_dir
 from modular_fairseq.benchmark.comparison import STOCK, Comparison, Times, evaluate, format_comparison
 from modular_fairseq.benchmark.jobs import Jobs, all_jobs, build, count_parameters, random_task
 from modular_fairseq.errors import UsageError
@@ -99,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", action="store_true", help="also time all layers alone, without embeddings and output projection")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default cpu")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batches and the order of jobs; default 1")
+    add_user_dir(parser)
     parser.add_argument("--json", metavar="FILE", help="write settings, versions, all times and the ratios that are reported")
 
 
@@ -108,6 +111,7 @@ def run(args: argparse.Namespace) -> None:
     check_arguments(args)
     if args.threads or args.device == "cpu":
         torch.set_num_threads(args.threads or 1)
+    import_user_dir(args)
     task = random_task(args.source_types, args.target_types)
     configs = {model: parse_model(model, task, args) for model in dict.fromkeys(args.models)}
     versions = {name: next((d.version for d in distributions(name=name)), None) for name in ("torch", "fairseq-fixed", "modular_fairseq")}

@@ -115,7 +115,9 @@ LANGUAGE_MODELS = {
 }
 
 
-def _register(model: str, arch: str, rows: list[dict]) -> None:
+def register(arch: str, *rows: dict, model: str = "modular_transformer") -> None:
+    """Make `--arch` of rows of defaults, of which later ones go before earlier ones. `model`: its family, modular_transformer or
+    modular_transformer_lm."""
     defaults = {name: value for row in rows for name, value in row.items()}
 
     def set_defaults(args) -> None:
@@ -127,6 +129,6 @@ def _register(model: str, arch: str, rows: list[dict]) -> None:
 
 
 for _arch, _rows in TRANSLATION.items():
-    _register("modular_transformer", _arch, _rows)
+    register(_arch, *_rows)
 for _arch, _rows in LANGUAGE_MODELS.items():
-    _register("modular_transformer_lm", _arch, _rows)
+    register(_arch, *_rows, model="modular_transformer_lm")

@@ -9,8 +9,9 @@ from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.arrangement import depth_of_encoder
+from modular_fairseq.models.attention_parts import PARTS, check_attention_type, option_names
 from modular_fairseq.models.fairseq_options import resolved, value_of
-from modular_fairseq.models.options import PRESETS, AttentionOptions, BodyOptions, TranslationOptions, uses
+from modular_fairseq.models.options import FAMILIES, PRESETS, BodyOptions, MaeOptions, uses
 
 
 def check_options(options, family: type) -> None:
@@ -25,7 +26,8 @@ def check_options(options, family: type) -> None:
     """
     preset = PRESETS.get(getattr(options, "_name", None) or getattr(options, "arch", None), {})
     _check_preset(options, family)
-    for f in [*fields(AttentionOptions), *fields(BodyOptions)]:
+    check_attention_type(str(getattr(options, "attention_type", "plain")))
+    for f in [f for own in (BodyOptions, *(part.options for part in PARTS.values())) for f in fields(own)]:
         choices = [choice.value for choice in f.type] if isinstance(f.type, type) and issubclass(f.type, Enum) else None
         if choices and value_of(options, f) not in choices:
             raise UsageError(f"{flag(f.name)} is {value_of(options, f)!r}; it must be one of {', '.join(choices)}")
@@ -37,8 +39,14 @@ def check_options(options, family: type) -> None:
         _check_multiple(options, f"{stack}_embed_dim", f"{stack}_attention_heads")
     _check_streams(options, stacks, changed)
     _check_mechanisms(options, stacks, changed)
-    _check_experts(options, stacks, changed)
-    _check_masks(options, stacks, changed)
+    for name, part in PARTS.items():
+        if not uses(options, name):
+            arch = next((f" (or an arch such as {arch})" for arch, preset in PRESETS.items() if preset.get("attention_type") == name), "")
+            _refuse(changed, option_names(part.options), f"without --attention-type {name}{arch}")
+    if uses(options, "mae"):
+        _check_experts(options, stacks, changed)
+    if uses(options, "dma"):
+        _check_masks(options, stacks, changed)
 
 
 def flag(name: str) -> str:
@@ -50,10 +58,6 @@ def _refuse(changed: set[str], names: Iterable[str], unless: str) -> None:
     for name in names:
         if name in changed:
             raise UsageError(f"{flag(name)} has no effect {unless}; leave it out")
-
-
-def _names(prefix: str) -> list[str]:
-    return [f.name for f in [*fields(AttentionOptions), *fields(BodyOptions)] if f.name.startswith(prefix)]
 
 
 def _check_multiple(options: Namespace, name: str, divisor: str) -> None:
@@ -107,7 +111,11 @@ def _check_streams(options: Namespace, stacks: list[str], changed: set[str]) -> 
 
 def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) -> None:
     if options.tim_layers == "none":
-        _refuse(changed, _names("tim_"), "without --tim-layers middle or all (or an arch such as tim_transformer)")
+        _refuse(
+            changed,
+            [f.name for f in fields(BodyOptions) if f.name.startswith("tim_")],
+            "without --tim-layers middle or all (or an arch such as tim_transformer)",
+        )
         return
     if options.tim_communication_heads < 0:
         raise UsageError(f"--tim-communication-heads must be at least 0 (none), not {options.tim_communication_heads}")
@@ -135,9 +143,6 @@ def _check_mechanisms(options: Namespace, stacks: list[str], changed: set[str]) 
 
 
 def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> None:
-    if not uses(options, "mae"):
-        _refuse(changed, _names("mae_"), "without --attention-type mae (or an arch such as mae_transformer)")
-        return
     for stack in stacks:
         heads = getattr(options, f"{stack}_attention_heads")
         if not 0 < options.mae_dropped_heads < heads:
@@ -148,7 +153,9 @@ def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> 
     if options.mae_inference != "random":
         _refuse(changed, ["mae_inference_seed"], "without --mae-inference random")
     if options.mae_gating == "uniform":
-        _refuse(changed, [name for name in _names("mae_") if "gate" in name], "with --mae-gating uniform, which has no gate networks")
+        _refuse(
+            changed, [name for name in option_names(MaeOptions) if "gate" in name], "with --mae-gating uniform, which has no gate networks"
+        )
         _refuse(changed, ["mae_training", "mae_finetune"], "with --mae-gating uniform, which has no gate networks")
         if options.mae_inference == "specialised":
             raise UsageError("--mae-inference specialised needs learned gates; with --mae-gating uniform all experts are equal, use random")
@@ -177,9 +184,6 @@ def _check_experts(options: Namespace, stacks: list[str], changed: set[str]) -> 
 
 
 def _check_masks(options: Namespace, stacks: list[str], changed: set[str]) -> None:
-    if not uses(options, "dma"):
-        _refuse(changed, _names("dma_"), "without --attention-type dma (or an arch such as dma_transformer)")
-        return
     if options.dma_clusters < 1:
         raise UsageError(f"--dma-clusters must be at least 1 (which is plain attention), not {options.dma_clusters}")
     if not 1e-3 <= options.dma_centroid_gradient <= 1e3:  # it is multiplied in half precision, too
@@ -212,5 +216,5 @@ def _check_preset(options, family: type) -> None:
     preset = {name: value for name, value in PRESETS.get(arch, {}).items() if value != defaults[name]}
     if preset and all(getattr(options, name, defaults[name]) == defaults[name] for name in preset):
         settings = " ".join(f"+model.{name}={value}" for name, value in preset.items())
-        model = "modular_transformer" if family is TranslationOptions else "modular_transformer_lm"
+        model = next(name for name, options in FAMILIES.items() if issubclass(options, family))
         raise UsageError(f"the arch {arch} has no effect through hydra; write +model._name={model} {settings}")

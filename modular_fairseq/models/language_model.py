@@ -11,24 +11,24 @@ from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.masks import CountsUpdates
 from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
-from modular_fairseq.models.options import LanguageModelOptions
+from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.modules.dropout import replace_dropout
 
 
-@register_model("modular_transformer_lm", dataclass=LanguageModelOptions)
+@register_model("modular_transformer_lm", dataclass=FAMILIES["modular_transformer_lm"])
 class ModularTransformerLanguageModel(CountsUpdates, ChecksStateDict, TransformerLanguageModel):
     """Language model with any combination of the mechanisms of `LanguageModelOptions`."""
 
     @classmethod
     def add_args(cls, parser) -> None:
         # Without defaults, so that an arch can set them.
-        gen_parser_from_dataclass(parser, LanguageModelOptions(), delete_default=True)
+        gen_parser_from_dataclass(parser, FAMILIES["modular_transformer_lm"](), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg, task) -> "ModularTransformerLanguageModel":
         """Raises UsageError for options that do not work together."""
-        check_options(cfg, LanguageModelOptions)
-        options = resolved(cfg, LanguageModelOptions)
+        check_options(cfg, FAMILIES["modular_transformer_lm"])
+        options = resolved(cfg, FAMILIES["modular_transformer_lm"])
         # fairseq's class makes the embeddings of all its kinds, and a decoder of its own that these are taken from.
         embed_tokens = super().build_model(options, task).decoder.embed_tokens
         nested = TransformerConfig.from_namespace(options)

@@ -3,8 +3,7 @@
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from modular_fairseq.models.masks import build_mask
-from modular_fairseq.models.mixture import build_mixture
+from modular_fairseq.models.attention_parts import Place, build_parts
 from modular_fairseq.models.options import uses
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
@@ -51,11 +50,10 @@ class _Layer:
             num_heads,
             dropout=cfg.attention_dropout,
             self_attention=self_attention,
-            gate=build_mixture(cfg, num_heads, gate_dim, decoder),
-            mask=build_mask(cfg, num_heads, embed_dim, self_attention, decoder),
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,
             groups=self.groups,
+            **build_parts(cfg, Place(num_heads, embed_dim, gate_dim, self_attention, decoder)),
             **kind,
         )
 

@@ -5,8 +5,8 @@ import logging
 from torch import Tensor, nn
 
 from modular_fairseq.errors import UsageError
-from modular_fairseq.models.masks import semantic_masks
-from modular_fairseq.models.mixture import mixtures
+from modular_fairseq.models.attention_parts import SEAMS
+from modular_fairseq.modules.attention import MultiheadAttention
 
 logger = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ class ChecksStateDict:
     """Mixin for fairseq models: `load_state_dict` names the first parameter that does not fit.
 
     Gates and masks that the checkpoint does not have stay as initialised: so a plain fairseq Transformer loads into a mixture of experts,
-    and into disentangled mask attention.
+    into disentangled mask attention, and into what others put there.
     """
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg=None, args=None):
@@ -29,15 +29,16 @@ class ChecksStateDict:
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
-        parts = {
-            "gate networks": [f"{name}.gate." for name in mixtures(self)],
-            "semantic masks": [f"{name}.mask." for name in semantic_masks(self)],
-        }
-        missing = {kind: [p for p in prefixes if not any(key.startswith(p) for key in state_dict)] for kind, prefixes in parts.items()}
+        attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]
+        own = self.state_dict()
+        missing = {}
+        for seam in SEAMS:
+            prefixes = [f"{name}.{seam}." for name in attentions]
+            missing[seam] = [p for p in prefixes if any(k.startswith(p) for k in own) and not any(k.startswith(p) for k in state_dict)]
         self.upgrade_state_dict(state_dict)
-        for kind, prefixes in missing.items():
+        for seam, prefixes in missing.items():
             if prefixes:
-                logger.info(f"{len(prefixes)} {kind} are not in the checkpoint and start afresh")
+                logger.info(f"{len(prefixes)} {seam}s are not in the checkpoint and start afresh")
                 state_dict.update({key: value for key, value in self.state_dict().items() if key.startswith(tuple(prefixes))})
         if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(self.cfg, "decoder_layers_to_keep", None):
             return  # fairseq drops and renumbers layers afterwards

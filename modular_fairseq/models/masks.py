@@ -6,27 +6,27 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from modular_fairseq.models.options import uses
+from modular_fairseq.models.attention_parts import Place, register_attention
+from modular_fairseq.models.options import DmaOptions
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.modules.semantic_mask import SemanticMask
 
 
-def build_mask(options, num_heads: int, embed_dim: int, self_attention: bool, decoder: bool) -> SemanticMask | None:
-    """The `mask` of one attention module, or None for attention without one.
+@register_attention("dma", seam="mask", options=DmaOptions)
+def build_mask(options, place: Place) -> SemanticMask:
+    """The `mask` of one attention module.
 
     In the decoder's self-attention "the semantic mask was disregarded [...] in test phase" (section 4.1), unless it is asked for.
     """
-    if not uses(options, "dma"):
-        return None
     return SemanticMask(
-        num_heads,
-        embed_dim,
+        place.num_heads,
+        place.embed_dim,
         options.dma_clusters,
         options.dma_posterior,
         options.dma_centroid_gradient,
         options.dma_centroid_mode,
-        self_attention=self_attention,
-        in_evaluation=options.dma_decoder_eval_mask or not (decoder and self_attention),
+        self_attention=place.self_attention,
+        in_evaluation=options.dma_decoder_eval_mask or not (place.decoder and place.self_attention),
     )
 
 

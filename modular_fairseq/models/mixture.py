@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from modular_fairseq.models.options import uses
+from modular_fairseq.models.attention_parts import Place, register_attention
+from modular_fairseq.models.options import MaeOptions, uses
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.gates import GateNetwork, RunningMean
 from modular_fairseq.modules.mixture import ExpertMixture
@@ -36,19 +37,20 @@ class GateTraining:
         return self.gates_only or epoch % self.interval == 0
 
 
-def build_mixture(options, num_heads: int, embed_dim: int, decoder: bool) -> ExpertMixture | None:
-    """The `gate` of one attention module, or None for plain attention. `embed_dim`: width of what the gate looks at."""
-    if not uses(options, "mae"):
-        return None
+@register_attention("mae", seam="gate", options=MaeOptions)
+def build_mixture(options, place: Place) -> ExpertMixture:
+    """The `gate` of one attention module."""
     gate_network = running_mean = None
     if options.mae_gating == "learned":
-        num_experts = math.comb(num_heads, options.mae_dropped_heads)
+        num_experts = math.comb(place.num_heads, options.mae_dropped_heads)
         gate_network = GateNetwork(
-            embed_dim, options.mae_gate_dim, num_experts, options.mae_gate_dropout, options.mae_gate_norm, options.mae_gate_init
+            place.gate_dim, options.mae_gate_dim, num_experts, options.mae_gate_dropout, options.mae_gate_norm, options.mae_gate_init
         )
-        if decoder and options.mae_gate_context != "source":
+        if place.decoder and options.mae_gate_context != "source":
             running_mean = RunningMean(options.mae_gate_window if options.mae_gate_context == "window" else None)
-    return ExpertMixture(num_heads, options.mae_dropped_heads, gate_network, running_mean, options.mae_training, options.mae_inference)
+    return ExpertMixture(
+        place.num_heads, options.mae_dropped_heads, gate_network, running_mean, options.mae_training, options.mae_inference
+    )
 
 
 def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:

@@ -1,6 +1,7 @@
 """The models' options: fairseq's, and ours beside them.
 
-Every option of ours starts with the name of what it belongs to; one that would be ignored is refused (`checks.py`).
+Every option of ours starts with the name of what it belongs to; one that would be ignored is refused (`checks.py`). Those of attention
+parts that others register join the families in `FAMILIES` (`attention_parts.py`).
 (`Optional[int]`, because fairseq's parser does not know `int | None`.)
 """
 # ruff: noqa: UP007, UP045
@@ -18,16 +19,9 @@ from modular_fairseq.modules.mixture import INFERENCE_MODES
 
 
 @dataclass
-class AttentionOptions(FairseqDataclass):
-    """What attention is made of; shared by all model families."""
+class MaeOptions(FairseqDataclass):
+    """Of mixtures of attentive experts."""
 
-    attention_type: ChoiceEnum(["plain", "mae", "dma", "mae+dma"]) = field(
-        default="plain",
-        metadata={
-            "help": "plain: multi-head attention; mae: a mixture of attentive experts in every attention module; dma: disentangled mask "
-            "attention, a semantic mask in every one; mae+dma: both"
-        },
-    )
     mae_dropped_heads: int = field(
         default=1, metadata={"help": "heads that an expert lacks: with 8 heads, 1 is MAE-7 (8 experts) and 2 is MAE-6 (28 experts)"}
     )
@@ -76,6 +70,12 @@ class AttentionOptions(FairseqDataclass):
             "help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates and output projections (FTG+)"
         },
     )
+
+
+@dataclass
+class DmaOptions(FairseqDataclass):
+    """Of semantic masks."""
+
     dma_clusters: int = field(default=4, metadata={"help": "Gaussians of a mixture; with 1 attention is plain"})
     dma_posterior: ChoiceEnum(list(POSTERIORS)) = field(
         default="expected",
@@ -90,6 +90,19 @@ class AttentionOptions(FairseqDataclass):
     )
     dma_decoder_eval_mask: bool = field(
         default=False, metadata={"help": "mask the decoder's self-attention (a language model has no other) also in evaluation and search"}
+    )
+
+
+@dataclass
+class AttentionOptions(MaeOptions, DmaOptions):
+    """What attention is made of; shared by all model families."""
+
+    attention_type: str = field(
+        default="plain",
+        metadata={
+            "help": "plain: multi-head attention; mae: a mixture of attentive experts in every attention module; dma: disentangled mask "
+            "attention, a semantic mask in every one; mae+dma: both; or what a --user-dir registers"
+        },
     )
 
 
@@ -142,14 +155,18 @@ class LanguageModelOptions(AttentionOptions, BodyOptions, FlatTransformerLanguag
     )
 
 
-def uses(options, mechanism: str) -> bool:
-    """Whether `mechanism`, mae or dma, is in --attention-type."""
-    return mechanism in str(options.attention_type).split("+")  # str: a default may still be an Enum
+# The options of each model family by the name of its model.
+FAMILIES: dict[str, type[FairseqDataclass]] = {"modular_transformer": TranslationOptions, "modular_transformer_lm": LanguageModelOptions}
+
+
+def uses(options, part: str) -> bool:
+    """Whether `part`, such as mae or dma, is in --attention-type."""
+    return part in options.attention_type.split("+")
 
 
 PRESETS: dict[str, dict] = {}  # arch -> its defaults; architectures.py fills it
 
 
 def nested_config(options) -> TransformerConfig:
-    """fairseq's nested `TransformerConfig` from `TranslationOptions`; ours are attributes of it under their own names."""
-    return TransformerConfig.from_namespace(resolved(options, TranslationOptions))
+    """fairseq's nested `TransformerConfig` from those of the encoder-decoder family; ours are attributes of it under their own names."""
+    return TransformerConfig.from_namespace(resolved(options, FAMILIES["modular_transformer"]))

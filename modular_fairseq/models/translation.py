@@ -10,23 +10,23 @@ from modular_fairseq.models.encoder import TransformerEncoder
 from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.masks import CountsUpdates
 from modular_fairseq.models.mixture import draw_random_experts, set_up_gate_training
-from modular_fairseq.models.options import TranslationOptions, nested_config
+from modular_fairseq.models.options import FAMILIES, nested_config
 from modular_fairseq.modules.dropout import replace_dropout
 
 
-@register_model("modular_transformer", dataclass=TranslationOptions)
+@register_model("modular_transformer", dataclass=FAMILIES["modular_transformer"])
 class ModularTransformer(CountsUpdates, ChecksStateDict, TransformerModelBase):
     """Encoder-decoder with any combination of the mechanisms of `TranslationOptions`."""
 
     @classmethod
     def add_args(cls, parser) -> None:
         # Without defaults, so that an arch can set them.
-        gen_parser_from_dataclass(parser, TranslationOptions(), delete_default=True)
+        gen_parser_from_dataclass(parser, FAMILIES["modular_transformer"](), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg, task) -> "ModularTransformer":
         """Raises UsageError for options that do not work together."""
-        check_options(cfg, TranslationOptions)
+        check_options(cfg, FAMILIES["modular_transformer"])
         nested = nested_config(cfg)
         model = super().build_model(nested, task)
         replace_dropout(model)

@@ -1,0 +1,83 @@
+"""A mechanism of your own in one file: copy this folder under another name, and change what it says.
+
+    scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)
+
+in all self-attention: weights fall with the distance between words as (1 + distance) ** -s_h, s_h learned by every head h; 0 is plain
+attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.incremental_decoding_utils import with_incremental_state
+from tabulate import tabulate
+from torch import nn
+
+from modular_fairseq.analysis import ANALYSES
+from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models import architectures
+from modular_fairseq.models.attention_parts import register_attention
+
+
+@dataclass
+class DistanceOptions(FairseqDataclass):
+    distance_slope: float = field(default=0.5, metadata={"help": "s_h of every head before training; 0: plain attention"})
+
+
+@with_incremental_state
+class DistancePenalty(nn.Module):
+    def __init__(self, num_heads: int, slope: float):
+        super().__init__()
+        self.slope = nn.Parameter(torch.full((1, num_heads, 1, 1), float(slope)))
+
+    def forward(self, query, key, projected, query_padding_mask, key_padding_mask, incremental_state=None):
+        """[1, H, T, S]: the T queries are the last of S words, of which earlier steps of a search have seen S - T."""
+        seen = self.get_incremental_state(incremental_state, "seen") or 0
+        self.set_incremental_state(incremental_state, "seen", seen + len(query))  # neither does anything outside a search
+        words = torch.arange(seen + len(query), device=query.device)
+        return -self.slope * (words[seen:, None] - words).abs().log1p()
+
+
+@register_attention("distance", seam="mask", options=DistanceOptions)
+def build_penalty(options, place):
+    return DistancePenalty(place.num_heads, options.distance_slope) if place.self_attention else None
+
+
+architectures.register("distance_transformer_tiny_cpu", architectures.TINY_CPU, {"attention_type": "distance"})
+
+
+@dataclass
+class Distances(Report):
+    heads: list[dict]
+
+    def text(self):
+        return tabulate(self.heads, headers="keys", floatfmt=".3f")
+
+    def tables(self):
+        return {"distance": self.heads}
+
+
+class Distance(Analysis):
+    summary = "how fast the attention of each head falls with distance, and how far it looks on average, in words"
+    needs_attention = True
+
+    def __init__(self, model):
+        self.slopes = {name.removesuffix(".mask"): m.slope.flatten() for name, m in model.named_modules() if isinstance(m, DistancePenalty)}
+        if not self.slopes:
+            raise UsageError("the model has no distance penalty to look at; it needs --attention-type distance")
+        self.sums = dict.fromkeys(self.slopes, 0.0)  # over positions: distances of the heads, and the positions themselves
+
+    def see(self, batch, maps):
+        for seen in [each for each in maps if each.module in self.slopes]:
+            words, valid = torch.arange(seen.weights.size(-1), device=seen.weights.device), seen.valid_queries()
+            distances = (seen.weights * (words[:, None] - words).abs()).sum(dim=-1)
+            self.sums[seen.module] += torch.cat([distances[:, valid].sum(dim=-1), valid.sum().view(1)])
+
+    def report(self):
+        found = [(name, head, slope, self.sums[name]) for name, slopes in self.slopes.items() for head, slope in enumerate(slopes.tolist())]
+        return Distances([{"module": n, "head": h, "slope": s, "mean distance": (sums[h] / sums[-1]).item()} for n, h, s, sums in found])
+
+
+ANALYSES["distance"] = Distance

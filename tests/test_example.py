@@ -1,0 +1,282 @@
+"""examples/distance, a mechanism in one file: registered, decoded, trained, analysed and benched like those of the house."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
+from hydra.core.hydra_config import HydraConfig
+
+from modular_fairseq.analysis import ANALYSES
+from modular_fairseq.analysis.one_pass import one_pass
+from modular_fairseq.errors import UsageError
+from modular_fairseq.models.attention_parts import PARTS, _replace_options, register_attention
+from modular_fairseq.models.language_model import ModularTransformerLanguageModel
+from modular_fairseq.models.options import FAMILIES, PRESETS
+from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.commands import OPTIMIZE, QUIET, TINY
+from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
+from tests.properties import PROPERTIES, logits
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "distance"
+ARCH = "distance_transformer_tiny_cpu"
+REGISTRIES = [PARTS, PRESETS, ANALYSES, ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY]
+
+
+@pytest.fixture
+def registries():
+    """Left as they were found: other tests know nothing of what is registered here."""
+    before, families = [dict(each) for each in REGISTRIES], dict(FAMILIES)
+    archs = {model: list(names) for model, names in ARCH_MODEL_INV_REGISTRY.items()}
+    yield
+    for registry, entries in zip(REGISTRIES, before, strict=True):
+        registry.clear()
+        registry.update(entries)
+    for model, family in families.items():
+        _replace_options(model, family)
+    ARCH_MODEL_INV_REGISTRY.update(archs)
+
+
+@pytest.fixture
+def distance(registries, monkeypatch):
+    """The example's module, imported as --user-dir does."""
+    spec = importlib.util.spec_from_file_location("distance", EXAMPLE / "__init__.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "distance", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def build_distance(slope=None, seed=1, **changes):
+    chosen = options(**{"attention_type": "distance", **changes})
+    if slope is not None:
+        chosen.distance_slope = slope
+    torch.manual_seed(seed)
+    return ModularTransformer.build_model(chosen, task())
+
+
+def call(*args):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-m", *map(str, args)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_it_is_short():
+    lines = (EXAMPLE / "__init__.py").read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) < 60
+    assert [path.name for path in EXAMPLE.iterdir() if path.name != "__pycache__"] == ["__init__.py"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attention_type": "distance+mae"},
+        {"attention_type": "mae+distance"},
+        {"tim_layers": "all"},
+        {"streams": 2, "encoder_layers": 4},
+    ],
+    ids=str,
+)
+def test_it_decodes_as_it_trains(distance, changes):
+    """Step by step, in a beam that is reordered, without a look ahead, and whatever the padding."""
+    model = build_distance(**changes)
+    randomize_parts(model)
+    for holds in PROPERTIES:
+        holds(model.eval())
+
+
+def test_the_bias_falls_with_the_logarithm_of_the_distance(distance):
+    penalty = distance.DistancePenalty(2, 0.5)
+    with torch.no_grad():
+        penalty.slope[0, 1] = -2.0
+    found = penalty(torch.zeros(4, 3, 8), None, None, None, None)
+    naive = [[[-s * torch.tensor(1.0 + abs(i - j)).log() for j in range(4)] for i in range(4)] for s in (0.5, -2.0)]
+    torch.testing.assert_close(found, torch.tensor([naive]))
+
+
+def test_it_is_in_self_attention_only_and_its_slopes_learn(distance):
+    model = build_distance(slope=0.25).train()
+    slopes = {name: p for name, p in model.named_parameters() if ".mask." in name}
+    places = [f"{stack}.layers.{layer}.self_attn.mask.slope" for stack in ("encoder", "decoder") for layer in (0, 1)]
+    assert sorted(slopes) == sorted(places)
+    assert all(torch.equal(p, torch.full((1, 4, 1, 1), 0.25)) for p in slopes.values())
+    torch.nn.functional.cross_entropy(logits(model, batch(LENGTHS)).transpose(1, 2), batch(LENGTHS)["target"]).backward()
+    assert all((p.grad != 0).all() for p in slopes.values())
+
+
+def test_with_slope_zero_it_is_fairseqs_transformer_whose_checkpoint_loads(distance):
+    stock = build_stock(seed=3).eval()
+    for slope, same in ((0, True), (0.5, False)):
+        model = build_distance(slope=slope).eval()
+        model.load_state_dict(stock.state_dict())
+        difference = (logits(model, batch(LENGTHS)) - logits(stock, batch(LENGTHS))).abs().max()
+        assert (difference < 1e-6) == same, difference
+
+
+def test_language_models_have_it_too(distance):
+    size = {"decoder_embed_dim": 32, "decoder_ffn_embed_dim": 32, "decoder_layers": 1, "decoder_attention_heads": 4}
+    args = FAMILIES["modular_transformer_lm"](
+        **size, attention_type="distance", distance_slope=0.75, max_target_positions=16, tokens_per_sample=16
+    )
+    model = ModularTransformerLanguageModel.build_model(args, task())
+    assert model.decoder.layers[0].self_attn.mask.slope.flatten().tolist() == [0.75] * 4
+
+
+def test_the_analysis_gives_slopes_and_mean_distances(distance):
+    model, sample = build_distance().eval(), batch([(1, 1), (1, 3), (1, 2)])
+    randomize_parts(model)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.startswith("decoder.layers.0.self_attn.q_proj"):
+                p.zero_()  # weights are those of the penalty alone
+    [report] = one_pass(model, [sample, sample], [distance.Distance(model)])
+    assert len(report.heads) == 4 * 4 and report.tables() == {"distance": report.heads}
+    rows = [row for row in report.heads if row["module"] == "decoder.layers.0.self_attn"]
+    slopes = model.decoder.layers[0].self_attn.mask.slope.flatten().tolist()
+    for head, (row, slope) in enumerate(zip(rows, slopes, strict=True)):
+        second, third = ([(1 + d) ** -slope for d in range(words)] for words in (2, 3))
+        far = [sum(d * w for d, w in enumerate(weights)) / sum(weights) for weights in (second, third)]
+        mean = (3 * 0 + 2 * far[0] + far[1]) / 6  # 3 first words, 2 second ones, 1 third
+        assert row["head"] == head and row["slope"] == pytest.approx(slope) and row["mean distance"] == pytest.approx(mean, rel=1e-4)
+        assert f"{slope:.3f}" in report.text()
+    with pytest.raises(UsageError, match="no distance penalty to look at; it needs --attention-type distance"):
+        distance.Distance(build())
+
+
+def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
+    assert PRESETS[ARCH] == {**PRESETS["modular_transformer_tiny_cpu"], "attention_type": "distance"}
+    assert ARCH_MODEL_REGISTRY[ARCH] is ModularTransformer
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    with pytest.raises(UsageError, match=rf"the arch {ARCH} has no effect through hydra; .*\+model.attention_type=distance"):
+        ModularTransformer.build_model(FAMILIES["modular_transformer"](_name=ARCH), task())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"attention_type": "distant"},
+            "--attention-type is 'distant'; it must be one of plain, mae, dma, distance, mae+dma, mae+distance, or what another",
+        ),
+        ({"attention_type": "plain+distance"}, "--attention-type is 'plain+distance'; it must be one of"),
+        ({"attention_type": "distance+distance"}, "--attention-type is 'distance+distance'; it must be one of"),
+        ({"attention_type": ""}, "--attention-type is ''; it must be one of"),
+        (
+            {"attention_type": "distance+dma"},
+            "--attention-type distance+dma: distance and dma both add to the scores, and only one part can; leave one of them out",
+        ),
+        (
+            {"attention_type": "mae", "slope": 0.1},
+            f"--distance-slope has no effect without --attention-type distance (or an arch such as {ARCH}); leave it out",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_a_sentence(distance, changes, sentence):
+    with pytest.raises(UsageError) as error:
+        build_distance(**changes)
+    assert sentence in str(error.value)
+
+
+def test_the_order_of_two_parts_makes_no_difference():
+    one, other = (build(attention_type=value).state_dict() for value in ("mae+dma", "dma+mae"))
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_without_the_example_its_name_is_unknown():
+    with pytest.raises(UsageError, match="it must be one of plain, mae, dma, mae[+]dma, or what another --user-dir registers"):
+        build(attention_type="distance")
+
+
+@pytest.mark.parametrize(
+    ("name", "seam", "sentence"),
+    [
+        ("mae", "gate", "attention type 'mae' is registered already"),
+        ("plain", "gate", "'plain' is registered already"),
+        ("a+b", "gate", "no name of letters, digits and _"),
+        ("other", "scale", "for the seam 'scale'; it must be one of gate, mask"),
+        ("far", "mask", "option distance_slope of attention type far must start with far_"),
+    ],
+)
+def test_a_registration_that_cannot_work_is_refused(distance, name, seam, sentence):
+    with pytest.raises(ValueError, match=sentence.replace("+", "[+]")):
+        register_attention(name, seam, distance.DistanceOptions)
+    assert name in ("mae", "plain") or name not in PARTS
+
+
+def test_a_gate_without_options_is_registered_in_the_same_way(registries):
+    """A constant scale of 0: heads say nothing, and attention puts out the bias of its output projection."""
+
+    class Silence(torch.nn.Module):
+        def forward(self, x, padding_mask, incremental_state=None, rows=None):
+            return torch.zeros(1, 1, 1, 1)
+
+    families = dict(FAMILIES)
+    register_attention("silence", "gate")(lambda options, place: Silence())
+    assert families == FAMILIES and PARTS["silence"].options is FairseqDataclass
+    attention = build(attention_type="silence").eval().encoder.layers[0].self_attn
+    x = torch.randn(3, 2, 32)
+    torch.testing.assert_close(attention(x, x, x)[0], attention.out_proj.bias.expand(3, 2, 32))
+    with pytest.raises(UsageError, match="mae and silence both scale the heads, and only one part can"):
+        build(attention_type="mae+silence")
+
+
+@pytest.fixture(scope="module")
+def trained(reversal_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distance")
+    args = ["--arch", ARCH, "--distance-slope", "0.25", "--max-epoch", "2", "--save-dir", folder]
+    done = call("fairseq_cli.train", reversal_data, "--user-dir", EXAMPLE, *TINY, *OPTIMIZE, *QUIET, *args)
+    assert done.returncode == 0, done.stderr
+    return folder / "checkpoint_last.pt"
+
+
+def test_it_trains_and_its_checkpoint_keeps_the_option(trained):
+    checkpoint = load_checkpoint(trained)
+    assert checkpoint["cfg"]["model"]["distance_slope"] == 0.25 and checkpoint["cfg"]["model"]["attention_type"] == "distance"
+    slopes = checkpoint["model"]["encoder.layers.0.self_attn.mask.slope"].flatten()
+    assert len(slopes) == 4 and (slopes != 0.25).all() and ((slopes - 0.25).abs() < 0.5).all()
+
+
+def test_it_translates(trained, reversal_data):
+    args = [reversal_data, "--user-dir", EXAMPLE, "--path", trained, "--beam", 5, "--num-workers", 0]
+    done = call("fairseq_cli.generate", *args)
+    assert done.returncode == 0 and sum(line.startswith("H-") for line in done.stdout.splitlines()) == 12, done.stderr
+
+
+def test_it_is_analysed(trained, reversal_data, tmp_path):
+    args = ["distance", reversal_data, "--path", trained, "--user-dir", EXAMPLE, "--out", tmp_path / "out"]
+    done = call("modular_fairseq.cli", "analyze", *args)
+    assert done.returncode == 0, done.stderr
+    header, *rows = (line.split("\t") for line in (tmp_path / "out" / "distance.tsv").read_text().splitlines())
+    assert header == ["module", "head", "slope", "mean distance"]
+    slopes = load_checkpoint(trained)["model"]["encoder.layers.0.self_attn.mask.slope"].flatten().tolist()
+    assert [float(row[2]) for row in rows if row[0] == "encoder.layers.0.self_attn"] == pytest.approx(slopes, abs=1e-3)
+    assert "decoder.layers.0.self_attn" in done.stdout
+
+
+def test_it_is_benched(tmp_path):
+    """Times may be refused on a busy machine; what was compared with what is in the file all the same."""
+    sizes = {"rounds": 1, "sentences": 3, "length": 8, "search-sentences": 3, "beam": 2, "steps": 5, "source-types": 40, "target-types": 30}
+    model = f"{ARCH} {' '.join(TINY)} --distance-slope 0"
+    done = call(
+        "modular_fairseq.cli",
+        "bench",
+        "--user-dir",
+        EXAMPLE,
+        *(f"--{name}={n}" for name, n in sizes.items()),
+        "--json",
+        tmp_path / "times.json",
+        model,
+    )
+    assert done.returncode == 0 or "copies of fairseq's Transformer" in done.stderr, done.stderr
+    [comparison] = json.loads((tmp_path / "times.json").read_text())["comparisons"]
+    assert comparison["equal_hypotheses"] == {model: [6, 6]}
+    assert comparison["stock"].endswith("(width 32+32, feed-forward 32+32, heads 4+4, layers 1+1)")
+    assert {row["work"] for row in comparison["rows"] if row["model"] == model} == {"training step", "beam search"}
