@@ -25,7 +25,7 @@ from tests.commands import train_config
 CONFIGS = Path(__file__).parents[1] / "configs"
 ROWS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.name != "table.yaml" and path.parent.name != "scales")
 TABLES = sorted(CONFIGS.glob("*/table.yaml"))
-SCRIPTS = sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh"))
+SCRIPTS = [*sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh")), CONFIGS.parent / "scripts" / "transfer.sh"]
 MANUAL = CONFIGS / "manual.yaml"
 
 HYDRA = """
@@ -112,14 +112,11 @@ def test_every_row_is_a_model_at_every_scale(scale):
 
 def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
     """Same data, budget, optimizer and decoding; exceptions are the paper's own, and named here."""
+    transfer = {"optimization.max_epoch", "checkpoint.finetune_from_model", "optimization.lr", "lr_scheduler.warmup_updates"}
     allowed = {
         "mae-2": {"lr_scheduler.warmup_updates"},
-        "mae-7": {
-            "optimization.max_epoch",
-            "checkpoint.finetune_from_model",
-            "optimization.lr",
-            "lr_scheduler.warmup_updates",
-        },
+        "mae-7": transfer,
+        "transfer": transfer,
         "multistream-1": {"optimization.max_epoch", "optimization.lr", "lr_scheduler.warmup_updates"},  # 4 and 6 layers
     }
     for table in TABLES:
@@ -188,7 +185,11 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     assert small.get("model.encoder_embed_dim") == 48 and small.get("optimization.max_epoch") == 2
     assert small.get("model.mae_gate_dim") is None and small.get("dataset.batch_size") is None
     assert config.get("model.encoder_embed_dim") == 384  # the original is untouched
-    for wrong in ({"dived": {}}, {"set": {"max_epoch": 3}}):
+    scale = {"set": {"optimization.max_epoch": 4, "optimization.lr": [1]}, "finetuning": {"optimization.max_epoch": 2}}
+    trained, tuned = (scaled(read_config(CONFIGS / "mae-7" / f"{row}.yaml"), scale) for row in ("scratch", "ftg"))
+    assert trained.get("optimization.max_epoch") == 4 and tuned.get("optimization.max_epoch") == 2
+    assert trained.get("optimization.lr") == tuned.get("optimization.lr") == [1]
+    for wrong in ({"dived": {}}, {"set": {"max_epoch": 3}}, {"finetuning": {"max_epoch": 3}}):
         with pytest.raises(UsageError, match="a scale has"):
             scaled(config, wrong)
 
@@ -307,6 +308,10 @@ TABLE = {"title": "t", "baseline": "a", "columns": ["bleu"], "rows": [{"name": "
         ({"rows": [{"name": "a", "paper": {"blue": 3}}]}, "has the paper's blue, which is in no column"),
         ({"rows": [{"name": "a", "paper": {"chrf": 3}}]}, "has the paper's chrf, which is in no column"),
         ({"columns": ["bleu", "LR"], "rows": [{"name": "a", "overrides": {"mae_inference": "random"}}]}, "has overrides, which LR and HR"),
+        ({"rows": [{"name": "a", "percent": 0}]}, "row a has percent 0; it must be a whole number from 1 to 100"),
+        ({"rows": [{"name": "a", "percent": "5%"}]}, "row a has percent 5%; it must be a whole number from 1 to 100"),
+        ({"rows": [{"name": "a", "percent": 5, "pretrained": True}]}, "row a has percent 5; .* not of a pretrained row"),
+        ({"figure": "chrf"}, "figure is chrf, which is no column of the table; use one of bleu"),
         ({"titel": "t"}, "must have title"),
         ({"rows": "a"}, "must have title"),
     ],

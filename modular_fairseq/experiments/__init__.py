@@ -10,7 +10,7 @@ a -- goes to every fairseq-train, as in `-- --fp16`. DATA holds the prepared cor
 Runs are filed in OUT/SCALE/TABLE/ROW/seed-N: checkpoints, train.log, settings.json, training.json, and per test set the translation
 (.out), its references (.ref) and scores (.json). What is there is not done again; killed runs go on where they were. Several rows can
 be trained at the same time: with --jobs, or by the same command with --only in other shells or on other machines (give each its GPU by
-CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE.
+CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE, and figure.svg and .png where table.yaml wants a figure.
 
 BLEU is sacrebleu's, of detokenised text, mean and standard deviation over seeds. The difference is from the row's baseline, seed by
 seed; its p is that of sacrebleu's paired bootstrap (of the choice of sentences), the largest of the seeds, and, where there are
@@ -27,6 +27,7 @@ from tabulate import tabulate
 from modular_fairseq.arguments import take_options_after_dashes
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.evaluation import Evaluation
+from modular_fairseq.experiments.figure import draw, write_figure
 from modular_fairseq.experiments.planning import needed, plan, show_commands
 from modular_fairseq.experiments.run import Run
 from modular_fairseq.experiments.table import Results, Table, cells, read_table
@@ -63,10 +64,15 @@ def run(args: argparse.Namespace) -> None:
     if any(each.found for each in results.values()):
         write_table(table, results, args)
     missing = [name for name, each in results.items() if not each.is_complete and (not args.only or name in args.only)]
+    if missing and not failures:
+        failures.append(f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to have them trained")
+    if table.figure and any(each.found for each in results.values()):
+        try:
+            write_figure(draw(table, results, args.scale), folder_of(table, args))
+        except UsageError as error:
+            failures.append(str(error))
     if failures:
         raise UsageError("; ".join(failures))
-    if missing:
-        raise UsageError(f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to have them trained")
 
 
 def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:
@@ -122,7 +128,7 @@ def write_table(table: Table, results: dict[str, Results], args: argparse.Namesp
     text = "\n".join([table.title, "", tabulate(shown, heads, "simple", **right), "", *notes]) + "\n"
     markdown = "\n".join([f"**{table.title}**", "", tabulate(shown, heads, "pipe", **right), "", *(f"- {note}" for note in notes)]) + "\n"
     files = {"txt": text, "md": markdown, "tsv": "".join("\t".join(map(str, line)) + "\n" for line in numbers)}
-    folder = os.path.join(args.out, args.scale, table.name)
+    folder = folder_of(table, args)
     try:
         os.makedirs(folder, exist_ok=True)
         for kind, content in files.items():
@@ -130,6 +136,10 @@ def write_table(table: Table, results: dict[str, Results], args: argparse.Namesp
     except OSError as error:
         raise UsageError(f"--out {args.out}: the table cannot be written ({error.strerror}); mend that") from None
     print(text, end="", flush=True)
+
+
+def folder_of(table: Table, args: argparse.Namespace) -> str:
+    return os.path.join(args.out, args.scale, table.name)
 
 
 def footnotes(results: dict[str, Results], args: argparse.Namespace) -> list[str]:

@@ -20,9 +20,10 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 
 import modular_fairseq  # noqa: F401  (registers our archs and criterion)
+from modular_fairseq import subsets
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.checks import check_options
-from modular_fairseq.models.options import TranslationOptions
+from modular_fairseq.models.options import FAMILIES
 
 # What a group's _name selects on fairseq-train's command line.
 SELECTORS = {"task": "--task", "model": "--arch", "criterion": "--criterion", "optimizer": "--optimizer", "lr_scheduler": "--lr-scheduler"}
@@ -30,11 +31,15 @@ DECODING = ("generation", "common_eval")  # groups for fairseq-generate only; th
 
 
 class Config(NamedTuple):
-    """A row's file, with its values by group; `name` is what its runs are filed under: FOLDER/FILE without .yaml."""
+    """A row's file, with its values by group; `name` is what its runs are filed under: FOLDER/FILE without .yaml.
+
+    `percent` of the training data are used; see `on_subset`.
+    """
 
     name: str
     path: str
     values: dict[str, dict[str, Any]]
+    percent: int = 100
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of "group.key"."""
@@ -45,6 +50,11 @@ class Config(NamedTuple):
     def data(self) -> str:
         """The folder of the prepared corpus, within that of all corpora (--data)."""
         return os.path.dirname(self.get("task.data"))
+
+    @property
+    def whole(self) -> str:
+        """task.data, or what it is a subset of."""
+        return self.get("task.data").removesuffix(subsets.ending(self.percent))
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -120,7 +130,7 @@ def read_config(path: str | os.PathLike) -> Config:
     if config.get("model._name") == "modular_transformer":
         model = argparse.Namespace(**{name: value for name, value in values["model"].items() if name != "_name" and value is not None})
         try:
-            check_options(model, TranslationOptions)
+            check_options(model, FAMILIES["modular_transformer"])
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
     if not config.data:
@@ -140,25 +150,52 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
 
     Args:
         config: a row.
-        scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key": value} replaces what it sets.
+        scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key": value} replaces what it sets;
+            "finetuning": the same, after that and only for a row that is fine-tuned.
             Keys that a row does not set stay away, so that one scale fits all. Whole numbers stay whole, and at least 1.
 
     Raises:
         UsageError: the scale says anything else.
     """
-    if not scale.keys() <= {"divide", "set"} or not all(key.count(".") == 1 for part in scale.values() for key in part):
-        raise UsageError("a scale has `divide:` and `set:`, each with keys of the form group.key; see configs/scales/smoke.yaml")
+    if not scale.keys() <= {"divide", "set", "finetuning"} or not all(key.count(".") == 1 for part in scale.values() for key in part):
+        raise UsageError(
+            "a scale has `divide:`, `set:` and `finetuning:`, each with keys of the form group.key; see configs/scales/smoke.yaml"
+        )
     values = copy.deepcopy(config.values)
     for key, by in scale.get("divide", {}).items():
         group, name = key.split(".")
         if name in values.get(group, {}):
             value = values[group][name]
             values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
-    for key, value in scale.get("set", {}).items():
+    finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
+    for key, value in {**scale.get("set", {}), **finetuning}.items():
         group, name = key.split(".")
         if name in values.get(group, {}):
             values[group][name] = value
     return config._replace(values=values)
+
+
+def on_subset(config: Config, percent: int) -> Config:
+    """The same experiment on so many percent of the training pairs, with as many updates.
+
+    max_epoch is that of the whole corpus by percent / 100, so that the number of updates, for which warm-up and decay are made, stays what
+    it is, but for rounding. An epoch of a small subset is a few updates: so validation and checkpoints come after so many epochs as make
+    a tenth of the whole corpus' epoch, or after every one that is longer. The last epoch is one with them.
+
+    Args:
+        config: as it is, or scaled; its name becomes NAME-PERCENT.
+        percent: 1 to 99; 100 is `config` itself.
+    """
+    if percent == 100:
+        return config
+    values = {group: dict(keys) for group, keys in config.values.items()}
+    values["task"]["data"] = subsets.name(config.get("task.data"), percent)
+    interval = max(10 // percent, 1)
+    if epochs := config.get("optimization.max_epoch"):
+        values["optimization"]["max_epoch"] = interval * max(round(epochs * 100 / percent / interval), 1)
+    values.setdefault("dataset", {})["validate_interval"] = interval
+    values.setdefault("checkpoint", {})["save_interval"] = interval
+    return config._replace(name=f"{config.name}-{percent}", values=values, percent=percent)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import yaml
 
 from modular_fairseq.arguments import by_option, read_seeds
 from modular_fairseq.errors import UsageError
-from modular_fairseq.experiments.config import Config, read_config, scaled, why
+from modular_fairseq.experiments.config import Config, on_subset, read_config, scaled, why
 from modular_fairseq.experiments.evaluation import Evaluation
 from modular_fairseq.experiments.run import Run
 from modular_fairseq.experiments.table import Results, Row, Table
@@ -104,9 +104,8 @@ class Rows:
         return Run(config._replace(values=values), seed, self.folder, data, tuple(self.args.options), start)
 
     def results(self, row: Row, seeds: list[int], redundancy: bool) -> Results:
-        runs = [
-            self.run(self.config(row.config), seed)._replace(trains=not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]
-        ]
+        config = on_subset(self.config(row.config), row.percent)
+        runs = [self.run(config, seed)._replace(trains=not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]]
         return Results(row, [Evaluation(each, row.subset, tuple(values.items()), redundancy) for each in runs for values in row.overrides])
 
 
@@ -132,6 +131,8 @@ def show_commands(results: dict[str, Results], only: list[str]) -> str:
     for each, evaluations in needed(results, only):
         done = "" if each.training is None else "# done: "
         lines.append(f"# {each.name}")
+        if each.subset_command:  # does nothing where it has been done
+            lines.append(done + shlex.join(each.subset_command))
         if each.trains:
             lines += [done + shlex.join(each.train_command), *([done + shlex.join(each.average_command)] if each.config.averaged else [])]
         for evaluation in evaluations:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import modular_fairseq
+from modular_fairseq import subsets
 from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import DECODING, Config
 from modular_fairseq.processes import LOGGED, call, only_one, progress, write_file
@@ -57,6 +58,16 @@ class Run(NamedTuple):
         return os.path.join(self.data, self.config.get("task.data"))
 
     @property
+    def whole(self) -> str:
+        """`binarized`, or what it is a subset of."""
+        return os.path.join(self.data, self.config.whole)
+
+    @property
+    def subset_command(self) -> list[str]:
+        """For people who want to repeat it, as `check` does it without a process of its own; empty: the whole corpus is trained on."""
+        return ["modular-fairseq", "subset", self.whole, "--percent", str(self.config.percent)] if self.config.percent < 100 else []
+
+    @property
     def checkpoint(self) -> str:
         """What is translated with."""
         if not self.trains:
@@ -86,16 +97,20 @@ class Run(NamedTuple):
     def check(self) -> None:
         """Refuses a corpus that is missing, and another one than that of the run that is here or of the one that is fine-tuned.
 
+        A subset of it is drawn where it is missing.
+
         Raises:
             UsageError: one sentence that names the folder and what would be right.
         """
         for lang in self.config.languages:
-            if not os.path.isfile(os.path.join(self.binarized, f"dict.{lang}.txt")):
-                missing = os.path.join(self.config.get("task.data"), f"dict.{lang}.txt")
+            if not os.path.isfile(os.path.join(self.whole, f"dict.{lang}.txt")):
+                missing = os.path.join(self.config.whole, f"dict.{lang}.txt")
                 raise UsageError(
                     f"--data {self.data}: has no {missing}, which {self.config.path} needs; give the --data that has it, "
                     f"or prepare it as the table's script says, with --out {self.corpus()}"
                 )
+        if self.config.percent < 100:
+            subsets.draw(self.whole, self.config.percent)
         self.refuse_another(self._corpus())
         if isinstance(self.start, Run):
             theirs = read_json(self.start.path("settings.json")) or {}

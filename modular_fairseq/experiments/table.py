@@ -5,12 +5,14 @@ A table.yaml has
     title: what it is
     baseline: base                      # the row that the others are compared with
     columns: [bleu, parameters]         # see `COLUMNS`
+    figure: bleu                        # if any, a column that is also drawn over the share of the training data, a line per label
     rows:
       - {name: base, label: BASE, paper: {bleu: "34.60", parameters: 39M}}  # trains base.yaml, which lies beside it
       - {label: Large Transformer, paper: {bleu: 28.4}}                     # no name: quoted from the paper
 
 and a row may have: config (another file, as ../mae-2/mae-7.yaml), subset (valid), baseline (of its own), overrides (options of the model at
-inference, or a list of such: their mean is shown), pretrained: true (the checkpoint that the config would fine-tune, as it is).
+inference, or a list of such: their mean is shown), pretrained: true (the checkpoint that the config would fine-tune, as it is),
+percent: 5 (of the training data that the config names; the subset is drawn).
 """
 
 import os
@@ -36,10 +38,11 @@ COLUMNS = {
     "HR": ("HR", "paper: HR", "{:.3f}"),
     "parameters": ("parameters", "paper: parameters", "{:,.0f}"),
     "trained_parameters": ("trained parameters", "paper: trained", "{:,.0f}"),
+    "percent": ("training data", "", "{:.0f} %"),
     "updates": ("updates", "paper: updates", "{:,.0f}"),
 }
-KEYS = {"title", "baseline", "columns", "rows", "notes"}
-ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides", "pretrained"}
+KEYS = {"title", "baseline", "columns", "figure", "rows", "notes"}
+ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides", "pretrained", "percent"}
 
 
 class Row(NamedTuple):
@@ -53,6 +56,7 @@ class Row(NamedTuple):
     baseline: str
     overrides: list[dict[str, Any]]
     pretrained: bool
+    percent: int
 
 
 class Table(NamedTuple):
@@ -61,6 +65,7 @@ class Table(NamedTuple):
     columns: list[str]
     rows: list[Row]
     notes: list[str]
+    figure: str = ""
 
 
 def read_table(path: str | os.PathLike) -> Table:
@@ -75,12 +80,16 @@ def read_table(path: str | os.PathLike) -> Table:
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({why(error)}); give a table such as configs/mae-3/table.yaml") from None
     if not isinstance(spec, dict) or not isinstance(spec.get("rows"), list) or not {"title", "columns"} <= spec.keys() <= KEYS:
-        raise UsageError(f"{path}: must have title, columns and rows, and may have baseline and notes; see configs/mae-3/table.yaml")
+        raise UsageError(
+            f"{path}: must have title, columns and rows, and may have baseline, figure and notes; see configs/mae-3/table.yaml"
+        )
     if not isinstance(spec["columns"], list):
         raise UsageError(f"{path}: columns must be a list, as in columns: [bleu, parameters]")
     wrong = [column for column in spec["columns"] if column not in COLUMNS]
     if wrong:
         raise UsageError(f"{path}: there is no column {wrong[0]}; use some of {', '.join(COLUMNS)}")
+    if spec.get("figure") and spec["figure"] not in spec["columns"]:
+        raise UsageError(f"{path}: figure is {spec['figure']}, which is no column of the table; use one of {', '.join(spec['columns'])}")
     rows = []
     for row in spec["rows"]:
         if not isinstance(row, dict) or not row.keys() <= ROW_KEYS or not row.keys() & {"name", "label"}:
@@ -92,6 +101,11 @@ def read_table(path: str | os.PathLike) -> Table:
             )
         if row.get("overrides") and {"LR", "HR"} & {*spec["columns"]}:
             raise UsageError(f"{path}: row {row.get('name')} has overrides, which LR and HR would not know of; leave one of them out")
+        percent = row.get("percent", 100)
+        if type(percent) is not int or not 1 <= percent <= 100 or (percent < 100 and row.get("pretrained")):
+            raise UsageError(
+                f"{path}: row {row.get('name')} has percent {percent}; it must be a whole number from 1 to 100, and not of a pretrained row"
+            )
         name = str(row.get("name", ""))
         overrides = row.get("overrides", {})
         rows.append(
@@ -104,6 +118,7 @@ def read_table(path: str | os.PathLike) -> Table:
                 row.get("baseline", spec.get("baseline", "")),
                 overrides if isinstance(overrides, list) else [overrides],
                 row.get("pretrained", False),
+                percent,
             )
         )
     names = [row.name for row in rows if row.name]
@@ -113,7 +128,8 @@ def read_table(path: str | os.PathLike) -> Table:
         if row.name and row.baseline and row.baseline not in names:
             raise UsageError(f"{path}: row {row.name} is compared with {row.baseline}, which is no row; there are {', '.join(names)}")
     notes = spec.get("notes", [])
-    return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, [notes] if isinstance(notes, str) else notes)
+    notes = [notes] if isinstance(notes, str) else notes
+    return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, spec.get("figure", ""))
 
 
 class Results(NamedTuple):
@@ -132,6 +148,8 @@ class Results(NamedTuple):
 
     def numbers(self, column: str) -> list[float]:
         """One per evaluation that is there and has it."""
+        if column == "percent":  # is known without any
+            return [0 if self.row.pretrained else self.row.percent]
         values = [{**each.run.training, **each.result} for each in self.found]
         return [each[column] for each in values if column in each]
 
@@ -197,6 +215,7 @@ def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[s
     quoted = [column for column in table.columns if COLUMNS[column][1] and any(column in row.paper for row in table.rows)]
     heads = ["", *(COLUMNS[column][0] for column in table.columns), "difference (p)", *(COLUMNS[column][1] for column in quoted)]
     spread = [f"{column}{suffix}" for column in [*table.columns, "difference"] for suffix in ("", "_std")]
+    first = next((number for number, column in enumerate(table.columns) if column != "percent"), 0)
     shown, numbers = [], [["row", "label", "translations", *spread, "p", "welch_p", *(f"paper_{column}" for column in quoted)]]
     for row in table.rows:
         ours = found.get(row.name)
@@ -204,7 +223,7 @@ def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[s
         apart = difference(ours, found[row.baseline], samples) if ours and row.baseline else None
         texts = [summary(each, COLUMNS[column][2]) for each, column in zip(values, table.columns, strict=True)]
         if ours and not ours.is_complete:
-            texts[0] = f"{texts[0]} ({ours})" if ours.found else str(ours)
+            texts[first] = f"{texts[first]} ({ours})" if ours.found else str(ours)
         theirs = [row.paper.get(column, "") for column in quoted]
         shown.append([row.label, *texts, str(apart) if apart else "", *map(str, theirs)])
         pairs = [number for each in [*values, apart.values if apart else []] for number in spread_of(each)]

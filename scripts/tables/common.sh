@@ -1,5 +1,5 @@
-# What the scripts of this folder have in common; they set `table`, a folder of configs, and `corpora`, what its rows are trained on, and
-# source this. Options are those of `modular-fairseq table`, which all of them run.
+# What the scripts of this folder, and transfer.sh above it, have in common; they set `table`, a folder of configs, and `corpora`, what its
+# rows are trained on, and source this. Options are those of `modular-fairseq table`, which all of them run.
 
 set -euo pipefail
 

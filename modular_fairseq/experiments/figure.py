@@ -1,0 +1,98 @@
+"""A table's figure: a column over the share of the training data, a line per label, as figure 2 of Peng et al. (2020) is drawn.
+
+What needs no training (pretrained rows) is a horizontal line. Points are means, error bars standard deviations over seeds.
+"""
+
+import io
+import logging
+import os
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+from modular_fairseq.errors import UsageError
+from modular_fairseq.experiments.table import COLUMNS, Results, Table
+from modular_fairseq.processes import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Colours that people who see fewer of them can tell apart (Okabe and Ito 2008); markers differ, too.
+STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P")]
+
+
+class Line(NamedTuple):
+    """A label's points, ascending in the percent of the training data; `flat`: its one point holds for any."""
+
+    label: str
+    percent: list[int]
+    mean: list[float]
+    deviation: list[float]
+    flat: bool
+
+
+def lines(table: Table, found: dict[str, Results]) -> list[Line]:
+    """What there is to draw, in the order of the table."""
+    points: dict[str, list[tuple[int, list[float], bool]]] = {}
+    for row in table.rows:
+        values = found[row.name].numbers(table.figure) if row.name in found else []
+        if values:
+            points.setdefault(row.label.strip(), []).append((row.percent, values, row.pretrained))
+    drawn = []
+    for label, those in points.items():
+        percent, values, flat = zip(*sorted(those), strict=True)
+        deviations = [stdev(each) if len(each) > 1 else 0.0 for each in values]
+        drawn.append(Line(label, list(percent), [mean(each) for each in values], deviations, all(flat)))
+    return drawn
+
+
+def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figure":
+    """The figure of what there is.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of every font where another library has asked for all messages
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FixedLocator
+    except ImportError:
+        raise UsageError(
+            "the figure needs matplotlib; install it with pip install matplotlib, or run scripts/setup.sh, and repeat"
+        ) from None
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.subplots()
+    drawn = lines(table, found)
+    styles = iter(STYLES * len(drawn))
+    for line in drawn:
+        if line.flat:
+            axes.axhline(line.mean[0], color="#555555", linestyle="--", label=line.label)
+            continue
+        color, marker = next(styles)
+        spread = line.deviation if any(line.deviation) else None
+        axes.errorbar(line.percent, line.mean, spread, color=color, marker=marker, capsize=3, label=line.label)
+    subsets = sorted({row.subset for row in table.rows if row.name})
+    axes.set_title(table.title + ("" if scale == "paper" else f"\n(scale {scale}: other sizes than the paper's)"), fontsize="medium")
+    axes.set(xlabel="training data (%)", ylabel=f"{COLUMNS[table.figure][0]} ({', '.join(subsets)})")
+    axes.xaxis.set_major_locator(FixedLocator(sorted({percent for line in drawn if not line.flat for percent in line.percent})))
+    axes.set_xlim(0, 104)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def write_figure(figure: "Figure", folder: str) -> None:
+    """figure.svg and figure.png in the folder, each whole or not at all; the same results give the same bytes.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    import matplotlib
+
+    try:
+        for kind, metadata in (("svg", {"Date": None}), ("png", {})):
+            picture = io.BytesIO()
+            with matplotlib.rc_context({"svg.hashsalt": "modular_fairseq"}):
+                figure.savefig(picture, format=kind, dpi=160, metadata=metadata)
+            write_file(os.path.join(folder, f"figure.{kind}"), picture.getvalue())
+    except OSError as error:
+        raise UsageError(f"{folder}: the figure cannot be written ({error.strerror}); mend that") from None
