@@ -8,6 +8,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["modular_fairseq", "modular_fairseq.*"]),
+    package_data={"modular_fairseq.report": ["assets/*"]},
     install_requires=[
         # It imports as `fairseq`, and `fairseq` itself must never stand here: 0.12.2 would be installed over the same folder.
         "fairseq-fixed==0.12.3.1",
@@ -26,7 +27,7 @@ setup(
     ],
     extras_require={
         "pictures": ["matplotlib"],
-        "dev": ["pytest", "ruff"],
+        "dev": ["pytest", "ruff", "selenium"],
     },
     entry_points={"console_scripts": ["modular-fairseq = modular_fairseq.cli:main"]},
 )

@@ -11,10 +11,12 @@ from modular_fairseq.errors import UsageError
 
 COMMANDS = {
     "ablate": ("modular_fairseq.ablation", "train without mechanisms of the Transformer, then add the best one, again and again"),
-    "analyze": ("modular_fairseq.analysis", "look inside a model: gates of a mixture of experts, redundancy of attention heads"),
+    "analyze": ("modular_fairseq.analysis", "look inside a model: gates, experts, clusters, mechanisms, attention patterns, redundancy"),
     "average": ("modular_fairseq.training.averaging", "average the weights of several checkpoints"),
     "bench": ("modular_fairseq.benchmark", "time training steps and beam search against stock fairseq"),
+    "report": ("modular_fairseq.report", "make one HTML file of analyses and training logs, checkpoints side by side"),
     "score": ("modular_fairseq.scoring", "BLEU with its signature, chrF, TER, over seeds, and whether a difference is significant"),
+    "subset": ("modular_fairseq.subsets", "draw nested subsets of binarized training data"),
     "table": ("modular_fairseq.experiments", "train the rows of a paper's table and show ours beside theirs"),
     "toy-corpus": ("modular_fairseq.toy_corpus", "write a synthetic German-English corpus"),
 }

@@ -1,0 +1,92 @@
+// Puts the page together: a section where there is something for it.
+
+const SECTIONS = [
+  ["overview", null, overview],
+  ["training", "Training", training],
+  ["gates", "Gates and experts", gates],
+  ["clusters", "Clusters", clusters],
+  ["competition", "Competition", competition],
+  ["patterns", "Attention patterns", patterns],
+  ["redundancy", "Redundancy of heads", redundancy],
+  ["sentences", "Sentence by sentence", sentences],
+];
+
+function goTo(id) {
+  const section = document.getElementById(id);
+  if (!section) return;
+  setState({ section: id });
+  section.scrollIntoView();
+  section.querySelector("h1, h2").focus({ preventScroll: true });
+}
+
+function markSection() {
+  const sections = [...document.querySelectorAll("section")];
+  const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+  const current = atEnd
+    ? sections[sections.length - 1]
+    : (sections.findLast((section) => section.getBoundingClientRect().top < innerHeight / 3) ?? sections[0]);
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#${current.id}`) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+(() => {
+  Object.assign(STATE, readAddress());
+  applyTheme();
+  const main = document.getElementById("main");
+  const nav = document.getElementById("sections");
+  for (const [id, title, build] of SECTIONS) {
+    const content = build();
+    if (!content) continue;
+    main.append(
+      el(
+        "section",
+        { id, "aria-label": title ?? "Overview" },
+        title ? el("h2", { tabindex: "-1" }, title) : null,
+        content.flat().filter(Boolean),
+      ),
+    );
+    nav.append(
+      el(
+        "a",
+        {
+          href: `#${id}`,
+          onclick: (event) => {
+            event.preventDefault();
+            goTo(id);
+          },
+        },
+        title ?? "Overview",
+      ),
+    );
+  }
+  main.querySelector("h1").tabIndex = -1;
+
+  const themed = () => {
+    applyTheme();
+    redrawMaps();
+  };
+  WATCHERS.push({ keys: ["theme"], draw: themed });
+  document
+    .getElementById("theme")
+    .addEventListener("click", () => setState({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }));
+  SYSTEM_DARK.addEventListener("change", themed);
+  matchMedia("print").addEventListener("change", redrawMaps);
+  addEventListener("beforeprint", redrawMaps);
+  addEventListener("afterprint", redrawMaps);
+  addEventListener("hashchange", () => location.reload());
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
+  document.addEventListener("keydown", stepByKey);
+  document.addEventListener("scroll", markSection, { passive: true });
+  markSection();
+  if (STATE.section) {
+    // when charts have taken their size, and the page its height
+    const go = () => requestAnimationFrame(() => requestAnimationFrame(() => goTo(STATE.section)));
+    addEventListener("load", go);
+    document.addEventListener("drawn", go, { once: true });
+  }
+})();

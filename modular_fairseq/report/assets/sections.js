@@ -1,0 +1,403 @@
+// Gates, clusters, competition, patterns, redundancy: the analyses over all sentences.
+
+const having = (name) => RUNS.filter((run) => run.analyses[name]);
+const moduleChoices = (lists) => unique(lists.flat().map((module) => module.module ?? module.layer)).map((name) => [name, fullPlace(name)]);
+
+/** Tokens with their pointwise mutual information, the most telling first. */
+function tokenCell(tokens) {
+  return el(
+    "td",
+    { class: "tokens" },
+    tokens.length
+      ? tokens
+          .map(({ token, pmi, count, total }) => [
+            el(
+              "span",
+              { title: `PMI ${number(pmi)} nats; ${count} of its ${total} occurrences` },
+              bdi(token),
+              el("small", {}, ` ${number(pmi)}`),
+            ),
+            " ",
+          ])
+          .flat()
+      : el("small", {}, "none is frequent enough"),
+  );
+}
+
+function track(value, most, run) {
+  return el(
+    "td",
+    { class: "bar" },
+    el("span", { class: "track" }, el("i", { "--to": value / most, "--run": `var(--run-${run.index % 4})` })),
+  );
+}
+
+function gates() {
+  const runs = having("gates");
+  const experts = having("experts");
+  if (!runs.length && !experts.length) return null;
+  return [
+    runs.length
+      ? el(
+          "p",
+          { class: "note" },
+          "Mixture of attentive experts: entropy of the gates in nats (at most ln E, a uniform gate), and the share of ",
+          "instances whose largest gate is that expert's. An instance is a sentence where a gate sees all of it, else a position. " +
+            "One expert with " +
+            "nearly all is “rich get richer”; all alike with an entropy near ln E is a gate that learned nothing.",
+        )
+      : null,
+    runs.length ? el("h3", {}, "Instances at each expert, in %, and entropy of the gates") : null,
+    sideBySide(runs, (run) => {
+      const modules = run.analyses.gates.modules;
+      const most = Math.max(...modules.flatMap((module) => module.shares));
+      const width = Math.max(...modules.map((module) => module.shares.length));
+      const experts = Array.from({ length: width }, (_, i) => i);
+      return table(
+        ["module", ...experts.map((i) => `E${i + 1}`), "nats", "of uniform", ""],
+        byKind(modules, (module) => [
+          place(module.module),
+          ...experts.map((i) => (i < module.shares.length ? heat(module.shares[i], most, number(100 * module.shares[i], 1)) : "")),
+          number(module.entropy, 3),
+          percent(module.entropy / module.uniform),
+          track(module.entropy, module.uniform, run),
+        ]),
+      );
+    }),
+    experts.length
+      ? [
+          el("h3", {}, "Indicative tokens of each expert"),
+          el(
+            "p",
+            { class: "note" },
+            "By pointwise mutual information of token and expert, in nats: " +
+              "log p(token, expert) / (p(token) p(expert)), among tokens with at least ",
+            `${experts[0].analyses.experts.minimum_count} occurrences.`,
+          ),
+          el("div", { class: "controls" }, choice("Module", "gates", moduleChoices(experts.map((run) => run.analyses.experts.modules)))),
+          watched(["gates"], () =>
+            sideBySide(experts, (run) => {
+              const module = run.analyses.experts.modules.find((one) => one.module === STATE.gates);
+              return module
+                ? table(
+                    ["expert", el("th", { class: "text", scope: "col" }, `tokens (${module.side})`)],
+                    module.experts.map((tokens, i) => [`E${i + 1}`, tokenCell(tokens)]),
+                  )
+                : null;
+            }),
+          ),
+        ]
+      : [],
+  ].flat();
+}
+
+function clusters() {
+  const runs = having("clusters");
+  if (!runs.length) return null;
+  const heads = Math.max(...runs.flatMap((run) => run.analyses.clusters.modules.map((module) => module.heads.length)));
+  return [
+    el(
+      "p",
+      { class: "note" },
+      "Semantic clusters of disentangled mask attention. Usage: a cluster's mean posterior; largest: " +
+        "the share of tokens for which it is the ",
+      "most probable. A posterior entropy far under that of the usage means that tokens are told apart.",
+    ),
+    el(
+      "div",
+      { class: "controls" },
+      choice("Module", "clusters", moduleChoices(runs.map((run) => run.analyses.clusters.modules))),
+      choice(
+        "Head",
+        "clusterHead",
+        Array.from({ length: heads }, (_, i) => [String(i + 1), `head ${i + 1}`]),
+      ),
+    ),
+    watched(["clusters", "clusterHead"], () =>
+      sideBySide(runs, (run) => {
+        const head = run.analyses.clusters.modules.find((module) => module.module === STATE.clusters)?.heads[STATE.clusterHead - 1];
+        return head
+          ? [
+              el(
+                "p",
+                {},
+                `Entropy of the usage ${number(head.usage_entropy, 3)}, of a posterior ${number(head.posterior_entropy, 3)} nats, `,
+                `uniform ${number(Math.log(head.usage.length), 3)}.`,
+              ),
+              table(
+                ["cluster", "usage", "", "largest", el("th", { class: "text", scope: "col" }, "indicative tokens, PMI")],
+                head.usage.map((usage, i) => [
+                  `C${i + 1}`,
+                  percent(usage),
+                  track(usage, Math.max(...head.usage), run),
+                  percent(head.shares[i]),
+                  tokenCell(head.tokens[i]),
+                ]),
+              ),
+            ]
+          : null;
+      }),
+    ),
+  ];
+}
+
+function competition() {
+  const runs = having("competition");
+  if (!runs.length) return null;
+  const mechanisms = Math.max(...runs.map((run) => run.analyses.competition.mechanisms));
+  const tokens = runs.map((run) => run.analyses.competition.tokens ?? []);
+  const several = (run) => (run.analyses.competition.correlation ?? []).filter(({ layers }) => layers.length > 1);
+  const correlated = runs.filter((run) => several(run).length);
+  return [
+    el(
+      "p",
+      { class: "note" },
+      "Independent mechanisms compete for every position: c sums to 1 over them. Low entropy is confidence; 1 / n each is none.",
+    ),
+    sideBySide(runs, (run) =>
+      el(
+        "div",
+        { class: "figures" },
+        unique(run.analyses.competition.layers.map((layer) => layer.side)).map((side) => {
+          const layers = run.analyses.competition.layers.filter((layer) => layer.side === side);
+          const line = (label, style, value, legend = label) => ({
+            label,
+            legend,
+            style,
+            run: run.index,
+            dots: style === "valid",
+            points: layers.map((layer, i) => [i + 1, value(layer)]),
+          });
+          if (layers.length === 1) {
+            const { layer, entropy, percentiles, uniform } = layers[0];
+            return table(
+              [side, "mean", ...Object.keys(percentiles).map((p) => `${p} %`), "uniform"],
+              [[place(layer), ...[entropy, ...Object.values(percentiles), uniform].map((value) => number(value, 3))]],
+            );
+          }
+          return lineChart({
+            title: `Entropy of the competition, ${side}`,
+            x: "layer",
+            y: "nats",
+            names: layers.map((layer) => place(layer.layer)),
+            from: 0,
+            series: [
+              line("mean", "valid", (layer) => layer.entropy),
+              line("median", "middle", (layer) => layer.percentiles["50"]),
+              line("25 %", "train", (layer) => layer.percentiles["25"], "25 and 75 %"),
+              line("75 %", "train", (layer) => layer.percentiles["75"], null),
+              line("5 %", "minor", (layer) => layer.percentiles["5"], "5 and 95 %"),
+              line("95 %", "minor", (layer) => layer.percentiles["95"], null),
+              line("uniform", "bound", (layer) => layer.uniform),
+            ],
+          });
+        }),
+      ),
+    ),
+    el("h3", {}, "Mean competition"),
+    sideBySide(runs, (run) =>
+      table(
+        ["layer", ...Array.from({ length: mechanisms }, (_, i) => `c${i + 1}`)],
+        run.analyses.competition.layers.map((layer) => [
+          fullPlace(layer.layer),
+          ...layer.mean.map((mean) => heat(mean, 1, number(mean, 3))),
+        ]),
+      ),
+    ),
+    correlated.length
+      ? [
+          el("h3", {}, "Correlation between layers"),
+          el(
+            "p",
+            { class: "note" },
+            "Pearson's, over positions, mean over the mechanisms: does a mechanism win the same words in every layer?",
+          ),
+          sideBySide(correlated, (run) =>
+            several(run).flatMap(({ side, layers, matrix }) => [
+              el("h4", {}, side),
+              table(
+                ["", ...layers.map((layer) => shortPlace(layer))],
+                matrix.map((row, i) => [place(layers[i]), ...row.map((value) => heat(Math.abs(value ?? 0), 1, number(value)))]),
+              ),
+            ]),
+          ),
+        ]
+      : [],
+    tokens.flat().length
+      ? [
+          el("h3", {}, "Competition by token"),
+          el(
+            "p",
+            { class: "note" },
+            "Of the most frequent tokens: bar from the smallest to the largest value, mark at the mean. ",
+            "A wide bar: the word's context decides.",
+          ),
+          el(
+            "div",
+            { class: "controls" },
+            choice("Layer", "competition", moduleChoices(tokens)),
+            choice(
+              "Mechanism",
+              "mechanism",
+              Array.from({ length: mechanisms }, (_, i) => [String(i + 1), `mechanism ${i + 1}`]),
+            ),
+          ),
+          watched(["competition", "mechanism"], () =>
+            sideBySide(runs, (run) => {
+              const rows = run.analyses.competition.tokens?.find((one) => one.layer === STATE.competition)?.tokens;
+              const i = STATE.mechanism - 1;
+              return rows?.length && i < rows[0].mean.length
+                ? table(
+                    ["token", "count", "min", "mean", "max", "0 to 1"],
+                    rows.map((row) => [
+                      bdi(row.token),
+                      grouped(row.count),
+                      number(row.min[i]),
+                      number(row.mean[i]),
+                      number(row.max[i]),
+                      el(
+                        "td",
+                        { class: "bar" },
+                        el(
+                          "span",
+                          { class: "track range" },
+                          el("i", { "--from": row.min[i], "--to": row.max[i], "--run": `var(--run-${run.index % 4})` }),
+                          el("b", { "--at": row.mean[i] }),
+                        ),
+                      ),
+                    ]),
+                  )
+                : null;
+            }),
+          ),
+        ]
+      : [],
+  ].flat();
+}
+
+function patterns() {
+  const runs = having("patterns");
+  if (!runs.length) return null;
+  return [
+    el(
+      "p",
+      { class: "note" },
+      "What an attention map looks like, one decision for every head and sentence. Vertical: most queries on one key. ",
+      "Diagonal: on the word itself, ",
+      "shifted: on its neighbour, soft: around it. Heterogeneous: over the whole sentence.",
+    ),
+    classLegend(runs[0].analyses.patterns.classes),
+    sideBySide(runs, (run) => {
+      const { classes, modules } = run.analyses.patterns;
+      return [
+        table(
+          [
+            "module",
+            el("th", { class: "text", scope: "col" }, "share of heads and sentences"),
+            el("th", { class: "text", scope: "col" }, "most"),
+          ],
+          byKind(modules, (module) => {
+            const most = module.shares.indexOf(Math.max(...module.shares));
+            const said = classes.map((name, i) => `${name} ${percent(module.shares[i], 0)}`).join(", ");
+            return [
+              place(module.module),
+              el(
+                "td",
+                { class: "stacked" },
+                el(
+                  "div",
+                  { class: "stack", role: "img", "aria-label": said, title: said },
+                  module.shares.map((share, i) => el("i", { "--share": share, "--class": `var(--class-${i})` })),
+                ),
+              ),
+              el("td", { class: "text" }, `${classes[most]} ${percent(module.shares[most], 0)}`),
+            ];
+          }),
+        ),
+        el(
+          "details",
+          {},
+          el("summary", {}, "Head by head: sentences of each class"),
+          table(
+            ["head", ...classes],
+            modules.flatMap((module) => [
+              fullPlace(module.module),
+              ...module.heads.map((head, i) => [
+                `head ${i + 1}`,
+                ...head.counts.map((count) => heat(count, sum(head.counts), grouped(count))),
+              ]),
+            ]),
+          ),
+        ),
+      ];
+    }),
+  ];
+}
+
+function redundancy() {
+  const runs = having("redundancy");
+  if (!runs.length) return null;
+  const types = unique(runs.flatMap((run) => run.analyses.redundancy.types.filter((type) => type.pairs?.length).map((type) => type.type)));
+  return [
+    el(
+      "p",
+      { class: "note" },
+      "1 − Jensen-Shannon distance of the weights of two heads, mean over queries: 0 to 1, 1 for equal heads. ",
+      "LR: over pairs of heads in a layer, ",
+      "HR: over all pairs of a kind of attention. Lower: heads differ more.",
+    ),
+    sideBySide(runs, (run) => {
+      const { LR, HR, types: all } = run.analyses.redundancy;
+      const two = (name, lr, hr) => [name, number(lr, 4), track(lr ?? 0, 1, run), number(hr, 4), track(hr ?? 0, 1, run)];
+      return [
+        table(
+          ["attention", "LR", "0 to 1", "HR", "0 to 1"],
+          [two("whole model", LR, HR), ...all.map((type) => two(type.type, type.LR, type.HR))],
+        ),
+        el(
+          "details",
+          {},
+          el("summary", {}, "Layer by layer"),
+          table(
+            ["module", "heads", "LR"],
+            all.flatMap((type) => [
+              type.type,
+              ...type.modules.map((module) => [place(module.module), module.heads, heat(module.LR ?? 0, 1, number(module.LR, 4))]),
+            ]),
+          ),
+        ),
+      ];
+    }),
+    types.length
+      ? [
+          el("h3", {}, "Every pair of heads"),
+          el(
+            "div",
+            { class: "controls" },
+            choice(
+              "Kind of attention",
+              "redundancy",
+              types.map((type) => [type, type]),
+            ),
+            rampLegend("redundancy"),
+          ),
+          watched(["redundancy"], () =>
+            sideBySide(runs, (run) => {
+              const type = run.analyses.redundancy.types.find((one) => one.type === STATE.redundancy);
+              if (!type?.pairs?.length) return null;
+              const heads = type.modules.flatMap((module) => Array.from({ length: module.heads }, (_, i) => [module.module, i + 1]));
+              const names = heads.map(([module, head]) => `${shortPlace(module)} H${head}`);
+              return heatMap({
+                label: `Redundancy of pairs of heads, ${type.type}`,
+                rows: names,
+                columns: names,
+                size: names.length > 30 ? 11 : null,
+                shade: (row, column) => type.pairs[row][column] ?? 0,
+                describe: (row, column) => `${names[row]} and ${names[column]}: ${number(type.pairs[row][column], 3)}`,
+              });
+            }),
+          ),
+        ]
+      : [],
+  ].flat();
+}

@@ -1,0 +1,214 @@
+"""Folders as `modular-fairseq analyze --out` writes them, of random numbers."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+ENCODER, DECODER, CROSS = "encoder self-attention", "decoder self-attention", "cross-attention"
+CLASSES = ["vertical", "diagonal", "shift forward", "shift backward", "soft diagonal", "heterogeneous"]
+SENTENCE = "das alte haus am see gehört einer familie die im sommer dort wohnt und im winter in der stadt arbeitet"
+WORDS = SENTENCE.split()
+
+
+def module_list(layers: int, heads: int, streams: int = 0) -> list[dict]:
+    """Of an encoder and a decoder; with streams, the encoder's layers between the first and the last stand in every stream."""
+    modules = []
+    for layer in range(1, layers + 1):
+        inner = range(1, streams + 1) if streams and 1 < layer < layers else [None]
+        for stream in inner:
+            name = f"encoder.layers.{layer - 1}" if stream is None else f"encoder.streams.{stream - 1}.{layer - 2}"
+            modules.append({"module": f"{name}.self_attn", "kind": ENCODER, "layer": layer, "stream": stream, "heads": heads})
+    for layer in range(1, layers + 1):
+        for name, kind in (("self_attn", DECODER), ("encoder_attn", CROSS)):
+            modules.append({"module": f"decoder.layers.{layer - 1}.{name}", "kind": kind, "layer": layer, "stream": None, "heads": heads})
+    return modules
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def attention(rng: np.random.Generator, heads: int, queries: int, keys: int, causal: bool, sharpness: float = 2.0) -> np.ndarray:
+    """[H, T, S]: some heads along a diagonal, some on one key, some anywhere."""
+    scores = sharpness * rng.standard_normal((heads, queries, keys))
+    distance = np.abs(np.arange(queries)[:, None] - np.arange(keys))
+    for head in range(heads):
+        if head % 3 == 0:
+            scores[head] -= 0.7 * np.abs(distance - head // 3)
+        elif head % 3 == 1:
+            scores[head, :, -1] += 4
+    if causal:
+        scores = np.where(np.tri(queries, keys, dtype=bool), scores, -np.inf)
+    return softmax(scores)
+
+
+def write_analysis(
+    folder: Path,
+    layers: int = 2,
+    heads: int = 4,
+    sentences: int = 2,
+    length: int = 8,
+    *,
+    arch: str = "mae_transformer_tiny_cpu",
+    parts: str = "gates experts redundancy clusters competition patterns samples",
+    streams: int = 0,
+    language_model: bool = False,
+    first_tokens: tuple[str, ...] = (),
+    sharpness: float = 2.0,
+    seed: int = 1,
+) -> dict[str, np.ndarray]:
+    """Writes the folder and gives the arrays of its samples.npz."""
+    rng, parts = np.random.default_rng(seed), parts.split()
+    modules = module_list(layers, heads, streams)
+    if language_model:
+        modules = [module for module in modules if module["kind"] == DECODER]
+    sides = ["decoder"] if language_model else ["encoder", "decoder"]
+    tim_layers = [f"{side}.layers.{i}" for side in sides for i in range(1, layers)]
+    summary = {
+        "format": 1,
+        "checkpoint": "/models/averaged.pt",
+        "data": "/data/bin",
+        "subset": "valid",
+        "arch": arch,
+        "task": "translation",
+        "updates": 890,
+        "epoch": 5,
+        "source_lang": "de",
+        "target_lang": "en",
+        "parameters": 1054768,
+        "sentences": 500,
+        "analyses": {name: globals()[f"_{name}"](rng, modules, tim_layers) for name in parts if name != "samples"},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "analysis.json").write_text(json.dumps(summary))
+    if "samples" not in parts:
+        return {}
+    arrays: dict[str, np.ndarray] = {}
+    pairs = []
+    for i in range(sentences):
+        words = list(first_tokens) if i == 0 else []
+        source = (words + [WORDS[(3 * i + 5 * j) % len(WORDS)] for j in range(length)])[: length - 1 - i % 3] + ["</s>"]
+        target = [f"{word}'" for word in source[:-1]] + ["</s>"]
+        target_in = ["</s>", *target[:-1]]
+        pairs.append({"origin": f"valid {i}", "source": None if language_model else source, "target_in": target_in, "target": target})
+        pairs[-1]["translated"] = False
+        for module in modules:
+            name, kind = module["module"], module["kind"]
+            queries, keys = len(source if kind == ENCODER else target_in), len(target_in if kind == DECODER else source)
+            maps = {"attention": attention(rng, heads, queries, keys, kind == DECODER, sharpness)}
+            if "clusters" in parts:
+                posteriors = softmax(2 * rng.standard_normal((heads, queries, 5)))
+                maps["clusters"] = posteriors
+                maps["mask"] = attention(rng, heads, queries, keys, kind == DECODER, 0.5)
+            if "gates" in parts:
+                maps["gates"] = softmax(rng.standard_normal((1 if kind == ENCODER else queries, heads)))
+            arrays |= {f"{what}/{i}/{name}": values.astype(np.float16) for what, values in maps.items()}
+        if "competition" in parts:
+            for layer in tim_layers:
+                tokens = source if layer.startswith("encoder") else target_in
+                arrays[f"competition/{i}/{layer}"] = softmax(1.5 * rng.standard_normal((len(tokens), 2))).astype(np.float16)
+    samples = {"format": 1, "modules": modules, "competition_layers": tim_layers if "competition" in parts else [], "sentences": pairs}
+    (folder / "samples.json").write_text(json.dumps(samples))
+    np.savez_compressed(folder / "samples.npz", **arrays)
+    return arrays
+
+
+def _shares(rng: np.random.Generator, size: int, spread: float = 0.6) -> list[float]:
+    return softmax(spread * rng.standard_normal(size)).tolist()
+
+
+def _tokens(rng: np.random.Generator, count: int = 6) -> list[dict]:
+    pmi = sorted(rng.uniform(0.1, 2.5, count), reverse=True)
+    return [
+        {"token": str(word), "pmi": value, "count": 7, "total": 9} for word, value in zip(rng.choice(WORDS, count, False), pmi, strict=True)
+    ]
+
+
+def _gates(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+    rows = []
+    for module in modules:
+        shares, uniform = _shares(rng, module["heads"]), math.log(module["heads"])
+        instances = "sentences" if module["kind"] == ENCODER else "positions"
+        entropy = uniform * rng.uniform(0.8, 1)
+        rows.append({"module": module["module"], "kind": module["kind"], "entropy": entropy, "uniform": uniform, "instances": instances})
+        rows[-1] |= {"count": 500, "shares": shares}
+    every = [share for row in rows for share in row["shares"]]
+    entropy, uniform = (sum(row[key] for row in rows) / len(rows) for key in ("entropy", "uniform"))
+    rare = sum(share < 0.01 for share in every)
+    shares = {"max_share": max(every), "min_share": min(every), "rare_experts": rare, "experts": len(every)}
+    return {"entropy": entropy, "uniform": uniform, **shares, "modules": rows}
+
+
+def _experts(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+    rows = [
+        {
+            "module": module["module"],
+            "side": "source" if module["kind"] == ENCODER else "target",
+            "experts": [_tokens(rng) if expert else [] for expert in range(module["heads"])],
+        }
+        for module in modules
+    ]
+    return {"minimum_count": 5, "modules": rows}
+
+
+def _redundancy(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+    types = []
+    for kind in (ENCODER, DECODER, CROSS):
+        of_kind = [module for module in modules if module["kind"] == kind]
+        size = sum(module["heads"] for module in of_kind)
+        pairs = rng.uniform(0.2, 0.9, (size, size))
+        pairs = (pairs + pairs.T) / 2
+        np.fill_diagonal(pairs, 1)
+        rows = [{"module": module["module"], "heads": module["heads"], "LR": rng.uniform(0.4, 0.7)} for module in of_kind]
+        if not of_kind:
+            continue
+        types.append({"type": kind, "LR": 0.55, "HR": 0.5, "rows": 4000, "modules": rows, "pairs": pairs.tolist()})
+    return {"LR": 0.5512, "HR": 0.4987, "sentences": 500, "types": types}
+
+
+def _clusters(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+    def head() -> dict:
+        usage, shares = _shares(rng, 5), _shares(rng, 5)
+        return {
+            "usage": usage,
+            "shares": shares,
+            "usage_entropy": 1.4,
+            "posterior_entropy": 0.9,
+            "tokens": [_tokens(rng, 5) for _ in range(5)],
+        }
+
+    rows = [{"module": m["module"], "kind": m["kind"], "heads": [head() for _ in range(m["heads"])]} for m in modules]
+    return {"modules": rows}
+
+
+def _competition(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+    layers, tokens = [], []
+    for i, name in enumerate(tim_layers):
+        side, percentiles = ("source" if name.startswith("encoder") else "target"), sorted(rng.uniform(0.2, 0.69, 5) / (1 + 0.2 * (i % 5)))
+        layers.append({"layer": name, "side": side, "entropy": float(np.mean(percentiles)), "uniform": math.log(2)})
+        layers[-1] |= {"percentiles": dict(zip(("5", "25", "50", "75", "95"), percentiles, strict=True)), "mean": _shares(rng, 2)}
+        rows = []
+        for word in dict.fromkeys(WORDS):
+            low, mean, high = sorted(rng.uniform(0, 1, 3))
+            rows.append({"token": word, "count": 40, "min": [low, 1 - high], "mean": [mean, 1 - mean], "max": [high, 1 - low]})
+        tokens.append({"layer": name, "tokens": rows})
+    correlation = []
+    for side in ("source", "target"):
+        names = [row["layer"] for row in layers if row["side"] == side]
+        if names:
+            matrix = np.corrcoef(rng.standard_normal((len(names), 20))) if len(names) > 1 else np.ones((1, 1))
+            correlation.append({"side": side, "layers": names, "matrix": matrix.tolist()})
+    return {"mechanisms": 2, "layers": layers, "correlation": correlation, "tokens": tokens}
+
+
+def _patterns(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+    rows = []
+    for module in modules:
+        heads = [rng.multinomial(500, softmax(2 * rng.standard_normal(6))) for _ in range(module["heads"])]
+        shares = (sum(heads) / sum(heads).sum()).tolist()
+        heads = [{"counts": counts.tolist(), "class": CLASSES[int(counts.argmax())]} for counts in heads]
+        rows.append({key: module[key] for key in ("module", "kind", "layer", "stream")} | {"heads": heads, "shares": shares})
+    return {"classes": CLASSES, "sentences": 500, "modules": rows}

@@ -1,0 +1,415 @@
+"""`modular-fairseq report`: logs read to the number, one page with all of it, pictures; bad input refused before anything is written."""
+
+import base64
+import html.parser
+import json
+import re
+import struct
+import zlib
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from modular_fairseq import report
+from modular_fairseq.cli import main
+from modular_fairseq.errors import UsageError
+from modular_fairseq.report.page import LEVELS, SCRIPTS, SIZE, build_page, largest_error, pack, quantize
+from modular_fairseq.report.reading import Checkpoint, read_analysis
+from modular_fairseq.report.training_log import parse, read_log
+from tests.report_folders import CROSS, DECODER, attention, module_list, write_analysis
+
+STAMP = "2026-01-01 10:00:00 | INFO |"
+SIMPLE = f"""{STAMP} fairseq_cli.train | begin validation on "valid" subset
+{STAMP} train_inner | epoch 001:     50 / 178 loss=7.591, nll_loss=7.36, ppl=164.32, wps=4035.3, num_updates=50, lr=1e-05, kl=inf
+{STAMP} train_inner | epoch 002:    1000 / 1178 loss=5.28, nll_loss=4.683, ppl=25.69, num_updates=1100, g_loss=2.393, lr=0.002
+{STAMP} valid | epoch 001 | valid on 'valid' subset | loss 2.556 | nll_loss 1.4 | ppl 2.64 | gate_max_share 0.2864 | num_updates 178
+{STAMP} train | epoch 001 | loss 5.094 | nll_loss 4.443 | ppl 21.74 | num_updates 178 | lr 0.00356 | gate_rare_experts 0
+"""
+JSON = f"""{STAMP} train_inner | {{"epoch": 1, "update": 0.281, "loss": "7.591", "ppl": "164.32", "num_updates": "50", "lr": "1e-05"}}
+{STAMP} valid | {{"epoch": 1, "valid_loss": "2.556", "valid_ppl": "2.64", "valid_gate_entropy": "2.03", "valid_num_updates": "178"}}
+{STAMP} train | {{"epoch": 1, "train_loss": "5.094", "train_ppl": "21.74", "train_num_updates": "178", "train_train_wall": "38"}}
+"""
+
+
+def log_of(folder, text):
+    path = folder / "train.log"
+    path.write_text(text)
+    return path
+
+
+def inner(update, loss):
+    return f"{STAMP} train_inner | epoch 001:     {update} / 178 loss={loss}, num_updates={update}\n"
+
+
+def content(page):
+    """What the page holds as data."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def block(page, run, sentence):
+    return zlib.decompress(base64.b64decode(re.search(rf'id="block-{run}-{sentence}">(.*?)</script>', page)[1]))
+
+
+def test_every_asset_is_installed():
+    """What setup.py says is data of the package is all that a page is made of."""
+    assert {path.name for path in (files("modular_fairseq.report") / "assets").iterdir()} == {"page.html", "page.css", *SCRIPTS}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("analysis")
+    write_analysis(folder)
+    return folder
+
+
+# --- training logs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_log_in_simple_format(tmp_path):
+    curves = read_log(log_of(tmp_path, SIMPLE))
+    assert curves["train_inner"]["loss"] == [(50, 7.591), (1100, 5.28)]
+    assert curves["train_inner"]["lr"] == [(50, 1e-05), (1100, 0.002)]
+    assert curves["train_inner"]["g_loss"] == [(1100, 2.393)]
+    assert curves["valid"] == {"loss": [(178, 2.556)], "nll_loss": [(178, 1.4)], "ppl": [(178, 2.64)], "gate_max_share": [(178, 0.2864)]}
+    assert curves["train"]["gate_rare_experts"] == [(178, 0.0)]
+    assert "wps" not in curves["train_inner"] and "kl" not in curves["train_inner"]  # not asked for; not a number
+
+
+def test_log_in_json_format(tmp_path):
+    curves = read_log(log_of(tmp_path, JSON))
+    assert curves["train_inner"] == {"loss": [(50, 7.591)], "ppl": [(50, 164.32)], "lr": [(50, 1e-05)]}
+    assert curves["valid"] == {"loss": [(178, 2.556)], "ppl": [(178, 2.64)], "gate_entropy": [(178, 2.03)]}
+    assert curves["train"] == {"loss": [(178, 5.094)], "ppl": [(178, 21.74)]}
+
+
+def test_log_of_fairseqs_own_progress_bars(tmp_path, caplog):
+    """What fairseq's classes print, not what this file believes they do."""
+    from fairseq.logging.meters import AverageMeter
+    from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar
+
+    meter = AverageMeter()
+    meter.update(2.5)
+    stats = {"loss": meter, "ppl": 5.66, "num_updates": 20}
+    for kind in (SimpleProgressBar, JsonProgressBar):
+        caplog.clear()
+        bar = kind(list(range(10)), epoch=3, prefix=None, log_interval=10)
+        for _ in bar:
+            pass
+        with caplog.at_level("INFO"):
+            bar.log(stats, tag="train_inner", step=20)
+            bar.print(stats, tag="valid", step=20)
+        lines = [f"{STAMP} {tag} | {record.getMessage()}" for tag, record in zip(("train_inner", "valid"), caplog.records, strict=True)]
+        assert read_log(log_of(tmp_path, "\n".join(lines))) == {
+            "train_inner": {"loss": [(20, 2.5)], "ppl": [(20, 5.66)]},
+            "valid": {"loss": [(20, 2.5)], "ppl": [(20, 5.66)]},
+        }, kind
+
+
+def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
+    """The first run came to 400 and died; the second went on from 250, in steps of its own."""
+    text = "".join(inner(update, 5) for update in (100, 200, 300, 400)) + inner(260, 3) + inner(360, 2)
+    assert read_log(log_of(tmp_path, text))["train_inner"]["loss"] == [(100, 5), (200, 5), (260, 3), (360, 2)]
+
+
+def test_lines_of_other_things_are_no_numbers():
+    assert parse(f"{STAMP} fairseq_cli.train | Namespace(loss=3, num_updates=4)")[1] == {}
+    assert parse(f"{STAMP} train | {{broken json}}")[1] == {}
+    assert parse("epoch 1 loss=3")[1] == {}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (f"{STAMP} fairseq_cli.train | begin training\n", "has no numbers of a training"),
+        ("Epoch 1: loss 3.2\n", "is in a format unknown here"),
+        ("", "is in a format unknown here"),
+    ],
+)
+def test_a_log_without_curves_is_refused(tmp_path, text, message):
+    with pytest.raises(UsageError, match=message):
+        read_log(log_of(tmp_path, text))
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_quantisation_is_as_near_as_it_says(levels):
+    weights = np.concatenate([np.linspace(0, 1, 5001), np.geomspace(1e-6, 1, 5001)])
+    error = np.abs((quantize(weights, levels) / levels) ** 2 - weights)
+    assert error.max() <= largest_error(levels)
+    assert error.max() > 0.9 * largest_error(levels)  # it says no more than is so
+    assert error[weights < 0.01].max() <= 0.11 * largest_error(levels)
+    assert quantize(np.array([0, 1, 1.0005, -0.0001]), levels).tolist() == [0, levels, levels, 0]
+
+
+def test_the_page_holds_every_number(folder, tmp_path):
+    out = tmp_path / "report.html"
+    log = log_of(tmp_path, SIMPLE)
+    main(["report", str(folder), "--log", str(log), "--out", str(out)])
+    page = out.read_text()
+    [run] = content(page)["checkpoints"]
+    given = json.loads((folder / "analysis.json").read_text())
+    assert run["label"] == "mae_transformer_tiny_cpu"
+    assert run["facts"]["parameters"] == 1054768
+    assert run["log"]["train_inner"]["loss"] == [[50, 7.591], [1100, 5.28]]
+    for name in ("gates", "experts", "redundancy", "clusters", "competition", "patterns"):
+        assert flatten(run["analyses"][name]) == pytest.approx(flatten(given["analyses"][name]), rel=1e-5), name
+    arrays = np.load(folder / "samples.npz")
+    for i, shapes in enumerate(run["shapes"]):
+        values, offset = np.frombuffer(block(page, 0, i), dtype=np.uint8), 0
+        assert {name.replace("/", f"/{i}/", 1) for name in shapes} == {name for name in arrays.files if name.split("/")[1] == str(i)}
+        for name, shape in shapes.items():
+            source = arrays[name.replace("/", f"/{i}/", 1)]
+            assert tuple(shape) == source.shape
+            shown = (values[offset : offset + source.size].reshape(shape) / 255) ** 2
+            assert np.abs(shown - source).max() <= largest_error(255)
+            offset += source.size
+        assert offset == len(values)
+
+
+def flatten(data):
+    """Numbers in order."""
+    if isinstance(data, dict | list):
+        return [number for part in (data.values() if isinstance(data, dict) else data) for number in flatten(part)]
+    return [data] if isinstance(data, int | float) else []
+
+
+class Tags(html.parser.HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.seen = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+
+
+def test_the_page_asks_for_nothing_outside_it(folder):
+    page = build_page([read_analysis(folder)])
+    tags = Tags(page).seen
+    assert not [(tag, a) for tag, a in tags if {"src", "srcset"} & set(a) or (a.get("href", "#")[0] != "#")]
+    assert not [tag for tag, _ in tags if tag in ("link", "img", "iframe", "object", "embed")]
+    [policy] = [a["content"] for tag, a in tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy
+    assert not re.search(r"fetch\(|XMLHttpRequest|import\(|url\(", page)
+
+
+def test_tokens_cannot_leave_their_place(tmp_path):
+    hostile = ("</script><b>", "<!--", "]]>", "\u2028", "&lt;", "\ud800")
+    write_analysis(tmp_path / "a", layers=1, sentences=1, first_tokens=hostile, parts="samples")
+    page = build_page([read_analysis(tmp_path / "a")])
+    assert content(page)["checkpoints"][0]["sentences"][0]["source"][:6] == list(hostile)
+    page.encode()  # a lone surrogate in the text would not be UTF-8
+    assert "<b>" not in [f"<{tag}>" for tag, _ in Tags(page).seen]
+    assert page.count("</script>") == 3  # data, script, one block
+
+
+def test_a_label_is_text(folder, tmp_path):
+    main(["report", str(folder), "--label", "<i>old & new</i>", "--out", str(tmp_path / "r.html")])
+    page = (tmp_path / "r.html").read_text()
+    assert "<title>&lt;i&gt;old &amp; new&lt;/i&gt;</title>" in page
+    assert content(page)["checkpoints"][0]["label"] == "<i>old & new</i>"
+
+
+@pytest.mark.parametrize("none", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_left_out(tmp_path, none):
+    write_analysis(tmp_path, parts="redundancy")
+    text = (tmp_path / "analysis.json").read_text()
+    (tmp_path / "analysis.json").write_text(text.replace('"LR": 0.5512', f'"LR": {none}'))
+    assert content(build_page([read_analysis(tmp_path)]))["checkpoints"][0]["analyses"]["redundancy"]["LR"] is None
+
+
+def checkpoint_of(layers, heads, sentences, length, sharpness):
+    rng = np.random.default_rng(1)
+    maps = {
+        f"attention/{m['module']}": attention(rng, heads, length, length, m["kind"] == DECODER, sharpness)
+        for m in module_list(layers, heads)
+    }
+    return Checkpoint("big", {"arch": "big"}, {}, arrays=[maps] * sentences)
+
+
+def test_a_six_layer_model_with_twenty_sentences_fits():
+    """Maps of random scores, which deflate least; the rest of such a page is under a megabyte."""
+    page = build_page([checkpoint_of(6, 8, 20, 64, sharpness=1)])
+    assert content(page)["levels"] == 255
+    assert len(page) < SIZE - 1_000_000
+
+
+def test_what_does_not_fit_is_kept_less_exactly(monkeypatch):
+    monkeypatch.setattr("modular_fairseq.report.page.SIZE", 150_000)
+    page = build_page([checkpoint_of(2, 4, 4, 32, sharpness=1)])
+    data = content(page)
+    assert data["levels"] < 255 and data["error"] == pytest.approx(1 / data["levels"], abs=1e-6)
+    assert max(block(page, 0, 0)) <= data["levels"]
+
+
+def test_pack_keeps_order_and_shape():
+    shapes, packed = pack({"a/x": np.array([[0.0, 1.0]]), "b/y": np.full((1, 2, 2), 0.25)}, 255)
+    assert shapes == {"a/x": [1, 2], "b/y": [1, 2, 2]}
+    assert list(zlib.decompress(base64.b64decode(packed))) == [0, 255, 128, 128, 128, 128]
+
+
+def test_several_checkpoints_have_different_names(folder, tmp_path):
+    other = tmp_path / "other"
+    write_analysis(other, parts="gates")
+    for given, names in (([], [folder.name, "other"]), (["--label", "old", "new"], ["old", "new"])):
+        main(["report", str(folder), str(other), *given, "--out", str(tmp_path / "r.html")])
+        assert [run["label"] for run in content((tmp_path / "r.html").read_text())["checkpoints"]] == names
+
+
+def test_a_log_belongs_to_the_analysis_in_its_place(folder, tmp_path):
+    main(["report", str(folder), str(folder), "--label", "a", "b", "--log", str(log_of(tmp_path, JSON)), "--out", str(tmp_path / "r.html")])
+    first, second = content((tmp_path / "r.html").read_text())["checkpoints"]
+    assert first["log"]["valid"]["ppl"] == [[178, 2.64]] and second["log"] == {}
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_of_everything(folder, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    pictures = tmp_path / "pictures"
+    arguments = [
+        "--label",
+        "../old $1",
+        "--log",
+        str(log_of(tmp_path, SIMPLE)),
+        "--out",
+        str(tmp_path / "r.html"),
+        "--pictures",
+        str(pictures),
+    ]
+    main(["report", str(folder), *arguments])
+    subjects = ["assignment", "gate-entropy", "competition-entropy", "patterns", "redundancy-pairs"]
+    subjects += ["competition-encoder", "competition-decoder"]
+    subjects += [
+        f"{what}-{kind.replace(' ', '-')}" for what in ("attention", "mask") for kind in ("encoder self-attention", DECODER, CROSS)
+    ]
+    names = {f"old-1-{subject}" for subject in subjects} | {"learning-curves", "gates-over-training", "losses-over-training", "redundancy"}
+    assert {path.name for path in pictures.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    for path in pictures.iterdir():
+        start = path.read_bytes()[:400]
+        if path.suffix == ".png":
+            assert start[:8] == b"\x89PNG\r\n\x1a\n" and min(struct.unpack(">II", start[16:24])) > 100
+        else:
+            assert b"<svg" in start or b"<!DOCTYPE svg" in start
+    assert f"{pictures}: {2 * len(names)} files" in capsys.readouterr().out
+
+
+def test_pictures_of_one_format_where_little_is_known(tmp_path):
+    pytest.importorskip("matplotlib")
+    write_analysis(tmp_path / "a", parts="gates")
+    main(["report", str(tmp_path / "a"), "--out", str(tmp_path / "r.html"), "--pictures", str(tmp_path / "p"), "--format", "svg"])
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [
+        f"mae_transformer_tiny_cpu-{n}.svg" for n in ("assignment", "gate-entropy")
+    ]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------------------
+
+
+def damage(folder, what):
+    write_analysis(folder)
+    if what == "no folder":
+        return folder / "missing"
+    if what == "another folder":
+        (folder / "analysis.json").unlink()
+    elif what == "format":
+        (folder / "analysis.json").write_text('{"format": 2, "analyses": {}}')
+    elif what == "no format":
+        (folder / "analysis.json").write_text('{"bleu": 3}')
+    elif what == "no json":
+        (folder / "analysis.json").write_text('{"format": 1, "ana')
+    elif what == "no arch":
+        (folder / "analysis.json").write_text('{"format": 1, "analyses": {}}')
+    elif what == "nothing":
+        (folder / "analysis.json").write_text('{"format": 1, "arch": "x", "analyses": {}}')
+        (folder / "samples.json").unlink()
+    elif what == "no arrays":
+        (folder / "samples.npz").unlink()
+    elif what == "cut arrays":
+        (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:3000])
+    elif what == "other arrays":
+        np.savez(folder / "samples.npz", **{"attention/9/x": np.ones((1, 2, 2))})
+    elif what == "not weights":
+        np.savez(folder / "samples.npz", **{"attention/0/x": np.full((1, 2, 2), 7.0)})
+    elif what == "format of samples":
+        (folder / "samples.json").write_text('{"format": "1b"}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        ("no folder", "no such folder"),
+        ("another folder", "is not what `modular-fairseq analyze --out` writes, analysis.json is missing"),
+        ("format", "is of format 2, and this version reads format 1"),
+        ("no format", "names no format"),
+        ("no json", "is no JSON or is cut short"),
+        ("no arch", "has no analyses or no arch"),
+        ("nothing", "no analysis is in it"),
+        ("no arrays", "samples.npz is missing"),
+        ("cut arrays", "is damaged or not of these sentences"),
+        ("other arrays", "is damaged or not of these sentences"),
+        ("not weights", "is no table of numbers from 0 to 1"),
+        ("format of samples", "is of format 1b"),
+    ],
+)
+def test_damaged_folders_are_refused(tmp_path, what, message):
+    folder = damage(tmp_path / "a", what)
+    refused(["report", str(folder), "--out", str(tmp_path / "r.html")], message, tmp_path)
+
+
+def test_a_missing_folder_is_one_complaint(tmp_path):
+    with pytest.raises(
+        UsageError, match=f"^{re.escape(str(tmp_path))}/x: no such folder; give one that `modular-fairseq analyze --out` wrote$"
+    ):
+        read_analysis(tmp_path / "x")
+
+
+def refused(arguments, message, folder):
+    """One sentence, an exit status, and no file more than before."""
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert str(raised.value).startswith("modular-fairseq report: error: ") and message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--out", "{tmp}"], "is a folder; give the name of a file"),
+        (["--out", "{tmp}/no/r.html"], "does not exist"),
+        (["--out", "{tmp}/r.html", "--pictures", "{tmp}/file"], "is a file; give a folder"),
+        (["--out", "{tmp}/r.html", "--pictures", "{tmp}/no/p"], "does not exist"),
+        (["--out", "{tmp}/r.html", "--format", "svg"], "--format is of no use without --pictures"),
+        (["--out", "{tmp}/r.html", "--label", "a", "b"], "2 name(s) for 1 ANALYSIS"),
+        (["--out", "{tmp}/r.html", "--log", "{tmp}/file", "{tmp}/file"], "2 files for 1 ANALYSIS"),
+        (["--out", "{tmp}/r.html", "--log", "{tmp}/file"], "is in a format unknown here"),
+        (["--out", "{tmp}/r.html", "--log", "{tmp}/missing"], "cannot be read (No such file or directory)"),
+    ],
+)
+def test_wrong_options_are_refused(folder, tmp_path, arguments, message):
+    (tmp_path / "file").write_text("no log")
+    refused(["report", str(folder), *[argument.format(tmp=tmp_path) for argument in arguments]], message, tmp_path)
+
+
+def test_one_name_twice_is_refused(folder, tmp_path):
+    refused(["report", str(folder), str(folder), "--out", str(tmp_path / "r.html")], "two checkpoints have the same name", tmp_path)
+
+
+def test_a_picture_of_unknown_format_is_refused(folder, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["report", str(folder), "--out", str(tmp_path / "r.html"), "--pictures", str(tmp_path / "p"), "--format", "pdf"])
+    assert "pdf: use svg, png or svg,png" in capsys.readouterr().err
+
+
+def test_an_old_report_survives_a_failure(folder, tmp_path, monkeypatch):
+    (tmp_path / "r.html").write_text("old")
+    monkeypatch.setattr(report, "write_file", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    refused(["report", str(folder), "--out", str(tmp_path / "r.html")], "cannot be written (No space left on device)", tmp_path)
+    assert (tmp_path / "r.html").read_text() == "old"

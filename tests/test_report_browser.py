@@ -1,0 +1,500 @@
+"""The page of `modular-fairseq report` in Chromium: every section and control, by mouse and by keyboard; what it shows is what the arrays
+hold; both themes, print, narrow windows; and not one error on its console."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from modular_fairseq.cli import main
+from modular_fairseq.report.page import largest_error
+from tests.report_folders import CROSS, DECODER, ENCODER, write_analysis
+
+pytest.importorskip("selenium", reason="selenium is missing: pip install selenium")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMEDRIVER = shutil.which("chromedriver")
+if not (CHROMIUM and CHROMEDRIVER):
+    missing = " and ".join(name for name, path in (("chromium", CHROMIUM), ("chromedriver", CHROMEDRIVER)) if not path)
+    pytest.skip(f"{missing} is not on PATH: apt-get install chromium chromium-driver", allow_module_level=True)
+
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-quic --window-size=1280,900"
+)
+HOSTILE = ("</script><b>", "<unk>", "שלום", "你好")
+STAMP = "2026-01-01 10:00:00 | INFO |"
+TRAINING = STAMP + " train_inner | epoch 001: {0} / 400 loss=4, ppl={1}, num_updates={0}, gate_entropy=1.9\n"
+VALIDATION = STAMP + " valid | epoch 001 | valid on 'valid' subset | loss 3 | ppl {1} | num_updates {0}\n"
+LOG = "".join(TRAINING.format(u, 200 / u) for u in range(50, 400, 50)) + "".join(VALIDATION.format(u, 100 / u) for u in (100, 200, 300))
+SECTIONS = ["overview", "training", "gates", "clusters", "competition", "patterns", "redundancy", "sentences"]
+
+
+class Page:
+    """A report in the browser, with what the tests ask of it."""
+
+    def __init__(self, driver, path):
+        self.driver, self.path = driver, path
+
+    def open(self, state=""):
+        self.driver.get("about:blank")
+        self.driver.get(f"file://{self.path}{state}")
+        if "block-0-0" in self.path.read_text():
+            WebDriverWait(self.driver, 10).until(lambda driver: driver.find_elements(By.CSS_SELECTOR, ".chosen"))
+        self.settle()  # charts take the width that they have
+        return self
+
+    def all(self, selector):
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def press(self, element, *keys):
+        self.run("arguments[0].focus()", element)
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def choose(self, key, value):
+        Select(self.one(f"#choose-{key}")).select_by_value(value)
+        self.settle()
+
+    def chosen(self, key):
+        return self.one(f"#choose-{key}").get_property("value")
+
+    def settle(self):
+        """Until what was chosen is drawn: unpacking takes a few turns of the browser."""
+        self.driver.execute_async_script("const done = arguments[arguments.length - 1]; setTimeout(() => requestAnimationFrame(done), 60)")
+
+    def read(self, run, row, column):
+        """What the chosen map of a run says with the frame on a cell."""
+        script = """(() => {
+            const map = document.querySelectorAll('.chosen')[arguments[0]].querySelector('.cells'), box = map.getBoundingClientRect();
+            const [rows, columns] = [map.querySelector('canvas').height, map.querySelector('canvas').width];
+            const [x, y] = [(arguments[2] + .5) * box.width / columns, (arguments[1] + .5) * box.height / rows];
+            map.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: box.left + x, clientY: box.top + y}));
+            return map.closest('figure').querySelector('output').textContent;
+        })()"""
+        return self.run(script, run, row, column)
+
+    def wrong(self):
+        return [entry for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(executable_path=CHROMEDRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Two checkpoints with everything, one with streams, one of a language model; and the arrays of each."""
+    folder = tmp_path_factory.mktemp("reports")
+    arrays = {
+        "old": write_analysis(folder / "old", layers=2, first_tokens=HOSTILE, seed=1),
+        "new": write_analysis(folder / "new", layers=3, first_tokens=HOSTILE, seed=2),
+        "streams": write_analysis(folder / "streams", 4, 3, 1, streams=2, parts="patterns samples"),
+        "gates": write_analysis(folder / "gates", parts="gates"),
+        "lm": write_analysis(folder / "lm", language_model=True),
+    }
+    (folder / "train.log").write_text(LOG)
+    main(
+        [
+            "report",
+            str(folder / "old"),
+            str(folder / "new"),
+            "--label",
+            "old",
+            "new",
+            "--log",
+            str(folder / "train.log"),
+            "--out",
+            f"{folder}/two.html",
+        ]
+    )
+    for name in ("streams", "gates", "lm"):
+        main(["report", str(folder / name), "--out", f"{folder}/{name}.html"])
+    return folder, arrays
+
+
+@pytest.fixture
+def page(driver, reports):
+    driver.get_log("browser")
+    page = Page(driver, reports[0] / "two.html")
+    yield page
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert page.wrong() == []
+
+
+@pytest.fixture
+def arrays(reports):
+    return reports[1]
+
+
+def weight(readout):
+    return float(re.search(r"(\d\.\d+)$", readout)[1])
+
+
+def test_every_section_is_there_and_its_link_leads_to_it(page):
+    page.open()
+    assert [link.get_attribute("href").split("#")[1] for link in page.all("nav a")] == SECTIONS
+    for link in page.all("nav a"):
+        link.click()
+        name = link.get_attribute("href").split("#")[1]
+        assert page.run("document.activeElement.closest('section').id") == name
+        assert -5 <= page.run(f"document.getElementById('{name}').getBoundingClientRect().top") < 900
+        assert f"section={name}" in page.driver.current_url
+    assert page.run("document.querySelector('nav a[aria-current]').hash") == "#sentences"
+
+
+def test_a_section_without_data_is_not_there(driver, reports):
+    page = Page(driver, reports[0] / "gates.html").open()
+    assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "gates"]
+    assert [link.text for link in page.all("nav a")] == ["Overview", "Gates and experts"]
+    assert page.wrong() == []
+
+
+def test_the_overview_says_what_the_models_do(page):
+    rows = {
+        row[0]: row[1:]
+        for row in page.open().run("[...document.querySelectorAll('.facts tr')].map(r => [...r.cells].map(c => c.innerText))")
+    }
+    assert rows[""] == ["old", "new"]
+    assert rows["parameters"] == ["1,054,768"] * 2
+    assert rows["validation perplexity"] == ["0.3333\nat update 300", "–"]
+    assert rows["redundancy of heads"][0].startswith("LR 0.551, HR 0.499")
+
+
+def test_cells_say_what_the_arrays_hold(page, arrays):
+    page.open()
+    for kind, part in (
+        (ENCODER, "encoder.layers.1.self_attn"),
+        (DECODER, "decoder.layers.1.self_attn"),
+        (CROSS, "decoder.layers.1.encoder_attn"),
+    ):
+        page.choose("kind", kind)
+        page.choose("layer", "2")
+        page.choose("head", "3")
+        for what in ("attention", "mask"):
+            page.choose("show", what)
+            for run, name in enumerate(("old", "new")):
+                weights = arrays[name][f"{what}/0/{part}"][2]
+                for row, column in ((0, 0), (5, 2), (len(weights) - 1, weights.shape[1] - 1)):
+                    assert abs(weight(page.read(run, row, column)) - weights[row, column]) <= largest_error(255) + 5e-4, (kind, what, name)
+        page.choose("head", "mean")
+        mean = arrays["new"][f"mask/0/{part}"].astype(np.float32).mean(0)
+        assert abs(weight(page.read(1, 4, 1)) - mean[4, 1]) <= largest_error(255) + 5e-4
+
+
+def test_another_sentence_has_its_own_map_and_tokens(page, arrays):
+    page.open()
+    source = page.run("RUNS[0].sentences[1].source")
+    page.choose("sentence", "1")
+    readout = page.read(0, 1, 2)
+    assert readout.startswith(f"{source[1]} → {source[2]}: ")
+    assert abs(weight(readout) - arrays["old"]["attention/1/encoder.layers.0.self_attn"][0, 1, 2]) <= largest_error(255) + 5e-4
+
+
+def test_tokens_are_shown_as_they_are(page):
+    page.open()
+    names = page.run("[...document.querySelector('.chosen .rows').children].map(name => name.textContent)")
+    assert names[:4] == list(HOSTILE) and names[-1] == "</s>"
+    assert not page.all("#sentences b:not(.sentence > b):not(.track > b)")
+    assert page.read(0, 0, 1).startswith("</script><b> → <unk>: ")
+    page.choose("kind", CROSS)
+    assert page.read(0, 1, 0).startswith("</script><b>' (predicts <unk>') → </script><b>: ")
+
+
+def test_gates_clusters_and_competition_of_a_sentence(page, arrays):
+    page.open("#kind=decoder+self-attention&layer=2&head=2")
+    text = page.run("[...document.querySelectorAll('.parts')].map(part => part.innerText)")
+    gate = arrays["old"]["gates/0/encoder.layers.0.self_attn"][0]
+    row = re.search(r"encoder, layer 1\s+([\d.\s]+)\n", text[0])[1].split()
+    assert [float(value) for value in row] == pytest.approx(gate.tolist(), abs=largest_error(255) + 6e-3)
+    posterior = arrays["new"]["clusters/0/decoder.layers.1.self_attn"][1]
+    clusters = page.run("[...document.querySelectorAll('.parts')[1].querySelectorAll('.token sub')].map(c => Number(c.textContent))")
+    sure = np.diff(np.sort(posterior.astype(np.float32), axis=1)[:, -2:], axis=1)[:, 0] > 0.02
+    assert sure.sum() > 4 and (np.array(clusters)[sure] == posterior.argmax(1)[sure] + 1).all()
+    strips = page.run("""[...document.querySelectorAll('.cells')].filter(c => c.ariaLabel.startsWith('Competition, encoder')).map(map => {
+        map.focus(); map.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true}));
+        return map.closest('figure').querySelector('output').textContent})""")
+    for strip, name in zip(strips, ("old", "new"), strict=True):
+        assert abs(weight(strip) - arrays[name]["competition/0/encoder.layers.1"][0, 0]) <= largest_error(255) + 5e-4
+        assert "layer 2 c1" in strip
+
+
+def test_arrow_keys_step_and_shift_reads_cells(page, arrays):
+    page.open()
+    cells = ".chosen .cells"
+    page.press(page.one(cells), Keys.ARROW_DOWN)
+    page.settle()
+    assert page.chosen("layer") == "2"
+    assert page.run("document.activeElement.className") == "cells"  # drawn anew, and the focus is still there
+    page.press(page.one(cells), Keys.ARROW_DOWN, Keys.ARROW_UP)
+    page.settle()
+    assert page.chosen("layer") == "2"
+    page.press(page.one(cells), Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    page.settle()
+    page.press(page.one(cells), Keys.ARROW_LEFT)
+    page.settle()
+    assert (page.chosen("head"), page.chosen("layer")) == ("2", "2")
+    page.press(page.one(cells), "]")
+    page.settle()
+    assert page.chosen("sentence") == "1"
+    page.press(page.one(cells), "[")
+    page.settle()
+    page.press(page.one(cells), "k")
+    page.settle()
+    assert (page.chosen("sentence"), page.chosen("kind")) == ("0", DECODER)
+    page.run("document.querySelector('.chosen .cells').focus()")
+    hold = webdriver.ActionChains(page.driver).key_down(Keys.SHIFT)
+    hold.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT).key_up(Keys.SHIFT).perform()
+    readout = page.one(".chosen output").text
+    assert abs(weight(readout) - arrays["old"]["attention/0/decoder.layers.1.self_attn"][1, 2, 1]) <= largest_error(255) + 5e-4
+    assert (page.chosen("head"), page.chosen("layer")) == ("2", "2")
+
+
+def test_buttons_step_and_stop_at_the_ends(page):
+    page.open()
+    before, after = page.all("#sentences .stepper:has(#choose-layer) button")
+    assert not before.is_enabled()
+    after.click()
+    after.click()
+    page.settle()
+    assert page.chosen("layer") == "3" and not after.is_enabled()
+    assert "This checkpoint has no such layer." in page.one("#sentences").text  # the one has two layers
+    before.click()
+    page.settle()
+    assert len(page.all(".chosen")) == 2
+
+
+def test_small_maps_choose_a_head(page):
+    page.open()
+    assert len(page.all(".thumb")) == 8
+    page.choose("thumbs", "all")
+    assert len(page.all(".thumb")) == (2 + 3) * 4
+    page.one(".thumb[aria-label='layer 2, head 4']").click()
+    page.settle()
+    assert (page.chosen("layer"), page.chosen("head")) == ("2", "4")
+    assert {thumb.get_attribute("aria-label") for thumb in page.all(".thumb[aria-pressed=true]")} == {"layer 2, head 4"}
+
+
+def test_streams_are_stepped_through(driver, reports, arrays):
+    page = Page(driver, reports[0] / "streams.html").open()
+    assert not page.one("#choose-stream").is_displayed()  # the first layer is joint
+    page.choose("layer", "3")
+    page.choose("stream", "2")
+    weights = arrays["streams"]["attention/0/encoder.streams.1.1.self_attn"][0]
+    assert abs(weight(page.read(0, 3, 4)) - weights[3, 4]) <= largest_error(255) + 5e-4
+    assert "layer 3, stream 2, head 1" in page.one(".chosen h4").text
+    page.choose("layer", "4")
+    assert not page.one("#choose-stream").is_displayed()
+    assert page.wrong() == []
+
+
+def test_a_language_model_has_no_source(driver, reports, arrays):
+    page = Page(driver, reports[0] / "lm.html").open()
+    assert page.chosen("kind") == DECODER and not page.one("#choose-kind").is_displayed()
+    assert [word.text for word in page.all(".sentence b")] == ["text"]
+    weights = arrays["lm"]["attention/0/decoder.layers.0.self_attn"][0]
+    assert abs(weight(page.read(0, 5, 3)) - weights[5, 3]) <= largest_error(255) + 5e-4
+    assert [link.get_attribute("href").split("#")[1] for link in page.all("nav a")] == [name for name in SECTIONS if name != "training"]
+    assert page.wrong() == []
+
+
+def test_every_control_draws_what_it_names(page):
+    page.open()
+    page.choose("gates", "decoder.layers.0.encoder_attn")
+    assert "tokens (target)" in page.one("#gates").text
+    page.choose("clusters", "encoder.layers.1.self_attn")
+    page.choose("clusterHead", "3")
+    usage = page.run("RUNS[0].analyses.clusters.modules.find(m => m.module === 'encoder.layers.1.self_attn').heads[2].usage[0]")
+    assert f"{100 * usage:.1f} %" in page.one("#clusters .side table tbody td").text
+    page.choose("competition", "decoder.layers.1")
+    page.choose("mechanism", "2")
+    mean = page.run("RUNS[0].analyses.competition.tokens.find(t => t.layer === 'decoder.layers.1').tokens[0].mean[1]")
+    assert f"{mean:.2f}" in page.all("#competition table:has(.range) tbody tr")[0].text.split()
+    page.choose("redundancy", CROSS)
+    assert page.one("#redundancy .cells").get_attribute("aria-label").startswith("Redundancy of pairs of heads, cross-attention")
+    page.choose("axis", "linear")
+    assert page.all("#training .chart")
+    for summary in page.all("summary"):
+        summary.click()
+    shown = page.run("[...document.querySelectorAll('details')].every(d => d.open && d.querySelector('table').offsetHeight > 0)")
+    assert shown
+
+
+def test_tables_show_the_numbers_of_the_analyses(page):
+    page.open()
+    shares = page.run("RUNS[1].analyses.gates.modules[0].shares")
+    shown = page.run(
+        "[...document.querySelectorAll('#gates .side > div')[1].querySelectorAll('tr:nth-child(2) .heat')].map(c => c.textContent)"
+    )
+    assert shown == [f"{100 * share:.1f}" for share in shares]
+    parts = page.run("[...document.querySelector('#patterns .stack').children].map(part => part.getBoundingClientRect().width)")
+    assert np.array(parts) / sum(parts) == pytest.approx(page.run("RUNS[0].analyses.patterns.modules[0].shares"), abs=0.01)
+    counts = page.run("RUNS[0].analyses.patterns.modules[0].heads[0].counts")
+    row = page.run("[...document.querySelectorAll('#patterns details tbody tr')[1].querySelectorAll('td')].map(c => Number(c.textContent))")
+    assert row == counts
+
+
+def test_a_chart_is_read_by_keys_and_by_pointer(page):
+    page.open()
+    chart = page.one("#training .chart")
+    page.press(chart, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    readout = page.one("#training figure output")
+    assert readout.text == "update 100: old, training 2; old, validation 1"
+    webdriver.ActionChains(page.driver).move_to_element_with_offset(chart, int(chart.rect["width"] / 2) - 16, 0).perform()
+    assert readout.text.startswith("update 350: ")
+
+
+def test_a_view_is_in_its_address(page):
+    page.open("#section=sentences&sentence=1&kind=cross-attention&layer=2&head=mean&theme=dark&clusterHead=2")
+    assert [page.chosen(key) for key in ("sentence", "kind", "layer", "head", "clusterHead")] == ["1", CROSS, "2", "mean", "2"]
+    page.choose("head", "4")
+    assert "head=4" in page.driver.current_url and "theme=dark" in page.driver.current_url
+    page.settle()
+    assert 0 <= page.run("document.getElementById('sentences').getBoundingClientRect().top") < 400
+    page.open("#sentence=99&kind=x&layer=-1&head=y&stream=%00&gates=none&mechanism=7&theme=pink&__proto__=1")
+    assert [page.chosen(key) for key in ("sentence", "kind", "layer", "head")] == ["0", ENCODER, "1", "1"]
+    assert [page.chosen(key) for key in ("gates", "mechanism")] == ["encoder.layers.0.self_attn", "1"]
+    assert page.all("#gates td.tokens") and page.all("#competition .range")
+
+
+CONTRASTS = """
+const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+const rgba = (colour) => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const linear = (v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+const luminance = ([r, g, b]) => .2126 * linear(r) + .7152 * linear(g) + .0722 * linear(b);
+const behind = (element) => {
+  for (; element; element = element.parentElement) {
+    const colour = rgba(getComputedStyle(element).backgroundColor);
+    if (colour[3] > 250) return colour;
+  }
+  return [255, 255, 255];
+};
+const hasText = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+const texts = [...document.querySelectorAll('body *')].filter((element) => element.offsetParent && !element.disabled
+  && !/SCRIPT|STYLE|OPTION/.test(element.tagName) && hasText(element));
+const contrasts = texts.map((element) => {
+  const [high, low] = [rgba(getComputedStyle(element).color), behind(element)].map(luminance).sort((x, y) => y - x);
+  return [(high + .05) / (low + .05), `${element.tagName} ${element.className} ${element.textContent.slice(0, 30)}`];
+});
+return [texts.length, ...contrasts.sort((x, y) => x[0] - y[0])[0]];
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_in_both_themes(page, theme):
+    page.open(f"#theme={theme}")
+    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    count, contrast, where = page.driver.execute_script(CONTRASTS)
+    assert count > 300
+    assert contrast >= 4.5, where
+    light = page.run("document.documentElement.dataset.theme")
+    assert light == theme
+    steps = page.run("ramp().map(([r, g, b]) => .2126 * r ** 2.2 + .7152 * g ** 2.2 + .0722 * b ** 2.2)")
+    steps = steps if theme == "dark" else steps[::-1]
+    assert all(later >= earlier for earlier, later in zip(steps, steps[1:], strict=False)) and steps[-1] > 10 * steps[0]
+
+
+def corner(page):
+    """The colour of a cell of the chosen map with a weight of nearly 0."""
+    return page.run("[...document.querySelector('.ramps canvas').getContext('2d').getImageData(0, 0, 1, 1).data].slice(0, 3)")
+
+
+def test_the_theme_follows_the_system_until_chosen(page):
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+    page.open()
+    assert page.run("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(22, 28, 35)"
+    assert corner(page) == [22, 28, 35]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]})
+    page.settle()
+    assert corner(page) == [255, 255, 255]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+    page.settle()
+    button = page.one("#theme")
+    assert button.text == "Light theme"
+    button.click()
+    assert button.text == "Dark theme"
+    assert page.run("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(255, 255, 255)"
+    assert corner(page) == [255, 255, 255]
+
+
+def test_print_is_light_and_without_controls(page):
+    page.open("#theme=dark")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.settle()
+    assert page.run("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(255, 255, 255)"
+    assert corner(page) == [255, 255, 255]
+    assert not page.one("header").is_displayed() and not page.one(".help").is_displayed()
+    assert not any(button.is_displayed() for button in page.all("button:not(.thumb)"))
+    assert page.one(".chosen canvas").is_displayed()
+    assert page.run("getComputedStyle(document.querySelector('.heatmap')).breakInside") == "avoid"
+    assert page.driver.execute_cdp_cmd("Page.printToPDF", {})["data"][:5] == "JVBER"  # %PDF
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_never_scrolls_sideways(page, width):
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    )
+    page.open()
+    page.choose("thumbs", "all")
+    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert page.run("innerWidth") == width
+    assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def test_everything_can_be_reached_by_tab_and_has_a_name(page):
+    page.open()
+    wanted = page.run("""[...document.querySelectorAll('a[href], button, select, summary, .cells, .chart')]
+        .filter(e => e.offsetParent !== null || e.ownerSVGElement === null && e.tagName === 'svg').filter(e => !e.disabled).length""")
+    seen, shown = set(), set()
+    for _ in range(wanted + 30):
+        webdriver.ActionChains(page.driver).send_keys(Keys.TAB).perform()
+        what = page.run("""(() => { const e = document.activeElement; if (e === document.body) return null;
+            e.dataset.seen ??= String(document.querySelectorAll('[data-seen]').length);
+            const name = e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.textContent;
+            const wanted = e.matches('a[href], button, select, summary, .cells, .chart');
+            return [e.dataset.seen, name.trim(), getComputedStyle(e).outlineStyle, wanted]; })()""")
+        if what is None:
+            continue
+        if what[0] in shown:
+            break
+        shown.add(what[0])
+        assert what[1] and what[2] != "none", what
+        if what[3]:
+            seen.add(what[0])
+    assert len(seen) == wanted
+
+
+def test_the_page_works_as_a_file_without_network(page):
+    page.open()
+    assert page.run("performance.getEntriesByType('resource').length") == 0
+    page.driver.execute_script(
+        "const script = document.createElement('script'); script.textContent = 'hacked = 1'; document.body.append(script)"
+    )
+    assert page.run("typeof hacked") == "undefined"
+    assert "Content Security Policy" in page.wrong()[0]["message"]  # read, so that it is not one of the page's own errors
