@@ -13,8 +13,9 @@ def quiet_known_warnings() -> None:
     """Silence warnings that a user of fairseq can do nothing about."""
     for message, category, module in KNOWN:
         warnings.filterwarnings("ignore", message, category, module)
-    # Importing one of fairseq's speech models turns on the debug messages of the whole process, and hydra has some.
-    logging.getLogger("hydra").setLevel(logging.INFO)
+    # Importing one of fairseq's speech models turns on the debug messages of the whole process, and these have many.
+    for library in ("hydra", "matplotlib"):
+        logging.getLogger(library).setLevel(logging.INFO)
 
 
 # (start of the message, category, module), as regular expressions

@@ -70,11 +70,15 @@ if [ ${#gates[@]} -gt 0 ]; then
 fi
 echo "parameters              $(sed -nE 's/.*num\. (shared )?model params: ([0-9,]+).*/\2/p' "$out/train.log" | head -n 1)"
 echo "what is where           in $out: corpus (text), data (binarized), checkpoints, averaged.pt, test.hyp, score.json, train.log"
+cat <<END
+next                    look inside, and open $out/report.html in a browser:
+    .venv/bin/modular-fairseq analyze all $out/data --path $out/averaged.pt --out $out/inside
+    .venv/bin/modular-fairseq report $out/inside --log $out/train.log --out $out/report.html
+END
 if [ ${#gates[@]} -gt 0 ]; then
     cat <<END
-next                    look inside the mixture of experts, or let its one most specialised expert translate alone:
-    .venv/bin/modular-fairseq analyze gates $out/data --path $out/averaged.pt
-    .venv/bin/fairseq-generate $out/data --user-dir $plugin --path $out/averaged.pt --beam 5 --model-overrides '{"mae_inference":"specialised"}'
+next                    let the one most specialised expert of each layer translate alone, and random ones:
+    .venv/bin/modular-fairseq analyze single-expert $out/data --path $out/averaged.pt
 END
 fi
 cat <<END

@@ -281,7 +281,7 @@ def test_samples_have_all_that_the_model_computes():
     overlap = np.maximum(p @ p.transpose(0, 2, 1), 1e-6)
     assert arrays["mask/encoder.layers.0.self_attn"].astype(float) == pytest.approx(overlap / overlap.sum(-1, keepdims=True), abs=5e-3)
     assert found.data()["modules"][0] == {
-        "name": "encoder.layers.0.self_attn",
+        "module": "encoder.layers.0.self_attn",
         "kind": "encoder self-attention",
         "layer": 1,
         "stream": None,

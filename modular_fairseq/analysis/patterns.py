@@ -164,7 +164,7 @@ class Templates:
         if attention.kind == CROSS:
             looked_at = from_query * (keys.sum(1, keepdim=True) - 1) / (queries.sum(1, keepdim=True) - 1).clamp(min=1)
         counted = queries & (seen.sum(dim=2) >= FEWEST_KEYS)
-        seen = (seen & counted[:, :, None]).double()
+        seen = (seen & counted[:, :, None]).to(attention.weights.dtype)
         visible = seen.sum(dim=2, keepdim=True).clamp(min=1)
         offset = to_key[:, None, :] - looked_at.round()[:, :, None]
         near = (to_key[:, None, :] - looked_at[:, :, None]).abs() <= BAND
@@ -178,7 +178,6 @@ class Templates:
 
     def classify(self, weights: Tensor) -> Tensor:
         """weights [H, B, T, S] -> classes [H, B], int64; those of short sentences are len(CLASSES)."""
-        weights = weights.to(self.bands.dtype)
         scores = _above(torch.einsum("hbts,bkts->hbk", weights, self.bands), self.uniform)
         columns = torch.einsum("hbts,bts->hbs", weights, self.columns)
         best = columns.topk(min(COLUMNS, columns.size(2)), dim=2)

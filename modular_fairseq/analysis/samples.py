@@ -160,7 +160,7 @@ def collect(model: nn.Module, sentences: Iterable[tuple]) -> Samples:
     descriptions = []
     for name, module in modules.items():
         layer, stream = place(name, modules)
-        descriptions.append({"name": name, "kind": kind_of(name, module), "layer": layer, "stream": stream, "heads": module.num_heads})
+        descriptions.append({"module": name, "kind": kind_of(name, module), "layer": layer, "stream": stream, "heads": module.num_heads})
     return Samples(descriptions, list(competitions(model)), collected)
 
 

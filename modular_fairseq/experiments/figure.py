@@ -4,7 +4,6 @@ What needs no training (pretrained rows) is a horizontal line. Points are means,
 """
 
 import io
-import logging
 import os
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,7 +50,6 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
     Raises:
         UsageError: matplotlib is not installed.
     """
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of every font where another library has asked for all messages
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import FixedLocator

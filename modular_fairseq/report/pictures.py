@@ -1,6 +1,5 @@
 """The figures of the report as files, by matplotlib: one a subject, named LABEL-SUBJECT, for papers and slides."""
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -37,7 +36,6 @@ Named = Iterator[tuple[str, Figure]]
 
 def draw(checkpoints: Sequence[Checkpoint], folder: Path, formats: Iterable[str]) -> None:
     """Writes NAME.svg, NAME.png, or both, of every figure that the checkpoints have something for."""
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets every logger say all it has
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(checkpoints):
             for kind in formats:

@@ -50,7 +50,7 @@ def read_analysis(folder: Path) -> Checkpoint:
     checkpoint = Checkpoint(facts["arch"], facts, analyses)
     if (folder / "samples.json").exists():
         samples = _read_json(folder / "samples.json", folder)
-        checkpoint.modules = [{"module": module.get("name"), **module} for module in samples.get("modules", [])]
+        checkpoint.modules = samples.get("modules", [])
         checkpoint.sentences = samples.get("sentences", [])
         checkpoint.competition_layers = samples.get("competition_layers", [])
         checkpoint.arrays = _read_arrays(folder / "samples.npz", checkpoint.sentences)
