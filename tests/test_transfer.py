@@ -224,7 +224,7 @@ def place(tmp_path):
         *({"name": f"gates-{percent}", "label": "FTG", "config": "gates.yaml", "percent": percent} for percent in (50, 5)),
         {"name": "plain", "label": "SCRATCH"},
     ]
-    table = {"title": "Mine", "columns": ["percent", "bleu", "updates"], "figure": "bleu", "rows": rows}
+    table = {"title": "Mine", "columns": ["percent", "bleu", "updates"], "figure": ["bleu", "updates"], "rows": rows}
     (tmp_path / "configs/mine/table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
     return tmp_path
 
@@ -249,7 +249,8 @@ def test_the_figure_has_what_the_result_files_say(place):
     table = read_table(place / "configs/mine/table.yaml")
     found = planning.plan(table, Namespace(**vars(test_tables.arguments(place, "1,2"))))
     few, all_data = ([bleu[row, seed] for seed in (1, 2)] for row in ("gates-5", "gates"))
-    axes = figure.draw(table, found).axes[0]
+    drawn = figure.draw(table, found)
+    axes, updates = drawn.axes
     flat = next(line for line in axes.lines if line.get_label() == "NoFT")
     assert list(flat.get_ydata()) == [bleu["untuned", 1]] * 2
     tuned, scratch = axes.containers
@@ -260,10 +261,27 @@ def test_the_figure_has_what_the_result_files_say(place):
         assert segment[:, 1] == pytest.approx([mean(values) - stdev(values), mean(values) + stdev(values)])
     assert list(scratch[0].get_xdata()) == [100] and list(scratch[0].get_ydata()) == [bleu["plain", 1]]
     assert points.get_marker() != scratch[0].get_marker() and points.get_color() != scratch[0].get_color()
-    assert axes.get_xlabel() == "training data (%)" and axes.get_ylabel() == "BLEU (test)" and axes.get_title() == "Mine"
+    assert axes.get_xlabel() == "training data (%)" and axes.get_ylabel() == "BLEU (test)" and drawn.get_suptitle() == "Mine"
     assert list(axes.get_xticks()) == [5, 100]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["NoFT", "FTG", "SCRATCH"]
-    assert "scale smoke" in figure.draw(table, found, "smoke").axes[0].get_title()
+    assert "scale smoke" in figure.draw(table, found, "smoke").get_suptitle()
+    assert updates.get_ylabel() == "updates"
+    counts = [
+        [json.loads((place / f"results/paper/mine/{row}/seed-{s}/training.json").read_text())["updates"] for s in (1, 2)]
+        for row in ("gates-5", "gates")
+    ]
+    assert list(updates.containers[0][0].get_ydata()) == [mean(each) for each in counts]
+
+
+def test_the_legend_tells_how_many_parameters_are_trained(place):
+    write_results(place)
+    path = place / "configs/mine/table.yaml"
+    path.write_text(path.read_text().replace("- updates\nfigure", "- updates\n- trained_parameters\nfigure"))
+    table = read_table(path)
+    found = planning.plan(table, Namespace(**vars(test_tables.arguments(place, "1,2"))))
+    trained = found["gates"].numbers("trained_parameters")[0]
+    texts = [text.get_text() for text in figure.draw(table, found).axes[0].get_legend().get_texts()]
+    assert f"FTG: {trained:,} parameters" in texts
 
 
 def test_table_and_figure_from_result_files_alone(place, capsys):
@@ -298,7 +316,7 @@ def test_a_row_on_a_subset_through_the_real_commands(original, tmp_path, monkeyp
     (tmp_path / "configs/mine").mkdir(parents=True)
     test_tables.write_configs(tmp_path / "configs/mine", optimization={"max_epoch": 2})
     rows = [{"name": "plain", "label": "Plain"}, {"name": "half", "label": "Plain", "config": "plain.yaml", "percent": 50}]
-    table = {"title": "Mine", "baseline": "plain", "columns": ["percent", "bleu", "updates"], "figure": "bleu", "rows": rows}
+    table = {"title": "Mine", "baseline": "plain", "columns": ["percent", "bleu", "updates"], "figure": ["bleu", "updates"], "rows": rows}
     (tmp_path / "configs/mine/table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
     done = test_tables.call(tmp_path, "--run")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -33,7 +33,6 @@ from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.errors import UsageError
 
 CHUNK = 2**17  # numbers of a chunk of rows, half a MiB in float32
-LEAST_LOG = -1e4  # in the place of log 0, so that 0 log 0 is 0
 
 
 @dataclass
@@ -165,12 +164,14 @@ def summed_distances(heads: Tensor) -> Tensor:
     """
     count, _, keys = heads.shape
     sums = heads.new_zeros(count, count, dtype=torch.float64)
+    limits = torch.finfo(heads.dtype)
+    largest = 1 - limits.eps / 2  # or a weight of 0 would be multiplied by log 0
     for rows in heads.split(max(1, CHUNK // (count * keys)), dim=1):
         rows = rows[:, :, rows.amax(dim=(0, 1)) != 0]  # many keys are hidden from all
         for i in range(count - 1):
             a, b = rows[i], rows[i + 1 :]
-            x = (a - b).div_((a + b).clamp_min_(torch.finfo(a.dtype).tiny))
-            terms = torch.log1p(x).clamp_min_(LEAST_LOG).mul_(a).addcmul_(x.neg_().log1p_().clamp_min_(LEAST_LOG), b)
+            x = (a - b).div_((a + b).clamp_min_(limits.tiny)).clamp_(-largest, largest)
+            terms = torch.log1p(x).mul_(a).addcmul_(x.neg_().log1p_(), b)
             divergences = terms.sum(dim=-1).div_(2 * math.log(2))
             sums[i, i + 1 :] += divergences.clamp_(0, 1).sqrt_().sum(dim=-1, dtype=torch.float64)
     return sums

@@ -1,6 +1,7 @@
-"""A table's figure: a column over the share of the training data, a line per label, as figure 2 of Peng et al. (2020) is drawn.
+"""A table's figure: columns over the share of the training data, a line per label, as figure 2 of Peng et al. (2020) is drawn.
 
-What needs no training (pretrained rows) is a horizontal line. Points are means, error bars standard deviations over seeds.
+What needs no training (pretrained rows) is a horizontal line. Points are means, error bars standard deviations over seeds. The legend tells
+how many parameters are trained, where the table does.
 """
 
 import io
@@ -29,11 +30,11 @@ class Line(NamedTuple):
     flat: bool
 
 
-def lines(table: Table, found: dict[str, Results]) -> list[Line]:
-    """What there is to draw, in the order of the table."""
+def lines(table: Table, found: dict[str, Results], column: str) -> list[Line]:
+    """What there is to draw of a column, in the order of the table."""
     points: dict[str, list[tuple[int, list[float], bool]]] = {}
     for row in table.rows:
-        values = found[row.name].numbers(table.figure) if row.name in found else []
+        values = found[row.name].numbers(column) if row.name in found else []
         if values:
             points.setdefault(row.label.strip(), []).append((row.percent, values, row.pretrained))
     drawn = []
@@ -57,25 +58,35 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
         raise UsageError(
             "the figure needs matplotlib; install it with pip install matplotlib, or run scripts/setup.sh, and repeat"
         ) from None
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = figure.subplots()
-    drawn = lines(table, found)
-    styles = iter(STYLES * len(drawn))
-    for line in drawn:
-        if line.flat:
-            axes.axhline(line.mean[0], color="#555555", linestyle="--", label=line.label)
-            continue
-        color, marker = next(styles)
-        spread = line.deviation if any(line.deviation) else None
-        axes.errorbar(line.percent, line.mean, spread, color=color, marker=marker, capsize=3, label=line.label)
+    figure = Figure(figsize=(6.0 * len(table.figure), 4.4), layout="constrained")
+    of_rows = {row.label.strip(): found[row.name] for row in table.rows if row.name in found}
     subsets = sorted({row.subset for row in table.rows if row.name})
-    axes.set_title(table.title + ("" if scale == "paper" else f"\n(scale {scale}: other sizes than the paper's)"), fontsize="medium")
-    axes.set(xlabel="training data (%)", ylabel=f"{COLUMNS[table.figure][0]} ({', '.join(subsets)})")
-    axes.xaxis.set_major_locator(FixedLocator(sorted({percent for line in drawn if not line.flat for percent in line.percent})))
-    axes.set_xlim(0, 104)
-    axes.grid(alpha=0.3)
-    axes.legend()
+    panels = figure.subplots(1, len(table.figure), squeeze=False)[0]
+    for axes, column in zip(panels, table.figure, strict=True):
+        drawn = lines(table, found, column)
+        styles = iter(STYLES * len(drawn))
+        for line in drawn:
+            label = legend(line.label, of_rows[line.label], table)
+            if line.flat:
+                axes.axhline(line.mean[0], color="#555555", linestyle="--", label=label)
+                continue
+            color, marker = next(styles)
+            spread = line.deviation if any(line.deviation) else None
+            axes.errorbar(line.percent, line.mean, spread, color=color, marker=marker, capsize=3, label=label)
+        axes.set(
+            xlabel="training data (%)", ylabel=f"{COLUMNS[column][0]} ({', '.join(subsets)})" if column == "bleu" else COLUMNS[column][0]
+        )
+        axes.xaxis.set_major_locator(FixedLocator(sorted({percent for line in drawn if not line.flat for percent in line.percent})))
+        axes.set_xlim(0, 104)
+        axes.grid(alpha=0.3)
+    figure.suptitle(table.title + ("" if scale == "paper" else f"\n(scale {scale}: other sizes than the paper's)"), fontsize="medium")
+    panels[0].legend(fontsize="small")
     return figure
+
+
+def legend(label: str, results: Results, table: Table) -> str:
+    trained = results.numbers("trained_parameters") if "trained_parameters" in table.columns else []
+    return f"{label}: {trained[0]:,} parameters" if trained else label
 
 
 def write_figure(figure: "Figure", folder: str) -> None:

@@ -5,7 +5,7 @@ A table.yaml has
     title: what it is
     baseline: base                      # the row that the others are compared with
     columns: [bleu, parameters]         # see `COLUMNS`
-    figure: bleu                        # if any, a column that is also drawn over the share of the training data, a line per label
+    figure: [bleu]                      # if any, columns that are also drawn over the share of the training data, a line per label
     rows:
       - {name: base, label: BASE, paper: {bleu: "34.60", parameters: 39M}}  # trains base.yaml, which lies beside it
       - {label: Large Transformer, paper: {bleu: 28.4}}                     # no name: quoted from the paper
@@ -65,7 +65,7 @@ class Table(NamedTuple):
     columns: list[str]
     rows: list[Row]
     notes: list[str]
-    figure: str = ""
+    figure: list[str] = []
 
 
 def read_table(path: str | os.PathLike) -> Table:
@@ -88,8 +88,9 @@ def read_table(path: str | os.PathLike) -> Table:
     wrong = [column for column in spec["columns"] if column not in COLUMNS]
     if wrong:
         raise UsageError(f"{path}: there is no column {wrong[0]}; use some of {', '.join(COLUMNS)}")
-    if spec.get("figure") and spec["figure"] not in spec["columns"]:
-        raise UsageError(f"{path}: figure is {spec['figure']}, which is no column of the table; use one of {', '.join(spec['columns'])}")
+    figure = spec.get("figure", [])
+    if not isinstance(figure, list) or not set(figure) <= set(spec["columns"]):
+        raise UsageError(f"{path}: figure is {figure}, which is no list of columns of the table; use some of {', '.join(spec['columns'])}")
     rows = []
     for row in spec["rows"]:
         if not isinstance(row, dict) or not row.keys() <= ROW_KEYS or not row.keys() & {"name", "label"}:
@@ -129,7 +130,7 @@ def read_table(path: str | os.PathLike) -> Table:
             raise UsageError(f"{path}: row {row.name} is compared with {row.baseline}, which is no row; there are {', '.join(names)}")
     notes = spec.get("notes", [])
     notes = [notes] if isinstance(notes, str) else notes
-    return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, spec.get("figure", ""))
+    return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, figure)
 
 
 class Results(NamedTuple):
