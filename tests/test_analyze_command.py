@@ -201,3 +201,13 @@ def test_summaries_are_in_the_help(capsys):
     said = " ".join(capsys.readouterr().out.split())
     for kind in ANALYSES.values():
         assert kind.summary in said
+
+
+def test_results_are_written_before_they_are_shown(trained, tmp_path, monkeypatch):
+    def show(reports, refused):
+        raise BrokenPipeError  # `| head` has seen enough
+
+    monkeypatch.setattr("modular_fairseq.analysis.show", show)
+    with pytest.raises(BrokenPipeError):
+        analyze("gates", trained, "--out", tmp_path / "found")
+    assert (tmp_path / "found" / "analysis.json").exists()

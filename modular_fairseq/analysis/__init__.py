@@ -87,11 +87,11 @@ def run(args: argparse.Namespace) -> None:
     reports = dict(zip(analyses, one_pass(loaded.model, found, analyses.values()), strict=True)) if analyses else {}
     if SINGLE_EXPERT in names:
         reports[SINGLE_EXPERT] = compare_experts(args.path, args.data, args.gen_subset, args.options, args.out)
-    show(reports, refused)
     if args.out:
         about = {**loaded.about, "sentences": len(loaded.task.dataset(args.gen_subset))}
         tables = {name: rows for report in reports.values() for name, rows in report.tables().items()}
         folder.write(args.out, about, {name: report.data() for name, report in reports.items()}, tables, sentences)
+    show(reports, refused)  # last: whoever reads it may stop reading
 
 
 def analyze(

@@ -53,12 +53,12 @@ class ClusterReport(Report):
         """A row a head: shares of its clusters in %, entropies."""
         most = max(len(head.shares) for each in self.modules for head in each.heads)
         lines = [
-            [each.module, number, head.usage_entropy, head.posterior_entropy, *(f"{100 * share:.1f}" for share in head.shares)]
+            [each.module, number, head.usage_entropy, head.posterior_entropy, *(100 * share for share in head.shares)]
             for each in self.modules
             for number, head in enumerate(each.heads, start=1)
         ]
         headers = ["module", "head", "usage entropy", "posterior entropy", *(f"C{c + 1} %" for c in range(most))]
-        return tabulate(lines, headers, floatfmt=".3f", tablefmt="plain")
+        return tabulate(lines, headers, floatfmt=("", "", ".3f", ".3f", *[".1f"] * most), tablefmt="plain")
 
     def tables(self) -> dict[str, list[dict]]:
         heads = [

@@ -109,7 +109,7 @@ function overview() {
   );
   const curves = [
     trainingChart("ppl", "Perplexity", "", true) ?? trainingChart("loss", "Loss", "", false),
-    trainingChart("gate_entropy", "Gate entropy", "nats", false) ?? trainingChart("kl", "KL of the mixtures", "nats", false),
+    trainingChart("gate_entropy", "Gate entropy", "nats", false) ?? trainingChart("kl", "KL of the mixtures", "nats per dimension", false),
   ].filter(Boolean);
   return [
     el("h1", {}, RUNS.map((run) => run.label).join(" · ")),
@@ -174,7 +174,7 @@ const MECHANISMS = [
   ["gate_min_share", "Smallest share of an expert", ""],
   ["gate_rare_experts", "Rare experts", ""],
   ["g_loss", "Loss of G steps", "bits per token"],
-  ["kl", "KL of the mixtures", "nats"],
+  ["kl", "KL of the mixtures", "nats per dimension"],
   ["qq", "Mutual information of heads", "L_qq"],
   ["xq", "Mutual information of input and head", "L_xq"],
 ];
