@@ -3,15 +3,19 @@
 import json
 import re
 from argparse import Namespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from sacrebleu import BLEU
 
+import modular_fairseq.analysis
 from modular_fairseq import cli
 from modular_fairseq.analysis import ANALYSES, single_expert
 from modular_fairseq.analysis.loading import load
-from modular_fairseq.analysis.samples import sentence_of_text
+from modular_fairseq.analysis.samples import sentence_of_text, sentences_of_data
+from modular_fairseq.errors import UsageError
 from modular_fairseq.scoring import read_output
 from tests.commands import binarize, run_generate, run_train, write_reversal_corpus
 
@@ -46,7 +50,9 @@ def test_all_of_a_model(trained, tmp_path, capsys):
     assert [line for line in text.splitlines() if re.fullmatch("[A-Z]+", line)] == [name.upper() for name in ANALYSES]
     index = json.loads((tmp_path / "found" / "analysis.json").read_text())
     assert list(index["analyses"]) == list(ANALYSES)
-    assert sorted(index["files"]) == sorted(path.name for path in (tmp_path / "found").iterdir() if path.name != "analysis.json")
+    assert sorted(index["files"]) == sorted(
+        path.name for path in (tmp_path / "found").iterdir() if path.name not in ("analysis.json", ".lock")
+    )
     assert {"gates.tsv", "experts.tsv", "clusters.tsv", "competition-tokens.tsv", "patterns.tsv", "redundancy.tsv"} <= {*index["files"]}
     about = {key: index[key] for key in ("arch", "task", "epoch", "source_lang", "target_lang", "subset", "sentences", "checkpoint")}
     assert about == {
@@ -72,16 +78,15 @@ def test_all_of_a_model(trained, tmp_path, capsys):
 
 
 def test_a_sentence_is_translated_as_fairseq_generate_does(trained, tmp_path):
-    words = tmp_path / "words"
-    words.mkdir()
     loaded = load(trained.path, trained.data, "test")
     source = loaded.task.dataset("test")[0]["source"]
     text = loaded.task.source_dictionary.string(source)
-    _, _, translation, translated = sentence_of_text(loaded.model, loaded.task, text, "--sentence 1")
+    found = sentence_of_text(loaded.model, loaded.task, text, "--sentence 1")
     hypotheses, _ = run_generate(trained.data, trained.path, "--gen-subset", "test")
-    assert translated and loaded.task.target_dictionary.string(translation) == hypotheses[0]
-    _, _, given, translated = sentence_of_text(loaded.model, loaded.task, f"{text}\tw3 w4", "--sentence 1")
-    assert not translated and loaded.task.target_dictionary.string(given) == "w3 w4"
+    assert found.translated and loaded.task.target_dictionary.string(found.target) == hypotheses[0]
+    assert found.target_in.tolist() == [2, *found.target.tolist()[:-1]]
+    found = sentence_of_text(loaded.model, loaded.task, f"{text}\tw3 w4", "--sentence 1")
+    assert not found.translated and loaded.task.target_dictionary.string(found.target) == "w3 w4"
 
 
 def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, capsys):
@@ -90,10 +95,14 @@ def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, ca
     run_train(reversal_data, "--arch", "transformer", "--max-epoch", 1, "--save-dir", tmp_path)
     stock = Namespace(data=trained.data, path=str(tmp_path / "checkpoint_last.pt"))
     analyze("all", stock, "--out", tmp_path / "stock", "--samples", 1)
-    assert capsys.readouterr().out.splitlines()[-1] == "not in this model: gates, experts, clusters, competition"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "  competition: the model has no mechanisms that compete; it needs --tim-layers middle or all, without --tim-no-competition"
+    )
     index = json.loads((tmp_path / "stock" / "analysis.json").read_text())
     assert list(index["analyses"]) == ["patterns", "redundancy"] and index["arch"] == "transformer"
     assert "samples.npz" in index["files"]
+    assert "has no experts to translate alone; it needs --attention-type mae" in refuse("single-expert", stock)
 
 
 def test_single_experts(trained, tmp_path, capsys, monkeypatch):
@@ -119,8 +128,10 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
     assert kept.stat().st_mtime_ns == before  # a run that was killed goes on
     assert "translating" not in capsys.readouterr().err
+    analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "1")
+    assert "translating" in capsys.readouterr().err  # of other translations
     sentence = refuse("single-expert", trained, "--out", tmp_path / "other", "--", "--beam", "two")
-    assert "invalid int value: 'two'" in sentence and not list((tmp_path / "other").iterdir())
+    assert "invalid int value: 'two'" in sentence and [path.name for path in (tmp_path / "other").iterdir()] == [".lock"]
 
 
 def test_words_that_are_refused(trained, tmp_path, monkeypatch):
@@ -136,11 +147,15 @@ def test_words_that_are_refused(trained, tmp_path, monkeypatch):
         ("gates", ("--max-tokens", "3"), "--max-tokens 3 is less than the longest sentence"),
         ("samples", ("--out", tmp_path / "a", "--sentence", " \tw1"), "--sentence 1: is empty"),
         ("samples", ("--out", tmp_path / "a", "--sentence", "w1 " * 20), "--sentence 1: has 21 tokens with </s>, and 20 can be shown"),
+        ("samples", ("--out", tmp_path / "a", "--sentence", "w1 <pad>"), "--sentence 1: has <pad>, which stands for no word"),
+        ("samples", ("--out", tmp_path / "a", "--samples", "0"), "samples --samples 0: leaves nothing to write"),
+        ("samples", ("--out", tmp_path / "a", "--max-tokens", "9"), "--max-tokens has no effect without an analysis of all the data"),
+        ("single-expert", ("--skip-invalid-size-inputs-valid-test",), "test has no effect without an analysis of all the data"),
         ("gates", ("--out", tmp_path / "file" / "in"), "cannot be written"),
     ):
         (tmp_path / "file").write_text("")
         assert sentence in refuse(what, trained, *options)
-    assert not any(path.is_file() for path in tmp_path.rglob("*") if path.name != "file")
+    assert not any(path.is_file() for path in tmp_path.rglob("*") if path.name not in ("file", ".lock"))
 
 
 @pytest.fixture
@@ -162,10 +177,53 @@ def test_data_that_are_refused(other_data, tmp_path, capsys):
     assert "--gen-subset valid has no sentence; give a part" in refuse("all", other_data, *out)
     sentence = refuse("all", other_data, "--gen-subset", "test", *out)
     assert re.search(r"--gen-subset test has a sentence longer than the model's positions, \(20, 1024\); .*--skip-invalid-size", sentence)
-    assert not list((tmp_path / "found").iterdir())
+    assert [path.name for path in (tmp_path / "found").iterdir()] == [".lock"]
     capsys.readouterr()
     analyze("redundancy", other_data, "--gen-subset", "test", "--skip-invalid-size-inputs-valid-test")
     assert "12 sentences" in capsys.readouterr().out
+
+
+def test_what_all_cannot_see_is_left_out_and_the_rest_is_there(other_data, tmp_path, capsys):
+    short = tmp_path / "short"
+    short.mkdir()
+    write_reversal_corpus(short)
+    for lang in ("de", "en"):
+        (short / f"valid.{lang}").write_text("w1 w2\nw3\n")
+    binarize(short, short / "bin")
+    pairs = Namespace(data=str(short / "bin"), path=other_data.path)
+    analyze("all", pairs, "--out", tmp_path / "found", "--samples", "1")
+    index = json.loads((tmp_path / "found" / "analysis.json").read_text())
+    assert list(index["analyses"]) == [name for name in ANALYSES if name != "patterns"] and index["sentences"] == 2
+    assert "left out\n  patterns: patterns need sentences of 5 tokens or more" in capsys.readouterr().out
+    assert "patterns need sentences of 5 tokens" in refuse("gates,patterns", pairs)
+
+
+def test_a_model_that_diverged_is_refused(trained, tmp_path):
+    state = torch.load(trained.path, weights_only=False)
+    state["model"]["encoder.layers.0.self_attn.gate.gate_network.fc1.bias"][0] = float("nan")
+    torch.save(state, tmp_path / "nan.pt")
+    sentence = refuse("gates", Namespace(data=trained.data, path=str(tmp_path / "nan.pt")))
+    assert "has weights that are not numbers (NaN or infinite); its training diverged" in sentence
+
+
+def test_from_python(trained):
+    found = modular_fairseq.analysis.analyze(trained.path, trained.data, names=["gates", "patterns"])
+    assert list(found) == ["gates", "patterns"] and found["gates"].experts == 12
+    assert list(modular_fairseq.analysis.analyze(trained.path, trained.data, names="redundancy")) == ["redundancy"]
+    for names in ("gatez", ["gates", "samples"]):
+        with pytest.raises(UsageError, match="there is no analysis '(gatez|samples)'"):
+            modular_fairseq.analysis.analyze(trained.path, trained.data, names=names)
+
+
+def test_sentences_that_are_too_long_for_the_screen_or_the_model_are_not_shown(trained):
+    loaded = load(trained.path, trained.data, "test")
+    lengths = [19, 20, 21, 64, 65]
+    pairs = [{"source": torch.full((n,), 5), "target": torch.full((m,), 6)} for n in lengths for m in (64, 65)]
+    task = SimpleNamespace(dataset=lambda subset: pairs)
+    found = list(sentences_of_data(loaded.model, task, "test", 20))
+    assert [(len(each.source), len(each.target)) for each in found] == [(19, 64), (20, 64)]  # the model has 20 source positions
+    assert [each.origin for each in found] == ["test 1", "test 3"]
+    assert len(list(sentences_of_data(loaded.model, task, "test", 1))) == 1
 
 
 def test_a_plugin_beside_this_one_brings_an_analysis(trained, tmp_path, monkeypatch, capsys):

@@ -33,8 +33,8 @@ def test_summary_of_a_table():
     rest = (math.log(4), "sentences", 10)
     reports = GateReports.of(
         [
-            GateReport("a", ENCODER, math.log(4), *rest, [0.25] * 4),
-            GateReport("bb", ENCODER, 0.5 * math.log(4), *rest, [0.9, 0.1, 0.0, 0.0]),
+            GateReport("a", ENCODER, 1, None, math.log(4), *rest, [0.25] * 4),
+            GateReport("bb", ENCODER, 2, None, 0.5 * math.log(4), *rest, [0.9, 0.1, 0.0, 0.0]),
         ]
     )
     lines = reports.text().splitlines()

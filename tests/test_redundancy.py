@@ -43,7 +43,10 @@ def sentences_of(sample):
 
 
 def report(model, *batches):
-    return one_pass(model, batches, [Redundancy(model)])[0]
+    [found] = one_pass(model, batches, [Redundancy(model)])
+    if isinstance(found, UsageError):
+        raise found
+    return found
 
 
 def close(found, expected, tolerance):

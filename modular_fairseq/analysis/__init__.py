@@ -11,7 +11,8 @@ sentences; what an earlier analysis wrote there is replaced. `modular-fairseq re
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from modular_fairseq.analysis.loading import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.analysis.one_pass import Analysis, Report, one_pass
 from modular_fairseq.analysis.patterns import Patterns
 from modular_fairseq.analysis.redundancy import Redundancy
-from modular_fairseq.analysis.single_expert import compare_experts
+from modular_fairseq.analysis.single_expert import SINGLE_EXPERT, compare_experts
 from modular_fairseq.arguments import add_user_dir, import_user_dir, take_options_after_dashes
 from modular_fairseq.errors import UsageError
+from modular_fairseq.processes import only_one
 
 # By the name on the command line; a --user-dir may add its own.
 ANALYSES: dict[str, type[Analysis]] = {
@@ -38,7 +40,7 @@ ANALYSES: dict[str, type[Analysis]] = {
     "patterns": Patterns,
     "redundancy": Redundancy,
 }
-ALL, SAMPLES, SINGLE_EXPERT = "all", "samples", "single-expert"
+ALL, SAMPLES = "all", "samples"
 DEFAULT_SAMPLES = 20
 
 
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one more to step through, as tokens of the training text, and after a tab its translation, or the model translates it; "
         "may be given again",
     )
-    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help=f"tokens in a batch (default: {MAX_TOKENS})")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"tokens in a batch (default: {MAX_TOKENS})")
     parser.add_argument(
         "--skip-invalid-size-inputs-valid-test", action="store_true", help="leave out sentences longer than the model's positions"
     )
@@ -76,22 +78,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
-    names = chosen(args.what)
+    names = chosen(args.what.split(","))
     check(args, names)
-    if args.out:
-        folder.prepare(args.out)
+    with ExitStack() as stack:
+        if args.out:
+            folder.prepare(args.out)
+            stack.enter_context(only_one(str(args.out)))
+        show(*_analyze_and_write(args, names))  # last: whoever reads it may stop reading
+
+
+def _analyze_and_write(args: argparse.Namespace, names: list[str]) -> tuple[dict[str, Report], dict[str, str]]:
+    """Reports, which are in --out already, and why others are left out."""
     loaded = load(args.path, args.data, args.gen_subset)
-    analyses, refused = build(names, loaded.model)
-    sentences = collect_samples(args, loaded) if SAMPLES in names or (names == [ALL] and args.out) else None
-    found = batches(loaded.model, loaded.task, args.gen_subset, args.max_tokens, args.skip_invalid_size_inputs_valid_test)
-    reports = dict(zip(analyses, one_pass(loaded.model, found, analyses.values()), strict=True)) if analyses else {}
+    analyses, left_out = build(names, loaded.model)
+    sentences = collect_samples(args, names, loaded, left_out) if SAMPLES in names or (names == [ALL] and args.out) else None
+    reports, about = {}, {**loaded.about, "sentences": 0 if analyses else len(loaded.task.dataset(args.gen_subset))}
+    if analyses:
+        max_tokens = MAX_TOKENS if args.max_tokens is None else args.max_tokens
+        found = batches(loaded.model, loaded.task, args.gen_subset, max_tokens, args.skip_invalid_size_inputs_valid_test)
+        reports, seen_nothing = look(names, loaded.model, _counted(found, about), analyses)
+        left_out |= seen_nothing
     if SINGLE_EXPERT in names:
-        reports[SINGLE_EXPERT] = compare_experts(args.path, args.data, args.gen_subset, args.options, args.out)
+        reports[SINGLE_EXPERT] = compare_experts(args.path, args.data, args.gen_subset, args.options, args.out, args.user_dir)
     if args.out:
-        about = {**loaded.about, "sentences": len(loaded.task.dataset(args.gen_subset))}
         tables = {name: rows for report in reports.values() for name, rows in report.tables().items()}
         folder.write(args.out, about, {name: report.data() for name, report in reports.items()}, tables, sentences)
-    show(reports, refused)  # last: whoever reads it may stop reading
+    return reports, left_out
+
+
+def _counted(batches: Iterable[dict], about: dict[str, Any]) -> Iterator[dict]:
+    """The same batches; `about` gets how many sentences were in them."""
+    for batch in batches:
+        about["sentences"] += batch["nsentences"]
+        yield batch
 
 
 def analyze(
@@ -99,27 +118,29 @@ def analyze(
 ) -> dict[str, Report]:
     """The reports of a checkpoint on one part of binarized data, by name; for Python.
 
+    Args:
+        names: of `ANALYSES`, or "all".
+
     Raises:
-        UsageError: files that are missing or do not fit, a model or data with nothing to see.
+        UsageError: an unknown name, files that are missing or do not fit, a model or data with nothing to see.
     """
+    names = chosen([names] if isinstance(names, str) else names, known=list(ANALYSES))
     loaded = load(path, data, subset)
-    analyses, _ = build(list(names), loaded.model)
-    return dict(
-        zip(analyses, one_pass(loaded.model, batches(loaded.model, loaded.task, subset, max_tokens), analyses.values()), strict=True)
-    )
+    analyses, _ = build(names, loaded.model)
+    return look(names, loaded.model, batches(loaded.model, loaded.task, subset, max_tokens), analyses)[0]
 
 
-def chosen(what: str) -> list[str]:
-    """The names in WHAT.
+def chosen(names: Iterable[str], known: Iterable[str] | None = None) -> list[str]:
+    """The names without repetitions; known are by default those of the command line.
 
     Raises:
         UsageError: one is unknown, or `all` among others.
     """
-    names, known = what.split(","), [*ANALYSES, SAMPLES, SINGLE_EXPERT]
+    names, known = list(dict.fromkeys(names)), [*ANALYSES, SAMPLES, SINGLE_EXPERT] if known is None else known
     for name in names:
         if name not in known and names != [ALL]:
-            raise UsageError(f"{what}: there is no analysis {name!r}; give {ALL}, or with commas between them some of {', '.join(known)}")
-    return list(dict.fromkeys(names))
+            raise UsageError(f"there is no analysis {name!r}; give {ALL}, or with commas between them some of {', '.join(known)}")
+    return names
 
 
 def check(args: argparse.Namespace, names: list[str]) -> None:
@@ -130,48 +151,87 @@ def check(args: argparse.Namespace, names: list[str]) -> None:
     """
     if args.options and SINGLE_EXPERT not in names:
         raise UsageError(f"{' '.join(args.options)} after --: goes to fairseq-generate, which only {SINGLE_EXPERT} calls; leave it out")
-    with_samples = SAMPLES in names or names == [ALL]
     if SAMPLES in names and not args.out:
         raise UsageError(f"{SAMPLES}: needs --out, the folder that they are written to")
-    for option, value in (("--samples", args.samples is not None), ("--sentence", args.sentence)):
-        if value and not (with_samples and args.out):
-            raise UsageError(f"{option} has no effect without {SAMPLES} or {ALL}, and --out; leave it out, or add them")
+    with_samples = args.out and (SAMPLES in names or names == [ALL])
+    of_the_pass = names == [ALL] or any(name in ANALYSES for name in names)
+    for option, is_given, has_effect, needs in (
+        ("--samples", args.samples is not None, with_samples, f"{SAMPLES} or {ALL}, and --out"),
+        ("--sentence", args.sentence, with_samples, f"{SAMPLES} or {ALL}, and --out"),
+        ("--max-tokens", args.max_tokens is not None, of_the_pass, "an analysis of all the data"),
+        ("--skip-invalid-size-inputs-valid-test", args.skip_invalid_size_inputs_valid_test, of_the_pass, "an analysis of all the data"),
+    ):
+        if is_given and not has_effect:
+            raise UsageError(f"{option} has no effect without {needs}; leave it out, or add them")
     if args.samples is not None and args.samples < 0:
         raise UsageError(f"--samples {args.samples}: must be 0 or more")
+    if names == [SAMPLES] and args.samples == 0 and not args.sentence:
+        raise UsageError(f"{SAMPLES} --samples 0: leaves nothing to write; ask for some, or give --sentence")
 
 
 def build(names: list[str], model: nn.Module) -> tuple[dict[str, Analysis], dict[str, str]]:
-    """The analyses of the pass, and, with `all`, why the others were left out.
+    """The analyses of the pass, and, with `all`, why the others are left out.
 
     Raises:
         UsageError: the model has nothing to see for one that was asked for by name.
     """
-    if names != [ALL]:
-        return {name: ANALYSES[name](model) for name in names if name in ANALYSES}, {}
     analyses: dict[str, Analysis] = {}
-    refused: dict[str, str] = {}
-    for name, kind in ANALYSES.items():
+    left_out: dict[str, str] = {}
+    for name in ANALYSES if names == [ALL] else [name for name in names if name in ANALYSES]:
         try:
-            analyses[name] = kind(model)
+            analyses[name] = ANALYSES[name](model)
         except UsageError as error:
-            refused[name] = str(error)
-    return analyses, refused
+            if names != [ALL]:
+                raise
+            left_out[name] = str(error)
+    return analyses, left_out
 
 
-def collect_samples(args: argparse.Namespace, loaded: Loaded) -> samples.Samples | None:
-    count = DEFAULT_SAMPLES if args.samples is None else args.samples
+def look(
+    names: list[str], model: nn.Module, batches: Iterable[dict], analyses: dict[str, Analysis]
+) -> tuple[dict[str, Report], dict[str, str]]:
+    """The pass: reports, and, with `all`, why some analyses have none.
+
+    Raises:
+        UsageError: there is no batch, or one that was asked for by name saw nothing.
+    """
+    reports: dict[str, Report] = {}
+    left_out: dict[str, str] = {}
+    for name, found in zip(analyses, one_pass(model, batches, analyses.values()), strict=True):
+        if isinstance(found, Report):
+            reports[name] = found
+        elif names == [ALL]:
+            left_out[name] = str(found)
+        else:
+            raise found
+    return reports, left_out
+
+
+def collect_samples(args: argparse.Namespace, names: list[str], loaded: Loaded, left_out: dict[str, str]) -> samples.Samples | None:
+    """Of --sentence and the data; with `all`, `left_out` gets why there are none.
+
+    Raises:
+        UsageError: a sentence that cannot be read, or, by name, a model that samples cannot be of.
+    """
     model, task = loaded.model, loaded.task
-    own: list[Any] = [
-        samples.sentence_of_text(model, task, text, f"--sentence {number}") for number, text in enumerate(args.sentence, start=1)
-    ]
+    try:
+        samples.check(model)
+    except UsageError as error:
+        if names != [ALL] or args.sentence:
+            raise
+        left_out[SAMPLES] = str(error)
+        return None
+    count = DEFAULT_SAMPLES if args.samples is None else args.samples
+    own = [samples.sentence_of_text(model, task, text, f"--sentence {number}") for number, text in enumerate(args.sentence, start=1)]
     sentences = [*own, *samples.sentences_of_data(model, task, args.gen_subset, count)]
     return samples.collect(model, sentences) if sentences or count else None
 
 
-def show(reports: dict[str, Report], refused: dict[str, str]) -> None:
+def show(reports: dict[str, Report], left_out: dict[str, str]) -> None:
+    """Prints them, and what is left out with the reason."""
     for number, (name, report) in enumerate(reports.items()):
         if len(reports) > 1:
             print(("\n" if number else "") + name.upper())
         print(report.text())
-    if refused:
-        print("\nnot in this model: " + ", ".join(refused))
+    for number, (name, reason) in enumerate(left_out.items()):
+        print(("" if number else "\nleft out\n") + f"  {name}: {reason}")

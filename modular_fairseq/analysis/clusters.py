@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from modular_fairseq.analysis.attention_maps import AttentionMap, attention_modules, kind_of
 from modular_fairseq.analysis.one_pass import Analysis, Report
-from modular_fairseq.analysis.recording import dictionary_of, in_order, pop, recorded, side_of, tokens_of
+from modular_fairseq.analysis.places import dictionary_of, in_order, place, side_of, tokens_of
+from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import TokenCounts, rows
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import semantic_masks
@@ -40,8 +41,12 @@ class HeadClusters:
 
 @dataclass
 class ModuleClusters:
+    """One attention module."""
+
     module: str
     kind: str
+    layer: int
+    stream: int | None
     heads: list[HeadClusters]
 
 
@@ -109,12 +114,11 @@ class Clusters(Analysis):
             self.sums[name].add(tokens[valid], posterior.permute(1, 0, 3, 2)[:, valid])
 
     def report(self) -> ClusterReport:
-        return ClusterReport(
-            [
-                ModuleClusters(name, self.kinds[name], sums.heads(dictionary_of(side_of(name), self.model).symbols))
-                for name, sums in self.sums.items()
-            ]
-        )
+        modules = []
+        for name, sums in self.sums.items():
+            heads = sums.heads(dictionary_of(side_of(name), self.model).symbols)
+            modules.append(ModuleClusters(name, self.kinds[name], *place(name, self.masks), heads))
+        return ClusterReport(modules)
 
 
 class ClusterSums:

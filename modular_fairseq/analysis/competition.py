@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from modular_fairseq.analysis.attention_maps import AttentionMap
 from modular_fairseq.analysis.one_pass import Analysis, Report
-from modular_fairseq.analysis.recording import SIDES, dictionary_of, in_order, pop, recorded, side_of, tokens_of
+from modular_fairseq.analysis.places import SIDES, dictionary_of, in_order, place, side_of, tokens_of
+from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import MINIMUM_COUNT
 from modular_fairseq.errors import UsageError
 from modular_fairseq.modules.mechanisms import Competition
@@ -35,7 +36,9 @@ SHOWN = 30  # tokens of a layer in the report; its table has all
 class LayerReport:
     """One layer: entropies in nats, and the mean of c for each mechanism."""
 
-    layer: str
+    module: str
+    layer: int
+    stream: int | None
     side: str
     entropy: float
     uniform: float
@@ -54,8 +57,8 @@ class CompetitionReport(Report):
     all_tokens: list[dict]
 
     def text(self) -> str:
-        headers = ["layer", "entropy", "of uniform", *(f"{p} %" for p in PERCENTILES), *(f"c{m + 1}" for m in range(self.mechanisms))]
-        rows = [[each.layer, each.entropy, each.entropy / each.uniform, *each.percentiles.values(), *each.mean] for each in self.layers]
+        headers = ["module", "entropy", "of uniform", *(f"{p} %" for p in PERCENTILES), *(f"c{m + 1}" for m in range(self.mechanisms))]
+        rows = [[each.module, each.entropy, each.entropy / each.uniform, *each.percentiles.values(), *each.mean] for each in self.layers]
         return tabulate(rows, headers, floatfmt=".3f", tablefmt="plain")
 
     def data(self) -> dict:
@@ -67,7 +70,7 @@ class CompetitionReport(Report):
         numbers = range(self.mechanisms)
         layers = [
             {
-                "layer": each.layer,
+                "module": each.module,
                 "entropy": each.entropy,
                 "uniform": each.uniform,
                 **{f"percentile {p}": value for p, value in each.percentiles.items()},
@@ -76,13 +79,13 @@ class CompetitionReport(Report):
             for each in self.layers
         ]
         correlation = [
-            {"layer": layer, **dict(zip(side["layers"], row, strict=True))}
+            {"module": layer, **dict(zip(side["layers"], row, strict=True))}
             for side in self.correlation
             for layer, row in zip(side["layers"], side["matrix"], strict=True)
         ]
         tokens = [
             {
-                "layer": each["layer"],
+                "module": each["module"],
                 "token": entry["token"],
                 "count": entry["count"],
                 **{f"{what} c{m + 1}": entry[what][m] for m in numbers for what in ("min", "mean", "max")},
@@ -95,7 +98,8 @@ class CompetitionReport(Report):
 
 def competitions(model: nn.Module) -> dict[str, Competition]:
     """By the name of their layer, in the order in which a word passes them."""
-    return in_order({name.removesuffix(".competition"): part for name, part in model.named_modules() if isinstance(part, Competition)})
+    parts = {name.removesuffix(".competition"): part for name, part in model.named_modules() if isinstance(part, Competition)}
+    return in_order({name: part for name, part in parts.items() if part.mechanisms > 1})
 
 
 class CompetitionOfMechanisms(Analysis):
@@ -134,8 +138,8 @@ class CompetitionOfMechanisms(Analysis):
         for name in self.parts:
             sums, side = self.sums[name], side_of(name)
             uniform = math.log(len(sums.mean()))
-            layers.append(LayerReport(name, side, sums.entropy(), uniform, sums.percentiles(), sums.mean()))
-            tokens.append({"layer": name, "tokens": sums.tokens(dictionary_of(side, self.model).symbols)})
+            layers.append(LayerReport(name, *place(name, self.parts), side, sums.entropy(), uniform, sums.percentiles(), sums.mean()))
+            tokens.append({"module": name, "tokens": sums.tokens(dictionary_of(side, self.model).symbols)})
         correlation = [{"side": side, "layers": self.layers[side], "matrix": each.matrix()} for side, each in self.correlations.items()]
         return CompetitionReport(len(layers[0].mean), layers, correlation, tokens)
 
@@ -194,16 +198,19 @@ class LayerSums:
 
 
 class Correlation:
-    """Pearson's correlation of c between layers, from sums around 1/n."""
+    """Pearson's correlation of c between layers, from sums around the first position: a layer that never changes has none."""
 
     def __init__(self):
         self.count = 0
+        self.origin: Tensor | None = None  # [L, 1, n]
         self.first: Tensor | float = 0.0  # [L, n]
         self.second: Tensor | float = 0.0  # [n, L, L]
 
     def add(self, c: Tensor) -> None:
         """c float64 [L, N, n]."""
-        c = c - 1 / c.size(2)
+        if self.origin is None:
+            self.origin = c[:, :1]
+        c = c - self.origin
         self.count += c.size(1)
         self.first = self.first + c.sum(dim=1)
         of_mechanism = c.permute(2, 0, 1)  # n x L x N
@@ -214,6 +221,6 @@ class Correlation:
         mean = (self.first / self.count).T.unsqueeze(2)  # n x L x 1
         covariance = self.second / self.count - mean @ mean.transpose(1, 2)
         deviation = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-        varies = (deviation > 1e-9).all(dim=0)
+        varies = (deviation > 0).all(dim=0)
         matrix = (covariance / (deviation.unsqueeze(2) * deviation.unsqueeze(1))).mean(dim=0).clamp(-1, 1).tolist()
         return [[value if varies[i] and varies[j] else None for j, value in enumerate(row)] for i, row in enumerate(matrix)]

@@ -7,15 +7,17 @@ import csv
 import io
 import json
 import os
-from contextlib import suppress
+import re
 from pathlib import Path
 from typing import Any
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.processes import write_file
 
-FORMAT = 1
-INDEX = "analysis.json"
+FORMAT = 1  # of all JSON files in it
+SUFFIXES = (".tsv", ".json", ".npz")
+LEFT_OVER = re.compile(r"\.(tsv|json|npz)\.\d+\.tmp$")  # by `write_file`
+INDEX, SAMPLES, ARRAYS = "analysis.json", "samples.json", "samples.npz"
 
 
 def prepare(folder: Path) -> None:
@@ -26,8 +28,9 @@ def prepare(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / ".writable", "")
-        (folder / ".writable").unlink()
+        probe = folder / f".writable.{os.getpid()}"
+        write_file(probe, "")
+        probe.unlink()
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be written ({error.strerror}); give another folder") from None
 
@@ -46,26 +49,33 @@ def write(folder: Path, about: dict[str, Any], analyses: dict[str, Any], tables:
     """
     files = {f"{name}.tsv": tsv(rows).encode() for name, rows in tables.items()}
     if samples is not None:
-        files |= {"samples.json": json.dumps(samples.data(), ensure_ascii=False, indent=1).encode(), "samples.npz": samples.npz()}
+        content = {"format": FORMAT, **samples.data()}
+        files |= {SAMPLES: json.dumps(content, ensure_ascii=False, indent=1).encode(), ARRAYS: samples.npz()}
     index = {"format": FORMAT, **about, "analyses": analyses, "files": sorted(files)}
     try:
         remove(folder)
         for name, content in files.items():
             write_file(folder / name, content)
-        write_file(folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1))
+        write_file(folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1, allow_nan=False))
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be written ({error.strerror}); give another folder") from None
 
 
 def remove(folder: Path) -> None:
-    """What an earlier analysis wrote: its index first, then what that names."""
+    """What an earlier analysis wrote, its index first, and what a killed one left half-written; nothing else."""
+    for path in folder.iterdir():
+        if LEFT_OVER.search(path.name):
+            path.unlink()
     try:
-        files = json.loads((folder / INDEX).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         return
-    for name in [INDEX, *files]:
-        with suppress(FileNotFoundError):
-            os.remove(folder / os.path.basename(name))
+    if not isinstance(index, dict) or index.get("format") != FORMAT or "analyses" not in index or not isinstance(index.get("files"), list):
+        return
+    (folder / INDEX).unlink()
+    for name in index["files"]:
+        if isinstance(name, str) and Path(name).name == name and Path(name).suffix in SUFFIXES:
+            (folder / name).unlink(missing_ok=True)
 
 
 def tsv(rows: list[dict]) -> str:

@@ -9,12 +9,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import mean
 
 from torch import nn
 
-from modular_fairseq.analysis.attention_maps import AttentionMap, attention_modules, kind_of
+from modular_fairseq.analysis.attention_maps import KINDS, AttentionMap, attention_modules, kind_of
 from modular_fairseq.analysis.one_pass import Analysis, Report
-from modular_fairseq.analysis.recording import SOURCE, TARGET, dictionary_of, in_order, pop, recorded, tokens_of
+from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place, tokens_of
+from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import MINIMUM_COUNT, TokenCounts, rows
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import mixtures
@@ -27,6 +29,8 @@ class GateReport:
 
     module: str
     kind: str
+    layer: int
+    stream: int | None
     entropy: float
     uniform: float
     instances: str
@@ -36,9 +40,11 @@ class GateReport:
 
 @dataclass
 class GateReports(Report):
-    """All modules. `entropy` and `uniform` are means over them; the shares tell whether the rich get richer."""
+    """All modules. `entropy` and `uniform` are means over them, `kinds` the entropies of each kind of attention: those of the paper
+    (section 5.1) are of the encoder. The shares tell whether the rich get richer."""
 
     entropy: float
+    kinds: dict[str, float]
     uniform: float
     max_share: float
     min_share: float
@@ -50,8 +56,13 @@ class GateReports(Report):
     def of(cls, modules: list[GateReport]) -> "GateReports":
         shares = [share for report in modules for share in report.shares]
         return cls(
-            entropy=sum(report.entropy for report in modules) / len(modules),
-            uniform=sum(report.uniform for report in modules) / len(modules),
+            entropy=mean(report.entropy for report in modules),
+            kinds={
+                kind: mean(report.entropy for report in modules if report.kind == kind)
+                for kind in KINDS
+                if kind in {r.kind for r in modules}
+            },
+            uniform=mean(report.uniform for report in modules),
             max_share=max(shares),
             min_share=min(shares),
             rare_experts=sum(share < RARE for share in shares),
@@ -65,6 +76,7 @@ class GateReports(Report):
         lines = [f"{'module':<{width}}  entropy  largest gate: % of instances at each expert"]
         for report in self.modules:
             lines.append(f"{report.module:<{width}}  {report.entropy:7.3f}  " + " ".join(f"{100 * share:5.1f}" for share in report.shares))
+        lines.append("mean gate entropy by kind: " + ", ".join(f"{kind} {entropy:.3f}" for kind, entropy in self.kinds.items()))
         lines.append(
             f"mean gate entropy {self.entropy:.3f} nats ({self.entropy / self.uniform:.3f} of uniform, {self.uniform:.3f}); "
             f"shares {100 * self.min_share:.1f} to {100 * self.max_share:.1f} %, "
@@ -128,7 +140,8 @@ class Gates(Analysis):
             entropy, shares = entropy_and_shares(sums)
             instances = "sentences" if mixture.running_mean is None else "positions"
             uniform = math.log(len(shares))
-            reports.append(GateReport(name, self.kinds[name], entropy, uniform, instances, int(sums[1:].sum()), shares.tolist()))
+            where = (name, self.kinds[name], *place(name, self.mixtures))
+            reports.append(GateReport(*where, entropy, uniform, instances, int(sums[1:].sum()), shares.tolist()))
         return GateReports.of(reports)
 
 
@@ -137,12 +150,16 @@ class ExpertTokens:
     """One attention module; `experts` has a list for each expert, which may be empty."""
 
     module: str
+    layer: int
+    stream: int | None
     side: str
     experts: list[list[dict]]
 
 
 @dataclass
 class ExpertReport(Report):
+    """All modules; tokens that occur less than `minimum_count` times are in no list."""
+
     minimum_count: int
     modules: list[ExpertTokens]
 
@@ -186,5 +203,6 @@ class Experts(Analysis):
         reports = []
         for name, counts in self.counts.items():
             side = side_of_instances(self.mixtures[name])
-            reports.append(ExpertTokens(name, side, counts.indicative(dictionary_of(side, self.model).symbols)))
+            experts = counts.indicative(dictionary_of(side, self.model).symbols)
+            reports.append(ExpertTokens(name, *place(name, self.mixtures), side, experts))
         return ExpertReport(MINIMUM_COUNT, reports)

@@ -55,7 +55,13 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
         raise UsageError(
             f"{path} does not fit {data} ({misfit[1]}); give the data with the dictionaries that it was trained with"
         ) from None
+    except Exception as error:  # fairseq raises no narrower one
+        if "infer language pair" not in str(error):
+            raise
+        raise UsageError(f"{data} has no pair of languages, which this model translates; give the data that it was trained with") from None
     model = models[0].eval()
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        raise UsageError(f"{path} has weights that are not numbers (NaN or infinite); its training diverged, use an earlier checkpoint")
     about = {"checkpoint": os.path.abspath(path), "data": os.path.abspath(data), "subset": subset, **_about(state, task)}
     about["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return Loaded(model.cuda() if torch.cuda.is_available() else model, task, about)
@@ -101,7 +107,9 @@ def batches(model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = 
         iterator = task.get_batch_iterator(
             dataset, max_tokens=max_tokens, max_positions=max_positions, ignore_invalid_inputs=skip_invalid
         ).next_epoch_itr(shuffle=False)
-    except AssertionError:
+    except AssertionError as error:
+        if "max_tokens" not in str(error):
+            raise
         raise UsageError(f"--max-tokens {max_tokens} is less than the longest sentence of {subset} has; give more") from None
     except Exception as error:  # fairseq raises no narrower one
         if "invalid" not in str(error):

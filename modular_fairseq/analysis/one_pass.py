@@ -51,14 +51,18 @@ class Analysis(ABC):
         """After each forward pass: what went in, and all attention of that pass if `needs_attention`."""
 
     @abstractmethod
-    def report(self) -> Report: ...
+    def report(self) -> Report:
+        """Raises UsageError where what was seen says nothing."""
 
 
-def one_pass(model: nn.Module, batches: Iterable[dict], analyses: Iterable[Analysis]) -> list[Report]:
-    """Run the model in evaluation mode, teacher-forced, on batches with a `net_input`; a report of each analysis.
+def one_pass(model: nn.Module, batches: Iterable[dict], analyses: Iterable[Analysis]) -> list[Report | UsageError]:
+    """Run the model in evaluation mode, teacher-forced, on batches with a `net_input`.
+
+    Returns:
+        for each analysis its report, or the error that says why it has none: the others have seen what they need all the same.
 
     Raises:
-        UsageError: there is no batch, or one of them saw nothing.
+        UsageError: there is no batch.
     """
     analyses = list(analyses)
     model.eval()
@@ -76,4 +80,11 @@ def one_pass(model: nn.Module, batches: Iterable[dict], analyses: Iterable[Analy
             empty = False
         if empty:
             raise UsageError("there is no sentence to look at: the data is empty, or every sentence is longer than the model's positions")
-        return [analysis.report() for analysis in analyses]
+        return [_report(analysis) for analysis in analyses]
+
+
+def _report(analysis: Analysis) -> Report | UsageError:
+    try:
+        return analysis.report()
+    except UsageError as error:
+        return error

@@ -12,13 +12,12 @@ The paper shows pictures and no rule; this is ours. For the keys of a class, m i
 see one of them, and u what they would get if these queries attended to all that they see alike. The score of a class is (m - u) / (1 - u):
 0 for uniform attention, 1 for a perfect pattern, whatever the length of the sentence and the causal mask. A map is of the class with the
 largest score among the first four if that is 1/2 or more, else a soft diagonal if that scores 1/2, else heterogeneous. Vertical keys are
-the two that get most; they must be seen by half of the queries at least.
+the two that get most attention in all, of those that half of the queries see at least.
 
 Maps with fewer than five queries or keys are not counted: there everything is near the diagonal. Nor are queries that see fewer than three
 keys. Relative places: query t of T looks at key t (S - 1) / (T - 1) of S.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.analysis.attention_maps import CROSS, KINDS, AttentionMap, attention_modules
 from modular_fairseq.analysis.one_pass import Analysis, Report
-from modular_fairseq.analysis.recording import place
+from modular_fairseq.analysis.places import place
 from modular_fairseq.errors import UsageError
 
 CLASSES = ("vertical", "diagonal", "shift forward", "shift backward", "soft diagonal", "heterogeneous")
@@ -62,6 +61,8 @@ class ModulePatterns:
 
 @dataclass
 class PatternReport(Report):
+    """All modules; `sentences` of the data, short ones included."""
+
     classes: list[str]
     sentences: int
     modules: list[ModulePatterns]
@@ -145,14 +146,16 @@ class Templates:
         bands: [B, 4, T, S], diagonal, shift forward, shift backward and soft diagonal, each query weighed so that the weights of a class
             sum to 1 over queries that see one of its keys.
         uniform: [B, 4], what these get from uniform attention.
-        columns: [B, T, S], for each key the weights of the queries that see it; 0 for keys that too few see.
-        uniform_columns: [B, S].
+        rows: bool [B, T], the queries that count.
+        seen_by: [B, S], how many of them see each key.
+        uniform_columns: [B, S], what each key gets in all from uniform attention.
     """
 
     long_enough: Tensor
     bands: Tensor
     uniform: Tensor
-    columns: Tensor
+    rows: Tensor
+    seen_by: Tensor
     uniform_columns: Tensor
 
     @classmethod
@@ -171,23 +174,30 @@ class Templates:
         bands = torch.stack([*(offset == shift for shift in SHIFTS), near], dim=1) * seen[:, None]
         sees_one = bands.any(dim=3, keepdim=True)
         bands = bands / sees_one.sum(dim=2, keepdim=True).clamp(min=1)
-        columns = seen / seen.sum(dim=1, keepdim=True).clamp(min=1)
-        columns = columns * (seen.sum(dim=1, keepdim=True) >= counted.sum(dim=1)[:, None, None] / 2)
         long_enough = (queries.sum(dim=1) >= SHORTEST) & (keys.sum(dim=1) >= SHORTEST)
-        return cls(long_enough, bands, (bands / visible[:, None]).sum(dim=(2, 3)), columns, (columns / visible).sum(dim=1))
+        return cls(long_enough, bands, (bands / visible[:, None]).sum(dim=(2, 3)), counted, seen.sum(dim=1), (seen / visible).sum(dim=1))
 
     def classify(self, weights: Tensor) -> Tensor:
         """weights [H, B, T, S] -> classes [H, B], int64; those of short sentences are len(CLASSES)."""
+        weights = weights.masked_fill(~self.rows[None, :, :, None], 0)  # a pad may attend to NaN
         scores = _above(torch.einsum("hbts,bkts->hbk", weights, self.bands), self.uniform)
-        columns = torch.einsum("hbts,bts->hbs", weights, self.columns)
-        best = columns.topk(min(COLUMNS, columns.size(2)), dim=2)
-        uniform = self.uniform_columns.expand_as(columns).gather(2, best.indices).sum(dim=2)
-        vertical = _above(best.values.sum(dim=2), uniform)
+        vertical = self._vertical(weights.sum(dim=2))
         hard = torch.cat([vertical.unsqueeze(2), scores[..., :3]], dim=2)  # in the order of CLASSES
         best_score, best_class = hard.max(dim=2)
         other = torch.where(scores[..., 3] >= ENOUGH, SOFT_DIAGONAL, HETEROGENEOUS)
         classes = torch.where(best_score >= ENOUGH, best_class, other)
         return torch.where(self.long_enough, classes, len(CLASSES))
+
+    def _vertical(self, columns: Tensor) -> Tensor:
+        """The score of the two keys that get most, [H, B], from what all keys get, [H, B, S].
+
+        The queries that see one of them are those that see the earlier one: causal masks hide later keys only.
+        """
+        eligible = self.seen_by >= self.rows.sum(dim=1, keepdim=True) / 2
+        best = columns.masked_fill(~eligible, -1).topk(min(COLUMNS, columns.size(2)), dim=2)
+        seen_by = self.seen_by.expand_as(columns).gather(2, best.indices).amax(dim=2).clamp(min=1)
+        uniform = self.uniform_columns.expand_as(columns).gather(2, best.indices).sum(dim=2) / seen_by
+        return _above(best.values.clamp(min=0).sum(dim=2) / seen_by, uniform)
 
 
 def place_of(valid: Tensor) -> Tensor:
@@ -198,9 +208,3 @@ def place_of(valid: Tensor) -> Tensor:
 def _above(mass: Tensor, uniform: Tensor) -> Tensor:
     """How far attention is from uniform (0) to all on these keys (1)."""
     return (mass - uniform) / (1 - uniform).clamp(min=1e-9)
-
-
-def classify(weights: Iterable[Iterable[float]], kind: str = KINDS[0]) -> str:
-    """The class of one map [T, S] of a sentence without pads, for people at a prompt."""
-    attention = AttentionMap("", kind, torch.as_tensor(weights).double()[None, None])
-    return CLASSES[int(Templates.of(attention).classify(attention.weights))]

@@ -1,19 +1,17 @@
-"""What parts of a model compute as it runs, and where in the model they are.
+"""What parts of a model compute as it runs, by forward hooks.
 
-with recorded({"encoder.layers.2": layer.competition}) as outputs:
-    model(**batch["net_input"])
-outputs["encoder.layers.2"]     # one output for each call
+    with recorded({"encoder.layers.2": layer.competition}) as outputs:
+        model(**batch["net_input"])
+    outputs["encoder.layers.2"]     # one output for each call
+
+The model computes what it did.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fairseq.data import Dictionary
-from torch import Tensor, nn
-
-LAYER = re.compile(r"(?:layers|streams\.(\d+))\.(\d+)(?:\.|$)")
+from torch import nn
 
 
 @contextmanager
@@ -22,7 +20,7 @@ def recorded(
 ) -> Iterator[dict[str, list[Any]]]:
     """Inside it, every call of a module adds what `take(module, args, output)` makes of it to the list of that name.
 
-    The lists are the caller's to clear. The model computes what it did.
+    The lists are the caller's to clear.
     """
     outputs: dict[str, list[Any]] = {name: [] for name in modules}
 
@@ -46,39 +44,3 @@ def pop(outputs: dict[str, list[Any]]) -> dict[str, Any]:
     for calls in outputs.values():
         calls.clear()
     return first
-
-
-def place(name: str, names: Mapping[str, Any]) -> tuple[int, int | None]:
-    """The layer of a module, from 1, as a word passes them, and its stream, from 1, or None outside streams.
-
-    `names`: of all modules of the model: the last layer of an encoder comes after the streams.
-    """
-    stream, layer = LAYER.search(name).groups()
-    if stream is not None:
-        return int(layer) + 2, int(stream) + 1
-    in_streams = [int(found[2]) + 1 for other in names if (found := LAYER.search(other)) and found[1] is not None]
-    stack = name.split(".")[0]
-    return int(layer) + 1 + (max(in_streams) if in_streams and stack == "encoder" and layer != "0" else 0), None
-
-
-def in_order(modules: Mapping[str, Any]) -> dict[str, Any]:
-    """Modules of layers by name, in the order in which a word passes them; those of a layer, and of streams, as they were."""
-    return dict(sorted(modules.items(), key=lambda item: (side_of(item[0]) == TARGET, place(item[0], modules)[0])))
-
-
-SOURCE, TARGET = SIDES = ("source", "target")
-
-
-def side_of(name: str) -> str:
-    """Of which tokens the positions of a module are: those of its encoder, or those that its decoder (or language model) reads."""
-    return TARGET if "decoder" in name.split(".") else SOURCE
-
-
-def tokens_of(side: str, batch: dict) -> Tensor:
-    """The tokens that encoder or decoder reads, [B, T]."""
-    net_input = batch["net_input"]
-    return net_input["prev_output_tokens"] if side == TARGET and "prev_output_tokens" in net_input else net_input["src_tokens"]
-
-
-def dictionary_of(side: str, model: nn.Module) -> Dictionary:
-    return (model.decoder if side == TARGET else model.encoder).dictionary

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.analysis.attention_maps import KINDS, AttentionMap, attention_modules, kind_of
 from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.analysis.places import place
 from modular_fairseq.errors import UsageError
 
 CHUNK = 2**17  # numbers of a chunk of rows, half a MiB in float32
@@ -40,6 +41,8 @@ class ModuleRedundancy:
     """LR: mean over the pairs of its heads; None where it has one head."""
 
     module: str
+    layer: int
+    stream: int | None
     heads: int
     LR: float | None
 
@@ -138,14 +141,16 @@ class HeadDistances:
 
     def report(self, kind: str) -> TypeRedundancy:
         """Raises UsageError where a weight was not a number."""
+        names = dict(self.modules)
         if not self.rows or sum(heads for _, heads in self.modules) < 2:
-            return TypeRedundancy(kind, None, None, self.rows, [ModuleRedundancy(*module, None) for module in self.modules], [])
+            modules = [ModuleRedundancy(name, *place(name, names), heads, None) for name, heads in self.modules]
+            return TypeRedundancy(kind, None, None, self.rows, modules, [])
         redundancy = 1 - (self.sums + self.sums.T).cpu() / self.rows
         if not redundancy.isfinite().all():
             raise UsageError("attention weights of this model are not numbers (NaN); its training diverged, use an earlier checkpoint")
         blocks = itertools.accumulate((heads for _, heads in self.modules), initial=0)
         modules = [
-            ModuleRedundancy(name, heads, _mean_of_pairs(redundancy[first : first + heads, first : first + heads]))
+            ModuleRedundancy(name, *place(name, names), heads, _mean_of_pairs(redundancy[first : first + heads, first : first + heads]))
             for (name, heads), first in zip(self.modules, blocks, strict=False)
         ]
         lr = _mean(module.LR for module in modules)

@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from modular_fairseq.analysis.attention_maps import AttentionMap, attention_maps, attention_modules, kind_of
 from modular_fairseq.analysis.clusters import posteriors
 from modular_fairseq.analysis.competition import competitions
-from modular_fairseq.analysis.recording import SOURCE, TARGET, dictionary_of, in_order, place, pop, recorded
+from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place
+from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import semantic_masks
 from modular_fairseq.models.mixture import mixtures
@@ -55,7 +57,7 @@ class Samples:
     def data(self) -> dict:
         """All but the arrays."""
         sentences = [{key: value for key, value in vars(sentence).items() if key != "arrays"} for sentence in self.sentences]
-        return {"format": 1, "modules": self.modules, "competition_layers": self.competition_layers, "sentences": sentences}
+        return {"modules": self.modules, "competition_layers": self.competition_layers, "sentences": sentences}
 
     def npz(self) -> bytes:
         """The arrays, under "KIND/SENTENCE INDEX/MODULE"."""
@@ -69,24 +71,44 @@ class Samples:
         return buffer.getvalue()
 
 
-def sentences_of_data(model: nn.Module, task: FairseqTask, subset: str, count: int) -> Iterator[tuple[str, Tensor | None, Tensor]]:
-    """The first `count` sentences that are short enough, as origin, source and target; of a language model the beginnings of its blocks."""
+class Tokens(NamedTuple):
+    """A sentence before it is read: where it is from, tokens of the source (None for a language model), int64 [S], what the decoder reads
+    and is to predict, both [T], and whether the model translated it."""
+
+    origin: str
+    source: Tensor | None
+    target_in: Tensor
+    target: Tensor
+    translated: bool = False
+
+
+def check(model: nn.Module) -> None:
+    """Raises UsageError: the model neither translates nor predicts the next word, or has no attention."""
+    if not hasattr(model, "decoder") or not attention_modules(model):
+        raise UsageError("the model has no samples to step through; they need a translation model or a language model with attention")
+
+
+def sentences_of_data(model: nn.Module, task: FairseqTask, subset: str, count: int) -> Iterator[Tokens]:
+    """The first `count` sentences that are short enough; of a language model the beginnings of its blocks."""
     dataset = task.dataset(subset)
     for index in range(len(dataset)):
         if count <= 0:
             return
-        source, target = dataset[index]["source"], dataset[index]["target"]
+        source, target, origin = dataset[index]["source"], dataset[index]["target"], f"{subset} {index + 1}"
         if is_language_model(model):
-            source, target = None, target[:LONGEST]
-        elif max(len(source), len(target)) > LONGEST:
+            longest = _longest(model, TARGET)
+            tokens = Tokens(origin, None, source[:longest], target[:longest])
+        elif len(source) <= _longest(model, SOURCE) and len(target) <= _longest(model, TARGET):
+            tokens = Tokens(origin, source, _shifted(model, target), target)
+        else:
             continue
         count -= 1
-        yield f"{subset} {index + 1}", source, target
+        yield tokens
 
 
-def sentence_of_text(model: nn.Module, task: FairseqTask, text: str, option: str) -> tuple[str, Tensor | None, Tensor, bool]:
+def sentence_of_text(model: nn.Module, task: FairseqTask, text: str, option: str) -> Tokens:
     """One that a user typed, of tokens as in the training text, and after a tab its translation; else the model translates it, by beam
-    search with fairseq's defaults. Returns origin, source, target, and whether the model translated.
+    search with fairseq's defaults.
 
     Raises:
         UsageError: it is empty, or longer than `LONGEST` or the model's positions.
@@ -95,32 +117,50 @@ def sentence_of_text(model: nn.Module, task: FairseqTask, text: str, option: str
     if not source:
         raise UsageError(f"{option}: is empty; give tokens as in the training text, and after a tab the translation if it is known")
     if is_language_model(model):
-        return option, None, _encode(model, TARGET, source, option), False
+        if target:
+            raise UsageError(f"{option}: has a translation after a tab, which a language model does not read; leave it out")
+        tokens = _encode(model, TARGET, source, option)
+        return Tokens(option, None, _shifted(model, tokens), tokens)
     tokens = _encode(model, SOURCE, source, option)
     if target:
-        return option, tokens, _encode(model, TARGET, target, option), False
+        given = _encode(model, TARGET, target, option)
+        return Tokens(option, tokens, _shifted(model, given), given)
     device = next(model.parameters()).device
     net_input = {"src_tokens": tokens[None].to(device), "src_lengths": torch.tensor([len(tokens)], device=device)}
-    generator = task.build_generator([model], Namespace(beam=5, max_len_a=0, max_len_b=LONGEST - 2))
+    generator = task.build_generator([model], Namespace(beam=5, max_len_a=0, max_len_b=_longest(model, TARGET) - 2))
     [[best, *_]] = task.inference_step(generator, [model], {"net_input": net_input})
-    return option, tokens, best["tokens"].cpu(), True
+    translation = best["tokens"].cpu()
+    return Tokens(option, tokens, _shifted(model, translation), translation, translated=True)
 
 
 def _encode(model: nn.Module, side: str, text: str, option: str) -> Tensor:
     dictionary = dictionary_of(side, model)
     tokens = dictionary.encode_line(text, line_tokenizer=str.split, add_if_not_exist=False).long()
-    longest = min(LONGEST, (model.decoder if side == TARGET else model.encoder).max_positions())
+    longest = _longest(model, side)
+    if dictionary.pad() in tokens:
+        raise UsageError(f"{option}: has {dictionary[dictionary.pad()]}, which stands for no word; leave it out")
     if len(tokens) > longest:
         raise UsageError(f"{option}: has {len(tokens)} tokens with </s>, and {longest} can be shown; give a shorter sentence")
     return tokens
 
 
+def _longest(model: nn.Module, side: str) -> int:
+    """Tokens that can be shown, and that the model has positions for."""
+    return min(LONGEST, (model.decoder if side == TARGET else model.encoder).max_positions())
+
+
+def _shifted(model: nn.Module, target: Tensor) -> Tensor:
+    """What a decoder reads to predict the target, as fairseq has it: the end of the sentence before stands for its beginning."""
+    return torch.cat([target.new_tensor([dictionary_of(TARGET, model).eos()]), target[:-1]])
+
+
 def is_language_model(model: nn.Module) -> bool:
+    """Whether it has a decoder and no encoder."""
     return not hasattr(model, "encoder")
 
 
-def collect(model: nn.Module, sentences: Iterable[tuple]) -> Samples:
-    """Run the model on each sentence by itself, as `sentences_of_data` and `sentence_of_text` give them.
+def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
+    """Run the model on each sentence by itself.
 
     Raises:
         UsageError: there is none.
@@ -135,9 +175,8 @@ def collect(model: nn.Module, sentences: Iterable[tuple]) -> Samples:
             "competition": stack.enter_context(recorded(competitions(model), _competition)),
         }
         biases = stack.enter_context(recorded(masks))
-        for origin, source, target, *translated in sentences:
+        for origin, source, target_in, target, translated in sentences:
             dictionary = dictionary_of(TARGET, model)
-            target_in = torch.cat([target.new_tensor([dictionary.eos()]), target[:-1]])
             model(**_net_input(model, source, target_in))
             arrays = {f"attention/{each.module}": each.weights[:, 0] for each in maps}
             for kind, outputs in others.items():
@@ -151,7 +190,7 @@ def collect(model: nn.Module, sentences: Iterable[tuple]) -> Samples:
                     None if source is None else _symbols(dictionary_of(SOURCE, model), source),
                     _symbols(dictionary, target_in),
                     _symbols(dictionary, target),
-                    bool(translated and translated[0]),
+                    translated,
                     {name: array.cpu().to(torch.float16).numpy() for name, array in arrays.items()},
                 )
             )

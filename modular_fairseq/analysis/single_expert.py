@@ -28,6 +28,7 @@ from modular_fairseq.scoring import read_output
 from modular_fairseq.training.checkpoints import load_checkpoint
 
 PLUGIN = Path(__file__).parent.parent
+SINGLE_EXPERT = "single-expert"
 DRAWS = 5
 OWN_OPTIONS = ("--path", "--gen-subset", "--model-overrides", "--user-dir", "--results-path", "--nbest")
 
@@ -45,6 +46,8 @@ class Inference:
 
 @dataclass
 class SingleExpertReport(Report):
+    """A row for each way to translate, and the options of fairseq-generate that all had."""
+
     options: str
     rows: list[Inference]
 
@@ -57,24 +60,30 @@ class SingleExpertReport(Report):
 
     def tables(self) -> dict[str, list[dict]]:
         columns = ("inference", "BLEU", "deviation", "difference")
-        return {"single-expert": [{column: getattr(row, column) for column in columns} for row in self.rows]}
+        return {SINGLE_EXPERT: [{column: getattr(row, column) for column in columns} for row in self.rows]}
 
 
-def compare_experts(path: str, data: str, subset: str, options: list[str], folder: Path | None = None) -> SingleExpertReport:
+def compare_experts(
+    path: str, data: str, subset: str, options: list[str], folder: Path | None = None, user_dir: str | None = None
+) -> SingleExpertReport:
     """Translate and score. In `folder` translations are kept, and those that are there are not made again.
 
     Args:
         options: of fairseq-generate, such as --beam 4 --remove-bpe.
+        user_dir: default: this plugin.
 
     Raises:
         UsageError: the model has no experts, fairseq-generate failed, or what it printed cannot be scored.
     """
     for option in by_option(options):
         if option in OWN_OPTIONS:
-            raise UsageError(f"{option} after --: analyze single-expert sets it; leave it out")
+            raise UsageError(f"{option} after --: analyze {SINGLE_EXPERT} sets it; leave it out")
     model = model_options(load_checkpoint(path))
     if "mae" not in str(model.get("attention_type")).split("+"):
         raise UsageError(f"{path} has no experts to translate alone; it needs --attention-type mae")
+    if "encoder_layers" not in model:
+        raise UsageError(f"{path} is no translation model, and {SINGLE_EXPERT} translates; choose other analyses")
+    own = ["--user-dir", user_dir or str(PLUGIN), "--path", path, "--gen-subset", subset]
     learned = str(model["mae_gating"]) == "learned"
     ways: dict[str, list[dict[str, Any]]] = {"mixture": [{"mae_inference": "mixture"}]}
     if learned:
@@ -84,7 +93,7 @@ def compare_experts(path: str, data: str, subset: str, options: list[str], folde
     with ExitStack() as stack:
         kept = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name, overrides in ways.items():
-            scores = [_bleu(_translate(path, data, subset, [*options, "--model-overrides", json.dumps(each)], kept)) for each in overrides]
+            scores = [_bleu(_translate([data, *own, *options], each, subset, kept)) for each in overrides]
             average = mean(scores)
             rows.append(
                 Inference(name, scores, average, stdev(scores) if len(scores) > 1 else None, average - (rows[0].BLEU if rows else average))
@@ -92,12 +101,11 @@ def compare_experts(path: str, data: str, subset: str, options: list[str], folde
     return SingleExpertReport(shlex.join(options), rows)
 
 
-def _translate(path: str, data: str, subset: str, options: list[str], folder: Path) -> Path:
-    """The output of fairseq-generate, in a file called after what is special about it."""
-    overrides = json.loads(options[-1])
-    output = folder / ("-".join(["single-expert", subset, *map(str, overrides.values())]) + ".out")
-    command = ["fairseq-generate", data, "--user-dir", str(PLUGIN), "--path", path, "--gen-subset", subset, *options]
-    stamp = f"# {shlex.join(command)}\n# of {os.stat(path).st_mtime_ns}\n"
+def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder: Path) -> Path:
+    """The output of fairseq-generate with these words, in a file called after what is special about it."""
+    output = folder / ("-".join([SINGLE_EXPERT, subset, *map(str, overrides.values())]) + ".out")
+    command = ["fairseq-generate", *words, "--model-overrides", json.dumps(overrides)]
+    stamp = f"# {shlex.join(command)}\n# of {os.stat(words[words.index('--path') + 1]).st_mtime_ns}\n"
     if output.exists() and output.read_text(encoding="utf-8").startswith(stamp):
         return output
     say(f"translating {subset} with {' '.join(map(str, overrides.values()))}")

@@ -116,7 +116,7 @@ LANGUAGE_MODELS = {
 
 
 def register(arch: str, *rows: dict, model: str = "modular_transformer") -> None:
-    """Make `--arch` of rows of defaults, of which later ones go before earlier ones. `model`: its family, modular_transformer or
+    """Make `--arch` of rows of defaults, of which later ones override earlier ones. `model`: its family, modular_transformer or
     modular_transformer_lm."""
     defaults = {name: value for row in rows for name, value in row.items()}
 

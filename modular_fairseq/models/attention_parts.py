@@ -71,6 +71,9 @@ def register_attention(name: str, seam: str, options: type[FairseqDataclass] = F
     for option in option_names(options):
         if not option.startswith(f"{name}_"):
             raise ValueError(f"option {option} of attention type {name} must start with {name}_")
+    for f in fields(options):
+        if f.name in option_names(options) and not f.metadata.get("help"):
+            raise ValueError(f"option {f.name} of attention type {name} must have a help text")
 
     def register(build: Builder) -> Builder:
         PARTS[name] = AttentionPart(seam, options, build)

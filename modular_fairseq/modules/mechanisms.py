@@ -33,6 +33,7 @@ class Competition(nn.Module):
 
     def __init__(self, mechanisms: int, embed_dim: int):
         super().__init__()
+        self.mechanisms = mechanisms
         self.linear = build_linear(mechanisms, embed_dim, mechanisms)
         nn.init.zeros_(self.linear.bias)
 

@@ -59,7 +59,7 @@ class GateStatistics:
 
     def add(self, log_gates: Tensor, valid: Tensor | None) -> None:
         """log_gates [B, T or 1, E], valid bool [B, T or 1]."""
-        log_gates = log_gates.detach()
+        log_gates = log_gates.detach().double()  # sums of many float32 would drift
         weight = log_gates.new_ones(log_gates.shape[:-1]) if valid is None else valid.to(log_gates.dtype)
         entropy = -(log_gates.exp() * log_gates).sum(dim=-1)
         chosen = F.one_hot(log_gates.argmax(dim=-1), log_gates.size(-1)).to(weight.dtype)

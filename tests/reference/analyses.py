@@ -52,14 +52,9 @@ def pattern(weights, causal=False, cross=False):
                 uniform.append(len(of_class) / len(visible))
         return above(attended, uniform) if attended else 0.0
 
-    columns = []
-    for s in range(keys):
-        rows = [t for t, visible in seen.items() if s in visible]
-        if len(rows) >= len(seen) / 2:
-            columns.append((sum(weights[t][s] for t in rows) / len(rows), sum(1 / len(seen[t]) for t in rows) / len(rows)))
-    best = sorted(columns, reverse=True)[:2]
-    mass, chance = sum(mass for mass, _ in best), sum(chance for _, chance in best)
-    scores = [(mass - chance) / (1 - chance)]
+    received = {s: sum(weights[t][s] for t in seen) for s in range(keys) if sum(s in of for of in seen.values()) >= len(seen) / 2}
+    two = sorted(received, key=received.get)[-2:]
+    scores = [score(lambda s, center: s in two)]
     scores += [score(lambda s, center, shift=shift: s == round(center) + shift) for shift in (0, 1, -1)]
     if max(scores) >= 0.5:
         return CLASSES[scores.index(max(scores))]
