@@ -77,7 +77,7 @@ def test_all_of_a_model(trained, tmp_path, capsys):
     assert {name.split("/")[0] for name in arrays.files} == {"attention", "mask", "clusters", "gates", "competition"}
 
 
-def test_a_sentence_is_translated_as_fairseq_generate_does(trained, tmp_path):
+def test_a_sentence_is_translated_as_fairseq_generate_does(trained, capsys):
     loaded = load(trained.path, trained.data, "test")
     source = loaded.task.dataset("test")[0]["source"]
     text = loaded.task.source_dictionary.string(source)
@@ -86,6 +86,9 @@ def test_a_sentence_is_translated_as_fairseq_generate_does(trained, tmp_path):
     assert found.translated and loaded.task.target_dictionary.string(found.target) == hypotheses[0]
     assert found.target_in.tolist() == [2, *found.target.tolist()[:-1]]
     found = sentence_of_text(loaded.model, loaded.task, f"{text}\tw3 w4", "--sentence 1")
+    assert "tokens are not in the dictionary" not in capsys.readouterr().err
+    sentence_of_text(loaded.model, loaded.task, "w1 wo w2 ww", "--sentence 3")
+    assert "--sentence 3: 2 of 4 tokens are not in the dictionary" in capsys.readouterr().err
     assert not found.translated and loaded.task.target_dictionary.string(found.target) == "w3 w4"
 
 
@@ -137,7 +140,7 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
 def test_words_that_are_refused(trained, tmp_path, monkeypatch):
     for what, options, sentence in (
         ("gates,nothing", (), "there is no analysis 'nothing'; give all, or with commas between them some of gates, experts, "),
-        ("all,gates", (), "there is no analysis 'all'"),
+        ("all,gates", (), "all goes alone; leave it out, or the others: gates"),
         ("samples", (), "samples: needs --out"),
         ("gates", ("--samples", "3", "--out", tmp_path / "a"), "--samples has no effect without samples or all, and --out"),
         ("all", ("--sentence", "w1"), "--sentence has no effect without samples or all, and --out"),

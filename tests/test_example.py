@@ -145,7 +145,7 @@ def test_the_analysis_gives_slopes_and_mean_distances(distance):
         second, third = ([(1 + d) ** -slope for d in range(words)] for words in (2, 3))
         far = [sum(d * w for d, w in enumerate(weights)) / sum(weights) for weights in (second, third)]
         mean = (3 * 0 + 2 * far[0] + far[1]) / 6  # 3 first words, 2 second ones, 1 third
-        assert row["head"] == head and row["slope"] == pytest.approx(slope) and row["mean distance"] == pytest.approx(mean, rel=1e-4)
+        assert row["head"] == head + 1 and row["slope"] == pytest.approx(slope) and row["mean distance"] == pytest.approx(mean, rel=1e-4)
         assert f"{slope:.3f}" in report.text()
     with pytest.raises(UsageError, match="no distance penalty to look at; it needs --attention-type distance"):
         distance.Distance(build())

@@ -1,10 +1,8 @@
 """A mechanism of your own in one file: copy this folder under another name, and change what it says.
 
-    scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)
+    scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)    in all self-attention, s_h learned by every head h
 
-in all self-attention: weights fall with the distance between words as (1 + distance) ** -s_h, s_h learned by every head h; 0 is plain
-attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
-"""
+Weights fall with distance; s_h = 0 is plain attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022)."""
 
 from dataclasses import dataclass, field
 
@@ -70,14 +68,17 @@ class Distance(Analysis):
         self.sums = dict.fromkeys(self.slopes, 0.0)  # over positions: distances of the heads, and the positions themselves
 
     def see(self, batch, maps):
-        for seen in [each for each in maps if each.module in self.slopes]:
+        for seen in (each for each in maps if each.module in self.slopes):
             words, valid = torch.arange(seen.weights.size(-1), device=seen.weights.device), seen.valid_queries()
-            distances = (seen.weights * (words[:, None] - words).abs()).sum(dim=-1)
-            self.sums[seen.module] += torch.cat([distances[:, valid].sum(dim=-1), valid.sum().view(1)])
+            sums = (seen.weights * (words[:, None] - words).abs()).sum(dim=-1)[:, valid].sum(dim=-1)
+            self.sums[seen.module] += torch.cat([sums, valid.sum().view(1)])
 
     def report(self):
-        found = [(name, head, slope, self.sums[name]) for name, slopes in self.slopes.items() for head, slope in enumerate(slopes.tolist())]
-        return Distances([{"module": n, "head": h, "slope": s, "mean distance": (sums[h] / sums[-1]).item()} for n, h, s, sums in found])
+        rows = []
+        for name, slopes in self.slopes.items():
+            for head, (slope, mean) in enumerate(zip(slopes, self.sums[name][:-1] / self.sums[name][-1], strict=True), start=1):
+                rows.append({"module": name, "head": head, "slope": float(slope), "mean distance": float(mean)})
+        return Distances(rows)
 
 
 ANALYSES["distance"] = Distance

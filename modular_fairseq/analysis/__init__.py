@@ -29,7 +29,7 @@ from modular_fairseq.analysis.redundancy import Redundancy
 from modular_fairseq.analysis.single_expert import SINGLE_EXPERT, compare_experts
 from modular_fairseq.arguments import add_user_dir, import_user_dir, take_options_after_dashes
 from modular_fairseq.errors import UsageError
-from modular_fairseq.processes import only_one
+from modular_fairseq.processes import only_one, say
 
 # By the name on the command line; a --user-dir may add its own.
 ANALYSES: dict[str, type[Analysis]] = {
@@ -78,13 +78,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
-    names = chosen(args.what.split(","))
+    names = chosen(name.strip() for name in args.what.split(","))
     check(args, names)
     with ExitStack() as stack:
         if args.out:
             folder.prepare(args.out)
             stack.enter_context(only_one(str(args.out)))
         show(*_analyze_and_write(args, names))  # last: whoever reads it may stop reading
+    if args.out:
+        say(f"{args.out} has the results; `modular-fairseq report {args.out} --out report.html` makes a page of them")
 
 
 def _analyze_and_write(args: argparse.Namespace, names: list[str]) -> tuple[dict[str, Report], dict[str, str]]:
@@ -137,6 +139,8 @@ def chosen(names: Iterable[str], known: Iterable[str] | None = None) -> list[str
         UsageError: one is unknown, or `all` among others.
     """
     names, known = list(dict.fromkeys(names)), [*ANALYSES, SAMPLES, SINGLE_EXPERT] if known is None else known
+    if ALL in names and names != [ALL]:
+        raise UsageError(f"{ALL} goes alone; leave it out, or the others: {', '.join(name for name in names if name != ALL)}")
     for name in names:
         if name not in known and names != [ALL]:
             raise UsageError(f"there is no analysis {name!r}; give {ALL}, or with commas between them some of {', '.join(known)}")

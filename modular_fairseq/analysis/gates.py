@@ -73,7 +73,7 @@ class GateReports(Report):
     def text(self) -> str:
         """A row a module, and a summary."""
         width = max(len(report.module) for report in self.modules)
-        lines = [f"{'module':<{width}}  entropy  largest gate: % of instances at each expert"]
+        lines = [f"{'module':<{width}}  entropy  largest gate: % of instances at each expert, E1, E2, ..."]
         for report in self.modules:
             lines.append(f"{report.module:<{width}}  {report.entropy:7.3f}  " + " ".join(f"{100 * share:5.1f}" for share in report.shares))
         lines.append("mean gate entropy by kind: " + ", ".join(f"{kind} {entropy:.3f}" for kind, entropy in self.kinds.items()))

@@ -55,6 +55,10 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
         raise UsageError(
             f"{path} does not fit {data} ({misfit[1]}); give the data with the dictionaries that it was trained with"
         ) from None
+    except KeyError as error:
+        if "_name" not in str(error):
+            raise
+        raise UsageError(f"{path} is of an arch that is not known here; give the plugin that registers it as --user-dir") from None
     except Exception as error:  # fairseq raises no narrower one
         if "infer language pair" not in str(error):
             raise

@@ -27,6 +27,7 @@ from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import semantic_masks
 from modular_fairseq.models.mixture import mixtures
 from modular_fairseq.modules.semantic_mask import SemanticMask
+from modular_fairseq.processes import say
 
 LONGEST = 64  # tokens a side, end of sentence included: a map of more cannot be read on a screen
 
@@ -137,6 +138,9 @@ def _encode(model: nn.Module, side: str, text: str, option: str) -> Tensor:
     dictionary = dictionary_of(side, model)
     tokens = dictionary.encode_line(text, line_tokenizer=str.split, add_if_not_exist=False).long()
     longest = _longest(model, side)
+    unknown = int(tokens.eq(dictionary.unk()).sum())
+    if unknown:
+        say(f"{option}: {unknown} of {len(tokens) - 1} tokens are not in the dictionary; give them as the training text has them")
     if dictionary.pad() in tokens:
         raise UsageError(f"{option}: has {dictionary[dictionary.pad()]}, which stands for no word; leave it out")
     if len(tokens) > longest:
