@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modular_fairseq.analysis import ANALYSES, folder, samples, tokens
-from modular_fairseq.analysis import build as build_analyses
+from modular_fairseq.analysis.analyses import build as build_analyses
 from modular_fairseq.analysis.attention_maps import KINDS, _hidden
 from modular_fairseq.analysis.clusters import ClusterReport, Clusters, HeadClusters, ModuleClusters
 from modular_fairseq.analysis.competition import (

@@ -16,32 +16,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from modular_fairseq.analysis import folder, samples
-from modular_fairseq.analysis.clusters import Clusters
-from modular_fairseq.analysis.competition import CompetitionOfMechanisms
-from modular_fairseq.analysis.gates import Experts, Gates
+from modular_fairseq.analysis.analyses import ALL, ANALYSES, analyze, build, chosen, look
 from modular_fairseq.analysis.loading import MAX_TOKENS, Loaded, batches, load
-from modular_fairseq.analysis.one_pass import Analysis, Report, one_pass
-from modular_fairseq.analysis.patterns import Patterns
-from modular_fairseq.analysis.redundancy import Redundancy
+from modular_fairseq.analysis.one_pass import Report
 from modular_fairseq.analysis.single_expert import SINGLE_EXPERT, compare_experts
 from modular_fairseq.arguments import add_user_dir, import_user_dir, take_options_after_dashes
 from modular_fairseq.errors import UsageError
 from modular_fairseq.processes import only_one, say
 
-# By the name on the command line; a --user-dir may add its own.
-ANALYSES: dict[str, type[Analysis]] = {
-    "gates": Gates,
-    "experts": Experts,
-    "clusters": Clusters,
-    "competition": CompetitionOfMechanisms,
-    "patterns": Patterns,
-    "redundancy": Redundancy,
-}
-ALL, SAMPLES = "all", "samples"
+SAMPLES = "samples"
 DEFAULT_SAMPLES = 20
+__all__ = ["ANALYSES", "analyze"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
-    names = chosen(name.strip() for name in args.what.split(","))
+    names = chosen((name.strip() for name in args.what.split(",")), others=[SAMPLES, SINGLE_EXPERT])
     check(args, names)
     with ExitStack() as stack:
         if args.out:
@@ -115,38 +101,6 @@ def _counted(batches: Iterable[dict], about: dict[str, Any]) -> Iterator[dict]:
         yield batch
 
 
-def analyze(
-    path: str | Path, data: str | Path, subset: str = "valid", names: Iterable[str] = (ALL,), max_tokens: int = MAX_TOKENS
-) -> dict[str, Report]:
-    """The reports of a checkpoint on one part of binarized data, by name; for Python.
-
-    Args:
-        names: of `ANALYSES`, or "all".
-
-    Raises:
-        UsageError: an unknown name, files that are missing or do not fit, a model or data with nothing to see.
-    """
-    names = chosen([names] if isinstance(names, str) else names, known=list(ANALYSES))
-    loaded = load(path, data, subset)
-    analyses, _ = build(names, loaded.model)
-    return look(names, loaded.model, batches(loaded.model, loaded.task, subset, max_tokens), analyses)[0]
-
-
-def chosen(names: Iterable[str], known: Iterable[str] | None = None) -> list[str]:
-    """The names without repetitions; known are by default those of the command line.
-
-    Raises:
-        UsageError: one is unknown, or `all` among others.
-    """
-    names, known = list(dict.fromkeys(names)), [*ANALYSES, SAMPLES, SINGLE_EXPERT] if known is None else known
-    if ALL in names and names != [ALL]:
-        raise UsageError(f"{ALL} goes alone; leave it out, or the others: {', '.join(name for name in names if name != ALL)}")
-    for name in names:
-        if name not in known and names != [ALL]:
-            raise UsageError(f"there is no analysis {name!r}; give {ALL}, or with commas between them some of {', '.join(known)}")
-    return names
-
-
 def check(args: argparse.Namespace, names: list[str]) -> None:
     """Refuse options that would have no effect, before long work.
 
@@ -171,44 +125,6 @@ def check(args: argparse.Namespace, names: list[str]) -> None:
         raise UsageError(f"--samples {args.samples}: must be 0 or more")
     if names == [SAMPLES] and args.samples == 0 and not args.sentence:
         raise UsageError(f"{SAMPLES} --samples 0: leaves nothing to write; ask for some, or give --sentence")
-
-
-def build(names: list[str], model: nn.Module) -> tuple[dict[str, Analysis], dict[str, str]]:
-    """The analyses of the pass, and, with `all`, why the others are left out.
-
-    Raises:
-        UsageError: the model has nothing to see for one that was asked for by name.
-    """
-    analyses: dict[str, Analysis] = {}
-    left_out: dict[str, str] = {}
-    for name in ANALYSES if names == [ALL] else [name for name in names if name in ANALYSES]:
-        try:
-            analyses[name] = ANALYSES[name](model)
-        except UsageError as error:
-            if names != [ALL]:
-                raise
-            left_out[name] = str(error)
-    return analyses, left_out
-
-
-def look(
-    names: list[str], model: nn.Module, batches: Iterable[dict], analyses: dict[str, Analysis]
-) -> tuple[dict[str, Report], dict[str, str]]:
-    """The pass: reports, and, with `all`, why some analyses have none.
-
-    Raises:
-        UsageError: there is no batch, or one that was asked for by name saw nothing.
-    """
-    reports: dict[str, Report] = {}
-    left_out: dict[str, str] = {}
-    for name, found in zip(analyses, one_pass(model, batches, analyses.values()), strict=True):
-        if isinstance(found, Report):
-            reports[name] = found
-        elif names == [ALL]:
-            left_out[name] = str(found)
-        else:
-            raise found
-    return reports, left_out
 
 
 def collect_samples(args: argparse.Namespace, names: list[str], loaded: Loaded, left_out: dict[str, str]) -> samples.Samples | None:
