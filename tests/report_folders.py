@@ -13,12 +13,14 @@ WORDS = SENTENCE.split()
 
 
 def module_list(layers: int, heads: int, streams: int = 0) -> list[dict]:
-    """Of an encoder and a decoder; with streams, the encoder's layers between the first and the last stand in every stream."""
+    """Of an encoder and a decoder; with streams, the encoder's layers between the first and the last stand in every stream, and the last
+    is its second one outside them."""
     modules = []
     for layer in range(1, layers + 1):
         inner = range(1, streams + 1) if streams and 1 < layer < layers else [None]
         for stream in inner:
-            name = f"encoder.layers.{layer - 1}" if stream is None else f"encoder.streams.{stream - 1}.{layer - 2}"
+            outside = min(layer - 1, 1) if streams else layer - 1
+            name = f"encoder.layers.{outside}" if stream is None else f"encoder.streams.{stream - 1}.{layer - 2}"
             modules.append({"module": f"{name}.self_attn", "kind": ENCODER, "layer": layer, "stream": stream, "heads": heads})
     for layer in range(1, layers + 1):
         for name, kind in (("self_attn", DECODER), ("encoder_attn", CROSS)):
@@ -65,8 +67,11 @@ def write_analysis(
     modules = module_list(layers, heads, streams)
     if language_model:
         modules = [module for module in modules if module["kind"] == DECODER]
-    sides = ["decoder"] if language_model else ["encoder", "decoder"]
-    tim_layers = [f"{side}.layers.{i}" for side in sides for i in range(1, layers)]
+    tim_layers = [
+        {"module": module["module"].removesuffix(".self_attn"), "layer": module["layer"], "stream": module["stream"]}
+        for module in modules
+        if module["kind"] != CROSS and module["layer"] > 1
+    ]
     summary = {
         "format": 1,
         "checkpoint": "/models/averaged.pt",
@@ -108,12 +113,17 @@ def write_analysis(
             arrays |= {f"{what}/{i}/{name}": values.astype(np.float16) for what, values in maps.items()}
         if "competition" in parts:
             for layer in tim_layers:
-                tokens = source if layer.startswith("encoder") else target_in
-                arrays[f"competition/{i}/{layer}"] = softmax(1.5 * rng.standard_normal((len(tokens), 2))).astype(np.float16)
-    samples = {"format": 1, "modules": modules, "competition_layers": tim_layers if "competition" in parts else [], "sentences": pairs}
+                tokens = source if layer["module"].startswith("encoder") else target_in
+                arrays[f"competition/{i}/{layer['module']}"] = softmax(1.5 * rng.standard_normal((len(tokens), 2))).astype(np.float16)
+    competition_layers = [layer["module"] for layer in tim_layers] if "competition" in parts else []
+    samples = {"format": 1, "modules": modules, "competition_layers": competition_layers, "sentences": pairs}
     (folder / "samples.json").write_text(json.dumps(samples))
     np.savez_compressed(folder / "samples.npz", **arrays)
     return arrays
+
+
+def _where(module: dict, *more: str) -> dict:
+    return {key: module[key] for key in ("module", "layer", "stream", *more)}
 
 
 def _shares(rng: np.random.Generator, size: int, spread: float = 0.6) -> list[float]:
@@ -127,13 +137,13 @@ def _tokens(rng: np.random.Generator, count: int = 6) -> list[dict]:
     ]
 
 
-def _gates(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+def _gates(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
     rows = []
     for module in modules:
         shares, uniform = _shares(rng, module["heads"]), math.log(module["heads"])
         instances = "sentences" if module["kind"] == ENCODER else "positions"
         entropy = uniform * rng.uniform(0.8, 1)
-        rows.append({"module": module["module"], "kind": module["kind"], "entropy": entropy, "uniform": uniform, "instances": instances})
+        rows.append(_where(module, "kind") | {"entropy": entropy, "uniform": uniform, "instances": instances})
         rows[-1] |= {"count": 500, "shares": shares}
     every = [share for row in rows for share in row["shares"]]
     entropy, uniform = (sum(row[key] for row in rows) / len(rows) for key in ("entropy", "uniform"))
@@ -142,10 +152,10 @@ def _gates(rng: np.random.Generator, modules: list[dict], tim_layers: list[str])
     return {"entropy": entropy, "uniform": uniform, **shares, "modules": rows}
 
 
-def _experts(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+def _experts(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
     rows = [
-        {
-            "module": module["module"],
+        _where(module)
+        | {
             "side": "source" if module["kind"] == ENCODER else "target",
             "experts": [_tokens(rng) if expert else [] for expert in range(module["heads"])],
         }
@@ -154,7 +164,7 @@ def _experts(rng: np.random.Generator, modules: list[dict], tim_layers: list[str
     return {"minimum_count": 5, "modules": rows}
 
 
-def _redundancy(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+def _redundancy(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
     types = []
     for kind in (ENCODER, DECODER, CROSS):
         of_kind = [module for module in modules if module["kind"] == kind]
@@ -162,14 +172,14 @@ def _redundancy(rng: np.random.Generator, modules: list[dict], tim_layers: list[
         pairs = rng.uniform(0.2, 0.9, (size, size))
         pairs = (pairs + pairs.T) / 2
         np.fill_diagonal(pairs, 1)
-        rows = [{"module": module["module"], "heads": module["heads"], "LR": rng.uniform(0.4, 0.7)} for module in of_kind]
+        rows = [_where(module, "heads") | {"LR": rng.uniform(0.4, 0.7)} for module in of_kind]
         if not of_kind:
             continue
         types.append({"type": kind, "LR": 0.55, "HR": 0.5, "rows": 4000, "modules": rows, "pairs": pairs.tolist()})
     return {"LR": 0.5512, "HR": 0.4987, "sentences": 500, "types": types}
 
 
-def _clusters(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+def _clusters(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
     def head() -> dict:
         usage, shares = _shares(rng, 5), _shares(rng, 5)
         return {
@@ -180,35 +190,35 @@ def _clusters(rng: np.random.Generator, modules: list[dict], tim_layers: list[st
             "tokens": [_tokens(rng, 5) for _ in range(5)],
         }
 
-    rows = [{"module": m["module"], "kind": m["kind"], "heads": [head() for _ in range(m["heads"])]} for m in modules]
-    return {"modules": rows}
+    return {"modules": [_where(module, "kind") | {"heads": [head() for _ in range(module["heads"])]} for module in modules]}
 
 
-def _competition(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+def _competition(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
     layers, tokens = [], []
-    for i, name in enumerate(tim_layers):
-        side, percentiles = ("source" if name.startswith("encoder") else "target"), sorted(rng.uniform(0.2, 0.69, 5) / (1 + 0.2 * (i % 5)))
-        layers.append({"layer": name, "side": side, "entropy": float(np.mean(percentiles)), "uniform": math.log(2)})
+    for i, where in enumerate(tim_layers):
+        side = "source" if where["module"].startswith("encoder") else "target"
+        percentiles = sorted(rng.uniform(0.2, 0.69, 5) / (1 + 0.2 * (i % 5)))
+        layers.append(where | {"side": side, "entropy": float(np.mean(percentiles)), "uniform": math.log(2)})
         layers[-1] |= {"percentiles": dict(zip(("5", "25", "50", "75", "95"), percentiles, strict=True)), "mean": _shares(rng, 2)}
         rows = []
         for word in dict.fromkeys(WORDS):
             low, mean, high = sorted(rng.uniform(0, 1, 3))
             rows.append({"token": word, "count": 40, "min": [low, 1 - high], "mean": [mean, 1 - mean], "max": [high, 1 - low]})
-        tokens.append({"layer": name, "tokens": rows})
+        tokens.append({"module": where["module"], "tokens": rows})
     correlation = []
     for side in ("source", "target"):
-        names = [row["layer"] for row in layers if row["side"] == side]
+        names = [row["module"] for row in layers if row["side"] == side]
         if names:
             matrix = np.corrcoef(rng.standard_normal((len(names), 20))) if len(names) > 1 else np.ones((1, 1))
             correlation.append({"side": side, "layers": names, "matrix": matrix.tolist()})
     return {"mechanisms": 2, "layers": layers, "correlation": correlation, "tokens": tokens}
 
 
-def _patterns(rng: np.random.Generator, modules: list[dict], tim_layers: list[str]) -> dict:
+def _patterns(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
     rows = []
     for module in modules:
         heads = [rng.multinomial(500, softmax(2 * rng.standard_normal(6))) for _ in range(module["heads"])]
         shares = (sum(heads) / sum(heads).sum()).tolist()
         heads = [{"counts": counts.tolist(), "class": CLASSES[int(counts.argmax())]} for counts in heads]
-        rows.append({key: module[key] for key in ("module", "kind", "layer", "stream")} | {"heads": heads, "shares": shares})
+        rows.append(_where(module, "kind") | {"heads": heads, "shares": shares})
     return {"classes": CLASSES, "sentences": 500, "modules": rows}

@@ -17,7 +17,7 @@ from modular_fairseq.errors import UsageError
 from modular_fairseq.report.page import LEVELS, SCRIPTS, SIZE, build_page, largest_error, pack, quantize
 from modular_fairseq.report.reading import Checkpoint, read_analysis
 from modular_fairseq.report.training_log import parse, read_log
-from tests.report_folders import CROSS, DECODER, attention, module_list, write_analysis
+from tests.report_folders import CLASSES, CROSS, DECODER, attention, module_list, write_analysis
 
 STAMP = "2026-01-01 10:00:00 | INFO |"
 SIMPLE = f"""{STAMP} fairseq_cli.train | begin validation on "valid" subset
@@ -237,10 +237,20 @@ def test_a_six_layer_model_with_twenty_sentences_fits():
     assert len(page) < SIZE - 1_000_000
 
 
-def test_what_does_not_fit_is_kept_less_exactly(monkeypatch):
-    monkeypatch.setattr("modular_fairseq.report.page.SIZE", 150_000)
-    page = build_page([checkpoint_of(2, 4, 4, 32, sharpness=1)])
+def test_what_does_not_fit_is_kept_less_exactly(monkeypatch, capsys):
+    checkpoint = checkpoint_of(2, 4, 4, 32, sharpness=1)
+    whole = len(build_page([checkpoint]).encode())
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("modular_fairseq.report.page.SIZE", whole)
+    assert content(build_page([checkpoint]))["levels"] == 255
+    monkeypatch.setattr("modular_fairseq.report.page.SIZE", whole - 1)
+    page = build_page([checkpoint])
     data = content(page)
+    assert data["levels"] == 127
+    assert "weights are kept to ± 0.008 instead of ± 0.004, to keep the page under" in capsys.readouterr().err
+    monkeypatch.setattr("modular_fairseq.report.page.SIZE", 1000)
+    assert content(build_page([checkpoint]))["levels"] == 31
+    assert re.search(r"± 0.032 instead of ± 0.004, and the page has 0.1 MB all the same, over the 0 MB; ", capsys.readouterr().err)
     assert data["levels"] < 255 and data["error"] == pytest.approx(1 / data["levels"], abs=1e-6)
     assert max(block(page, 0, 0)) <= data["levels"]
 
@@ -257,6 +267,18 @@ def test_several_checkpoints_have_different_names(folder, tmp_path):
     for given, names in (([], [folder.name, "other"]), (["--label", "old", "new"], ["old", "new"])):
         main(["report", str(folder), str(other), *given, "--out", str(tmp_path / "r.html")])
         assert [run["label"] for run in content((tmp_path / "r.html").read_text())["checkpoints"]] == names
+
+
+def test_checkpoints_of_one_folder_name_are_named_by_what_differs(tmp_path):
+    for name in ("a", "b"):
+        write_analysis(tmp_path / name / "inside", parts="gates")
+    main(["report", str(tmp_path / "a/inside"), str(tmp_path / "b/inside"), "--out", str(tmp_path / "r.html")])
+    assert [run["label"] for run in content((tmp_path / "r.html").read_text())["checkpoints"]] == ["a/inside", "b/inside"]
+
+
+def test_the_page_says_no_folder(folder):
+    [run] = content(build_page([read_analysis(folder)]))["checkpoints"]
+    assert (run["facts"]["checkpoint"], run["facts"]["data"]) == ("averaged.pt", "bin")
 
 
 def test_a_log_belongs_to_the_analysis_in_its_place(folder, tmp_path):
@@ -307,7 +329,130 @@ def test_pictures_of_one_format_where_little_is_known(tmp_path):
     ]
 
 
+@pytest.fixture
+def figures():
+    """What is drawn, by name, of analyses and logs."""
+    pictures = pytest.importorskip("modular_fairseq.report.pictures")
+
+    def draw(*checkpoints):
+        return dict(pictures._figures(checkpoints))
+
+    return draw
+
+
+def some(label="a", log=None, **analyses):
+    return Checkpoint(label, {"arch": label}, analyses, log=log or {})
+
+
+def test_the_picture_of_gates_has_shares_in_percent(figures):
+    modules = [
+        {"module": "m1", "kind": CROSS, "entropy": 1.2, "uniform": 1.5, "shares": [0.1, 0.2, 0.7]},
+        {"module": "m2", "kind": CROSS, "entropy": 0.4, "uniform": 0.7, "shares": [0.25, 0.75]},
+    ]
+    drawn = figures(some(gates={"modules": modules}))
+    [ax] = drawn["a-assignment"].axes
+    np.testing.assert_allclose(ax.images[0].get_array().filled(-1), [[10, 20, 70], [25, 75, -1]])
+    assert [text.get_text() for text in ax.texts] == ["10.0", "20.0", "70.0", "25.0", "75.0"]
+    [ax] = drawn["a-gate-entropy"].axes
+    assert [bar.get_width() for bar in ax.patches] == [1.2, 0.4]
+    assert [line.get_xdata()[0] for line in ax.lines] == [1.5, 0.7]
+
+
+def test_the_picture_of_patterns_stacks_shares_in_their_order(figures):
+    modules = [{"module": "m1", "shares": [0.1, 0.3, 0.6, 0, 0, 0]}, {"module": "m2", "shares": [0.5, 0.25, 0, 0, 0, 0.25]}]
+    drawn = figures(some(patterns={"classes": CLASSES, "modules": modules}))["a-patterns"]
+    [ax] = drawn.axes
+    bars = [(bar.get_x(), bar.get_width()) for bar in ax.patches]
+    np.testing.assert_allclose(bars[:6], [(0, 0.1), (0, 0.5), (0.1, 0.3), (0.5, 0.25), (0.4, 0.6), (0.75, 0)])
+    assert bars[-1] == (0.75, 0.25)
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == CLASSES
+
+
+def test_the_picture_of_competition_has_percentiles_and_correlation(figures):
+    percentiles = [{"5": 0.1, "25": 0.2, "50": 0.3, "75": 0.4, "95": 0.5}, {"5": 0.05, "25": 0.1, "50": 0.2, "75": 0.3, "95": 0.6}]
+    layers = [{"module": f"encoder.layers.{i}", "side": "source", "uniform": 0.7, "percentiles": p} for i, p in enumerate(percentiles)]
+    correlation = [{"side": "source", "layers": ["encoder.layers.0", "encoder.layers.1"], "matrix": [[1, -0.25], [-0.25, None]]}]
+    drawn = figures(some(competition={"layers": layers, "correlation": correlation}))
+    [ax] = drawn["a-competition-entropy"].axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
+    assert lines == {
+        "5 %": [0.1, 0.05],
+        "25 %": [0.2, 0.1],
+        "50 %": [0.3, 0.2],
+        "75 %": [0.4, 0.3],
+        "95 %": [0.5, 0.6],
+        "uniform": [0.7] * 2,
+    }
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["encoder.layers.0", "encoder.layers.1"]
+    [ax] = drawn["a-competition-correlation"].axes
+    assert [text.get_text() for text in ax.texts] == ["1.00", "-0.25", "-0.25"]
+
+
+def test_redundancy_that_is_not_known_has_no_bar(figures):
+    types = [{"type": CROSS, "LR": None, "HR": 0.5, "modules": [{"module": "m", "heads": 2}], "pairs": [[1, 0.5], [0.5, 1]]}]
+    first, second = {"LR": None, "HR": 0.4, "types": types}, {"LR": 0.25, "HR": 0.75, "types": []}
+    drawn = figures(some("a", redundancy=first), some("none"), some("b", redundancy=second))
+    [ax] = drawn["redundancy"].axes
+    np.testing.assert_array_equal([bar.get_height() for bar in ax.patches], [np.nan, 0.4, 0.25, 0.75])
+    assert [text.get_text() for text in ax.texts] == ["", "0.400", "0.250", "0.750"]
+    assert len({bar.get_facecolor() for bar in ax.patches}) == 2
+    pairs = drawn["a-redundancy-pairs"].axes[0]
+    assert pairs.get_title() == "cross-attention: LR –, HR 0.500"
+    np.testing.assert_array_equal(pairs.images[0].get_array(), [[1, 0.5], [0.5, 1]])
+
+
+def test_the_pictures_of_curves_have_the_points_of_the_log(figures):
+    logs = [{"train": {"kl": [(10, 2.0)]}, "valid": {"ppl": [(10, 30 - i), (20, 20 - i)]}} for i in range(6)]
+    drawn = figures(*[some(f"run {i}", log) for i, log in enumerate(logs)])
+    [ax] = drawn["learning-curves"].axes
+    assert (ax.get_ylabel(), ax.get_yscale()) == ("Perplexity", "log")
+    assert [list(line.get_ydata()) for line in ax.lines] == [[30 - i, 20 - i] for i in range(6)]
+    assert [line.get_label() for line in ax.lines][0] == "run 0, validation"
+    assert len({line.get_color() for line in ax.lines}) == len({line.get_marker() for line in ax.lines}) == 6
+    assert [ax.get_ylabel() for ax in drawn["losses-over-training"].axes] == ["KL of the mixtures, nats per dimension"]
+
+
+def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(figures):
+    checkpoint = some()
+    checkpoint.modules = [
+        {"module": "encoder.layers.0.self_attn", "kind": "encoder self-attention", "layer": 1, "stream": None, "heads": 2}
+    ]
+    checkpoint.competition_layers = ["encoder.layers.0"]
+    checkpoint.sentences = [{"source": ["$5", "</s>"], "target_in": ["</s>"], "target": ["</s>"]}]
+    heads = np.array([[[0.25, 0.75], [1, 0]], [[0.5, 0.5], [0.04, 0.96]]])
+    strip = np.array([[0.3, 0.7], [0.6, 0.4]])
+    checkpoint.arrays = [{"attention/encoder.layers.0.self_attn": heads, "competition/encoder.layers.0": strip}]
+    drawn = figures(checkpoint)
+    mosaic = drawn["a-attention-encoder-self-attention"].axes[0].images[0].get_array().filled(-1)
+    np.testing.assert_allclose(mosaic[:2, :2], [[0.5, 0.75**0.5], [1, 0]])
+    np.testing.assert_allclose(mosaic[:2, 3:5], [[0.5**0.5, 0.5**0.5], [0.2, 0.96**0.5]])
+    assert (mosaic[2:] == -1).all() and (mosaic[:, 2] == -1).all()
+    competition = drawn["a-competition-encoder"].axes[0]
+    np.testing.assert_array_equal(competition.images[0].get_array(), [[0.3, 0.6]])
+    assert [label.get_text() for label in competition.get_xticklabels()] == [r"\$5", "</s>"]
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------------------
+
+
+# What is taken out of a file.
+LEFT_OUT = {
+    **{f"no modules in {name}": f"analysis.json/analyses/{name}/modules" for name in ("gates", "experts", "clusters", "patterns")},
+    "no layers": "analysis.json/analyses/competition/layers",
+    "no name of a layer": "analysis.json/analyses/competition/layers/0/module",
+    "no types": "analysis.json/analyses/redundancy/types",
+    "no sentences": "samples.json/sentences",
+    "no target": "samples.json/sentences/0/target_in",
+    "no modules": "samples.json/modules",
+}
+
+
+def change(file, at=None, offset=0, to=None):
+    """A byte, the one in the middle or after some bytes, becomes another."""
+    content = bytearray(file.read_bytes())
+    place = (content.index(at) if at else len(content) // 2) + offset
+    content[place] = content[place] ^ 0xFF if to is None else to
+    file.write_bytes(content)
 
 
 def damage(folder, what):
@@ -331,6 +476,30 @@ def damage(folder, what):
         (folder / "samples.npz").unlink()
     elif what == "cut arrays":
         (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:3000])
+    elif what == "no archive":
+        with open(folder / "samples.npz", "wb") as file:
+            np.save(file, np.ones((2, 2)))
+    elif what == "bytes":
+        change(folder / "samples.npz")
+    elif what == "first block":
+        change(folder / "samples.npz", at=b".npy", offset=4 + 20, to=0xFF)  # after the name and zip64's extra field
+    elif what == "compression":
+        for start in (b"PK\x03\x04", b"PK\x01\x02"):
+            change(folder / "samples.npz", at=start, offset=8 if start[2] == 3 else 10, to=99)
+    elif what == "before the first":
+        np.savez(folder / "samples.npz", **{"attention/-1/x": np.ones((1, 2, 2))})
+    elif what == "diverged":
+        with np.load(folder / "samples.npz") as archive:
+            arrays = dict(archive)
+        arrays["attention/1/encoder.layers.0.self_attn"][0, 1, 1] = np.nan
+        np.savez(folder / "samples.npz", **arrays)
+    elif what in LEFT_OUT:
+        file, *path, last = LEFT_OUT[what].split("/")
+        part = content = json.loads((folder / file).read_text())
+        for key in path:
+            part = part[0 if key == "0" else key]
+        del part[last]
+        (folder / file).write_text(json.dumps(content))
     elif what == "other arrays":
         np.savez(folder / "samples.npz", **{"attention/9/x": np.ones((1, 2, 2))})
     elif what == "not weights":
@@ -353,6 +522,19 @@ def damage(folder, what):
         ("no arrays", "samples.npz is missing"),
         ("cut arrays", "is damaged or not of these sentences"),
         ("other arrays", "is damaged or not of these sentences"),
+        ("no archive", "is no archive of arrays"),
+        ("bytes", "is damaged or not of these sentences"),
+        ("first block", "invalid block type"),
+        ("compression", "compression method is not supported"),
+        ("before the first", "is of a sentence that samples.json does not have"),
+        ("diverged", "attention/encoder.layers.0.self_attn of sentence 2 has values that are no numbers (NaN)"),
+        *((f"no modules in {name}", f'{name} has no list "modules"') for name in ("gates", "experts", "clusters", "patterns")),
+        ("no layers", 'competition has no list "layers" of entries with a "module"'),
+        ("no name of a layer", 'competition has no list "layers" of entries with a "module"'),
+        ("no types", 'redundancy has no list "types" of entries with a "type"'),
+        ("no sentences", 'samples.json has no list "sentences"'),
+        ("no target", 'samples.json has no list "sentences" of entries with a "target_in"'),
+        ("no modules", 'samples.json has no list "modules"'),
         ("not weights", "is no table of numbers from 0 to 1"),
         ("format of samples", "is of format 1b"),
     ],
@@ -400,6 +582,10 @@ def test_wrong_options_are_refused(folder, tmp_path, arguments, message):
 
 def test_one_name_twice_is_refused(folder, tmp_path):
     refused(["report", str(folder), str(folder), "--out", str(tmp_path / "r.html")], "two checkpoints have the same name", tmp_path)
+
+
+def test_more_than_six_are_refused(folder, tmp_path):
+    refused(["report", *[str(folder)] * 7, "--out", str(tmp_path / "r.html")], "7 ANALYSIS folders are too many to tell apart", tmp_path)
 
 
 def test_a_picture_of_unknown_format_is_refused(folder, tmp_path, capsys):

@@ -108,7 +108,7 @@ def reports(tmp_path_factory):
     arrays = {
         "old": write_analysis(folder / "old", layers=2, first_tokens=HOSTILE, seed=1),
         "new": write_analysis(folder / "new", layers=3, first_tokens=HOSTILE, seed=2),
-        "streams": write_analysis(folder / "streams", 4, 3, 1, streams=2, parts="patterns samples"),
+        "streams": write_analysis(folder / "streams", 4, 3, 1, streams=2, parts="gates competition redundancy patterns samples"),
         "gates": write_analysis(folder / "gates", parts="gates"),
         "lm": write_analysis(folder / "lm", language_model=True),
     }
@@ -127,6 +127,11 @@ def reports(tmp_path_factory):
             f"{folder}/two.html",
         ]
     )
+    write_analysis(folder / "wide", heads=6, parts="gates")
+    (folder / "gates.log").write_text(TRAINING.format(50, 2) + TRAINING.format(100, 2))
+    logged = ["--log", f"{folder}/gates.log", f"{folder}/train.log", *[f"{folder}/gates.log"] * 4]
+    six = [str(folder / name) for name in ("gates", "wide", *["gates"] * 4)]
+    main(["report", *six, "--label", *"abcdef", *logged, "--out", f"{folder}/six.html"])
     for name in ("streams", "gates", "lm"):
         main(["report", str(folder / name), "--out", f"{folder}/{name}.html"])
     return folder, arrays
@@ -308,6 +313,72 @@ def test_streams_are_stepped_through(driver, reports, arrays):
     assert page.wrong() == []
 
 
+def test_layers_are_named_by_where_a_word_passes_them(driver, reports):
+    """The last layer of an encoder with streams is encoder.layers.1 by name, and the fourth."""
+    page = Page(driver, reports[0] / "streams.html").open()
+    cells = "[...document.querySelectorAll(arguments[0])].map(cell => cell.textContent)"
+    encoder = ["layer 1", "layer 2, stream 1", "layer 2, stream 2", "layer 3, stream 1", "layer 3, stream 2", "layer 4"]
+    assert page.run(cells, "#gates tbody th[scope=row]")[:6] == encoder
+    assert page.run(cells, "#patterns .side > div > div > .scroll tbody th[scope=row]")[:6] == encoder
+    assert page.run(cells, "#redundancy details tbody th[scope=row]")[:6] == encoder
+    assert page.run(cells, "#competition table:has(.positive) tbody th[scope=row]")[:5] == encoder[1:]
+    assert page.run(cells, "#competition table:has(.positive) thead th")[1:6] == ["L2S1", "L2S2", "L3S1", "L3S2", "L4"]
+    assert page.run(cells, "#choose-competition option")[:5] == [f"encoder, {place}" for place in encoder[1:]]
+    page.choose("competition", "encoder, layer 4")
+    mean = page.run("RUNS[0].analyses.competition.tokens.find(t => t.module === 'encoder.layers.1').tokens[0].mean[0]")
+    assert f"{mean:.2f}" in page.all("#competition table:has(.range) tbody tr")[0].text.split()
+    strips = (
+        "[...document.querySelectorAll('.heatmap')].filter(f => f.querySelector('.cells').ariaLabel.startsWith('Competition, encoder'))"
+    )
+    assert page.run(f"[...{strips}[0].querySelectorAll('.rows span')].map(s => s.textContent).filter(Boolean)")[-1] == "L4 c1"
+    assert page.wrong() == []
+
+
+def test_correlation_has_a_colour_for_each_sign(page):
+    page.open()
+    script = """[...document.querySelectorAll('#competition td:is(.positive, .negative)')].map(c => [Number(c.textContent),
+        c.style.getPropertyValue('--v'), getComputedStyle(c).getPropertyValue('--heat')])"""
+    cells = page.run(script)
+    matrices = page.run("RUNS[1].analyses.competition.correlation.map(c => c.matrix)")
+    assert [value for value, *_ in cells] == pytest.approx(np.ravel(matrices), abs=0.005)
+    assert [float(strength) for _, strength, _ in cells] == pytest.approx(np.abs(np.ravel(matrices)), abs=1e-6)
+    colours = {value < 0: {colour for other, _, colour in cells if (other < 0) == (value < 0)} for value, *_ in cells}
+    assert len(colours[True]) == len(colours[False]) == 1 and colours[True] != colours[False]
+
+
+def test_six_runs_can_be_told_apart(driver, reports):
+    page = Page(driver, reports[0] / "six.html").open()
+    assert len(set(page.run("[...document.querySelectorAll('.facts thead i')].map(i => getComputedStyle(i).backgroundColor)"))) == 6
+    marks = page.run("Array.from({length: 6}, (_, i) => marker(i, 9, 9, {}).outerHTML)")
+    assert len(set(marks)) == 6
+    uniform = page.run(
+        "[...document.querySelectorAll('#training figcaption')].find(c => c.textContent.startsWith('Gate entropy')).textContent"
+    )
+    every = "1.386 (a), 1.792 (b), 1.386 (c), 1.386 (d), 1.386 (e), 1.386 (f)"
+    assert uniform == f"Gate entropy, nats, uniform {every}"
+    assert page.wrong() == []
+
+
+def test_keys_are_of_the_section_that_has_the_focus(page):
+    page.open()
+    page.press(page.one("nav a"), "]", "k", Keys.ARROW_DOWN)
+    page.settle()
+    assert (page.chosen("sentence"), page.chosen("kind"), page.chosen("layer")) == ("0", ENCODER, "1")
+    page.press(page.one("#sentences h2"), "]")
+    page.settle()
+    assert page.chosen("sentence") == "1"
+
+
+def test_what_takes_keys_is_no_picture_to_a_screen_reader(page):
+    page.open()
+    focusable = "[...document.querySelectorAll('[tabindex=\"0\"]')].map(e => [e.getAttribute('role'), e.ariaRoleDescription])"
+    assert {tuple(pair) for pair in page.run(focusable)} == {("application", "line chart"), ("application", "map of cells")}
+    titles = page.run(
+        "[...document.querySelectorAll('section')].map(s => document.getElementById(s.getAttribute('aria-labelledby')).textContent)"
+    )
+    assert titles[:3] == ["old · new", "Training", "Gates and experts"]
+
+
 def test_a_language_model_has_no_source(driver, reports, arrays):
     page = Page(driver, reports[0] / "lm.html").open()
     assert page.chosen("kind") == DECODER and not page.one("#choose-kind").is_displayed()
@@ -320,15 +391,15 @@ def test_a_language_model_has_no_source(driver, reports, arrays):
 
 def test_every_control_draws_what_it_names(page):
     page.open()
-    page.choose("gates", "decoder.layers.0.encoder_attn")
+    page.choose("gates", "cross-attention, layer 1")
     assert "tokens (target)" in page.one("#gates").text
-    page.choose("clusters", "encoder.layers.1.self_attn")
+    page.choose("clusters", "encoder, layer 2")
     page.choose("clusterHead", "3")
     usage = page.run("RUNS[0].analyses.clusters.modules.find(m => m.module === 'encoder.layers.1.self_attn').heads[2].usage[0]")
     assert f"{100 * usage:.1f} %" in page.one("#clusters .side table tbody td").text
-    page.choose("competition", "decoder.layers.1")
+    page.choose("competition", "decoder, layer 2")
     page.choose("mechanism", "2")
-    mean = page.run("RUNS[0].analyses.competition.tokens.find(t => t.layer === 'decoder.layers.1').tokens[0].mean[1]")
+    mean = page.run("RUNS[0].analyses.competition.tokens.find(t => t.module === 'decoder.layers.1').tokens[0].mean[1]")
     assert f"{mean:.2f}" in page.all("#competition table:has(.range) tbody tr")[0].text.split()
     page.choose("redundancy", CROSS)
     assert page.one("#redundancy .cells").get_attribute("aria-label").startswith("Redundancy of pairs of heads, cross-attention")
@@ -373,7 +444,7 @@ def test_a_view_is_in_its_address(page):
     assert 0 <= page.run("document.getElementById('sentences').getBoundingClientRect().top") < 400
     page.open("#sentence=99&kind=x&layer=-1&head=y&stream=%00&gates=none&mechanism=7&theme=pink&__proto__=1")
     assert [page.chosen(key) for key in ("sentence", "kind", "layer", "head")] == ["0", ENCODER, "1", "1"]
-    assert [page.chosen(key) for key in ("gates", "mechanism")] == ["encoder.layers.0.self_attn", "1"]
+    assert [page.chosen(key) for key in ("gates", "mechanism")] == ["encoder, layer 1", "1"]
     assert page.all("#gates td.tokens") and page.all("#competition .range")
 
 

@@ -10,8 +10,6 @@ The file needs no network and no server: any browser opens it. A section is ther
 import argparse
 import os
 import re
-import shutil
-import tempfile
 from pathlib import Path
 
 from modular_fairseq.errors import UsageError
@@ -21,6 +19,7 @@ from modular_fairseq.report.reading import Checkpoint, read_analysis
 from modular_fairseq.report.training_log import read_log
 
 FORMATS = ("svg", "png")
+MOST = 6  # checkpoints side by side: the colours that page and pictures have
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,22 +45,19 @@ def run(args: argparse.Namespace) -> None:
             _check_writable(option, path)
     checkpoints = _read(args)
     page = build_page(checkpoints)
-    with tempfile.TemporaryDirectory() as drawn:
-        if args.pictures:
-            _pictures().draw(checkpoints, Path(drawn), args.format or FORMATS)
-        try:
-            write_file(args.out, page)
-        except OSError as error:
-            raise UsageError(f"--out {args.out} cannot be written ({error.strerror})") from None
-        if args.pictures:
-            _move(Path(drawn), args.pictures)
+    drawn = _pictures().draw(checkpoints, args.format or FORMATS) if args.pictures else {}
+    _write("--out", args.out, page)
+    if args.pictures:
+        _write_pictures(args.pictures, drawn)
     sentences = max((len(checkpoint.sentences) for checkpoint in checkpoints), default=0)
     print(f"{args.out}: {len(page.encode()) / 1e6:.1f} MB, {len(checkpoints)} checkpoint(s), {sentences} sentence(s) to step through")
     if args.pictures:
-        print(f"{args.pictures}: {len(os.listdir(args.pictures))} files")
+        print(f"{args.pictures}: {len(drawn)} files")
 
 
 def _read(args: argparse.Namespace) -> list[Checkpoint]:
+    if len(args.analyses) > MOST:
+        raise UsageError(f"{len(args.analyses)} ANALYSIS folders are too many to tell apart; give at most {MOST}")
     if args.label and len(args.label) != len(args.analyses):
         raise UsageError(f"--label: {len(args.label)} name(s) for {len(args.analyses)} ANALYSIS folder(s); give one for every folder")
     if len(args.log) > len(args.analyses):
@@ -73,7 +69,8 @@ def _read(args: argparse.Namespace) -> list[Checkpoint]:
     if not args.label and len(set(labels)) < len(labels):
         labels = [folder.resolve().name for folder in args.analyses]
         if len(set(labels)) < len(labels):
-            labels = [str(folder) for folder in args.analyses]
+            folders = [str(folder.resolve()) for folder in args.analyses]
+            labels = [os.path.relpath(folder, os.path.commonpath(folders)) for folder in folders]
     if len(set(labels)) < len(labels):
         raise UsageError("--label: two checkpoints have the same name; give each its own")
     for checkpoint, label in zip(checkpoints, labels, strict=True):
@@ -109,13 +106,17 @@ def _pictures():
     return pictures
 
 
-def _move(drawn: Path, folder: Path) -> None:
-    """Every picture appears whole, under a name of this process first."""
+def _write_pictures(folder: Path, pictures: dict[str, bytes]) -> None:
     try:
         folder.mkdir(exist_ok=True)
-        for picture in sorted(drawn.iterdir()):
-            temporary = folder / f"{picture.name}.{os.getpid()}.tmp"
-            shutil.copyfile(picture, temporary)
-            os.replace(temporary, folder / picture.name)
     except OSError as error:
-        raise UsageError(f"--pictures {folder} cannot be written ({error.strerror})") from None
+        raise UsageError(f"--pictures {folder} cannot be made ({error.strerror})") from None
+    for name, content in pictures.items():
+        _write("--pictures", folder / name, content)
+
+
+def _write(option: str, file: Path, content: str | bytes) -> None:
+    try:
+        write_file(file, content)
+    except OSError as error:
+        raise UsageError(f"{option} {file} cannot be written ({error.strerror})") from None

@@ -9,26 +9,50 @@ import hashlib
 import html
 import json
 import math
+import sys
 import zlib
 from importlib.resources import files
+from pathlib import PurePath
 from string import Template
 from typing import Any
 
 import numpy as np
 
 from modular_fairseq.report.reading import Checkpoint
+from modular_fairseq.report.training_log import CURVES
 
-SCRIPTS = ("dom.js", "state.js", "charts.js", "maps.js", "summaries.js", "sections.js", "sentences.js", "main.js")
+SCRIPTS = (
+    "dom.js",
+    "state.js",
+    "charts.js",
+    "maps.js",
+    "summaries.js",
+    "mechanisms.js",
+    "heads.js",
+    "sentences.js",
+    "sentence.js",
+    "main.js",
+)
 LEVELS = (255, 127, 63, 31)  # of quantisation: the first with which the page keeps to its size
+PATHS = {"checkpoint", "data"}  # of the facts
 SIZE = 15_000_000  # bytes: it still opens at once, and goes by mail
 
 
 def build_page(checkpoints: list[Checkpoint]) -> str:
+    """The page, with weights as near as its size allows: fewer levels where more than `SIZE` bytes would be needed, and of the fewest
+    whatever it takes. Standard error says so in either case.
+    """
     for levels in LEVELS:
         packed = [[pack(arrays, levels) for arrays in checkpoint.arrays] for checkpoint in checkpoints]
         page = _assemble(checkpoints, packed, levels)
-        if len(page) <= SIZE:
+        size = len(page.encode())
+        if size <= SIZE:
             break
+    if levels != LEVELS[0]:
+        kept = f"weights are kept to ± {largest_error(levels):.3f} instead of ± {largest_error(LEVELS[0]):.3f}"
+        fits = "to keep the page under" if size <= SIZE else f"and the page has {size / 1e6:.1f} MB all the same, over the"
+        less = "`modular-fairseq analyze` with fewer --samples makes it smaller"
+        print(f"modular-fairseq report: {kept}, {fits} {SIZE / 1e6:.0f} MB; {less}", file=sys.stderr)
     return page
 
 
@@ -50,13 +74,15 @@ def pack(arrays: dict[str, np.ndarray], levels: int) -> tuple[dict[str, list[int
 
 
 def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]], levels: int) -> str:
+    """packed: what `pack` gave, by checkpoint and sentence. Of files and folders only the names are in the page, as it may go anywhere."""
     data = {
         "levels": levels,
         "error": largest_error(levels),
+        "curves": CURVES,
         "checkpoints": [
             {
                 "label": checkpoint.label,
-                "facts": checkpoint.facts,
+                "facts": checkpoint.facts | {key: PurePath(str(checkpoint.facts[key])).name for key in PATHS & checkpoint.facts.keys()},
                 "analyses": checkpoint.analyses,
                 "modules": checkpoint.modules,
                 "competition_layers": checkpoint.competition_layers,
@@ -84,10 +110,12 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
 
 
 def _asset(name: str) -> str:
+    """The text of a file of assets/."""
     return (files("modular_fairseq.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
+    """What a Content-Security-Policy calls a style or script that may run."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -97,7 +125,7 @@ def _embeddable(data: Any) -> str:
 
 
 def _rounded(data: Any) -> Any:
-    """Six digits of every number, none for what is not finite."""
+    """The same with six digits of every number, and None for what is not finite."""
     if isinstance(data, float):
         return float(f"{data:.6g}") if math.isfinite(data) else None
     if isinstance(data, dict):

@@ -1,8 +1,8 @@
 """The figures of the report as files, by matplotlib: one a subject, named LABEL-SUBJECT, for papers and slides."""
 
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from modular_fairseq.report.reading import Checkpoint
+from modular_fairseq.report.training_log import CURVES, GATES, LEARNING, LOSSES, Curve
 
 STYLE = {
     "axes.spines.right": False,
@@ -20,37 +21,34 @@ STYLE = {
     "svg.hashsalt": "modular_fairseq",  # the same numbers give the same file
     "svg.fonttype": "path",
 }
-COLOURS = ("#0b62b0", "#c2470a", "#00795a", "#a23b86")
+COLOURS = ("#0b62b0", "#c2470a", "#00795a", "#a23b86", "#8a6d00", "#3f4650")  # of checkpoints, as on the page, and their marks
+MARKS = "os^DPv"
 CLASS_COLOURS = ("#d55e00", "#0072b2", "#56b4e9", "#009e73", "#e0a800", "#9aa3ad")
-LEARNING = {"ppl": "perplexity", "nll_loss": "negative log-likelihood, bits per token", "loss": "loss", "bleu": "BLEU"}
-GATES = {
-    "gate_entropy": "gate entropy, nats",
-    "gate_max_share": "largest share of an expert",
-    "gate_min_share": "smallest share of an expert",
-    "gate_rare_experts": "rare experts",
-}
-LOSSES = {"g_loss": "loss of G steps", "kl": "KL of the mixtures, nats", "qq": "$L_{qq}$", "xq": "$L_{xq}$"}
+FIGURES_OF_CURVES = {"learning-curves": LEARNING, "gates-over-training": GATES, "losses-over-training": LOSSES}
 
 Named = Iterator[tuple[str, Figure]]
 
 
-def draw(checkpoints: Sequence[Checkpoint], folder: Path, formats: Iterable[str]) -> None:
-    """Writes NAME.svg, NAME.png, or both, of every figure that the checkpoints have something for."""
+def draw(checkpoints: Sequence[Checkpoint], formats: Iterable[str]) -> dict[str, bytes]:
+    """NAME.svg, NAME.png, or both, of every figure that the checkpoints have something for: the content of each file by its name."""
+    files = {}
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(checkpoints):
             for kind in formats:
-                metadata = {"Date": None} if kind == "svg" else {"Software": None}
-                figure.savefig(folder / f"{name}.{kind}", metadata=metadata)
+                content = io.BytesIO()
+                figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+                files[f"{name}.{kind}"] = content.getvalue()
+    return files
 
 
 def _figures(checkpoints: Sequence[Checkpoint]) -> Named:
-    for name, titles in (("learning-curves", LEARNING), ("gates-over-training", GATES), ("losses-over-training", LOSSES)):
-        present = {key: title for key, title in titles.items() if any(key in curves for c in checkpoints for curves in c.log.values())}
+    for name, group in FIGURES_OF_CURVES.items():
+        logged = {key for checkpoint in checkpoints for by_key in checkpoint.log.values() for key in by_key}
+        present = [curve for curve in CURVES if curve.group == group and curve.key in logged]
         if present:
             yield name, _curves(checkpoints, present)
-    with_redundancy = [checkpoint for checkpoint in checkpoints if "redundancy" in checkpoint.analyses]
-    if with_redundancy:
-        yield "redundancy", _redundancy_bars(with_redundancy)
+    if any("redundancy" in checkpoint.analyses for checkpoint in checkpoints):
+        yield "redundancy", _redundancy_bars(checkpoints)
     for checkpoint, prefix in zip(checkpoints, _file_names([checkpoint.label for checkpoint in checkpoints]), strict=True):
         for subject in (_gates, _competition, _patterns, _redundancy_pairs, _maps):
             for name, figure in subject(checkpoint):
@@ -72,33 +70,30 @@ def _grid(count: int, columns: int, width: float, height: float) -> tuple[Figure
     return figure, axes[:count]
 
 
-def _curves(checkpoints: Sequence[Checkpoint], titles: dict[str, str]) -> Figure:
-    figure, axes = _grid(len(titles), 2, 4, 2.8)
-    for ax, (key, title) in zip(axes, titles.items(), strict=True):
-        for checkpoint, colour in _coloured(checkpoints):
+def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure:
+    figure, axes = _grid(len(shown), 2, 4, 2.8)
+    for ax, (key, title, unit, _) in zip(axes, shown, strict=True):
+        for checkpoint, colour, mark in zip(checkpoints, COLOURS, MARKS, strict=False):
             inner = "train_inner" if key in checkpoint.log.get("train_inner", {}) else "train"
             for split, curves in checkpoint.log.items():
                 if key in curves and (split == inner or not split.startswith("train")):
-                    style = {"linewidth": 0.8, "alpha": 0.8} if split == inner else {"linewidth": 1.6, "marker": "o", "markersize": 3}
+                    style = {"linewidth": 0.8, "alpha": 0.8} if split == inner else {"linewidth": 1.6, "marker": mark, "markersize": 3}
                     name = "training" if split == inner else "validation" if split == "valid" else split
                     ax.plot(*zip(*curves[key], strict=True), color=colour, label=f"{checkpoint.label}, {name}", **style)
-        ax.set(xlabel="update", ylabel=title, yscale="log" if key == "ppl" else "linear")
+        ax.set(xlabel="update", ylabel=f"{title}, {unit}" if unit else title, yscale="log" if key == "ppl" else "linear")
     axes[0].legend(fontsize=7)
     return figure
 
 
-def _coloured(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, str]]:
-    for i, checkpoint in enumerate(checkpoints):
-        yield checkpoint, COLOURS[i % len(COLOURS)]
-
-
 def _redundancy_bars(checkpoints: Sequence[Checkpoint]) -> Figure:
     figure, [ax] = _grid(1, 1, 4, 2.8)
-    width = 0.8 / len(checkpoints)
-    for i, (checkpoint, colour) in enumerate(_coloured(checkpoints)):
-        values = [checkpoint.analyses["redundancy"][name] or 0 for name in ("LR", "HR")]
-        bars = ax.bar(np.arange(2) + width * (i - (len(checkpoints) - 1) / 2), values, width, color=colour, label=checkpoint.label)
-        ax.bar_label(bars, fmt="%.3f", fontsize=7)
+    coloured = [(one, colour) for one, colour in zip(checkpoints, COLOURS, strict=False) if "redundancy" in one.analyses]
+    width = 0.8 / len(coloured)
+    for i, (checkpoint, colour) in enumerate(coloured):
+        values = [checkpoint.analyses["redundancy"][name] for name in ("LR", "HR")]
+        heights = np.array(values, dtype=float)
+        bars = ax.bar(np.arange(2) + width * (i - (len(coloured) - 1) / 2), heights, width, color=colour, label=checkpoint.label)
+        ax.bar_label(bars, labels=[_number(value) for value in values], fontsize=7)
     ax.set_xticks(range(2), ["LR", "HR"])
     ax.set(ylim=(0, 1), ylabel="redundancy of heads")
     ax.legend(fontsize=7)
@@ -140,7 +135,7 @@ def _competition(checkpoint: Checkpoint) -> Named:
             values = [layer["percentiles"][percentile] for layer in layers]
             ax.plot(values, style, color=COLOURS[0], marker=".", label=f"{percentile} %")
         ax.plot([layer["uniform"] for layer in layers], color="black", linewidth=0.8, label="uniform")
-        ax.set_xticks(range(len(layers)), [layer["layer"] for layer in layers], rotation=30, ha="right", fontsize=7)
+        ax.set_xticks(range(len(layers)), [layer["module"] for layer in layers], rotation=30, ha="right", fontsize=7)
         ax.set(ylabel="entropy of the competition, nats", title=side, ylim=(0, None))
     axes[0].legend(fontsize=7, ncols=2)
     yield "competition-entropy", figure
@@ -183,7 +178,7 @@ def _redundancy_pairs(checkpoint: Checkpoint) -> Named:
         names = [module["module"].replace("_attn", "") for module in one["modules"]]
         ax.set_xticks(starts, names, rotation=90, fontsize=5)
         ax.set_yticks(starts, names, fontsize=5)
-        ax.set_title(f"{one['type']}: LR {one['LR']:.3f}, HR {one['HR']:.3f}" if one["LR"] is not None else one["type"], fontsize=8)
+        ax.set_title(f"{one['type']}: LR {_number(one['LR'])}, HR {_number(one['HR'])}", fontsize=8)
     figure.colorbar(image, ax=axes, label="redundancy", shrink=0.8)
     yield "redundancy-pairs", figure
 
@@ -244,6 +239,11 @@ def _table(
             ax.text(column, row, text.format(value), ha="center", va="center", fontsize=7, color="white" if strong else "black")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
+
+
+def _number(value: float | None) -> str:
+    """Nothing where there is no value, as of the pairs of a single head."""
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _literal(token: str) -> str:

@@ -1,7 +1,9 @@
 """What `modular-fairseq analyze --out` wrote, read back and checked."""
 
+import io
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from modular_fairseq.analysis.folder import ARRAYS, FORMAT, INDEX, SAMPLES
 from modular_fairseq.errors import UsageError
 from modular_fairseq.report.training_log import Log
 
-FORMAT = 1
+# Of each analysis that is shown: its list, and what names an entry of it.
+ENTRIES = {
+    "gates": ("modules", "module"),
+    "experts": ("modules", "module"),
+    "clusters": ("modules", "module"),
+    "patterns": ("modules", "module"),
+    "competition": ("layers", "module"),
+    "redundancy": ("types", "type"),
+}
 
 
 @dataclass
@@ -41,19 +52,24 @@ class Checkpoint:
 def read_analysis(folder: Path) -> Checkpoint:
     """
     Raises:
-        UsageError: no such folder, not one of `analyze --out`, one of another format, or damaged.
+        UsageError: no such folder, not one of `analyze --out`, one of another format, damaged, or of a model that diverged.
     """
-    facts = _read_json(folder / "analysis.json", folder)
+    facts = _read_json(folder / INDEX, folder)
     analyses = facts.pop("analyses", None)
     if not isinstance(analyses, dict) or not isinstance(facts.get("arch"), str):
-        raise UsageError(f"{folder / 'analysis.json'}: has no analyses or no arch; write the folder again with `modular-fairseq analyze`")
+        raise UsageError(f"{folder / INDEX}: has no analyses or no arch; write the folder again with `modular-fairseq analyze`")
+    for name, (part, key) in ENTRIES.items():
+        if name in analyses:
+            _check_entries(analyses[name], part, key, f"{folder / INDEX}: {name}")
     checkpoint = Checkpoint(facts["arch"], facts, analyses)
-    if (folder / "samples.json").exists():
-        samples = _read_json(folder / "samples.json", folder)
-        checkpoint.modules = samples.get("modules", [])
-        checkpoint.sentences = samples.get("sentences", [])
+    if (folder / SAMPLES).exists():
+        samples = _read_json(folder / SAMPLES, folder)
+        for part, key in (("modules", "module"), ("sentences", "target_in")):
+            _check_entries(samples, part, key, str(folder / SAMPLES))
+        checkpoint.modules = samples["modules"]
+        checkpoint.sentences = samples["sentences"]
         checkpoint.competition_layers = samples.get("competition_layers", [])
-        checkpoint.arrays = _read_arrays(folder / "samples.npz", checkpoint.sentences)
+        checkpoint.arrays = _read_arrays(folder / ARRAYS, len(checkpoint.sentences))
     if not analyses and not checkpoint.sentences:
         raise UsageError(
             f"{folder}: no analysis is in it; write it again with `modular-fairseq analyze all DATA --path CHECKPOINT --out {folder}`"
@@ -87,18 +103,41 @@ def _attempt(read: Callable[[], Any], file: Path, folder: Path) -> Any:
         raise UsageError(f"{file}: cannot be read ({error.strerror})") from None
 
 
-def _read_arrays(file: Path, sentences: list[dict]) -> list[dict[str, np.ndarray]]:
-    arrays: list[dict[str, np.ndarray]] = [{} for _ in sentences]
+def _check_entries(content: Any, part: str, key: str, where: str) -> None:
+    entries = content.get(part) if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and key in entry for entry in entries):
+        raise UsageError(f'{where} has no list "{part}" of entries with a "{key}"; write the folder again with `modular-fairseq analyze`')
+
+
+def _read_arrays(file: Path, sentences: int) -> list[dict[str, np.ndarray]]:
+    content = _attempt(file.read_bytes, file, file.parent)
     try:
-        with _attempt(lambda: np.load(file, allow_pickle=False), file, file.parent) as archive:
-            for key in archive.files:
-                kind, sentence, name = key.split("/", 2)
-                values = np.nan_to_num(archive[key].astype(np.float32))
-                if values.ndim not in (2, 3) or values.min(initial=0) < -0.001 or values.max(initial=0) > 1.001:
-                    raise ValueError(f"{key} is no table of numbers from 0 to 1")
-                arrays[int(sentence)][f"{kind}/{name}"] = values
-    except (ValueError, IndexError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        if isinstance(error, UsageError):
-            raise
+        arrays = _unpack(content, sentences)
+    except (ValueError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{file}: is damaged or not of these sentences ({error}); write the folder again") from None
+    for sentence, values in enumerate(arrays, start=1):
+        for name in values:
+            if np.isnan(values[name]).any():
+                raise UsageError(
+                    f"{file}: {name} of sentence {sentence} has values that are no numbers (NaN), which is what a model computes that "
+                    "diverged; analyze an earlier checkpoint"
+                )
+    return arrays
+
+
+def _unpack(content: bytes, sentences: int) -> list[dict[str, np.ndarray]]:
+    """The arrays of each sentence; whatever NumPy, zipfile and zlib raise, where they are damaged."""
+    arrays: list[dict[str, np.ndarray]] = [{} for _ in range(sentences)]
+    with io.BytesIO(content) as file:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("is no archive of arrays")
+        for key in archive.files:
+            kind, sentence, name = key.split("/", 2)
+            values = archive[key].astype(np.float32)
+            if values.ndim not in (2, 3) or values.min(initial=0) < -0.001 or values.max(initial=0) > 1.001:
+                raise ValueError(f"{key} is no table of numbers from 0 to 1")
+            if not 0 <= int(sentence) < sentences:
+                raise ValueError(f"{key} is of a sentence that {SAMPLES} does not have")
+            arrays[int(sentence)][f"{kind}/{name}"] = values
     return arrays

@@ -9,24 +9,36 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from modular_fairseq.errors import UsageError
 from modular_fairseq.processes import LOGGED
 
-KEYS = (
-    "loss",
-    "nll_loss",
-    "ppl",
-    "bleu",
-    "lr",
-    "gate_entropy",
-    "gate_max_share",
-    "gate_min_share",
-    "gate_rare_experts",
-    "g_loss",
-    "kl",
-    "qq",
-    "xq",
+
+class Curve(NamedTuple):
+    """A number of the log that is drawn: its name there, what it is called, its unit or symbol, and the group that it is shown in."""
+
+    key: str
+    title: str
+    unit: str
+    group: str
+
+
+LEARNING, GATES, LOSSES = "learning", "gates", "losses"
+CURVES = (
+    Curve("ppl", "Perplexity", "", LEARNING),
+    Curve("loss", "Loss", "smoothed, bits per token", LEARNING),
+    Curve("nll_loss", "Negative log-likelihood", "bits per token", LEARNING),
+    Curve("bleu", "BLEU", "", LEARNING),
+    Curve("lr", "Learning rate", "", LEARNING),
+    Curve("gate_entropy", "Gate entropy", "nats", GATES),
+    Curve("gate_max_share", "Largest share of an expert", "", GATES),
+    Curve("gate_min_share", "Smallest share of an expert", "", GATES),
+    Curve("gate_rare_experts", "Rare experts", "", GATES),
+    Curve("g_loss", "Loss of G steps", "bits per token", LOSSES),
+    Curve("kl", "KL of the mixtures", "nats per dimension", LOSSES),
+    Curve("qq", "Mutual information of heads", "L_qq", LOSSES),
+    Curve("xq", "Mutual information of input and head", "L_xq", LOSSES),
 )
 SIMPLE = re.compile(r"\| (\w+) \| epoch \d+(?::\s+\d+ / \d+ | \| )(.*)$")
 FIELD = re.compile(r"(?:^|, |\| )(\w+)[= ]([^\s,|]+)(?=,| \||$)")
@@ -55,7 +67,7 @@ def read_log(file: Path) -> Log:
                 earlier.popitem()
             earlier[update] = stats
     curves = {
-        split: {key: curve for key in KEYS if (curve := [(at, values[key]) for at, values in by_update.items() if key in values])}
+        split: {key: curve for key, *_ in CURVES if (curve := [(at, values[key]) for at, values in by_update.items() if key in values])}
         for split, by_update in points.items()
     }
     curves = {split: by_key for split, by_key in curves.items() if by_key}

@@ -62,7 +62,8 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
       {
         class: "chart",
         viewBox: `0 0 ${width} ${height}`,
-        role: "img",
+        role: "application",
+        "aria-roledescription": "line chart",
         tabindex: "0",
         "aria-label": `${title}. Arrow keys left and right read its values.`,
         onpointermove: (event) => {
@@ -93,7 +94,7 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
       cursor,
       series
         .map((s) => {
-          const run = { "--run": `var(--run-${s.run % 4})` };
+          const run = { "--run": runColour(s.run) };
           const path = s.points.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("");
           return [
             svg("path", { class: `line ${s.style}`, d: path, ...run }),
@@ -124,9 +125,11 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
 
 /** Runs differ in the shape of their marks as well as in colour. */
 function marker(run, x, y, attributes) {
-  if (run % 4 === 1) return svg("rect", { class: "dot", x: x - 3, y: y - 3, width: 6, height: 6, ...attributes });
-  if (run % 4 === 2) return svg("path", { class: "dot", d: `M${x} ${y - 4}l4 7h-8z`, ...attributes });
-  if (run % 4 === 3) return svg("path", { class: "dot", d: `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z`, ...attributes });
+  if (run === 1) return svg("rect", { class: "dot", x: x - 3, y: y - 3, width: 6, height: 6, ...attributes });
+  if (run === 2) return svg("path", { class: "dot", d: `M${x} ${y - 4}l4 7h-8z`, ...attributes });
+  if (run === 3) return svg("path", { class: "dot", d: `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z`, ...attributes });
+  if (run === 4) return svg("path", { class: "dot", d: `M${x - 4} ${y}h8M${x} ${y - 4}v8`, ...attributes });
+  if (run === 5) return svg("path", { class: "dot", d: `M${x} ${y + 4}l4 -7h-8z`, ...attributes });
   return svg("circle", { class: "dot", cx: x, cy: y, r: 3, ...attributes });
 }
 
@@ -137,7 +140,7 @@ function lineLegend(series) {
     series
       .filter((s) => s.legend !== null)
       .map((s) => {
-        const run = { "--run": `var(--run-${s.run % 4})` };
+        const run = { "--run": runColour(s.run) };
         return el(
           "li",
           {},

@@ -7,6 +7,12 @@ RUNS.forEach((run, index) => {
   run.index = index;
 });
 
+/** The runs with an analysis. */
+const having = (name) => RUNS.filter((run) => run.analyses[name]);
+
+/** Of each curve of a log its title, unit and group, by its key. */
+const CURVES = new Map(DATA.curves.map(([key, title, unit, group]) => [key, { title, unit, group }]));
+const runColour = (index) => `var(--run-${index})`;
 const KINDS = ["encoder self-attention", "decoder self-attention", "cross-attention"];
 
 /** An element. Attributes: on... are listeners, --... CSS variables, true and false switches; children: elements or text, null is none. */
@@ -70,6 +76,20 @@ function heat(value, most, text) {
   return el("td", { class: "heat", "--v": most > 0 ? Math.max(0, value / most) : 0 }, text);
 }
 
+/** A cell of a heat table: one colour towards 1, another towards -1. */
+function signedHeat(value, text) {
+  return el("td", { class: value < 0 ? "heat negative" : "heat positive", "--v": Math.abs(value ?? 0) }, text);
+}
+
+/** A cell with a bar from 0 to value / most, in the colour of the run. */
+function track(value, most, run) {
+  return el(
+    "td",
+    { class: "bar" },
+    el("span", { class: "track" }, el("i", { "--to": value / most, "--run": runColour(run.index) })),
+  );
+}
+
 const bdi = (token) => el("bdi", {}, token);
 
 function number(value, digits = 2) {
@@ -89,23 +109,25 @@ const grouped = (value) => (value === null || value === undefined ? "–" : valu
 const unique = (list) => [...new Set(list)];
 const sum = (list) => list.reduce((total, value) => total + value, 0);
 
-/** "layer 2, stream 1" of a module or layer by name; the name itself where that does not say. */
-function place(name) {
-  for (const run of RUNS) {
-    const known = [...run.modules, ...(run.analyses.patterns?.modules ?? [])].find((module) => `${module.module}.`.startsWith(`${name}.`));
-    if (known) return `layer ${known.layer}${known.stream ? `, stream ${known.stream}` : ""}`;
-  }
-  const found = /layers\.(\d+)/.exec(name);
-  return found && !/stream/.test(name) ? `layer ${Number(found[1]) + 1}` : name;
+/** "layer 2, stream 1": where {module, layer, stream} is; its name where no layer is given. */
+function place({ module, layer, stream }) {
+  return layer ? `layer ${layer}${stream ? `, stream ${stream}` : ""}` : module;
 }
 
 /** "L2S1": the same for the head of a column. */
-const shortPlace = (name) => place(name).replace("layer ", "L").replace(", stream ", "S");
+const shortPlace = (module) => place(module).replace("layer ", "L").replace(", stream ", "S");
 
 /** "encoder, layer 2": a place with its side of the model. */
-function fullPlace(name) {
-  const side = /encoder_attn/.test(name) ? "cross-attention" : name.split(".")[0];
-  return `${side}, ${place(name)}`;
+function fullPlace(module) {
+  const side = /encoder_attn/.test(module.module) ? "cross-attention" : module.module.split(".")[0];
+  return `${side}, ${place(module)}`;
+}
+
+/** {module, layer, stream} of a layer with a competition, which a run may name only. */
+function competitionLayer(run, name) {
+  const parts = run.modules.filter(({ module }) => module.startsWith(`${name}.`));
+  const { layer, stream } = [...(run.analyses.competition?.layers ?? []).filter(({ module }) => module === name), ...parts][0] ?? {};
+  return { module: name, layer, stream };
 }
 
 /** Rows under a heading for each kind. */
@@ -117,7 +139,7 @@ function byKind(modules, row) {
 }
 
 function runHeading(run) {
-  return el("h4", { class: "run", "--run": `var(--run-${run.index % 4})` }, run.label);
+  return el("h4", { class: "run", "--run": runColour(run.index) }, run.label);
 }
 
 /** A column for each run that `draw` has something for. */

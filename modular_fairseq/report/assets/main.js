@@ -42,8 +42,8 @@ function markSection() {
     main.append(
       el(
         "section",
-        { id, "aria-label": title ?? "Overview" },
-        title ? el("h2", { tabindex: "-1" }, title) : null,
+        { id, "aria-labelledby": `${id}-title` },
+        title ? el("h2", { id: `${id}-title`, tabindex: "-1" }, title) : null,
         content.flat().filter(Boolean),
       ),
     );
@@ -61,7 +61,6 @@ function markSection() {
       ),
     );
   }
-  main.querySelector("h1").tabIndex = -1;
 
   const themed = () => {
     applyTheme();

@@ -68,7 +68,8 @@ function heatMap({ label, rows, columns, shade, describe, stepping = false, size
     {
       class: "cells",
       tabindex: "0",
-      role: "img",
+      role: "application",
+      "aria-roledescription": "map of cells",
       "aria-label": `${label}, ${rows.length} rows, ${columns.length} columns. ${stepping ? "Shift and arrow" : "Arrow"} keys read cells.`,
       onpointermove: (event) => {
         const bounds = cells.getBoundingClientRect();

@@ -10,7 +10,7 @@ const FACTS = [
     "checkpoint",
     (run) =>
       run.facts.checkpoint && [
-        el("code", { title: run.facts.checkpoint }, run.facts.checkpoint.split("/").pop()),
+        el("code", {}, run.facts.checkpoint),
         run.facts.updates && `${grouped(run.facts.updates)} updates${run.facts.epoch ? `, epoch ${run.facts.epoch}` : ""}`,
       ],
   ],
@@ -105,14 +105,14 @@ function overview() {
       ...values.map((value) => el("td", { class: "text" }, value ? value[0] : "–", value?.[1] ? el("small", {}, value[1]) : null)),
     ]);
   const heads = RUNS.map((run) =>
-    el("th", { scope: "col", class: "text" }, several ? el("i", { "--run": `var(--run-${run.index % 4})` }) : null, run.label),
+    el("th", { scope: "col", class: "text" }, several ? el("i", { "--run": runColour(run.index) }) : null, run.label),
   );
   const curves = [
-    trainingChart("ppl", "Perplexity", "", true) ?? trainingChart("loss", "Loss", "", false),
-    trainingChart("gate_entropy", "Gate entropy", "nats", false) ?? trainingChart("kl", "KL of the mixtures", "nats per dimension", false),
+    trainingChart("ppl", { log: true }) ?? trainingChart("loss"),
+    trainingChart("gate_entropy") ?? trainingChart("kl"),
   ].filter(Boolean);
   return [
-    el("h1", {}, RUNS.map((run) => run.label).join(" · ")),
+    el("h1", { id: "overview-title", tabindex: "-1" }, RUNS.map((run) => run.label).join(" · ")),
     el(
       "p",
       { class: "lead" },
@@ -140,7 +140,8 @@ const LOGGED = (() => {
 })();
 
 /** Of all runs that logged it: training as a thin line, validation as a strong one with marks. */
-function trainingChart(key, title, unit, log, more = {}) {
+function trainingChart(key, more = {}) {
+  const { title, unit } = CURVES.get(key);
   const name = (run, what) => (RUNS.length > 1 ? `${run.label}, ${what}` : what);
   const series = LOGGED.flatMap((run) => {
     const inner = run.log.train_inner?.[key] ?? run.log.train?.[key];
@@ -156,39 +157,28 @@ function trainingChart(key, title, unit, log, more = {}) {
     return [...(inner ? [{ label: name(run, "training"), run: run.index, style: "train", points: inner }] : []), ...valid];
   });
   if (!series.length) return null;
-  const chart = lineChart({ title, x: "update", y: unit, series, log, ...more });
+  const chart = lineChart({ title, x: "update", y: unit, series, ...more });
   chart.legend = lineLegend(series);
   return chart;
 }
 
-const LEARNING = [
-  ["ppl", "Perplexity", ""],
-  ["loss", "Loss", "smoothed, bits per token"],
-  ["nll_loss", "Negative log-likelihood", "bits per token"],
-  ["bleu", "BLEU", ""],
-  ["lr", "Learning rate", ""],
-];
-const MECHANISMS = [
-  ["gate_entropy", "Gate entropy", "nats"],
-  ["gate_max_share", "Largest share of an expert", ""],
-  ["gate_min_share", "Smallest share of an expert", ""],
-  ["gate_rare_experts", "Rare experts", ""],
-  ["g_loss", "Loss of G steps", "bits per token"],
-  ["kl", "KL of the mixtures", "nats per dimension"],
-  ["qq", "Mutual information of heads", "L_qq"],
-  ["xq", "Mutual information of input and head", "L_xq"],
-];
-
-/** Small charts under one legend. */
-function chartGroup(title, charts) {
-  const drawn = charts.map(([key, ...rest]) => trainingChart(key, ...rest)).filter(Boolean);
+/** Small charts of some groups of curves, under one legend; more: what a chart of a key has besides. */
+function chartGroup(title, groups, more) {
+  const keys = [...CURVES].filter(([, { group }]) => groups.includes(group)).map(([key]) => key);
+  const drawn = keys.map((key) => trainingChart(key, { legend: false, ...more(key) })).filter(Boolean);
   return drawn.length ? [title ? el("h3", {}, title) : null, drawn[0].legend, el("div", { class: "figures" }, drawn)] : [];
+}
+
+/** ", uniform 2.079": the entropy of a uniform gate, of each run where they differ. */
+function uniformGates() {
+  const known = having("gates").map((run) => [run.label, number(run.analyses.gates.uniform, 3)]);
+  const values = unique(known.map(([, value]) => value));
+  if (!values.length) return "";
+  return `, uniform ${values.length > 1 ? known.map(([label, value]) => `${value} (${label})`).join(", ") : values[0]}`;
 }
 
 function training() {
   if (!LOGGED.length) return null;
-  const uniform = RUNS.find((run) => run.analyses.gates)?.analyses.gates.uniform;
-  const small = { legend: false };
   return [
     el(
       "p",
@@ -204,21 +194,12 @@ function training() {
       ]),
     ),
     watched(["axis"], () =>
-      chartGroup(
-        null,
-        LEARNING.map(([key, title, unit]) => [key, title, unit, STATE.axis === "log" && ["ppl", "loss", "nll_loss"].includes(key), small]),
-      ),
+      chartGroup(null, ["learning"], (key) => ({ log: STATE.axis === "log" && ["ppl", "loss", "nll_loss"].includes(key) })),
     ),
-    chartGroup(
-      "Mechanisms over training",
-      MECHANISMS.map(([key, title, unit]) => [
-        key,
-        title,
-        key === "gate_entropy" && uniform ? `nats, uniform ${number(uniform, 3)}` : unit,
-        false,
-        /share|rare/.test(key) ? { ...small, from: 0 } : small,
-      ]),
-    ),
+    chartGroup("Mechanisms over training", ["gates", "losses"], (key) => {
+      if (key === "gate_entropy") return { y: `nats${uniformGates()}` };
+      return /share|rare/.test(key) ? { from: 0 } : {};
+    }),
     trainingNumbers(),
   ].flat();
 }
@@ -227,7 +208,7 @@ function trainingNumbers() {
   return LOGGED.map((run) => {
     const split = validSplits(run)[0] ?? Object.keys(run.log)[0];
     const keys = Object.keys(run.log[split]);
-    const updates = run.log[split][keys[0]].map(([update]) => update);
+    const updates = unique(keys.flatMap((key) => run.log[split][key].map(([update]) => update))).sort((a, b) => a - b);
     const at = keys.map((key) => new Map(run.log[split][key]));
     return el(
       "details",

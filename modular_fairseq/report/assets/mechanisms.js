@@ -1,7 +1,7 @@
-// Gates, clusters, competition, patterns, redundancy: the analyses over all sentences.
+// What gates, clusters and mechanisms do over all sentences.
 
-const having = (name) => RUNS.filter((run) => run.analyses[name]);
-const moduleChoices = (lists) => unique(lists.flat().map((module) => module.module ?? module.layer)).map((name) => [name, fullPlace(name)]);
+const moduleChoices = (lists) => unique(lists.flat().map(fullPlace)).map((where) => [where, where]);
+const chosenModule = (modules, where) => modules?.find((module) => fullPlace(module) === where);
 
 /** Tokens with their pointwise mutual information, the most telling first. */
 function tokenCell(tokens) {
@@ -21,14 +21,6 @@ function tokenCell(tokens) {
           ])
           .flat()
       : el("small", {}, "none is frequent enough"),
-  );
-}
-
-function track(value, most, run) {
-  return el(
-    "td",
-    { class: "bar" },
-    el("span", { class: "track" }, el("i", { "--to": value / most, "--run": `var(--run-${run.index % 4})` })),
   );
 }
 
@@ -56,7 +48,7 @@ function gates() {
       return table(
         ["module", ...experts.map((i) => `E${i + 1}`), "nats", "of uniform", ""],
         byKind(modules, (module) => [
-          place(module.module),
+          place(module),
           ...experts.map((i) => (i < module.shares.length ? heat(module.shares[i], most, number(100 * module.shares[i], 1)) : "")),
           number(module.entropy, 3),
           percent(module.entropy / module.uniform),
@@ -77,7 +69,7 @@ function gates() {
           el("div", { class: "controls" }, choice("Module", "gates", moduleChoices(experts.map((run) => run.analyses.experts.modules)))),
           watched(["gates"], () =>
             sideBySide(experts, (run) => {
-              const module = run.analyses.experts.modules.find((one) => one.module === STATE.gates);
+              const module = chosenModule(run.analyses.experts.modules, STATE.gates);
               return module
                 ? table(
                     ["expert", el("th", { class: "text", scope: "col" }, `tokens (${module.side})`)],
@@ -115,7 +107,7 @@ function clusters() {
     ),
     watched(["clusters", "clusterHead"], () =>
       sideBySide(runs, (run) => {
-        const head = run.analyses.clusters.modules.find((module) => module.module === STATE.clusters)?.heads[STATE.clusterHead - 1];
+        const head = chosenModule(run.analyses.clusters.modules, STATE.clusters)?.heads[STATE.clusterHead - 1];
         return head
           ? [
               el(
@@ -145,7 +137,9 @@ function competition() {
   const runs = having("competition");
   if (!runs.length) return null;
   const mechanisms = Math.max(...runs.map((run) => run.analyses.competition.mechanisms));
-  const tokens = runs.map((run) => run.analyses.competition.tokens ?? []);
+  const tokensOf = (run) =>
+    (run.analyses.competition.tokens ?? []).map(({ module, tokens }) => ({ ...competitionLayer(run, module), tokens }));
+  const tokens = runs.map(tokensOf);
   const several = (run) => (run.analyses.competition.correlation ?? []).filter(({ layers }) => layers.length > 1);
   const correlated = runs.filter((run) => several(run).length);
   return [
@@ -169,17 +163,17 @@ function competition() {
             points: layers.map((layer, i) => [i + 1, value(layer)]),
           });
           if (layers.length === 1) {
-            const { layer, entropy, percentiles, uniform } = layers[0];
+            const { entropy, percentiles, uniform } = layers[0];
             return table(
               [side, "mean", ...Object.keys(percentiles).map((p) => `${p} %`), "uniform"],
-              [[place(layer), ...[entropy, ...Object.values(percentiles), uniform].map((value) => number(value, 3))]],
+              [[place(layers[0]), ...[entropy, ...Object.values(percentiles), uniform].map((value) => number(value, 3))]],
             );
           }
           return lineChart({
             title: `Entropy of the competition, ${side}`,
             x: "layer",
             y: "nats",
-            names: layers.map((layer) => place(layer.layer)),
+            names: layers.map(place),
             from: 0,
             series: [
               line("mean", "valid", (layer) => layer.entropy),
@@ -199,7 +193,7 @@ function competition() {
       table(
         ["layer", ...Array.from({ length: mechanisms }, (_, i) => `c${i + 1}`)],
         run.analyses.competition.layers.map((layer) => [
-          fullPlace(layer.layer),
+          fullPlace(layer),
           ...layer.mean.map((mean) => heat(mean, 1, number(mean, 3))),
         ]),
       ),
@@ -210,16 +204,20 @@ function competition() {
           el(
             "p",
             { class: "note" },
-            "Pearson's, over positions, mean over the mechanisms: does a mechanism win the same words in every layer?",
+            "Pearson's, over positions, mean over the mechanisms: does a mechanism win the same words in every layer? ",
+            "Red: the same ones; blue: other ones.",
           ),
           sideBySide(correlated, (run) =>
-            several(run).flatMap(({ side, layers, matrix }) => [
-              el("h4", {}, side),
-              table(
-                ["", ...layers.map((layer) => shortPlace(layer))],
-                matrix.map((row, i) => [place(layers[i]), ...row.map((value) => heat(Math.abs(value ?? 0), 1, number(value)))]),
-              ),
-            ]),
+            several(run).flatMap(({ side, layers: names, matrix }) => {
+              const layers = names.map((name) => competitionLayer(run, name));
+              return [
+                el("h4", {}, side),
+                table(
+                  ["", ...layers.map(shortPlace)],
+                  matrix.map((row, i) => [place(layers[i]), ...row.map((value) => signedHeat(value, number(value)))]),
+                ),
+              ];
+            }),
           ),
         ]
       : [],
@@ -244,7 +242,7 @@ function competition() {
           ),
           watched(["competition", "mechanism"], () =>
             sideBySide(runs, (run) => {
-              const rows = run.analyses.competition.tokens?.find((one) => one.layer === STATE.competition)?.tokens;
+              const rows = chosenModule(tokensOf(run), STATE.competition)?.tokens;
               const i = STATE.mechanism - 1;
               return rows?.length && i < rows[0].mean.length
                 ? table(
@@ -261,140 +259,13 @@ function competition() {
                         el(
                           "span",
                           { class: "track range" },
-                          el("i", { "--from": row.min[i], "--to": row.max[i], "--run": `var(--run-${run.index % 4})` }),
+                          el("i", { "--from": row.min[i], "--to": row.max[i], "--run": runColour(run.index) }),
                           el("b", { "--at": row.mean[i] }),
                         ),
                       ),
                     ]),
                   )
                 : null;
-            }),
-          ),
-        ]
-      : [],
-  ].flat();
-}
-
-function patterns() {
-  const runs = having("patterns");
-  if (!runs.length) return null;
-  return [
-    el(
-      "p",
-      { class: "note" },
-      "What an attention map looks like, one decision for every head and sentence. Vertical: most queries on one key. ",
-      "Diagonal: on the word itself, ",
-      "shifted: on its neighbour, soft: around it. Heterogeneous: over the whole sentence.",
-    ),
-    classLegend(runs[0].analyses.patterns.classes),
-    sideBySide(runs, (run) => {
-      const { classes, modules } = run.analyses.patterns;
-      return [
-        table(
-          [
-            "module",
-            el("th", { class: "text", scope: "col" }, "share of heads and sentences"),
-            el("th", { class: "text", scope: "col" }, "most"),
-          ],
-          byKind(modules, (module) => {
-            const most = module.shares.indexOf(Math.max(...module.shares));
-            const said = classes.map((name, i) => `${name} ${percent(module.shares[i], 0)}`).join(", ");
-            return [
-              place(module.module),
-              el(
-                "td",
-                { class: "stacked" },
-                el(
-                  "div",
-                  { class: "stack", role: "img", "aria-label": said, title: said },
-                  module.shares.map((share, i) => el("i", { "--share": share, "--class": `var(--class-${i})` })),
-                ),
-              ),
-              el("td", { class: "text" }, `${classes[most]} ${percent(module.shares[most], 0)}`),
-            ];
-          }),
-        ),
-        el(
-          "details",
-          {},
-          el("summary", {}, "Head by head: sentences of each class"),
-          table(
-            ["head", ...classes],
-            modules.flatMap((module) => [
-              fullPlace(module.module),
-              ...module.heads.map((head, i) => [
-                `head ${i + 1}`,
-                ...head.counts.map((count) => heat(count, sum(head.counts), grouped(count))),
-              ]),
-            ]),
-          ),
-        ),
-      ];
-    }),
-  ];
-}
-
-function redundancy() {
-  const runs = having("redundancy");
-  if (!runs.length) return null;
-  const types = unique(runs.flatMap((run) => run.analyses.redundancy.types.filter((type) => type.pairs?.length).map((type) => type.type)));
-  return [
-    el(
-      "p",
-      { class: "note" },
-      "1 − Jensen-Shannon distance of the weights of two heads, mean over queries: 0 to 1, 1 for equal heads. ",
-      "LR: over pairs of heads in a layer, ",
-      "HR: over all pairs of a kind of attention. Lower: heads differ more.",
-    ),
-    sideBySide(runs, (run) => {
-      const { LR, HR, types: all } = run.analyses.redundancy;
-      const two = (name, lr, hr) => [name, number(lr, 4), track(lr ?? 0, 1, run), number(hr, 4), track(hr ?? 0, 1, run)];
-      return [
-        table(
-          ["attention", "LR", "0 to 1", "HR", "0 to 1"],
-          [two("whole model", LR, HR), ...all.map((type) => two(type.type, type.LR, type.HR))],
-        ),
-        el(
-          "details",
-          {},
-          el("summary", {}, "Layer by layer"),
-          table(
-            ["module", "heads", "LR"],
-            all.flatMap((type) => [
-              type.type,
-              ...type.modules.map((module) => [place(module.module), module.heads, heat(module.LR ?? 0, 1, number(module.LR, 4))]),
-            ]),
-          ),
-        ),
-      ];
-    }),
-    types.length
-      ? [
-          el("h3", {}, "Every pair of heads"),
-          el(
-            "div",
-            { class: "controls" },
-            choice(
-              "Kind of attention",
-              "redundancy",
-              types.map((type) => [type, type]),
-            ),
-            rampLegend("redundancy"),
-          ),
-          watched(["redundancy"], () =>
-            sideBySide(runs, (run) => {
-              const type = run.analyses.redundancy.types.find((one) => one.type === STATE.redundancy);
-              if (!type?.pairs?.length) return null;
-              const heads = type.modules.flatMap((module) => Array.from({ length: module.heads }, (_, i) => [module.module, i + 1]));
-              const names = heads.map(([module, head]) => `${shortPlace(module)} H${head}`);
-              return heatMap({
-                label: `Redundancy of pairs of heads, ${type.type}`,
-                rows: names,
-                columns: names,
-                size: names.length > 30 ? 11 : null,
-                shade: (row, column) => type.pairs[row][column] ?? 0,
-                describe: (row, column) => `${names[row]} and ${names[column]}: ${number(type.pairs[row][column], 3)}`,
-              });
             }),
           ),
         ]
