@@ -85,7 +85,7 @@ def write_analysis(
         "target_lang": "en",
         "parameters": 1054768,
         "sentences": 500,
-        "analyses": {name: globals()[f"_{name}"](rng, modules, tim_layers) for name in parts if name != "samples"},
+        "analyses": {name: globals()[f"_{name.replace('-', '_')}"](rng, modules, tim_layers) for name in parts if name != "samples"},
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "analysis.json").write_text(json.dumps(summary))
@@ -162,6 +162,14 @@ def _experts(rng: np.random.Generator, modules: list[dict], tim_layers: list[dic
         for module in modules
     ]
     return {"minimum_count": 5, "modules": rows}
+
+
+def _single_expert(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
+    rows = [
+        {"inference": "mixture", "scores": [30.25], "BLEU": 30.25, "deviation": None, "difference": 0.0},
+        {"inference": "random", "scores": [28.5, 29.0], "BLEU": 28.75, "deviation": 0.35355, "difference": -1.5},
+    ]
+    return {"options": "--beam 5", "rows": rows}
 
 
 def _redundancy(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:

@@ -371,20 +371,25 @@ def test_the_picture_of_patterns_stacks_shares_in_their_order(figures):
 def test_the_picture_of_competition_has_percentiles_and_correlation(figures):
     percentiles = [{"5": 0.1, "25": 0.2, "50": 0.3, "75": 0.4, "95": 0.5}, {"5": 0.05, "25": 0.1, "50": 0.2, "75": 0.3, "95": 0.6}]
     layers = [{"module": f"encoder.layers.{i}", "side": "source", "uniform": 0.7, "percentiles": p} for i, p in enumerate(percentiles)]
+    layers[0] |= {"layer": 1, "stream": None}
+    layers[1] |= {"layer": 2, "stream": 2}
     correlation = [{"side": "source", "layers": ["encoder.layers.0", "encoder.layers.1"], "matrix": [[1, -0.25], [-0.25, None]]}]
     drawn = figures(some(competition={"layers": layers, "correlation": correlation}))
     [ax] = drawn["a-competition-entropy"].axes
-    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines if not line.get_label().startswith("_")}
     assert lines == {
-        "5 %": [0.1, 0.05],
-        "25 %": [0.2, 0.1],
-        "50 %": [0.3, 0.2],
-        "75 %": [0.4, 0.3],
-        "95 %": [0.5, 0.6],
+        "5 and 95 %": [0.1, 0.05],
+        "25 and 75 %": [0.2, 0.1],
+        "median": [0.3, 0.2],
         "uniform": [0.7] * 2,
     }
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["encoder.layers.0", "encoder.layers.1"]
+    assert [list(line.get_ydata()) for line in ax.lines[3:5]] == [[0.4, 0.3], [0.5, 0.6]]
+    assert [line.get_linestyle() for line in ax.lines[:5]] == [":", "--", "-", "--", ":"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["5 and 95 %", "25 and 75 %", "median", "uniform"]
+    names = ["encoder, layer 1", "encoder, layer 2, stream 2"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == names
     [ax] = drawn["a-competition-correlation"].axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == names
     assert [text.get_text() for text in ax.texts] == ["1.00", "-0.25", "-0.25"]
 
 
@@ -410,6 +415,30 @@ def test_the_pictures_of_curves_have_the_points_of_the_log(figures):
     assert [line.get_label() for line in ax.lines][0] == "run 0, validation"
     assert len({line.get_color() for line in ax.lines}) == len({line.get_marker() for line in ax.lines}) == 6
     assert [ax.get_ylabel() for ax in drawn["losses-over-training"].axes] == ["KL of the mixtures, nats per dimension"]
+
+
+def test_one_training_is_drawn_once(figures):
+    log, other = {"valid": {"ppl": [(10, 30), (20, 20)]}}, {"valid": {"ppl": [(10, 25)]}}
+    [ax] = figures(some("last", log), some("none"), some("else", other), some("averaged", dict(log)))["learning-curves"].axes
+    assert [line.get_label() for line in ax.lines] == ["last and averaged, validation", "else, validation"]
+    assert [list(line.get_ydata()) for line in ax.lines] == [[30, 20], [25]]
+
+
+def test_pictures_call_places_as_the_page_does(figures, tmp_path):
+    write_analysis(tmp_path, 4, 3, 1, streams=2)
+    drawn = figures(read_analysis(tmp_path))
+    inner = ["layer 1", "layer 2, stream 1", "layer 2, stream 2", "layer 3, stream 1", "layer 3, stream 2", "layer 4"]
+    encoder = [f"encoder, {where}" for where in inner]
+
+    def names(subject):
+        return [label.get_text() for label in drawn[f"mae_transformer_tiny_cpu-{subject}"].axes[0].get_yticklabels()]
+
+    for subject in ("assignment", "gate-entropy", "patterns"):
+        assert names(subject)[:6] == encoder
+        assert [name for name in names(subject) if "cross" in name] == [f"cross-attention, layer {i}" for i in (1, 2, 3, 4)]
+    assert names("redundancy-pairs") == names("attention-encoder-self-attention") == inner
+    assert names("competition-encoder") == encoder[1:]
+    assert drawn["mae_transformer_tiny_cpu-competition-encoder"].axes[1].get_ylabel() == "mechanism 1"
 
 
 def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(figures):
@@ -438,6 +467,7 @@ def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(f
 # What is taken out of a file.
 LEFT_OUT = {
     **{f"no modules in {name}": f"analysis.json/analyses/{name}/modules" for name in ("gates", "experts", "clusters", "patterns")},
+    "no rows": "analysis.json/analyses/single-expert/rows",
     "no layers": "analysis.json/analyses/competition/layers",
     "no name of a layer": "analysis.json/analyses/competition/layers/0/module",
     "no types": "analysis.json/analyses/redundancy/types",
@@ -456,7 +486,7 @@ def change(file, at=None, offset=0, to=None):
 
 
 def damage(folder, what):
-    write_analysis(folder)
+    write_analysis(folder, parts="gates experts single-expert redundancy clusters competition patterns samples")
     if what == "no folder":
         return folder / "missing"
     if what == "another folder":
@@ -531,6 +561,7 @@ def damage(folder, what):
         *((f"no modules in {name}", f'{name} has no list "modules"') for name in ("gates", "experts", "clusters", "patterns")),
         ("no layers", 'competition has no list "layers" of entries with a "module"'),
         ("no name of a layer", 'competition has no list "layers" of entries with a "module"'),
+        ("no rows", 'single-expert has no list "rows" of entries with a "inference"'),
         ("no types", 'redundancy has no list "types" of entries with a "type"'),
         ("no sentences", 'samples.json has no list "sentences"'),
         ("no target", 'samples.json has no list "sentences" of entries with a "target_in"'),

@@ -127,6 +127,16 @@ def reports(tmp_path_factory):
             f"{folder}/two.html",
         ]
     )
+    for i, name in enumerate(("eight", "eight, own")):
+        write_analysis(folder / name, heads=8, sentences=1 + i, parts="gates samples", seed=i)
+    index = folder / "eight, own/samples.json"
+    index.write_text(index.read_text().replace("valid 1", "--sentence 1"))
+    main(["report", f"{folder}/eight", f"{folder}/eight, own", "--out", f"{folder}/eight.html"])
+    write_analysis(folder / "sixteen", heads=16, sentences=1, parts="gates samples")
+    main(["report", f"{folder}/sixteen", "--out", f"{folder}/sixteen.html"])
+    for name in ("one", "expert"):
+        write_analysis(folder / name, parts="single-expert")
+    main(["report", f"{folder}/one", f"{folder}/expert", "--out", f"{folder}/one.html"])
     write_analysis(folder / "wide", heads=6, parts="gates")
     (folder / "gates.log").write_text(TRAINING.format(50, 2) + TRAINING.format(100, 2))
     logged = ["--log", f"{folder}/gates.log", f"{folder}/train.log", *[f"{folder}/gates.log"] * 4]
@@ -182,8 +192,94 @@ def test_the_overview_says_what_the_models_do(page):
     }
     assert rows[""] == ["old", "new"]
     assert rows["parameters"] == ["1,054,768"] * 2
-    assert rows["validation perplexity"] == ["0.3333\nat update 300", "–"]
+    assert rows["validation perplexity in the log"] == ["0.3333\nat update 300", "–"]
     assert rows["redundancy of heads"][0].startswith("LR 0.551, HR 0.499")
+    assert "\nencoder, first → last layer; uniform 0.693" in rows["competition entropy"][1]
+    assert rows["competition entropy"][0].endswith("\nencoder; uniform 0.693")  # it competes in one layer
+    gates = page.run("RUNS[0].analyses.gates")
+    assert rows["shares of experts"][0].endswith(f"{gates['rare_experts']} of {gates['experts']} have under 1 % of the instances")
+
+
+def test_own_sentences_come_first(driver, reports):
+    """Even those that only the second checkpoint has."""
+    page = Page(driver, reports[0] / "eight.html").open()
+    options = page.run("[...document.querySelectorAll('#choose-sentence option')].map(option => option.textContent)")
+    assert [re.search(r"\((.*)\)$", option)[1] for option in options] == ["--sentence 1", "valid 0"]
+    assert page.run("[...document.querySelectorAll('.stage .side > div')].map(box => Boolean(box.querySelector('.chosen')))") == [
+        False,
+        True,
+    ]
+
+
+def test_eight_experts_fit_beside_each_other(driver, reports):
+    page = Page(driver, reports[0] / "eight.html").open()
+    assert page.run("innerWidth") == 1280
+    boxes = page.run("[...document.querySelectorAll('#gates .scroll')].map(box => [box.scrollWidth, box.clientWidth])")
+    assert len(boxes) == 2 and all(content <= width < 640 for content, width in boxes)
+
+
+def test_shades_of_all_checkpoints_are_of_one_scale(driver, reports):
+    page = Page(driver, reports[0] / "eight.html").open()
+    shares = np.ravel(page.run("RUNS.map(run => run.analyses.gates.modules.map(module => module.shares))"))
+    shades = page.run("[...document.querySelectorAll('#gates .heat')].map(cell => Number(cell.style.getPropertyValue('--v')))")
+    np.testing.assert_allclose(np.sort(shades), np.sort(shares / shares.max()), atol=1e-5)  # the page has them by kind of attention
+    page = Page(driver, reports[0] / "two.html").open()
+    usage = np.ravel(page.run("RUNS.map(run => run.analyses.clusters.modules[0].heads[0].usage)"))
+    bars = page.run("[...document.querySelectorAll('#clusters .track i')].map(bar => Number(bar.style.getPropertyValue('--to')))")
+    np.testing.assert_allclose(bars, usage / usage.max(), atol=1e-5)
+
+
+def test_bleu_of_one_expert(driver, reports):
+    page = Page(driver, reports[0] / "one.html").open()
+    assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "single-expert"]
+    tables = page.run(
+        "[...document.querySelectorAll('#single-expert table')].map(t => [...t.rows].map(r => [...r.cells].map(c => c.innerText)))"
+    )
+    head = ["experts", "BLEU", "deviation", "difference", "BLEU of each draw"]
+    assert tables == [[head, ["mixture", "30.25", "–", "0.00", ""], ["random", "28.75", "0.35", "-1.50", "28.50, 29.00"]]] * 2
+    assert [code.text for code in page.all("#single-expert code")] == ["--beam 5"] * 2
+    assert page.wrong() == []
+
+
+def test_a_legend_for_each_scale(page, driver, reports):
+    ramps = "[...document.querySelectorAll('#sentences .ramp')].map(r => [...r.querySelectorAll('span')].map(s => s.textContent))"
+    root = ["weight (kept to ± 0.004)", "0", "0.06", "0.25", "0.56", "1"]
+    page.open()
+    assert page.run(ramps) == [root, ["gates, clusters, competition", "0", "0.25", "0.5", "0.75", "1"]]
+    assert Page(driver, reports[0] / "streams.html").open().run(ramps)[1][0] == "gates, competition"
+
+
+def test_what_a_row_stands_for(page):
+    page.open()
+    assert not page.all(".chosen .note")
+    for kind in (DECODER, CROSS):
+        page.choose("kind", kind)
+        assert [note.text for note in page.all(".chosen .note")] == ["Row: the word read; it predicts the next one."] * 2
+
+
+@pytest.mark.parametrize("name, heads, state", [("eight", 2 * 8, "#sentence=1"), ("sixteen", 16, "")])
+def test_print_cuts_nothing_off(driver, reports, name, heads, state):
+    """A4 with its margins is 718 px wide."""
+    page = Page(driver, reports[0] / f"{name}.html")
+    try:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        size = {"width": 718, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        page.open(state)
+        for thumbs, rows in (("layer", 1), ("all", 2)):
+            page.run(f"show({{thumbs: '{thumbs}'}})")
+            page.settle()
+            ends = page.run("[...document.querySelectorAll('main *')].map(element => element.getBoundingClientRect().right)")
+            assert max(ends) <= 718
+            boxes = page.run(
+                "[...document.querySelectorAll('.thumb')].map(e => [e.getBoundingClientRect().x, e.getBoundingClientRect().y])"
+            )
+            assert len(boxes) == len({tuple(box) for box in boxes}) == heads * rows
+            assert page.run("Math.min(...[...document.querySelectorAll('.thumb canvas')].map(e => e.getBoundingClientRect().width))") > 20
+            assert page.run("document.documentElement.scrollWidth") <= 718
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_cells_say_what_the_arrays_hold(page, arrays):

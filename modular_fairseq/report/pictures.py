@@ -17,6 +17,7 @@ STYLE = {
     "axes.spines.top": False,
     "font.size": 9,
     "legend.frameon": False,
+    "savefig.bbox": "tight",
     "savefig.dpi": 200,
     "svg.hashsalt": "modular_fairseq",  # the same numbers give the same file
     "svg.fonttype": "path",
@@ -24,6 +25,7 @@ STYLE = {
 COLOURS = ("#0b62b0", "#c2470a", "#00795a", "#a23b86", "#8a6d00", "#3f4650")  # of checkpoints, as on the page, and their marks
 MARKS = "os^DPv"
 CLASS_COLOURS = ("#d55e00", "#0072b2", "#56b4e9", "#009e73", "#e0a800", "#9aa3ad")
+PERCENTILES = (("5", ":", "5 and 95 %"), ("25", "--", "25 and 75 %"), ("50", "-", "median"), ("75", "--", None), ("95", ":", None))
 FIGURES_OF_CURVES = {"learning-curves": LEARNING, "gates-over-training": GATES, "losses-over-training": LOSSES}
 
 Named = Iterator[tuple[str, Figure]]
@@ -72,14 +74,18 @@ def _grid(count: int, columns: int, width: float, height: float) -> tuple[Figure
 
 def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure:
     figure, axes = _grid(len(shown), 2, 4, 2.8)
+    logs = [checkpoint.log for checkpoint in checkpoints]
     for ax, (key, title, unit, _) in zip(axes, shown, strict=True):
-        for checkpoint, colour, mark in zip(checkpoints, COLOURS, MARKS, strict=False):
+        for i, (checkpoint, colour, mark) in enumerate(zip(checkpoints, COLOURS, MARKS, strict=False)):
+            if logs.index(checkpoint.log) < i:  # checkpoints of one training: drawn with the first of them
+                continue
+            label = " and ".join(other.label for other in checkpoints if other.log == checkpoint.log)
             inner = "train_inner" if key in checkpoint.log.get("train_inner", {}) else "train"
             for split, curves in checkpoint.log.items():
                 if key in curves and (split == inner or not split.startswith("train")):
                     style = {"linewidth": 0.8, "alpha": 0.8} if split == inner else {"linewidth": 1.6, "marker": mark, "markersize": 3}
                     name = "training" if split == inner else "validation" if split == "valid" else split
-                    ax.plot(*zip(*curves[key], strict=True), color=colour, label=f"{checkpoint.label}, {name}", **style)
+                    ax.plot(*zip(*curves[key], strict=True), color=colour, label=f"{label}, {name}", **style)
         ax.set(xlabel="update", ylabel=f"{title}, {unit}" if unit else title, yscale="log" if key == "ppl" else "linear")
     axes[0].legend(fontsize=7)
     return figure
@@ -104,7 +110,7 @@ def _gates(checkpoint: Checkpoint) -> Named:
     modules = checkpoint.analyses.get("gates", {}).get("modules", [])
     if not modules:
         return
-    names = [module["module"] for module in modules]
+    names = [_place(module) for module in modules]
     shares = np.full((len(modules), max(len(module["shares"]) for module in modules)), np.nan)
     for row, module in zip(shares, modules, strict=True):
         row[: len(module["shares"])] = np.multiply(100, module["shares"])
@@ -131,21 +137,23 @@ def _competition(checkpoint: Checkpoint) -> Named:
     figure, axes = _grid(len(sides), 2, 4, 2.8)
     for ax, side in zip(axes, sides, strict=True):
         layers = [layer for layer in competition["layers"] if layer["side"] == side]
-        for percentile, style in (("5", ":"), ("25", "--"), ("50", "-"), ("75", "--"), ("95", ":")):
+        for percentile, style, legend in PERCENTILES:
             values = [layer["percentiles"][percentile] for layer in layers]
-            ax.plot(values, style, color=COLOURS[0], marker=".", label=f"{percentile} %")
+            ax.plot(values, style, color=COLOURS[0], marker=".", label=legend)
         ax.plot([layer["uniform"] for layer in layers], color="black", linewidth=0.8, label="uniform")
-        ax.set_xticks(range(len(layers)), [layer["module"] for layer in layers], rotation=30, ha="right", fontsize=7)
+        ax.set_xticks(range(len(layers)), [_place(layer) for layer in layers], rotation=30, ha="right", fontsize=7)
         ax.set(ylabel="entropy of the competition, nats", title=side, ylim=(0, None))
-    axes[0].legend(fontsize=7, ncols=2)
+    axes[0].legend(fontsize=7, ncols=2, handlelength=3)
     yield "competition-entropy", figure
 
+    places = {layer["module"]: _place(layer) for layer in competition["layers"]}
     correlations = [(one["side"], one["layers"], one["matrix"]) for one in competition.get("correlation", []) if len(one["layers"]) > 1]
     if correlations:
         size = 1.2 + 0.45 * max(len(layers) for _, layers, _ in correlations)
         figure, axes = _grid(len(correlations), 2, size + 0.6, size)
         for ax, (title, layers, matrix) in zip(axes, correlations, strict=True):
-            _table(ax, np.array(matrix, dtype=float), layers, layers, "RdBu_r", "{:.2f}", -1, 1)
+            names = [places.get(layer, layer) for layer in layers]
+            _table(ax, np.array(matrix, dtype=float), names, names, "RdBu_r", "{:.2f}", -1, 1)
             ax.set_title(title)
         yield "competition-correlation", figure
 
@@ -155,7 +163,7 @@ def _patterns(checkpoint: Checkpoint) -> Named:
     if not patterns or not patterns["modules"]:
         return
     figure, [ax] = _grid(1, 1, 6.5, 1 + 0.24 * len(patterns["modules"]))
-    names = [module["module"] for module in patterns["modules"]]
+    names = [_place(module) for module in patterns["modules"]]
     shares = np.array([module["shares"] for module in patterns["modules"]], dtype=float)
     left = np.zeros(len(names))
     for name, colour, share in zip(patterns["classes"], CLASS_COLOURS, shares.T, strict=True):
@@ -175,7 +183,7 @@ def _redundancy_pairs(checkpoint: Checkpoint) -> Named:
     for ax, one in zip(axes, types, strict=True):
         image = ax.imshow(np.array(one["pairs"], dtype=float), cmap="viridis", vmin=0, vmax=1)
         starts = np.cumsum([0, *[module["heads"] for module in one["modules"]][:-1]])
-        names = [module["module"].replace("_attn", "") for module in one["modules"]]
+        names = [_layer(module) for module in one["modules"]]
         ax.set_xticks(starts, names, rotation=90, fontsize=5)
         ax.set_yticks(starts, names, fontsize=5)
         ax.set_title(f"{one['type']}: LR {_number(one['LR'])}, HR {_number(one['HR'])}", fontsize=8)
@@ -188,6 +196,7 @@ def _maps(checkpoint: Checkpoint) -> Named:
     if not checkpoint.sentences:
         return
     sentence, arrays = checkpoint.sentences[0], checkpoint.arrays[0]
+    places = {layer["module"]: _place(layer) for layer in checkpoint.analyses.get("competition", {}).get("layers", [])}
     for what in ("attention", "mask"):
         for kind in dict.fromkeys(module["kind"] for module in checkpoint.modules):
             of_kind = [module for module in checkpoint.modules if module["kind"] == kind and f"{what}/{module['module']}" in arrays]
@@ -200,8 +209,8 @@ def _maps(checkpoint: Checkpoint) -> Named:
             figure, [ax] = _grid(1, 1, 1.6 + 0.3 * len(tokens), 1 + 0.25 * len(layers))
             image = ax.imshow(strip, cmap="viridis", vmin=0, vmax=1, aspect="auto")
             ax.set_xticks(range(len(tokens)), [_literal(token) for token in tokens], rotation=90, fontsize=7)
-            ax.set_yticks(range(len(layers)), layers, fontsize=7)
-            figure.colorbar(image, label="competition of mechanism 1")
+            ax.set_yticks(range(len(layers)), [places.get(layer, layer) for layer in layers], fontsize=7)
+            figure.colorbar(image, label="mechanism 1")
             yield f"competition-{side}", figure
 
 
@@ -217,7 +226,7 @@ def _heads(modules: Sequence[dict], weights: Callable[[str], np.ndarray]) -> Fig
     figure, [ax] = _grid(1, 1, 0.9 * columns + 1.4, 0.9 * len(modules) + 0.5)
     image = ax.imshow(mosaic, cmap="viridis", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     ax.set_xticks(np.arange(columns) * width + keys / 2, [f"head {i + 1}" for i in range(columns)], fontsize=7)
-    names = [f"layer {module['layer']}" + (f", stream {module['stream']}" if module["stream"] else "") for module in modules]
+    names = [_layer(module) for module in modules]
     ax.set_yticks(np.arange(len(modules)) * height + queries / 2, names, fontsize=7)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
@@ -239,6 +248,21 @@ def _table(
             ax.text(column, row, text.format(value), ha="center", va="center", fontsize=7, color="white" if strong else "black")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
+
+
+def _place(module: dict) -> str:
+    """As the page calls it, "cross-attention, layer 1"; the name of the module where no layer is given."""
+    if not module.get("layer"):
+        return module["module"]
+    side = "cross-attention" if "encoder_attn" in module["module"] else module["module"].split(".")[0]
+    return f"{side}, {_layer(module)}"
+
+
+def _layer(module: dict) -> str:
+    """The same where the side is known."""
+    if not module.get("layer"):
+        return module["module"]
+    return f"layer {module['layer']}" + (f", stream {module['stream']}" if module.get("stream") else "")
 
 
 def _number(value: float | None) -> str:

@@ -19,6 +19,7 @@ from modular_fairseq.report.training_log import Log
 ENTRIES = {
     "gates": ("modules", "module"),
     "experts": ("modules", "module"),
+    "single-expert": ("rows", "inference"),
     "clusters": ("modules", "module"),
     "patterns": ("modules", "module"),
     "competition": ("layers", "module"),

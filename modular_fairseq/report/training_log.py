@@ -34,7 +34,7 @@ CURVES = (
     Curve("gate_entropy", "Gate entropy", "nats", GATES),
     Curve("gate_max_share", "Largest share of an expert", "", GATES),
     Curve("gate_min_share", "Smallest share of an expert", "", GATES),
-    Curve("gate_rare_experts", "Rare experts", "", GATES),
+    Curve("gate_rare_experts", "Experts with under 1 % of the instances", "", GATES),
     Curve("g_loss", "Loss of G steps", "bits per token", LOSSES),
     Curve("kl", "KL of the mixtures", "nats per dimension", LOSSES),
     Curve("qq", "Mutual information of heads", "L_qq", LOSSES),

@@ -8,8 +8,9 @@ function patterns() {
       "p",
       { class: "note" },
       "What an attention map looks like, one decision for every head and sentence. Vertical: most queries on one or two keys. ",
-      "Diagonal: on the word itself, ",
-      "shifted: on its neighbour, soft: around it. Heterogeneous: over the whole sentence.",
+      "Diagonal: on the word itself, in cross-attention on the one at the same relative place; ",
+      "shifted: on its neighbour; soft: around it. Heterogeneous: over the whole sentence. ",
+      "Maps with fewer than five queries or keys are not counted.",
     ),
     classLegend(runs[0].analyses.patterns.classes),
     sideBySide(runs, (run) => {

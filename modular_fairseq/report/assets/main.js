@@ -4,6 +4,7 @@ const SECTIONS = [
   ["overview", null, overview],
   ["training", "Training", training],
   ["gates", "Gates and experts", gates],
+  ["single-expert", "One expert", singleExpert],
   ["clusters", "Clusters", clusters],
   ["competition", "Competition", competition],
   ["patterns", "Attention patterns", patterns],

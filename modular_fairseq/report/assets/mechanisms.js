@@ -28,6 +28,7 @@ function gates() {
   const runs = having("gates");
   const experts = having("experts");
   if (!runs.length && !experts.length) return null;
+  const most = Math.max(...runs.flatMap((run) => run.analyses.gates.modules.flatMap((module) => module.shares)));
   return [
     runs.length
       ? el(
@@ -42,17 +43,15 @@ function gates() {
     runs.length ? el("h3", {}, "Instances at each expert, in %, and entropy of the gates") : null,
     sideBySide(runs, (run) => {
       const modules = run.analyses.gates.modules;
-      const most = Math.max(...modules.flatMap((module) => module.shares));
       const width = Math.max(...modules.map((module) => module.shares.length));
       const experts = Array.from({ length: width }, (_, i) => i);
       return table(
-        ["module", ...experts.map((i) => `E${i + 1}`), "nats", "of uniform", ""],
+        ["module", ...experts.map((i) => `E${i + 1}`), "nats", "of uniform"],
         byKind(modules, (module) => [
           place(module),
           ...experts.map((i) => (i < module.shares.length ? heat(module.shares[i], most, number(100 * module.shares[i], 1)) : "")),
           number(module.entropy, 3),
           percent(module.entropy / module.uniform),
-          track(module.entropy, module.uniform, run),
         ]),
       );
     }),
@@ -83,6 +82,36 @@ function gates() {
   ].flat();
 }
 
+/** BLEU with one expert in every attention layer. */
+function singleExpert() {
+  const runs = having("single-expert");
+  if (!runs.length) return null;
+  return [
+    el(
+      "p",
+      { class: "note" },
+      "Translations by the mixture, by the most specialised expert of each layer (that of the largest gate), and by a random one. ",
+      "BLEU is tokenised, of a part of the data: compare the rows, and nothing else.",
+    ),
+    sideBySide(runs, (run) => {
+      const { options, rows } = run.analyses["single-expert"];
+      return [
+        table(
+          ["experts", "BLEU", "deviation", "difference", "BLEU of each draw"],
+          rows.map(({ inference, scores, BLEU, deviation, difference }) => [
+            inference,
+            number(BLEU),
+            number(deviation),
+            `${difference > 0 ? "+" : ""}${number(difference)}`,
+            scores.length > 1 ? scores.map((score) => number(score)).join(", ") : "",
+          ]),
+        ),
+        options ? el("p", { class: "note" }, "Generated with ", el("code", {}, options)) : null,
+      ].filter(Boolean);
+    }),
+  ];
+}
+
 function clusters() {
   const runs = having("clusters");
   if (!runs.length) return null;
@@ -105,9 +134,11 @@ function clusters() {
         Array.from({ length: heads }, (_, i) => [String(i + 1), `head ${i + 1}`]),
       ),
     ),
-    watched(["clusters", "clusterHead"], () =>
-      sideBySide(runs, (run) => {
-        const head = chosenModule(run.analyses.clusters.modules, STATE.clusters)?.heads[STATE.clusterHead - 1];
+    watched(["clusters", "clusterHead"], () => {
+      const chosen = (run) => chosenModule(run.analyses.clusters.modules, STATE.clusters)?.heads[STATE.clusterHead - 1];
+      const most = Math.max(...runs.flatMap((run) => chosen(run)?.usage ?? []));
+      return sideBySide(runs, (run) => {
+        const head = chosen(run);
         return head
           ? [
               el(
@@ -121,15 +152,15 @@ function clusters() {
                 head.usage.map((usage, i) => [
                   `C${i + 1}`,
                   percent(usage),
-                  track(usage, Math.max(...head.usage), run),
+                  track(usage, most, run),
                   percent(head.shares[i]),
                   tokenCell(head.tokens[i]),
                 ]),
               ),
             ]
           : null;
-      }),
-    ),
+      });
+    }),
   ];
 }
 

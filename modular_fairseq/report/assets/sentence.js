@@ -76,6 +76,7 @@ function maps(run, sentence, arrays, module) {
       "div",
       { class: "chosen" },
       el("h4", {}, name[0].toUpperCase() + name.slice(1)),
+      module.kind === KINDS[0] ? null : el("p", { class: "note" }, "Row: the word read; it predicts the next one."),
       heatMap({
         label: name,
         rows: queries,
@@ -91,8 +92,12 @@ function maps(run, sentence, arrays, module) {
 function thumbnails(run, arrays, chosen) {
   const modules = STATE.thumbs === "all" ? run.modules.filter((module) => module.kind === STATE.kind) : [chosen];
   const heads = Math.max(...modules.map((module) => module.heads));
-  const box = el("div", { class: "thumbs", role: "group", "aria-label": "Heads: choose one" });
-  box.style.gridTemplateColumns = `${modules.length > 1 ? "max-content " : ""}repeat(${heads}, max-content)`;
+  const box = el("div", {
+    class: modules.length > 1 ? "thumbs all" : "thumbs",
+    role: "group",
+    "aria-label": "Heads: choose one",
+    "--heads": heads,
+  });
   for (const module of modules) {
     if (modules.length > 1) box.append(el("span", {}, place(module)));
     const array = arrays[`${STATE.show}/${module.module}`];

@@ -1,9 +1,11 @@
 // One sentence at a time: which one, and which layer, stream and head of it, by choices, buttons and keys.
 
-/** The sentences of all runs, each once: {key, label, at: index in each run or -1}. */
+/** The sentences of all runs, each once, those of --sentence first: {key, label, at: index in each run or -1}. */
 const SENTENCES = (() => {
   const key = (sentence) => (sentence.source ?? sentence.target_in).join(" ");
-  const keys = unique(RUNS.flatMap((run) => run.sentences.map(key)));
+  const own = ({ origin }) => origin?.startsWith("--sentence");
+  const all = RUNS.flatMap((run) => run.sentences);
+  const keys = unique([...all.filter(own), ...all.filter((sentence) => !own(sentence))].map(key));
   return keys.map((one, i) => {
     const at = RUNS.map((run) => run.sentences.findIndex((sentence) => key(sentence) === one));
     const first = RUNS[at.findIndex((index) => index >= 0)].sentences[at.find((index) => index >= 0)];
@@ -115,6 +117,9 @@ function sentences() {
   WATCHERS.push({ keys: ["sentence", "show", "kind", "layer", "stream", "head", "thumbs"], draw });
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", draw);
   else draw();
+  const shapes = RUNS.flatMap((run) => run.shapes.flatMap(Object.entries));
+  const drawn = (what) => shapes.some(([name, shape]) => name.startsWith(`${what}/`) && (what !== "gates" || shape[0] > 1));
+  const linear = ["gates", "clusters", "competition"].filter(drawn);
   const keys = (text, ...names) => [names.map((name) => [el("kbd", {}, name), " "]), text].flat(2);
   return [
     el(
@@ -137,7 +142,12 @@ function sentences() {
       ...keys("kind of attention · ", "k"),
       ...keys("in a map: read its cells. The focus must be in this box.", "Shift", "← ↑ ↓ →"),
     ),
-    el("div", { class: "ramps" }, rampLegend(`weight (kept to ± ${Number(DATA.error.toFixed(3))})`, true)),
+    el(
+      "div",
+      { class: "ramps" },
+      rampLegend(`weight (kept to ± ${Number(DATA.error.toFixed(3))})`, true),
+      linear.length ? rampLegend(linear.join(", ")) : null,
+    ),
     stage,
   ];
 }

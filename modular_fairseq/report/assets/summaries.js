@@ -23,7 +23,7 @@ const FACTS = [
       ],
   ],
   [
-    "validation perplexity",
+    "validation perplexity in the log",
     (run) => {
       const curve = run.log[validSplits(run)[0]]?.ppl;
       if (!curve) return null;
@@ -46,7 +46,7 @@ const FACTS = [
       return (
         gates && [
           `${number(100 * gates.min_share, 1)} to ${percent(gates.max_share)}`,
-          `${gates.rare_experts} of ${gates.experts} are rarely chosen`,
+          `${gates.rare_experts} of ${gates.experts} have under 1 % of the instances`,
         ]
       );
     },
@@ -90,7 +90,7 @@ const FACTS = [
       const ends = layers.length > 1 ? [layers[0], layers[layers.length - 1]] : layers;
       return [
         `${ends.map((layer) => number(layer.entropy, 3)).join(" → ")} nats`,
-        `${layers.length > 1 ? "first → last layer; " : ""}uniform ${number(layers[0].uniform, 3)}`,
+        `${layers[0].module.split(".")[0]}${layers.length > 1 ? ", first → last layer" : ""}; uniform ${number(layers[0].uniform, 3)}`,
       ];
     },
   ],
