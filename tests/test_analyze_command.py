@@ -1,6 +1,7 @@
 """`modular-fairseq analyze`: what it prints and writes for trained models, and what it refuses."""
 
 import json
+import logging
 import re
 from argparse import Namespace
 from types import SimpleNamespace
@@ -210,12 +211,14 @@ def test_a_model_that_diverged_is_refused(trained, tmp_path):
 
 
 def test_from_python(trained):
+    logging.getLogger("fairseq").setLevel(logging.INFO)
     found = modular_fairseq.analysis.analyze(trained.path, trained.data, names=["gates", "patterns"])
     assert list(found) == ["gates", "patterns"] and found["gates"].experts == 12
     assert list(modular_fairseq.analysis.analyze(trained.path, trained.data, names="redundancy")) == ["redundancy"]
     for names in ("gatez", ["gates", "samples"]):
         with pytest.raises(UsageError, match="there is no analysis '(gatez|samples)'"):
             modular_fairseq.analysis.analyze(trained.path, trained.data, names=names)
+    assert logging.getLogger("fairseq").level == logging.INFO
 
 
 def test_sentences_that_are_too_long_for_the_screen_or_the_model_are_not_shown(trained):

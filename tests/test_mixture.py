@@ -323,5 +323,6 @@ def test_statistics_count_valid_instances_only():
     statistics.add(log_gates[:1], None)
     entropy = [-(p * math.log(p) + (1 - p) * math.log(1 - p)) for p in (0.5, 0.9, 0.8)]
     found = statistics.take()
-    torch.testing.assert_close(found, torch.tensor([2 * entropy[0] + 2 * entropy[1] + entropy[2], 4.0, 1.0]))
+    expected = torch.tensor([2 * entropy[0] + 2 * entropy[1] + entropy[2], 4.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     assert statistics.take() is None

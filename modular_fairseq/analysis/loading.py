@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,18 @@ from modular_fairseq.training.checkpoints import load_checkpoint
 
 MAX_TOKENS = 4000
 _EMPTY = "--gen-subset {} has no sentence; give a part of the data that has some"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """fairseq would tell of every dictionary that it reads; its warnings stay."""
+    logger = logging.getLogger("fairseq")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Loaded(NamedTuple):
@@ -35,13 +48,13 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
         UsageError: there is no such checkpoint, data or part, or the data has other dictionaries than the model.
     """
     path, data = str(path), str(data)
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it would tell of every dictionary that it reads
     if not any(Path(data).glob("dict.*txt")):
         raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
     state = load_checkpoint(path)
     try:
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides={"data": data})
-        task.load_dataset(subset)
+        with _quiet():
+            models, _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides={"data": data})
+            task.load_dataset(subset)
     except FileNotFoundError as error:
         raise UsageError(f"{error}: give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset") from None
     except ValueError as error:
@@ -108,9 +121,10 @@ def batches(model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = 
         raise UsageError(_EMPTY.format(subset))
     max_positions = utils.resolve_max_positions(task.max_positions(), model.max_positions())
     try:
-        iterator = task.get_batch_iterator(
-            dataset, max_tokens=max_tokens, max_positions=max_positions, ignore_invalid_inputs=skip_invalid
-        ).next_epoch_itr(shuffle=False)
+        with _quiet():
+            iterator = task.get_batch_iterator(
+                dataset, max_tokens=max_tokens, max_positions=max_positions, ignore_invalid_inputs=skip_invalid
+            ).next_epoch_itr(shuffle=False)
     except AssertionError as error:
         if "max_tokens" not in str(error):
             raise
