@@ -210,6 +210,14 @@ def test_a_model_that_diverged_is_refused(trained, tmp_path):
     assert "has weights that are not numbers (NaN or infinite); its training diverged" in sentence
 
 
+def test_an_arch_of_another_plugin_needs_its_user_dir(trained, tmp_path):
+    state = torch.load(trained.path, weights_only=False)
+    state["cfg"]["model"]["_name"] = "nobody_knows"
+    torch.save(state, tmp_path / "foreign.pt")
+    sentence = refuse("gates", Namespace(data=trained.data, path=str(tmp_path / "foreign.pt")))
+    assert "is of an arch that is not known here; give the plugin that registers it as --user-dir" in sentence
+
+
 def test_from_python(trained):
     logging.getLogger("fairseq").setLevel(logging.INFO)
     found = modular_fairseq.analysis.analyze(trained.path, trained.data, names=["gates", "patterns"])

@@ -1,5 +1,6 @@
 """A trained model, and binarized data for it to read."""
 
+import glob
 import logging
 import os
 import re
@@ -50,6 +51,8 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
     path, data = str(path), str(data)
     if not any(Path(data).glob("dict.*txt")):
         raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
+    if any(file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")):  # which fairseq cannot read
+        raise UsageError(_EMPTY.format(subset))
     state = load_checkpoint(path)
     try:
         with _quiet():
@@ -57,10 +60,6 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
             task.load_dataset(subset)
     except FileNotFoundError as error:
         raise UsageError(f"{error}: give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset") from None
-    except ValueError as error:
-        if "mmap an empty file" not in str(error):
-            raise
-        raise UsageError(_EMPTY.format(subset)) from None
     except RuntimeError as error:  # of fairseq's own models; ours say it themselves
         misfit = re.search(r"(size mismatch for \S+): .*", str(error))
         if misfit is None:
