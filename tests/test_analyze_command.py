@@ -153,6 +153,7 @@ def test_words_that_are_refused(trained, tmp_path, monkeypatch):
         ("samples", ("--out", tmp_path / "a", "--sentence", "w1 " * 20), "--sentence 1: has 21 tokens with </s>, and 20 can be shown"),
         ("samples", ("--out", tmp_path / "a", "--sentence", "w1 <pad>"), "--sentence 1: has <pad>, which stands for no word"),
         ("samples", ("--out", tmp_path / "a", "--samples", "0"), "samples --samples 0: leaves nothing to write"),
+        ("gates,samples", ("--out", tmp_path / "a", "--samples", "0"), "samples --samples 0: leaves nothing to write"),
         ("samples", ("--out", tmp_path / "a", "--max-tokens", "9"), "--max-tokens has no effect without an analysis of all the data"),
         ("single-expert", ("--skip-invalid-size-inputs-valid-test",), "test has no effect without an analysis of all the data"),
         ("gates", ("--out", tmp_path / "file" / "in"), "cannot be written"),
@@ -200,6 +201,21 @@ def test_what_all_cannot_see_is_left_out_and_the_rest_is_there(other_data, tmp_p
     assert list(index["analyses"]) == [name for name in ANALYSES if name != "patterns"] and index["sentences"] == 2
     assert "left out\n  patterns: patterns need sentences of 5 tokens or more" in capsys.readouterr().out
     assert "patterns need sentences of 5 tokens" in refuse("gates,patterns", pairs)
+
+
+def test_long_sentences_leave_out_the_samples_and_nothing_else(other_data, tmp_path, capsys):
+    long = tmp_path / "long"
+    long.mkdir()
+    write_reversal_corpus(long)
+    (long / "valid.de").write_text("w1 w2 w3 w4 w5\n")
+    (long / "valid.en").write_text("w1 " * 70 + "\n")
+    binarize(long, long / "bin")
+    pairs = Namespace(data=str(long / "bin"), path=other_data.path)
+    analyze("all", pairs, "--out", tmp_path / "found")
+    index = json.loads((tmp_path / "found" / "analysis.json").read_text())
+    assert list(index["analyses"]) == list(ANALYSES) and "samples.json" not in index["files"]
+    assert "left out\n  samples: there is no sentence of at most 64 tokens" in capsys.readouterr().out
+    assert "there is no sentence of at most 64 tokens" in refuse("samples", pairs, "--out", tmp_path / "other")
 
 
 def test_a_model_that_diverged_is_refused(trained, tmp_path):

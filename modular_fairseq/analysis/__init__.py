@@ -123,7 +123,7 @@ def check(args: argparse.Namespace, names: list[str]) -> None:
             raise UsageError(f"{option} has no effect without {needs}; leave it out, or add them")
     if args.samples is not None and args.samples < 0:
         raise UsageError(f"--samples {args.samples}: must be 0 or more")
-    if names == [SAMPLES] and args.samples == 0 and not args.sentence:
+    if SAMPLES in names and args.samples == 0 and not args.sentence:
         raise UsageError(f"{SAMPLES} --samples 0: leaves nothing to write; ask for some, or give --sentence")
 
 
@@ -131,20 +131,21 @@ def collect_samples(args: argparse.Namespace, names: list[str], loaded: Loaded, 
     """Of --sentence and the data; with `all`, `left_out` gets why there are none.
 
     Raises:
-        UsageError: a sentence that cannot be read, or, by name, a model that samples cannot be of.
+        UsageError: a sentence that cannot be read, or, by name, a model or data that samples cannot be of.
     """
     model, task = loaded.model, loaded.task
+    count = DEFAULT_SAMPLES if args.samples is None else args.samples
+    if not count and not args.sentence:
+        return None
     try:
         samples.check(model)
+        own = [samples.sentence_of_text(model, task, text, f"--sentence {number}") for number, text in enumerate(args.sentence, start=1)]
+        return samples.collect(model, [*own, *samples.sentences_of_data(model, task, args.gen_subset, count)])
     except UsageError as error:
         if names != [ALL] or args.sentence:
             raise
         left_out[SAMPLES] = str(error)
         return None
-    count = DEFAULT_SAMPLES if args.samples is None else args.samples
-    own = [samples.sentence_of_text(model, task, text, f"--sentence {number}") for number, text in enumerate(args.sentence, start=1)]
-    sentences = [*own, *samples.sentences_of_data(model, task, args.gen_subset, count)]
-    return samples.collect(model, sentences) if sentences or count else None
 
 
 def show(reports: dict[str, Report], left_out: dict[str, str]) -> None:

@@ -85,6 +85,7 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
 
 
 def legend(label: str, results: Results, table: Table) -> str:
+    """With the number of trained parameters, if the table has it."""
     trained = results.numbers("trained_parameters") if "trained_parameters" in table.columns else []
     return f"{label}: {trained[0]:,} parameters" if trained else label
 
