@@ -10,7 +10,8 @@ setup(
     packages=find_packages(include=["modular_fairseq", "modular_fairseq.*"]),
     package_data={"modular_fairseq.report": ["assets/*"]},
     install_requires=[
-        # It imports as `fairseq`, and `fairseq` itself must never stand here: 0.12.2 would be installed over the same folder.
+        # It imports as `fairseq`, and `fairseq` itself must never stand here: 0.12.2 would be installed over
+        # the same folder.
         "fairseq-fixed==0.12.3.1",
         "torch>=2.6",
         "numpy",

@@ -1,7 +1,8 @@
 """Prepares a data set: `python data-prep/prepare.py RECIPE -- OPTIONS`, called by the prepare-*.sh scripts.
 
-RECIPE is what a script says of its data set, OPTIONS what its user adds (preparation/options.py).
-Exit code 0: prepared; 1: something is wrong with the data; 2: with the options; 130: interrupted. What is wrong is said in one sentence.
+RECIPE is what a script says of its data set, OPTIONS what its user adds (preparation/options.py). Exit code
+0: prepared; 1: something is wrong with the data; 2: with the options; 130: interrupted. What is wrong is said
+in one sentence.
 """
 
 import sys

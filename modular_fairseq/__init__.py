@@ -1,11 +1,16 @@
-"""modular_fairseq: a fairseq plugin that takes the Transformer apart (`fairseq-train --user-dir modular_fairseq ...`).
+"""modular_fairseq: a fairseq plugin that takes the Transformer apart (`fairseq-train --user-dir
+modular_fairseq ...`).
 
 The door: importing this package registers its models with fairseq and installs what its commands need.
 """
 
 from modular_fairseq.criterions.modular_cross_entropy import own_options
 from modular_fairseq.errors import show_usage_errors_as_sentences
-from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence, name_the_criterion_of_options
+from modular_fairseq.fairseq_fixes import (
+    copy_checkpoints_whole,
+    keep_every_sentence,
+    name_the_criterion_of_options,
+)
 from modular_fairseq.models import architectures  # noqa: F401
 from modular_fairseq.models.checks import flag
 from modular_fairseq.training import bcd, criterion_check

@@ -10,7 +10,9 @@ from modular_fairseq.errors import UsageError
 
 
 def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
-    """What follows a `--` goes to `args.options` as it is; argparse would refuse it where an option stands before a positional argument."""
+    """What follows a `--` goes to `args.options` as it is; argparse would refuse it where an option stands
+    before a positional argument.
+    """
     parse_args = parser.parse_args
 
     def parse_around_dashes(argv: list[str]) -> argparse.Namespace:
@@ -21,7 +23,11 @@ def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--user-dir", metavar="DIR", help="of a plugin beside this one, whose models and analyses are to be known")
+    parser.add_argument(
+        "--user-dir",
+        metavar="DIR",
+        help="of a plugin beside this one, whose models and analyses are to be known",
+    )
 
 
 def import_user_dir(args: argparse.Namespace) -> None:
@@ -31,7 +37,10 @@ def import_user_dir(args: argparse.Namespace) -> None:
         UsageError: there is no such folder.
     """
     if args.user_dir and not os.path.isdir(args.user_dir):
-        raise UsageError(f"--user-dir {args.user_dir}: there is no such folder; give that of a plugin, such as examples/distance")
+        raise UsageError(
+            f"--user-dir {args.user_dir}: there is no such folder; give that of a plugin, such as "
+            "examples/distance"
+        )
     utils.import_user_module(args)
 
 
@@ -49,7 +58,9 @@ def read_seeds(text: str) -> list[int]:
 
 
 def by_option(words: list[str]) -> dict[str, list[str]]:
-    """The words of a command line after the option that they belong to; an option's last occurrence counts, as for argparse."""
+    """The words of a command line after the option that they belong to; an option's last occurrence counts,
+    as for argparse.
+    """
     values: dict[str, list[str]] = {"": []}
     option = ""
     for word in words:

@@ -10,12 +10,24 @@ import sys
 from modular_fairseq.errors import UsageError
 
 COMMANDS = {
-    "ablate": ("modular_fairseq.ablation", "train without mechanisms of the Transformer, then add the best one, again and again"),
-    "analyze": ("modular_fairseq.analysis", "look inside a model: gates, experts, clusters, mechanisms, attention patterns, redundancy"),
+    "ablate": (
+        "modular_fairseq.ablation",
+        "train without mechanisms of the Transformer, then add the best one, again and again",
+    ),
+    "analyze": (
+        "modular_fairseq.analysis",
+        "look inside a model: gates, experts, clusters, mechanisms, attention patterns, redundancy",
+    ),
     "average": ("modular_fairseq.training.averaging", "average the weights of several checkpoints"),
     "bench": ("modular_fairseq.benchmark", "time training steps and beam search against stock fairseq"),
-    "report": ("modular_fairseq.report", "make one HTML file of analyses and training logs, checkpoints side by side"),
-    "score": ("modular_fairseq.scoring", "BLEU with its signature, chrF, TER, over seeds, and whether a difference is significant"),
+    "report": (
+        "modular_fairseq.report",
+        "make one HTML file of analyses and training logs, checkpoints side by side",
+    ),
+    "score": (
+        "modular_fairseq.scoring",
+        "BLEU with its signature, chrF, TER, over seeds, and whether a difference is significant",
+    ),
     "subset": ("modular_fairseq.subsets", "draw nested subsets of binarized training data"),
     "table": ("modular_fairseq.experiments", "train the rows of a paper's table and show ours beside theirs"),
     "toy-corpus": ("modular_fairseq.toy_corpus", "write a synthetic German-English corpus"),
@@ -36,7 +48,9 @@ def main(argv: list[str] | None = None) -> None:
 
     module = importlib.import_module(COMMANDS[command][0])
     parser = argparse.ArgumentParser(
-        prog=f"modular-fairseq {command}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"modular-fairseq {command}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
     try:

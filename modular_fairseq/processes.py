@@ -27,14 +27,18 @@ def only_one(folder: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{folder}: another process works in it; wait for it, or give another --out") from None
+            raise UsageError(
+                f"{folder}: another process works in it; wait for it, or give another --out"
+            ) from None
         except OSError:
             pass  # this file system has no locks
         try:
             yield
         finally:
             with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: what another thread has just forked still has the file, too
+                fcntl.flock(
+                    file, fcntl.LOCK_UN
+                )  # closing is not enough: what another thread has just forked still has the file, too
 
 
 def processors() -> int:
@@ -53,18 +57,30 @@ def progress(line: str) -> str | None:
     logged = LOGGED.search(line)
     stats = json.loads(logged[2]) if logged else {}
     if logged and logged[1] == "train_inner":
-        return f"  epoch {stats['epoch']}, update {stats['num_updates']}: training perplexity {stats.get('ppl')}"
+        return (
+            f"  epoch {stats['epoch']}, update {stats['num_updates']}: training perplexity {stats.get('ppl')}"
+        )
     if logged and logged[1] == "valid" and "epoch" in stats:
         return f"  epoch {stats['epoch']}, update {stats['valid_num_updates']}: validation perplexity {stats.get('valid_ppl')}"
     return None
 
 
 def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int, list[str]]:
-    """Runs a command, adds all it says to a file as it comes, and gives its exit status and last lines. It never outlives this process."""
+    """Runs a command, adds all it says to a file as it comes, and gives its exit status and last lines. It
+    never outlives this process.
+    """
     lines: deque[str] = deque(maxlen=10_000)  # fairseq says much after "gradients are Nan/Inf"
-    pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    pipe = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "errors": "replace",
+    }
     with open(log, "a", encoding="utf-8") as file:
-        process = subprocess.Popen(command, **pipe, preexec_fn=_die_with_parent if sys.platform == "linux" else None)
+        process = subprocess.Popen(
+            command, **pipe, preexec_fn=_die_with_parent if sys.platform == "linux" else None
+        )
         try:
             for line in process.stdout:
                 file.write(line)
@@ -79,7 +95,9 @@ def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int,
 
 
 def _die_with_parent() -> None:
-    """Else a killed command would leave a training behind, and the next one would train in the same folder."""
+    """Else a killed command would leave a training behind, and the next one would train in the same
+    folder.
+    """
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 

@@ -12,14 +12,40 @@ from fairseq_cli import generate, preprocess, train
 import modular_fairseq  # noqa: F401
 
 TINY = [
-    *["--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "32"],
+    *[
+        "--encoder-layers",
+        "1",
+        "--decoder-layers",
+        "1",
+        "--encoder-embed-dim",
+        "32",
+        "--encoder-ffn-embed-dim",
+        "32",
+    ],
     *["--encoder-attention-heads", "4", "--decoder-attention-heads", "4"],
 ]
 OPTIMIZE = [
-    *["--optimizer", "adam", "--lr", "5e-3", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"],
+    *[
+        "--optimizer",
+        "adam",
+        "--lr",
+        "5e-3",
+        "--criterion",
+        "label_smoothed_cross_entropy",
+        "--label-smoothing",
+        "0.1",
+    ],
     *["--dropout", "0.1", "--max-tokens", "150"],
 ]
-QUIET = ["--no-progress-bar", "--num-workers", "0", "--update-epoch-batch-itr", "True", "--log-interval", "1000"]
+QUIET = [
+    "--no-progress-bar",
+    "--num-workers",
+    "0",
+    "--update-epoch-batch-itr",
+    "True",
+    "--log-interval",
+    "1000",
+]
 
 
 def write_reversal_corpus(folder, train_pairs=60, seed=0):
@@ -33,13 +59,19 @@ def write_reversal_corpus(folder, train_pairs=60, seed=0):
 
 def binarize(folder, out):
     parser = options.get_preprocessing_parser()
-    prefixes = [part for split in ("train", "valid", "test") for part in (f"--{split}pref", str(folder / split))]
-    preprocess.main(parser.parse_args(["-s", "de", "-t", "en", "--destdir", str(out), "--joined-dictionary", *prefixes]))
+    prefixes = [
+        part for split in ("train", "valid", "test") for part in (f"--{split}pref", str(folder / split))
+    ]
+    preprocess.main(
+        parser.parse_args(["-s", "de", "-t", "en", "--destdir", str(out), "--joined-dictionary", *prefixes])
+    )
 
 
 def train_config(data, *args, common=(*TINY, *OPTIMIZE)):
     parser = options.get_training_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [str(data), *common, *QUIET, *map(str, args)]))
+    return convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(parser, [str(data), *common, *QUIET, *map(str, args)])
+    )
 
 
 def run_train(data, *args, **kwargs):

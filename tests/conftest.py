@@ -1,4 +1,6 @@
-"""Tests run on one thread: results do not depend on how a machine splits sums, and two test runs do not fight over cores."""
+"""Tests run on one thread: results do not depend on how a machine splits sums, and two test runs do not fight
+over cores.
+"""
 
 import pytest
 import torch

@@ -12,7 +12,13 @@ import modular_fairseq  # noqa: F401
 from modular_fairseq.models.options import TranslationOptions, nested_config
 from modular_fairseq.models.translation import ModularTransformer
 
-SMALL = {"encoder_embed_dim": 32, "encoder_ffn_embed_dim": 48, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+SMALL = {
+    "encoder_embed_dim": 32,
+    "encoder_ffn_embed_dim": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "dropout": 0.0,
+}
 HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 
 
@@ -48,7 +54,8 @@ def build_preset(arch: str, vocabulary: tuple[int, int], **changes) -> ModularTr
     target = source if vocabulary[0] == vocabulary[1] else target
     with torch.device("meta"):
         return ModularTransformer.build_model(
-            TranslationOptions(**vars(args)), SimpleNamespace(source_dictionary=source, target_dictionary=target)
+            TranslationOptions(**vars(args)),
+            SimpleNamespace(source_dictionary=source, target_dictionary=target),
         )
 
 
@@ -70,13 +77,17 @@ def randomize_parts(model: torch.nn.Module, seed: int = 2) -> None:
 
 
 def batch(lengths: list[tuple[int, int]], seed: int = 0, pad: int = 1, eos: int = 2, types: int = 44) -> dict:
-    """Sentence pairs of the given (source, target) lengths: source padded on the left, target on the right, as fairseq does."""
+    """Sentence pairs of the given (source, target) lengths: source padded on the left, target on the right,
+    as fairseq does.
+    """
     generator = torch.Generator().manual_seed(seed)
     source = torch.full((len(lengths), max(s for s, _ in lengths)), pad)
     target = torch.full((len(lengths), max(t for _, t in lengths)), pad)
     previous = target.clone()
     for i, (s, t) in enumerate(lengths):
-        source[i, source.size(1) - s :] = torch.cat([torch.randint(4, types, (s - 1,), generator=generator), torch.tensor([eos])])
+        source[i, source.size(1) - s :] = torch.cat(
+            [torch.randint(4, types, (s - 1,), generator=generator), torch.tensor([eos])]
+        )
         words = torch.randint(4, types, (t - 1,), generator=generator)
         target[i, :t] = torch.cat([words, torch.tensor([eos])])
         previous[i, :t] = torch.cat([torch.tensor([eos]), words])
@@ -84,7 +95,11 @@ def batch(lengths: list[tuple[int, int]], seed: int = 0, pad: int = 1, eos: int 
         "id": torch.arange(len(lengths)),
         "nsentences": len(lengths),
         "ntokens": sum(t for _, t in lengths),
-        "net_input": {"src_tokens": source, "src_lengths": torch.tensor([s for s, _ in lengths]), "prev_output_tokens": previous},
+        "net_input": {
+            "src_tokens": source,
+            "src_lengths": torch.tensor([s for s, _ in lengths]),
+            "prev_output_tokens": previous,
+        },
         "target": target,
     }
 

@@ -8,23 +8,43 @@ import numpy as np
 
 ENCODER, DECODER, CROSS = "encoder self-attention", "decoder self-attention", "cross-attention"
 CLASSES = ["vertical", "diagonal", "shift forward", "shift backward", "soft diagonal", "heterogeneous"]
-SENTENCE = "das alte haus am see gehört einer familie die im sommer dort wohnt und im winter in der stadt arbeitet"
+SENTENCE = (
+    "das alte haus am see gehört einer familie die im sommer dort wohnt und im winter in der stadt arbeitet"
+)
 WORDS = SENTENCE.split()
 
 
 def module_list(layers: int, heads: int, streams: int = 0) -> list[dict]:
-    """Of an encoder and a decoder; with streams, the encoder's layers between the first and the last stand in every stream, and the last
-    is its second one outside them."""
+    """Of an encoder and a decoder; with streams, the encoder's layers between the first and the last stand in
+    every stream, and the last is its second one outside them."""
     modules = []
     for layer in range(1, layers + 1):
         inner = range(1, streams + 1) if streams and 1 < layer < layers else [None]
         for stream in inner:
             outside = min(layer - 1, 1) if streams else layer - 1
-            name = f"encoder.layers.{outside}" if stream is None else f"encoder.streams.{stream - 1}.{layer - 2}"
-            modules.append({"module": f"{name}.self_attn", "kind": ENCODER, "layer": layer, "stream": stream, "heads": heads})
+            name = (
+                f"encoder.layers.{outside}" if stream is None else f"encoder.streams.{stream - 1}.{layer - 2}"
+            )
+            modules.append(
+                {
+                    "module": f"{name}.self_attn",
+                    "kind": ENCODER,
+                    "layer": layer,
+                    "stream": stream,
+                    "heads": heads,
+                }
+            )
     for layer in range(1, layers + 1):
         for name, kind in (("self_attn", DECODER), ("encoder_attn", CROSS)):
-            modules.append({"module": f"decoder.layers.{layer - 1}.{name}", "kind": kind, "layer": layer, "stream": None, "heads": heads})
+            modules.append(
+                {
+                    "module": f"decoder.layers.{layer - 1}.{name}",
+                    "kind": kind,
+                    "layer": layer,
+                    "stream": None,
+                    "heads": heads,
+                }
+            )
     return modules
 
 
@@ -33,7 +53,9 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def attention(rng: np.random.Generator, heads: int, queries: int, keys: int, causal: bool, sharpness: float = 2.0) -> np.ndarray:
+def attention(
+    rng: np.random.Generator, heads: int, queries: int, keys: int, causal: bool, sharpness: float = 2.0
+) -> np.ndarray:
     """[H, T, S]: some heads along a diagonal, some on one key, some anywhere."""
     scores = sharpness * rng.standard_normal((heads, queries, keys))
     distance = np.abs(np.arange(queries)[:, None] - np.arange(keys))
@@ -68,7 +90,11 @@ def write_analysis(
     if language_model:
         modules = [module for module in modules if module["kind"] == DECODER]
     tim_layers = [
-        {"module": module["module"].removesuffix(".self_attn"), "layer": module["layer"], "stream": module["stream"]}
+        {
+            "module": module["module"].removesuffix(".self_attn"),
+            "layer": module["layer"],
+            "stream": module["stream"],
+        }
         for module in modules
         if module["kind"] != CROSS and module["layer"] > 1
     ]
@@ -85,7 +111,11 @@ def write_analysis(
         "target_lang": "en",
         "parameters": 1054768,
         "sentences": 500,
-        "analyses": {name: globals()[f"_{name.replace('-', '_')}"](rng, modules, tim_layers) for name in parts if name != "samples"},
+        "analyses": {
+            name: globals()[f"_{name.replace('-', '_')}"](rng, modules, tim_layers)
+            for name in parts
+            if name != "samples"
+        },
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "analysis.json").write_text(json.dumps(summary))
@@ -95,14 +125,26 @@ def write_analysis(
     pairs = []
     for i in range(sentences):
         words = list(first_tokens) if i == 0 else []
-        source = (words + [WORDS[(3 * i + 5 * j) % len(WORDS)] for j in range(length)])[: length - 1 - i % 3] + ["</s>"]
+        source = (words + [WORDS[(3 * i + 5 * j) % len(WORDS)] for j in range(length)])[
+            : length - 1 - i % 3
+        ] + ["</s>"]
         target = [f"{word}'" for word in source[:-1]] + ["</s>"]
         target_in = ["</s>", *target[:-1]]
-        pairs.append({"origin": f"valid {i}", "source": None if language_model else source, "target_in": target_in, "target": target})
+        pairs.append(
+            {
+                "origin": f"valid {i}",
+                "source": None if language_model else source,
+                "target_in": target_in,
+                "target": target,
+            }
+        )
         pairs[-1]["translated"] = False
         for module in modules:
             name, kind = module["module"], module["kind"]
-            queries, keys = len(source if kind == ENCODER else target_in), len(target_in if kind == DECODER else source)
+            queries, keys = (
+                len(source if kind == ENCODER else target_in),
+                len(target_in if kind == DECODER else source),
+            )
             maps = {"attention": attention(rng, heads, queries, keys, kind == DECODER, sharpness)}
             if "clusters" in parts:
                 posteriors = softmax(2 * rng.standard_normal((heads, queries, 5)))
@@ -114,7 +156,9 @@ def write_analysis(
         if "competition" in parts:
             for layer in tim_layers:
                 tokens = source if layer["module"].startswith("encoder") else target_in
-                arrays[f"competition/{i}/{layer['module']}"] = softmax(1.5 * rng.standard_normal((len(tokens), 2))).astype(np.float16)
+                arrays[f"competition/{i}/{layer['module']}"] = softmax(
+                    1.5 * rng.standard_normal((len(tokens), 2))
+                ).astype(np.float16)
     competition_layers = [layer["module"] for layer in tim_layers] if "competition" in parts else []
     samples = {"format": 1, "modules": modules, "competition_layers": competition_layers, "sentences": pairs}
     (folder / "samples.json").write_text(json.dumps(samples))
@@ -133,7 +177,8 @@ def _shares(rng: np.random.Generator, size: int, spread: float = 0.6) -> list[fl
 def _tokens(rng: np.random.Generator, count: int = 6) -> list[dict]:
     pmi = sorted(rng.uniform(0.1, 2.5, count), reverse=True)
     return [
-        {"token": str(word), "pmi": value, "count": 7, "total": 9} for word, value in zip(rng.choice(WORDS, count, False), pmi, strict=True)
+        {"token": str(word), "pmi": value, "count": 7, "total": 9}
+        for word, value in zip(rng.choice(WORDS, count, False), pmi, strict=True)
     ]
 
 
@@ -167,7 +212,13 @@ def _experts(rng: np.random.Generator, modules: list[dict], tim_layers: list[dic
 def _single_expert(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
     rows = [
         {"inference": "mixture", "scores": [30.25], "BLEU": 30.25, "deviation": None, "difference": 0.0},
-        {"inference": "random", "scores": [28.5, 29.0], "BLEU": 28.75, "deviation": 0.35355, "difference": -1.5},
+        {
+            "inference": "random",
+            "scores": [28.5, 29.0],
+            "BLEU": 28.75,
+            "deviation": 0.35355,
+            "difference": -1.5,
+        },
     ]
     return {"options": "--beam 5", "rows": rows}
 
@@ -183,7 +234,9 @@ def _redundancy(rng: np.random.Generator, modules: list[dict], tim_layers: list[
         rows = [_where(module, "heads") | {"LR": rng.uniform(0.4, 0.7)} for module in of_kind]
         if not of_kind:
             continue
-        types.append({"type": kind, "LR": 0.55, "HR": 0.5, "rows": 4000, "modules": rows, "pairs": pairs.tolist()})
+        types.append(
+            {"type": kind, "LR": 0.55, "HR": 0.5, "rows": 4000, "modules": rows, "pairs": pairs.tolist()}
+        )
     return {"LR": 0.5512, "HR": 0.4987, "sentences": 500, "types": types}
 
 
@@ -198,7 +251,11 @@ def _clusters(rng: np.random.Generator, modules: list[dict], tim_layers: list[di
             "tokens": [_tokens(rng, 5) for _ in range(5)],
         }
 
-    return {"modules": [_where(module, "kind") | {"heads": [head() for _ in range(module["heads"])]} for module in modules]}
+    return {
+        "modules": [
+            _where(module, "kind") | {"heads": [head() for _ in range(module["heads"])]} for module in modules
+        ]
+    }
 
 
 def _competition(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
@@ -207,11 +264,22 @@ def _competition(rng: np.random.Generator, modules: list[dict], tim_layers: list
         side = "source" if where["module"].startswith("encoder") else "target"
         percentiles = sorted(rng.uniform(0.2, 0.69, 5) / (1 + 0.2 * (i % 5)))
         layers.append(where | {"side": side, "entropy": float(np.mean(percentiles)), "uniform": math.log(2)})
-        layers[-1] |= {"percentiles": dict(zip(("5", "25", "50", "75", "95"), percentiles, strict=True)), "mean": _shares(rng, 2)}
+        layers[-1] |= {
+            "percentiles": dict(zip(("5", "25", "50", "75", "95"), percentiles, strict=True)),
+            "mean": _shares(rng, 2),
+        }
         rows = []
         for word in dict.fromkeys(WORDS):
             low, mean, high = sorted(rng.uniform(0, 1, 3))
-            rows.append({"token": word, "count": 40, "min": [low, 1 - high], "mean": [mean, 1 - mean], "max": [high, 1 - low]})
+            rows.append(
+                {
+                    "token": word,
+                    "count": 40,
+                    "min": [low, 1 - high],
+                    "mean": [mean, 1 - mean],
+                    "max": [high, 1 - low],
+                }
+            )
         tokens.append({"module": where["module"], "tokens": rows})
     correlation = []
     for side in ("source", "target"):

@@ -1,4 +1,6 @@
-"""`modular-fairseq ablate`: the paper's protocol and table, what it refuses, and runs that are killed, fail or diverge."""
+"""`modular-fairseq ablate`: the paper's protocol and table, what it refuses, and runs that are killed, fail
+or diverge.
+"""
 
 import json
 import math
@@ -40,7 +42,18 @@ PAPER = {  # table 1
     (RESIDUAL, HEADS, HIDDEN): 8.62,
     (RESIDUAL, HEADS, ATTENTION, HIDDEN): 8.75,
 }
-BASE = ["--arch", "modular_transformer", *TINY[:-4], *OPTIMIZE[:-4], "--max-tokens", "150", "--num-workers", "0", "--max-epoch", "10"]
+BASE = [
+    "--arch",
+    "modular_transformer",
+    *TINY[:-4],
+    *OPTIMIZE[:-4],
+    "--max-tokens",
+    "150",
+    "--num-workers",
+    "0",
+    "--max-epoch",
+    "10",
+]
 TWO = [
     Mechanism("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
     Mechanism("multihead", ["--encoder-attention-heads", "1"], ["--encoder-attention-heads", "4"]),
@@ -66,11 +79,15 @@ def data(tmp_path):
 
 def ablation(folder, mechanisms=MECHANISMS, seeds=(1,), data="DATA"):
     folder.mkdir(exist_ok=True)
-    return Ablation(str(folder), {"data": str(data), "options": BASE, "mechanisms": list(mechanisms)}, list(seeds))
+    return Ablation(
+        str(folder), {"data": str(data), "options": BASE, "mechanisms": list(mechanisms)}, list(seeds)
+    )
 
 
 def settle(ablation, results):
-    """Lets runs have ended: results by model, or by model and seed; and protocol.json, as if they had been trained."""
+    """Lets runs have ended: results by model, or by model and seed; and protocol.json, as if they had been
+    trained.
+    """
     for model, found in results.items():
         for run in ablation.runs(model):
             os.makedirs(run.path(""), exist_ok=True)
@@ -129,7 +146,14 @@ def test_without_the_perplexity_of_a_candidate_nothing_later_is_known():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_ranks_last(bad):
-    perplexity = {("a",): bad, ("b",): 1e9, ("b", "a"): bad, ("b", "c"): math.nan, ("c",): 2e9, ("b", "a", "c"): 1.0}
+    perplexity = {
+        ("a",): bad,
+        ("b",): 1e9,
+        ("b", "a"): bad,
+        ("b", "c"): math.nan,
+        ("c",): 2e9,
+        ("b", "a", "c"): 1.0,
+    }
     assert [base for base, _ in iterations(["a", "b", "c"], perplexity.get)] == [(), ("b",), ("b", "a")]
 
 
@@ -178,20 +202,45 @@ def test_the_table_is_the_papers_in_three_formats(tmp_path, capsys):
     assert markdown[-1] == "| **full transformer** | 8.75 | 9.75 | 1.00 |" and len(markdown) == 4 + 13
 
     header, *lines = [line.split("\t") for line in (tmp_path / "table.tsv").read_text().splitlines()]
-    assert header == ["iteration", "model", "added", "valid", "valid_std", "test", "test_std", "train", "train_std", "diverged"]
+    assert header == [
+        "iteration",
+        "model",
+        "added",
+        "valid",
+        "valid_std",
+        "test",
+        "test_std",
+        "train",
+        "train_std",
+        "diverged",
+    ]
     assert lines[0] == ["1", "baseline", "", "708.29", "", "709.29", "", "1.0", "", "0"]
     assert lines[8][:4] == ["2", "residual connections + multihead", "multihead", "7.88"]
     assert [line[0] for line in lines] == ["1"] * 5 + ["2"] * 4 + ["3"] * 3 + ["4"]
 
 
 def test_of_several_seeds_the_mean_selects_and_is_shown_with_its_deviation(tmp_path, capsys):
-    both = {(): [9.0, 9.0], ("multihead",): [1.0, 8.0], ("hidden dropout",): [3.0, 5.0], ("multihead", "hidden dropout"): [2.0, 2.0]}
-    settle(ablation(tmp_path, TWO, [1, 2]), {model: dict(enumerate(map(result, values), 1)) for model, values in both.items()})
+    both = {
+        (): [9.0, 9.0],
+        ("multihead",): [1.0, 8.0],
+        ("hidden dropout",): [3.0, 5.0],
+        ("multihead", "hidden dropout"): [2.0, 2.0],
+    }
+    settle(
+        ablation(tmp_path, TWO, [1, 2]),
+        {model: dict(enumerate(map(result, values), 1)) for model, values in both.items()},
+    )
     ablate("--out", tmp_path, "--table")
     title, *lines = words(capsys.readouterr().out)
     assert title.startswith("Perplexity, seeds 1, 2 (mean ± standard deviation).")
-    assert "+ hidden dropout 4.00 ± 1.41 4.00 ± 1.41 1.00 ± 0.00" in lines and "+ multihead 4.50 ± 4.95 4.50 ± 4.95 1.00 ± 0.00" in lines
-    assert (tmp_path / "table.tsv").read_text().splitlines()[2].split("\t")[3:5] == ["4.0", "1.4142135623730951"]
+    assert (
+        "+ hidden dropout 4.00 ± 1.41 4.00 ± 1.41 1.00 ± 0.00" in lines
+        and "+ multihead 4.50 ± 4.95 4.50 ± 4.95 1.00 ± 0.00" in lines
+    )
+    assert (tmp_path / "table.tsv").read_text().splitlines()[2].split("\t")[3:5] == [
+        "4.0",
+        "1.4142135623730951",
+    ]
     ablate("--out", tmp_path, "--table", "--seeds", 1)
     assert "+ multihead 1.00 1.00 1.00" in words(capsys.readouterr().out)
 
@@ -199,14 +248,32 @@ def test_of_several_seeds_the_mean_selects_and_is_shown_with_its_deviation(tmp_p
 def test_validation_selects_and_not_test(tmp_path):
     hidden, heads = (mechanism.name for mechanism in TWO)
     two = ablation(tmp_path / "out", TWO)
-    settle(two, {(): result(9.0), (hidden,): result(3.0, test=1.0), (heads,): result(2.0, test=8.0), (heads, hidden): result(1.5)})
+    settle(
+        two,
+        {
+            (): result(9.0),
+            (hidden,): result(3.0, test=1.0),
+            (heads,): result(2.0, test=8.0),
+            (heads, hidden): result(1.5),
+        },
+    )
     assert [run.model for run in two.known_runs()] == [(), (hidden,), (heads,), (heads, hidden)]
 
 
 def test_every_model_is_trained_with_every_seed_before_one_is_selected(tmp_path):
     two_seeds = ablation(tmp_path, TWO, [1, 2])
-    names = ["baseline-seed1", "baseline-seed2", "hidden_dropout-seed1", "hidden_dropout-seed2", "multihead-seed1", "multihead-seed2"]
-    settle(two_seeds, {(): result(9.0), ("hidden dropout",): result(4.0), ("multihead",): {1: result(1.0), 2: result(8.0)}})
+    names = [
+        "baseline-seed1",
+        "baseline-seed2",
+        "hidden_dropout-seed1",
+        "hidden_dropout-seed2",
+        "multihead-seed1",
+        "multihead-seed2",
+    ]
+    settle(
+        two_seeds,
+        {(): result(9.0), ("hidden dropout",): result(4.0), ("multihead",): {1: result(1.0), 2: result(8.0)}},
+    )
     last = ["hidden_dropout+multihead-seed1", "hidden_dropout+multihead-seed2"]
     assert [run.name for run in two_seeds.known_runs()] == [*names, *last] and two_seeds.total == 8
     os.remove(tmp_path / "multihead-seed2/result.json")
@@ -214,7 +281,11 @@ def test_every_model_is_trained_with_every_seed_before_one_is_selected(tmp_path)
 
 
 def test_nan_and_divergence_are_shown(tmp_path, capsys):
-    found = {(): result(math.nan, diverged=True), ("hidden dropout",): result(math.inf), ("multihead",): result(3.0)}
+    found = {
+        (): result(math.nan, diverged=True),
+        ("hidden dropout",): result(math.inf),
+        ("multihead",): result(3.0),
+    }
     settle(ablation(tmp_path, TWO), {**found, ("multihead", "hidden dropout"): result(2.0)})
     ablate("--out", tmp_path, "--table")
     lines = words(capsys.readouterr().out)
@@ -224,10 +295,15 @@ def test_nan_and_divergence_are_shown(tmp_path, capsys):
 
 
 def test_a_table_with_missing_runs_shows_the_others_and_says_how_to_finish(tmp_path, capsys):
-    found = {model: result(value) for model, value in PAPER.items() if len(model) < 2 or model == (RESIDUAL, HEADS)}
+    found = {
+        model: result(value) for model, value in PAPER.items() if len(model) < 2 or model == (RESIDUAL, HEADS)
+    }
     settle(ablation(tmp_path), found)
     message = refusal("--out", tmp_path, "--table")
-    assert "missing are residual_connections+attention_dropout-seed1, residual_connections+hidden_dropout-seed1, and 3 more that" in message
+    assert (
+        "missing are residual_connections+attention_dropout-seed1, "
+        "residual_connections+hidden_dropout-seed1, and 3 more that" in message
+    )
     assert message.endswith(f"to finish: modular-fairseq ablate --out {tmp_path} --seeds 1")
     lines = words(capsys.readouterr().out)
     assert lines[-3:] == [
@@ -242,7 +318,13 @@ def test_a_table_with_missing_runs_shows_the_others_and_says_how_to_finish(tmp_p
 def test_one_mechanism_has_a_table_too():
     found = {(): [result(9.0)], ("a",): [result(8.0)]}
     assert [row.model for row in rows(["a"], found.get)] == ["baseline", "full transformer"]
-    assert format_text(rows(["a"], found.get), "").splitlines()[-1].split() == ["full", "transformer", "8.00", "8.00", "1.00"]
+    assert format_text(rows(["a"], found.get), "").splitlines()[-1].split() == [
+        "full",
+        "transformer",
+        "8.00",
+        "8.00",
+        "1.00",
+    ]
 
 
 # ---- commands ----
@@ -261,7 +343,10 @@ def test_the_users_options_come_before_those_of_mechanisms_and_protocol(tmp_path
     assert run.train_command[:4] == [sys.executable, "-m", "fairseq_cli.train", "/data"]
     assert run.train_command[4 : 4 + len(BASE)] == BASE
     rest = " ".join(run.train_command[4 + len(BASE) :])
-    assert rest.startswith("--attention-dropout 0 --dropout 0 --encoder-attention-heads 8 --decoder-attention-heads 8 --user-dir /")
+    assert rest.startswith(
+        "--attention-dropout 0 --dropout 0 --encoder-attention-heads 8 --decoder-attention-heads 8 "
+        "--user-dir /"
+    )
     assert f"--save-dir {run.path('')} --seed 7 --update-epoch-batch-itr True" in rest
     assert "--no-residual" in ablation(tmp_path).runs((HEADS,))[0].train_command
 
@@ -271,7 +356,18 @@ def test_evaluation_takes_the_batch_size_of_validation_and_the_task(tmp_path):
         return " ".join(Run("/data", list(options), TWO, str(tmp_path), (), 1).validate_command)
 
     assert "--task translation --max-tokens 50" in validate("--max-tokens", "50")
-    both = validate("--task=masked_lm", "--max-tokens", "50", "-s", "de", "--max-tokens-valid", "20", "--cpu", "--lr", "-1")
+    both = validate(
+        "--task=masked_lm",
+        "--max-tokens",
+        "50",
+        "-s",
+        "de",
+        "--max-tokens-valid",
+        "20",
+        "--cpu",
+        "--lr",
+        "-1",
+    )
     assert both.endswith("--task masked_lm --max-tokens 20 --cpu")
 
 
@@ -307,10 +403,14 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, data, capsys
         ([*BASE, "--no-such-option"], "unrecognized arguments: --no-such-option"),
         (
             [*BASE, "--arch", "no_arch"],
-            "fairseq-train refuses your options and theirs: argument --arch/-a: invalid choice: 'no_arch'; change yours",
+            "fairseq-train refuses your options and theirs: argument --arch/-a: invalid choice: 'no_arch'; "
+            "change yours",
         ),
         ([*BASE, "--criterion", "no_criterion"], "invalid choice: 'no_criterion'"),
-        (["--arch", "modular_transformer_lm", "--task", "language_modeling", "--max-epoch", "1"], "arguments: --encoder-attention-heads 1"),
+        (
+            ["--arch", "modular_transformer_lm", "--task", "language_modeling", "--max-epoch", "1"],
+            "arguments: --encoder-attention-heads 1",
+        ),
     ],
 )
 def test_options_of_which_no_protocol_can_be_made(tmp_path, data, options, message):
@@ -325,7 +425,9 @@ def test_other_refusals(tmp_path, data):
     assert "does not exist or holds no test set" in refusal(tmp_path / "nowhere", "--out", out, "--", *BASE)
     assert "does not exist or holds no test set" in refusal(tmp_path, "--out", out, "--", *BASE)
     for seeds in ("1,x", "1,1", "", "1,-2", "1.5", "2,02"):
-        assert "must be different whole numbers" in refusal(data, f"--seeds={seeds}", "--out", out, "--", *BASE)
+        assert "must be different whole numbers" in refusal(
+            data, f"--seeds={seeds}", "--out", out, "--", *BASE
+        )
     (tmp_path / "file").touch()
     assert "cannot be written" in refusal(data, "--out", tmp_path / "file", "--", *BASE)
     assert not out.exists()
@@ -381,11 +483,17 @@ def test_runs_of_other_settings_are_not_mixed(tmp_path, data):
     shuffled = [*BASE[2:], *BASE[:2]]
     ablate(data, "--out", out, "--dry-run", "--", *shuffled)
     changed = [*BASE[:-1], "11", "--clip-norm", "1"]
-    assert "holds runs with --max-epoch 10 (now 11), --clip-norm not given (now 1); give" in refusal(data, "--out", out, "--", *changed)
+    assert "holds runs with --max-epoch 10 (now 11), --clip-norm not given (now 1); give" in refusal(
+        data, "--out", out, "--", *changed
+    )
     shutil.copytree(data, tmp_path / "other")
-    assert f"holds runs with DATA {data} (now {tmp_path}/other); give" in refusal(tmp_path / "other", "--out", out, "--", *BASE)
+    assert f"holds runs with DATA {data} (now {tmp_path}/other); give" in refusal(
+        tmp_path / "other", "--out", out, "--", *BASE
+    )
     (tmp_path / "file").write_text(TWO_YAML)
-    assert "holds runs with other mechanisms; give" in refusal(data, "--out", out, "--mechanisms", tmp_path / "file", "--", *BASE)
+    assert "holds runs with other mechanisms; give" in refusal(
+        data, "--out", out, "--mechanisms", tmp_path / "file", "--", *BASE
+    )
     (out / "protocol.json").write_text("{")
     assert "protocol.json: cannot be read" in refusal("--out", out)
 
@@ -408,19 +516,28 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path, data):
 def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, loss=4.0):
     """What an ablation reads of fairseq's checkpoints."""
     meter = {"val": 0, "sum": torch.tensor(10 * loss), "count": 10, "round": 3}
-    extra = {"train_iterator": {"epoch": epoch}, "val_loss": val_loss, "metrics": {"train": [(10, "loss", "AverageMeter", meter)]}}
+    extra = {
+        "train_iterator": {"epoch": epoch},
+        "val_loss": val_loss,
+        "metrics": {"train": [(10, "loss", "AverageMeter", meter)]},
+    }
     torch.save({"model": {}, "optimizer_history": [{"num_updates": updates}], "extra_state": extra}, path)
 
 
 def fairseq(monkeypatch, train=None, validation=("valid", "test")):
-    """In place of fairseq: `train` makes checkpoints in a folder and may give a status and last lines; gives the commands that ran."""
+    """In place of fairseq: `train` makes checkpoints in a folder and may give a status and last lines; gives
+    the commands that ran.
+    """
     called = []
 
     def fake(command, log, show):
         called.append(command[2].removeprefix("fairseq_cli."))
         if called[-1] == "train":
             return train(Path(log).parent) or (0, [])
-        return 0, [f'2030-01-01 | INFO | {subset} | {{"{subset}_ppl": "{5 + i}.25"}}' for i, subset in enumerate(validation)]
+        return 0, [
+            f'2030-01-01 | INFO | {subset} | {{"{subset}_ppl": "{5 + i}.25"}}'
+            for i, subset in enumerate(validation)
+        ]
 
     monkeypatch.setattr(runs, "call", fake)
     return called
@@ -455,8 +572,12 @@ def test_a_result_has_the_perplexities_of_the_best_checkpoint_and_of_training(tm
     ("epoch", "updates", "expected"),
     [(10, 19, ["train", "validate"]), (11, 19, ["validate"]), (10, 20, ["validate"])],
 )
-def test_a_run_that_is_killed_after_its_training_is_only_evaluated(tmp_path, monkeypatch, epoch, updates, expected):
-    """--max-epoch 10 ends when epoch 11 is next; after --max-update 20 fairseq-train itself would make one update more."""
+def test_a_run_that_is_killed_after_its_training_is_only_evaluated(
+    tmp_path, monkeypatch, epoch, updates, expected
+):
+    """--max-epoch 10 ends when epoch 11 is next; after --max-update 20 fairseq-train itself would make one
+    update more.
+    """
     called = fairseq(monkeypatch, checkpoints())
     (tmp_path / "baseline-seed1").mkdir()
     checkpoints(epoch=epoch, updates=updates)(tmp_path / "baseline-seed1")
@@ -515,7 +636,11 @@ def test_ctrl_c_stops_the_command_too(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        call([sys.executable, "-u", "-c", "import os, time; print(os.getpid()); time.sleep(600)"], str(tmp_path / "log"), interrupt)
+        call(
+            [sys.executable, "-u", "-c", "import os, time; print(os.getpid()); time.sleep(600)"],
+            str(tmp_path / "log"),
+            interrupt,
+        )
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
 
@@ -529,18 +654,28 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, data, monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         ablate("--out", tmp_path / "out")
     assert caught.value.code == 130
-    assert capsys.readouterr().err.endswith(f"stopped; this goes on: modular-fairseq ablate --out {tmp_path}/out --seeds 1\n")
+    assert capsys.readouterr().err.endswith(
+        f"stopped; this goes on: modular-fairseq ablate --out {tmp_path}/out --seeds 1\n"
+    )
 
 
 def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
-    """With fairseq itself: a run that has ended is not run again, and the killed one ends as if it had not been killed, bit for bit."""
+    """With fairseq itself: a run that has ended is not run again, and the killed one ends as if it had not
+    been killed, bit for bit.
+    """
     out = tmp_path / "out"
     two = ablation(out, TWO, data=reversal_data)
     settle(two, {(): result(50.0, 60.0)})
     (tmp_path / "two.yaml").write_text(TWO_YAML)
     command = [sys.executable, "-m", "modular_fairseq.cli", "ablate"]
     given = [str(reversal_data), "--out", str(out), "--mechanisms", str(tmp_path / "two.yaml"), "--", *BASE]
-    pipes = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {
+        "cwd": ROOT,
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     process = subprocess.Popen([*command, *given], **pipes)
     deadline = time.monotonic() + 200
     killed = out / "hidden_dropout-seed1"
@@ -565,7 +700,9 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
 
     (run,) = two.runs(("hidden dropout",))
     run_train(*run.train_command[3:], "--save-dir", tmp_path / "whole", common=())
-    resumed, whole = (load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (killed, tmp_path / "whole"))
+    resumed, whole = (
+        load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (killed, tmp_path / "whole")
+    )
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
@@ -576,7 +713,9 @@ def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
     child = "import os, time; print(os.getpid()); time.sleep(600)"
     command, log = [sys.executable, "-u", "-c", child], str(tmp_path / "log")
     program = f"from modular_fairseq.processes import call; call({command}, {log!r}, print)"
-    process = subprocess.Popen([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     pid = int(process.stdout.readline())
     process.kill()
     process.wait()

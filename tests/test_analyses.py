@@ -1,4 +1,6 @@
-"""analysis/: experts, clusters, competition and samples against loops over sentences, and the folder that they are written to."""
+"""analysis/: experts, clusters, competition and samples against loops over sentences, and the folder that
+they are written to.
+"""
 
 import csv
 import json
@@ -49,14 +51,21 @@ def alone(sample):
     for i in range(len(net_input["src_tokens"])):
         source, previous = net_input["src_tokens"][i], net_input["prev_output_tokens"][i]
         source, previous = source[source.ne(1)][None], previous[previous.ne(1)][None]
-        yield {"src_tokens": source, "src_lengths": torch.tensor([source.size(1)]), "prev_output_tokens": previous}
+        yield {
+            "src_tokens": source,
+            "src_lengths": torch.tensor([source.size(1)]),
+            "prev_output_tokens": previous,
+        }
 
 
 def halves(sample):
     """The same sentences in two batches of different size."""
     size = len(sample["net_input"]["src_tokens"])
     for rows in (slice(0, size // 3), slice(size // 3, size)):
-        yield {"net_input": {key: value[rows] for key, value in sample["net_input"].items()}, "nsentences": len(range(size)[rows])}
+        yield {
+            "net_input": {key: value[rows] for key, value in sample["net_input"].items()},
+            "nsentences": len(range(size)[rows]),
+        }
 
 
 def side_tokens(name, net_input):
@@ -69,7 +78,9 @@ def assert_same_lists(found, expected):
         assert [(entry["token"], entry["count"], entry["total"]) for entry in entries] == [
             (SYMBOLS[token], count, total) for token, _, count, total in others
         ]
-        assert [entry["pmi"] for entry in entries] == pytest.approx([pmi for _, pmi, _, _ in others], abs=1e-9)
+        assert [entry["pmi"] for entry in entries] == pytest.approx(
+            [pmi for _, pmi, _, _ in others], abs=1e-9
+        )
 
 
 # Tokens
@@ -98,7 +109,10 @@ def test_tokens_of_experts_are_those_of_the_reference(context):
     model, sample = trained("mae_transformer", mae_gate_context=context), batch(MANY, types=16)
     pairs = {name: [] for name in mixtures(model)}
     for net_input in alone(sample):
-        with recorded({name: mixture.gate_network for name, mixture in mixtures(model).items()}) as logits, torch.no_grad():
+        with (
+            recorded({name: mixture.gate_network for name, mixture in mixtures(model).items()}) as logits,
+            torch.no_grad(),
+        ):
             model(**net_input)
         for name, [found] in logits.items():
             experts = found[0].argmax(dim=-1).tolist()  # one for the sentence, or one for each position
@@ -108,7 +122,9 @@ def test_tokens_of_experts_are_those_of_the_reference(context):
     assert [each.module for each in report.modules] == list(mixtures(model))
     for each in report.modules:
         assert_same_lists(each.experts, reference.indicative(pairs[each.module], 4))
-    assert {each.side for each in report.modules} == ({"source"} if context == "source" else {"source", "target"})
+    assert {each.side for each in report.modules} == (
+        {"source"} if context == "source" else {"source", "target"}
+    )
     assert any(len(expert) > 1 for expert in report.modules[0].experts)
     assert report.text().splitlines()[1].startswith("  expert 1: ")
 
@@ -117,7 +133,10 @@ def test_shares_of_gates_tell_sentences_from_positions():
     model, sample = trained("mae_transformer"), batch(MANY)
     [report] = one_pass(model, [sample], [Gates(model)])
     words = int(sample["net_input"]["prev_output_tokens"].ne(1).sum())
-    assert {(each.instances, each.count) for each in report.modules} == {("sentences", len(MANY)), ("positions", words)}
+    assert {(each.instances, each.count) for each in report.modules} == {
+        ("sentences", len(MANY)),
+        ("positions", words),
+    }
     assert report.min_share == min(min(each.shares) for each in report.modules)
     assert report.uniform == pytest.approx(math.log(4))
 
@@ -129,7 +148,12 @@ def test_clusters_are_those_of_the_reference():
     model, sample = trained("dma_transformer"), batch(MANY, types=16)
     seen = {name: [] for name in semantic_masks(model)}  # (token, posteriors of the heads)
     for net_input in alone(sample):
-        with recorded(semantic_masks(model), lambda mask, args, output: mask.cluster(args[0]).posterior) as posteriors, torch.no_grad():
+        with (
+            recorded(
+                semantic_masks(model), lambda mask, args, output: mask.cluster(args[0]).posterior
+            ) as posteriors,
+            torch.no_grad(),
+        ):
             model(**net_input)
         for name, [found] in posteriors.items():
             for t, word in enumerate(side_tokens(name, net_input)):
@@ -143,10 +167,20 @@ def test_clusters_are_those_of_the_reference():
             largest = [max(range(4), key=p[number].__getitem__) for _, p in rows]
             assert head.usage == pytest.approx(usage, abs=1e-5)
             assert head.usage_entropy == pytest.approx(reference.entropy(usage), abs=1e-4)
-            assert head.posterior_entropy == pytest.approx(sum(reference.entropy(p[number]) for _, p in rows) / len(rows), abs=1e-4)
+            assert head.posterior_entropy == pytest.approx(
+                sum(reference.entropy(p[number]) for _, p in rows) / len(rows), abs=1e-4
+            )
             assert head.shares == pytest.approx([largest.count(c) / len(rows) for c in range(4)], abs=1e-9)
-            assert_same_lists(head.tokens, reference.indicative([(word, c) for (word, _), c in zip(rows, largest, strict=True)], 4))
-    assert 0 < report.modules[0].heads[0].posterior_entropy < report.modules[0].heads[0].usage_entropy < math.log(4)
+            assert_same_lists(
+                head.tokens,
+                reference.indicative([(word, c) for (word, _), c in zip(rows, largest, strict=True)], 4),
+            )
+    assert (
+        0
+        < report.modules[0].heads[0].posterior_entropy
+        < report.modules[0].heads[0].usage_entropy
+        < math.log(4)
+    )
     header, first, *_ = report.text().splitlines()
     assert header.split()[-2:] == ["C4", "%"] and first.split()[0] == "encoder.layers.0.self_attn"
 
@@ -156,10 +190,15 @@ def test_clusters_are_those_of_the_reference():
 
 @pytest.mark.parametrize("mechanisms", [2, 4])
 def test_competition_is_that_of_the_reference(mechanisms):
-    model, sample = trained("tim_transformer_tiny_cpu", tim_mechanisms=mechanisms, encoder_layers=3), batch(MANY, types=16)
+    model, sample = (
+        trained("tim_transformer_tiny_cpu", tim_mechanisms=mechanisms, encoder_layers=3),
+        batch(MANY, types=16),
+    )
     for name, parameter in model.named_parameters():
         if ".competition." in name:
-            parameter.data = 2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
+            parameter.data = 2 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(len(name))
+            )
     analysis = CompetitionOfMechanisms(model)
     seen = {name: [] for name in analysis.parts}  # (token, c)
     for net_input in alone(sample):
@@ -168,13 +207,19 @@ def test_competition_is_that_of_the_reference(mechanisms):
         for name, [c] in outputs.items():
             seen[name] += list(zip(side_tokens(name, net_input), c[:, 0].double().tolist(), strict=True))
     [report] = one_pass(model, halves(sample), [analysis])
-    assert [each.module for each in report.layers] == [*(f"encoder.layers.{i}" for i in range(3)), "decoder.layers.0", "decoder.layers.1"]
+    assert [each.module for each in report.layers] == [
+        *(f"encoder.layers.{i}" for i in range(3)),
+        "decoder.layers.0",
+        "decoder.layers.1",
+    ]
     for each, of_layer in zip(report.layers, report.all_tokens, strict=True):
         rows = seen[each.module]
         entropies = [reference.entropy(c) for _, c in rows]
         assert each.entropy == pytest.approx(sum(entropies) / len(entropies), abs=1e-5)
         assert each.uniform == math.log(mechanisms)
-        assert each.mean == pytest.approx([sum(c[m] for _, c in rows) / len(rows) for m in range(mechanisms)], abs=1e-5)
+        assert each.mean == pytest.approx(
+            [sum(c[m] for _, c in rows) / len(rows) for m in range(mechanisms)], abs=1e-5
+        )
         for p, value in each.percentiles.items():
             expected = np.percentile(entropies, int(p), method="inverted_cdf")
             assert value == pytest.approx(expected, abs=0.51 * math.log(mechanisms) / BINS + 1e-6)
@@ -194,7 +239,10 @@ def test_competition_is_that_of_the_reference(mechanisms):
     for side in report.correlation:
         for i, one in enumerate(side["layers"]):
             for j, other in enumerate(side["layers"]):
-                expected = [reference.pearson([c[m] for _, c in seen[one]], [c[m] for _, c in seen[other]]) for m in range(mechanisms)]
+                expected = [
+                    reference.pearson([c[m] for _, c in seen[one]], [c[m] for _, c in seen[other]])
+                    for m in range(mechanisms)
+                ]
                 assert side["matrix"][i][j] == pytest.approx(sum(expected) / mechanisms, abs=1e-5)
     assert [side["side"] for side in report.correlation] == ["source", "target"]
 
@@ -218,7 +266,9 @@ def test_correlation_is_signed_and_of_layers_that_vary():
     for rows in (slice(0, 20), slice(20, 50)):
         correlation.add(torch.stack([one, one.flip(1), flat])[:, rows])
     for _ in range(3000):
-        correlation.add(torch.stack([one, one.flip(1), flat]))  # a constant stays one, however often it is summed
+        correlation.add(
+            torch.stack([one, one.flip(1), flat])
+        )  # a constant stays one, however often it is summed
     matrix = correlation.matrix()
     assert matrix[0][:2] == pytest.approx([1, -1]) and matrix[1][0] == pytest.approx(-1)
     assert matrix[2] == [None] * 3 and matrix[0][2] is None
@@ -232,11 +282,17 @@ def test_one_mechanism_has_none_to_compete_with():
 def test_tables_say_what_the_reports_do():
     token = {"token": "a", "pmi": 1.0, "count": 2, "total": 3}
     experts = ExpertReport(5, [ExpertTokens("m", 1, None, "source", [[token], [{**token, "token": "b"}]])])
-    assert experts.tables()["experts"] == [{"module": "m", "expert": 1, **token}, {"module": "m", "expert": 2, **token, "token": "b"}]
+    assert experts.tables()["experts"] == [
+        {"module": "m", "expert": 1, **token},
+        {"module": "m", "expert": 2, **token, "token": "b"},
+    ]
     assert experts.text().splitlines()[1:] == ["  expert 1: a", "  expert 2: b"]
     head = HeadClusters([0.6, 0.4], [0.7, 0.3], 0.5, 0.2, [[token], []])
     tables = ClusterReport([ModuleClusters("m", "k", 1, None, [head])]).tables()
-    assert [(row["head"], row["cluster"], row["usage"], row["share"]) for row in tables["clusters"]] == [(1, 1, 0.6, 0.7), (1, 2, 0.4, 0.3)]
+    assert [(row["head"], row["cluster"], row["usage"], row["share"]) for row in tables["clusters"]] == [
+        (1, 1, 0.6, 0.7),
+        (1, 2, 0.4, 0.3),
+    ]
     assert tables["clusters-tokens"] == [{"module": "m", "head": 1, "cluster": 1, **token}]
     entry = {"token": "a", "count": 6, "min": [0.1, 0.2], "mean": [0.3, 0.4], "max": [0.5, 0.8]}
     layer = LayerReport("m", 2, None, "source", 0.5, 0.7, {"5": 0.1, "95": 0.6}, [0.3, 0.7])
@@ -245,7 +301,9 @@ def test_tables_say_what_the_reports_do():
         **{"module": "m", "token": "a", "count": 6},
         **{"min c1": 0.1, "mean c1": 0.3, "max c1": 0.5, "min c2": 0.2, "mean c2": 0.4, "max c2": 0.8},
     }
-    assert len(report.tables()["competition-tokens"]) == 40 and len(report.data()["tokens"][0]["tokens"]) == 30
+    assert (
+        len(report.tables()["competition-tokens"]) == 40 and len(report.data()["tokens"][0]["tokens"]) == 30
+    )
     types = [TypeRedundancy("k", 0.25, 0.5, 9, [ModuleRedundancy("m", 1, None, 4, 0.3)], [])]
     assert RedundancyReport(0.1, 0.2, 3, types).tables()["redundancy"] == [
         {"type": "k", "module": "m", "heads": 4, "LR": 0.3},
@@ -272,7 +330,9 @@ def test_gates_of_modules_with_other_numbers_of_heads():
     [report] = one_pass(model, [batch(MANY)], [Gates(model)])
     assert report.uniform == pytest.approx((2 * math.log(4) + 4 * math.log(8)) / 6)
     of_kind = {kind: [each.entropy for each in report.modules if each.kind == kind] for kind in KINDS}
-    assert report.kinds == pytest.approx({kind: sum(values) / len(values) for kind, values in of_kind.items()})
+    assert report.kinds == pytest.approx(
+        {kind: sum(values) / len(values) for kind, values in of_kind.items()}
+    )
     assert "by kind: encoder self-attention " in report.text().splitlines()[-2]
 
 
@@ -312,7 +372,9 @@ def test_all_leaves_out_what_is_not_there():
 
 
 def test_one_pass_of_all_gives_what_each_gives_alone():
-    model = trained("mae_transformer", attention_type="mae+dma", tim_layers="all", encoder_layers=4, streams=2)
+    model = trained(
+        "mae_transformer", attention_type="mae+dma", tim_layers="all", encoder_layers=4, streams=2
+    )
     sample = batch(MANY, types=16)
     together = one_pass(model, [sample, batch(LENGTHS)], [kind(model) for kind in ANALYSES.values()])
     for kind, report in zip(ANALYSES.values(), together, strict=True):
@@ -338,7 +400,10 @@ def _leaves(data):
 def sentences(*pairs):
     generator = torch.Generator().manual_seed(3)
     for number, (source, target) in enumerate(pairs):
-        words = [torch.cat([torch.randint(4, 44, (n - 1,), generator=generator), torch.tensor([2])]) for n in (source, target)]
+        words = [
+            torch.cat([torch.randint(4, 44, (n - 1,), generator=generator), torch.tensor([2])])
+            for n in (source, target)
+        ]
         yield samples.Tokens(f"test {number}", words[0], torch.cat([words[1][-1:], words[1][:-1]]), words[1])
 
 
@@ -346,7 +411,12 @@ def test_samples_have_all_that_the_model_computes():
     model = trained("mae_transformer", attention_type="mae+dma", tim_layers="all", dma_decoder_eval_mask=True)
     found = samples.collect(model, sentences((6, 4), (3, 9)))
     first, second = found.sentences
-    assert (len(first.source), len(first.target_in), len(first.target), second.target_in[0]) == (6, 4, 4, "</s>")
+    assert (len(first.source), len(first.target_in), len(first.target), second.target_in[0]) == (
+        6,
+        4,
+        4,
+        "</s>",
+    )
     assert first.target_in[1:] == first.target[:-1] and first.target[-1] == "</s>"
     arrays = first.arrays
     shapes = {name: array.shape for name, array in arrays.items() if "layers.0" in name}
@@ -374,7 +444,9 @@ def test_samples_have_all_that_the_model_computes():
     # M of Eq. 5 from the posteriors: G_ij = sum_c p_ic p_jc, over its row
     p = arrays["clusters/encoder.layers.0.self_attn"].astype(float)
     overlap = np.maximum(p @ p.transpose(0, 2, 1), 1e-6)
-    assert arrays["mask/encoder.layers.0.self_attn"].astype(float) == pytest.approx(overlap / overlap.sum(-1, keepdims=True), abs=5e-3)
+    assert arrays["mask/encoder.layers.0.self_attn"].astype(float) == pytest.approx(
+        overlap / overlap.sum(-1, keepdims=True), abs=5e-3
+    )
     assert found.data()["modules"][0] == {
         "module": "encoder.layers.0.self_attn",
         "kind": "encoder self-attention",
@@ -382,7 +454,9 @@ def test_samples_have_all_that_the_model_computes():
         "stream": None,
         "heads": 4,
     }
-    assert found.data()["competition_layers"] == [f"{stack}.layers.{i}" for stack in ("encoder", "decoder") for i in (0, 1)]
+    assert found.data()["competition_layers"] == [
+        f"{stack}.layers.{i}" for stack in ("encoder", "decoder") for i in (0, 1)
+    ]
 
 
 def test_a_decoders_mask_is_in_the_samples_only_where_it_is_used():
@@ -395,7 +469,9 @@ def test_a_decoders_mask_is_in_the_samples_only_where_it_is_used():
 def test_samples_of_a_language_model_have_no_source():
     model = build_language_model("mae_transformer_lm_tiny_cpu").eval()
     target = torch.tensor([5, 6, 7, 2])
-    [sentence] = samples.collect(model, [samples.Tokens("valid 1", None, torch.tensor([9, 5, 6, 7]), target)]).sentences
+    [sentence] = samples.collect(
+        model, [samples.Tokens("valid 1", None, torch.tensor([9, 5, 6, 7]), target)]
+    ).sentences
     assert sentence.source is None and sentence.target_in == ["w5", "w1", "w2", "w3"]
     assert sentence.arrays["attention/decoder.layers.1.self_attn"].shape[1:] == (4, 4)
 

@@ -27,7 +27,16 @@ CRITERION = ("--criterion", "modular_cross_entropy")
 def trained(reversal_data, tmp_path_factory):
     """A model with everything in it, trained for an epoch, and its data."""
     folder = tmp_path_factory.mktemp("trained")
-    options = ("--arch", "mae_transformer", "--attention-type", "mae+dma", "--tim-layers", "all", "--max-source-positions", "20")
+    options = (
+        "--arch",
+        "mae_transformer",
+        "--attention-type",
+        "mae+dma",
+        "--tim-layers",
+        "all",
+        "--max-source-positions",
+        "20",
+    )
     run_train(reversal_data, *options, *CRITERION, "--max-epoch", 1, "--save-dir", folder)
     return Namespace(data=str(reversal_data), path=str(folder / "checkpoint_last.pt"))
 
@@ -48,14 +57,35 @@ def refuse(what, trained, *options):
 def test_all_of_a_model(trained, tmp_path, capsys):
     analyze("all", trained, "--out", tmp_path / "found", "--samples", 3, "--sentence", "w1 w2 w3")
     text = capsys.readouterr().out
-    assert [line for line in text.splitlines() if re.fullmatch("[A-Z]+", line)] == [name.upper() for name in ANALYSES]
+    assert [line for line in text.splitlines() if re.fullmatch("[A-Z]+", line)] == [
+        name.upper() for name in ANALYSES
+    ]
     index = json.loads((tmp_path / "found" / "analysis.json").read_text())
     assert list(index["analyses"]) == list(ANALYSES)
     assert sorted(index["files"]) == sorted(
         path.name for path in (tmp_path / "found").iterdir() if path.name not in ("analysis.json", ".lock")
     )
-    assert {"gates.tsv", "experts.tsv", "clusters.tsv", "competition-tokens.tsv", "patterns.tsv", "redundancy.tsv"} <= {*index["files"]}
-    about = {key: index[key] for key in ("arch", "task", "epoch", "source_lang", "target_lang", "subset", "sentences", "checkpoint")}
+    assert {
+        "gates.tsv",
+        "experts.tsv",
+        "clusters.tsv",
+        "competition-tokens.tsv",
+        "patterns.tsv",
+        "redundancy.tsv",
+    } <= {*index["files"]}
+    about = {
+        key: index[key]
+        for key in (
+            "arch",
+            "task",
+            "epoch",
+            "source_lang",
+            "target_lang",
+            "subset",
+            "sentences",
+            "checkpoint",
+        )
+    }
     assert about == {
         "arch": "mae_transformer",
         "task": "translation",
@@ -70,12 +100,23 @@ def test_all_of_a_model(trained, tmp_path, capsys):
         p.numel() for p in load(trained.path, trained.data, "valid").model.parameters()
     )
     found = json.loads((tmp_path / "found" / "samples.json").read_text())
-    assert [sentence["origin"] for sentence in found["sentences"]] == ["--sentence 1", "valid 1", "valid 2", "valid 3"]
+    assert [sentence["origin"] for sentence in found["sentences"]] == [
+        "--sentence 1",
+        "valid 1",
+        "valid 2",
+        "valid 3",
+    ]
     own = found["sentences"][0]
     assert own["source"] == ["w1", "w2", "w3", "</s>"] and own["translated"] and own["target"][-1] == "</s>"
     arrays = np.load(tmp_path / "found" / "samples.npz")
     assert arrays["attention/0/decoder.layers.0.encoder_attn"].shape == (4, len(own["target"]), 4)
-    assert {name.split("/")[0] for name in arrays.files} == {"attention", "mask", "clusters", "gates", "competition"}
+    assert {name.split("/")[0] for name in arrays.files} == {
+        "attention",
+        "mask",
+        "clusters",
+        "gates",
+        "competition",
+    }
 
 
 def test_a_sentence_is_translated_as_fairseq_generate_does(trained, capsys):
@@ -95,18 +136,24 @@ def test_a_sentence_is_translated_as_fairseq_generate_does(trained, capsys):
 
 def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, capsys):
     analyze("gates,patterns", trained)
-    assert [line for line in capsys.readouterr().out.splitlines() if re.fullmatch("[A-Z]+", line)] == ["GATES", "PATTERNS"]
+    assert [line for line in capsys.readouterr().out.splitlines() if re.fullmatch("[A-Z]+", line)] == [
+        "GATES",
+        "PATTERNS",
+    ]
     run_train(reversal_data, "--arch", "transformer", "--max-epoch", 1, "--save-dir", tmp_path)
     stock = Namespace(data=trained.data, path=str(tmp_path / "checkpoint_last.pt"))
     analyze("all", stock, "--out", tmp_path / "stock", "--samples", 1)
     assert (
         capsys.readouterr().out.splitlines()[-1]
-        == "  competition: the model has no mechanisms that compete; it needs --tim-layers middle or all, without --tim-no-competition"
+        == "  competition: the model has no mechanisms that compete; it needs --tim-layers middle or all, "
+        "without --tim-no-competition"
     )
     index = json.loads((tmp_path / "stock" / "analysis.json").read_text())
     assert list(index["analyses"]) == ["patterns", "redundancy"] and index["arch"] == "transformer"
     assert "samples.npz" in index["files"]
-    assert "has no experts to translate alone; it needs --attention-type mae" in refuse("single-expert", stock)
+    assert "has no experts to translate alone; it needs --attention-type mae" in refuse(
+        "single-expert", stock
+    )
 
 
 def test_single_experts(trained, tmp_path, capsys, monkeypatch):
@@ -115,7 +162,11 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
     out = tmp_path / "found"
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
     [data] = json.loads((out / "analysis.json").read_text())["analyses"].values()
-    assert [(row["inference"], len(row["scores"])) for row in data["rows"]] == [("mixture", 1), ("most specialised", 1), ("random", 2)]
+    assert [(row["inference"], len(row["scores"])) for row in data["rows"]] == [
+        ("mixture", 1),
+        ("most specialised", 1),
+        ("random", 2),
+    ]
     for row, name in zip(data["rows"], ("mixture", "specialised", "random-1"), strict=True):
         _, said = run_generate(
             trained.data, trained.path, "--gen-subset", "test", "--beam", 2, "--model-overrides",
@@ -135,27 +186,65 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "1")
     assert "translating" in capsys.readouterr().err  # of other translations
     sentence = refuse("single-expert", trained, "--out", tmp_path / "other", "--", "--beam", "two")
-    assert "invalid int value: 'two'" in sentence and [path.name for path in (tmp_path / "other").iterdir()] == [".lock"]
+    assert "invalid int value: 'two'" in sentence and [
+        path.name for path in (tmp_path / "other").iterdir()
+    ] == [".lock"]
 
 
 def test_words_that_are_refused(trained, tmp_path, monkeypatch):
     for what, options, sentence in (
-        ("gates,nothing", (), "there is no analysis 'nothing'; give all, or with commas between them some of gates, experts, "),
+        (
+            "gates,nothing",
+            (),
+            "there is no analysis 'nothing'; give all, or with commas between them some of gates, experts, ",
+        ),
         ("all,gates", (), "all goes alone; leave it out, or the others: gates"),
         ("samples", (), "samples: needs --out"),
-        ("gates", ("--samples", "3", "--out", tmp_path / "a"), "--samples has no effect without samples or all, and --out"),
+        (
+            "gates",
+            ("--samples", "3", "--out", tmp_path / "a"),
+            "--samples has no effect without samples or all, and --out",
+        ),
         ("all", ("--sentence", "w1"), "--sentence has no effect without samples or all, and --out"),
         ("all", ("--samples", "-1", "--out", tmp_path / "a"), "--samples -1: must be 0 or more"),
-        ("all", ("--", "--beam", "5"), "--beam 5 after --: goes to fairseq-generate, which only single-expert calls"),
+        (
+            "all",
+            ("--", "--beam", "5"),
+            "--beam 5 after --: goes to fairseq-generate, which only single-expert calls",
+        ),
         ("single-expert", ("--", "--path", "x"), "--path after --: analyze single-expert sets it"),
         ("gates", ("--max-tokens", "3"), "--max-tokens 3 is less than the longest sentence"),
         ("samples", ("--out", tmp_path / "a", "--sentence", " \tw1"), "--sentence 1: is empty"),
-        ("samples", ("--out", tmp_path / "a", "--sentence", "w1 " * 20), "--sentence 1: has 21 tokens with </s>, and 20 can be shown"),
-        ("samples", ("--out", tmp_path / "a", "--sentence", "w1 <pad>"), "--sentence 1: has <pad>, which stands for no word"),
-        ("samples", ("--out", tmp_path / "a", "--samples", "0"), "samples --samples 0: leaves nothing to write"),
-        ("gates,samples", ("--out", tmp_path / "a", "--samples", "0"), "samples --samples 0: leaves nothing to write"),
-        ("samples", ("--out", tmp_path / "a", "--max-tokens", "9"), "--max-tokens has no effect without an analysis of all the data"),
-        ("single-expert", ("--skip-invalid-size-inputs-valid-test",), "test has no effect without an analysis of all the data"),
+        (
+            "samples",
+            ("--out", tmp_path / "a", "--sentence", "w1 " * 20),
+            "--sentence 1: has 21 tokens with </s>, and 20 can be shown",
+        ),
+        (
+            "samples",
+            ("--out", tmp_path / "a", "--sentence", "w1 <pad>"),
+            "--sentence 1: has <pad>, which stands for no word",
+        ),
+        (
+            "samples",
+            ("--out", tmp_path / "a", "--samples", "0"),
+            "samples --samples 0: leaves nothing to write",
+        ),
+        (
+            "gates,samples",
+            ("--out", tmp_path / "a", "--samples", "0"),
+            "samples --samples 0: leaves nothing to write",
+        ),
+        (
+            "samples",
+            ("--out", tmp_path / "a", "--max-tokens", "9"),
+            "--max-tokens has no effect without an analysis of all the data",
+        ),
+        (
+            "single-expert",
+            ("--skip-invalid-size-inputs-valid-test",),
+            "test has no effect without an analysis of all the data",
+        ),
         ("gates", ("--out", tmp_path / "file" / "in"), "cannot be written"),
     ):
         (tmp_path / "file").write_text("")
@@ -181,7 +270,11 @@ def test_data_that_are_refused(other_data, tmp_path, capsys):
     out = ("--out", tmp_path / "found")
     assert "--gen-subset valid has no sentence; give a part" in refuse("all", other_data, *out)
     sentence = refuse("all", other_data, "--gen-subset", "test", *out)
-    assert re.search(r"--gen-subset test has a sentence longer than the model's positions, \(20, 1024\); .*--skip-invalid-size", sentence)
+    assert re.search(
+        r"--gen-subset test has a sentence longer than the model's positions, \(20, 1024\); "
+        r".*--skip-invalid-size",
+        sentence,
+    )
     assert [path.name for path in (tmp_path / "found").iterdir()] == [".lock"]
     capsys.readouterr()
     analyze("redundancy", other_data, "--gen-subset", "test", "--skip-invalid-size-inputs-valid-test")
@@ -198,7 +291,10 @@ def test_what_all_cannot_see_is_left_out_and_the_rest_is_there(other_data, tmp_p
     pairs = Namespace(data=str(short / "bin"), path=other_data.path)
     analyze("all", pairs, "--out", tmp_path / "found", "--samples", "1")
     index = json.loads((tmp_path / "found" / "analysis.json").read_text())
-    assert list(index["analyses"]) == [name for name in ANALYSES if name != "patterns"] and index["sentences"] == 2
+    assert (
+        list(index["analyses"]) == [name for name in ANALYSES if name != "patterns"]
+        and index["sentences"] == 2
+    )
     assert "left out\n  patterns: patterns need sentences of 5 tokens or more" in capsys.readouterr().out
     assert "patterns need sentences of 5 tokens" in refuse("gates,patterns", pairs)
 
@@ -215,7 +311,9 @@ def test_long_sentences_leave_out_the_samples_and_nothing_else(other_data, tmp_p
     index = json.loads((tmp_path / "found" / "analysis.json").read_text())
     assert list(index["analyses"]) == list(ANALYSES) and "samples.json" not in index["files"]
     assert "left out\n  samples: there is no sentence of at most 64 tokens" in capsys.readouterr().out
-    assert "there is no sentence of at most 64 tokens" in refuse("samples", pairs, "--out", tmp_path / "other")
+    assert "there is no sentence of at most 64 tokens" in refuse(
+        "samples", pairs, "--out", tmp_path / "other"
+    )
 
 
 def test_a_model_that_diverged_is_refused(trained, tmp_path):
@@ -238,7 +336,9 @@ def test_from_python(trained):
     logging.getLogger("fairseq").setLevel(logging.INFO)
     found = modular_fairseq.analysis.analyze(trained.path, trained.data, names=["gates", "patterns"])
     assert list(found) == ["gates", "patterns"] and found["gates"].experts == 12
-    assert list(modular_fairseq.analysis.analyze(trained.path, trained.data, names="redundancy")) == ["redundancy"]
+    assert list(modular_fairseq.analysis.analyze(trained.path, trained.data, names="redundancy")) == [
+        "redundancy"
+    ]
     for names in ("gatez", ["gates", "samples"]):
         with pytest.raises(UsageError, match="there is no analysis '(gatez|samples)'"):
             modular_fairseq.analysis.analyze(trained.path, trained.data, names=names)
@@ -248,10 +348,15 @@ def test_from_python(trained):
 def test_sentences_that_are_too_long_for_the_screen_or_the_model_are_not_shown(trained):
     loaded = load(trained.path, trained.data, "test")
     lengths = [19, 20, 21, 64, 65]
-    pairs = [{"source": torch.full((n,), 5), "target": torch.full((m,), 6)} for n in lengths for m in (64, 65)]
+    pairs = [
+        {"source": torch.full((n,), 5), "target": torch.full((m,), 6)} for n in lengths for m in (64, 65)
+    ]
     task = SimpleNamespace(dataset=lambda subset: pairs)
     found = list(sentences_of_data(loaded.model, task, "test", 20))
-    assert [(len(each.source), len(each.target)) for each in found] == [(19, 64), (20, 64)]  # the model has 20 source positions
+    assert [(len(each.source), len(each.target)) for each in found] == [
+        (19, 64),
+        (20, 64),
+    ]  # the model has 20 source positions
     assert [each.origin for each in found] == ["test 1", "test 3"]
     assert len(list(sentences_of_data(loaded.model, task, "test", 1))) == 1
 

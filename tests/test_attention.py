@@ -1,4 +1,6 @@
-"""modules/attention.py against fairseq's MultiheadAttention: parameters, numbers, caches, and the two seams."""
+"""modules/attention.py against fairseq's MultiheadAttention: parameters, numbers, caches, and the two
+seams.
+"""
 
 import pytest
 import torch
@@ -28,7 +30,12 @@ CAUSAL = torch.full((T, T), float("-inf")).triu(1)
 
 
 @pytest.mark.parametrize(
-    "kind", [{"self_attention": True}, {"encoder_decoder_attention": True}, {"encoder_decoder_attention": True, "kdim": 12, "vdim": 12}]
+    "kind",
+    [
+        {"self_attention": True},
+        {"encoder_decoder_attention": True},
+        {"encoder_decoder_attention": True, "kdim": 12, "vdim": 12},
+    ],
 )
 def test_same_seed_gives_fairseqs_parameters(kind):
     stock, ours = pair(**kind)
@@ -56,7 +63,12 @@ def test_self_attention_equals_fairseqs(causal, padded, need_head_weights):
 def test_cross_attention_and_its_weights_equal_fairseqs(need_head_weights):
     stock, ours = pair(encoder_decoder_attention=True)
     query, key = torch.randn(T, B, C), torch.randn(S, B, C)
-    call = {"key_padding_mask": padding(), "static_kv": True, "need_weights": True, "need_head_weights": need_head_weights}
+    call = {
+        "key_padding_mask": padding(),
+        "static_kv": True,
+        "need_weights": True,
+        "need_head_weights": need_head_weights,
+    }
     expected, expected_weights = stock(query, key, key, **call)
     found, weights = ours(query, key, key, **call)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
@@ -106,7 +118,9 @@ def test_padding_that_comes_late_in_the_cache_is_masked():
     for t in range(T):
         now = x[t : t + 1]
         step_mask = mask[:, t : t + 1] if mask[:, t].any() else None
-        expected, _ = stock(now, now, now, key_padding_mask=step_mask, incremental_state=states[0], need_weights=False)
+        expected, _ = stock(
+            now, now, now, key_padding_mask=step_mask, incremental_state=states[0], need_weights=False
+        )
         found, _ = ours(now, now, now, key_padding_mask=step_mask, incremental_state=states[1])
         if t != 2:
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
@@ -119,7 +133,10 @@ def test_hypotheses_share_the_keys_of_their_sentence():
     call = {"static_kv": True, "need_weights": True}
     repeat = {"repeats": beam, "dim": 1}
     expected, expected_weights = ours(
-        query, *[key.repeat_interleave(**repeat)] * 2, key_padding_mask=padding().repeat_interleave(beam, 0), **call
+        query,
+        *[key.repeat_interleave(**repeat)] * 2,
+        key_padding_mask=padding().repeat_interleave(beam, 0),
+        **call,
     )
     state = {}
     found, weights = ours(query, key, key, key_padding_mask=padding(), incremental_state=state, **call)
@@ -130,7 +147,14 @@ def test_hypotheses_share_the_keys_of_their_sentence():
     # Sentence 1 is finished: only the hypotheses of the sentences 0 and 2 remain, in some order.
     remaining = torch.tensor([2, 0, 1, 4, 3, 10, 10, 14, 13, 11])
     ours.reorder_incremental_state(state, remaining)
-    found, _ = ours(query[:, remaining], key[:, [0, 2]], None, key_padding_mask=padding()[[0, 2]], incremental_state=state, **call)
+    found, _ = ours(
+        query[:, remaining],
+        key[:, [0, 2]],
+        None,
+        key_padding_mask=padding()[[0, 2]],
+        incremental_state=state,
+        **call,
+    )
     torch.testing.assert_close(found, expected[:, remaining], atol=1e-6, rtol=0)
 
 
@@ -144,7 +168,9 @@ def test_searches_of_different_beam_sizes_can_alternate():
     found, _ = ours(query[:, ::2], key, key, static_kv=True, incremental_state=narrow)
     ours.reorder_incremental_state(narrow, torch.tensor([2, 0]))
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    assert torch.equal(ours._get_input_buffer(narrow)["prev_key"], ours._get_input_buffer(wide)["prev_key"][[2, 0]])
+    assert torch.equal(
+        ours._get_input_buffer(narrow)["prev_key"], ours._get_input_buffer(wide)["prev_key"][[2, 0]]
+    )
 
 
 def test_gate_scales_the_heads_before_the_output_projection():
@@ -184,10 +210,14 @@ def test_mask_adds_a_bias_to_the_scores(need_weights, beam):
     expected = weights.transpose(0, 1) * factor
     expected = expected / expected.sum(dim=-1, keepdim=True)
     query_padding = padding(B * beam, T)
-    _, found = ours(query, key, key, need_head_weights=True, key_padding_mask=padding(), query_padding_mask=query_padding)
+    _, found = ours(
+        query, key, key, need_head_weights=True, key_padding_mask=padding(), query_padding_mask=query_padding
+    )
     torch.testing.assert_close(found.transpose(0, 1), expected, atol=1e-6, rtol=1e-5)
     assert ours.mask.saw[0] is query and ours.mask.saw[1] is key and ours.mask.saw[3] is query_padding
-    assert torch.equal(ours.mask.saw[2], ours._split(ours.q_proj(query))) and torch.equal(ours.mask.saw[4], padding())
+    assert torch.equal(ours.mask.saw[2], ours._split(ours.q_proj(query))) and torch.equal(
+        ours.mask.saw[4], padding()
+    )
     value = ours._split(ours.v_proj(key)).repeat_interleave(beam, 0)
     output, _ = ours(query, key, key, need_weights=need_weights, key_padding_mask=padding())
     by_hand = ours.out_proj((expected @ value).permute(2, 0, 1, 3).flatten(2))
@@ -200,7 +230,9 @@ def test_packed_projections_of_old_checkpoints_load():
     for kind in ("weight", "bias"):
         packed[f"a.in_proj_{kind}"] = torch.cat([getattr(getattr(stock, f"{p}_proj"), kind) for p in "qkv"])
     ours.upgrade_state_dict_named(packed, "a")
-    assert {name: value.tolist() for name, value in packed.items()} == {f"a.{n}": v.tolist() for n, v in stock.state_dict().items()}
+    assert {name: value.tolist() for name, value in packed.items()} == {
+        f"a.{n}": v.tolist() for n, v in stock.state_dict().items()
+    }
 
 
 def test_heads_must_divide_the_width():

@@ -20,9 +20,23 @@ from tests.commands import run_generate, run_train
 
 def write(path, model=None, arch="some_arch", maximize=False, **extra):
     """A checkpoint with the given weights, or a single number."""
-    model = OrderedDict(model) if isinstance(model, dict) else OrderedDict(weight=torch.full((2,), float(model or 0)))
-    cfg = {"model": Namespace(arch=arch, _name=arch), "checkpoint": {"maximize_best_checkpoint_metric": maximize}}
-    state = {"args": None, "cfg": cfg, "model": model, "last_optimizer_state": {"state": torch.zeros(9)}, "extra_state": {}, **extra}
+    model = (
+        OrderedDict(model)
+        if isinstance(model, dict)
+        else OrderedDict(weight=torch.full((2,), float(model or 0)))
+    )
+    cfg = {
+        "model": Namespace(arch=arch, _name=arch),
+        "checkpoint": {"maximize_best_checkpoint_metric": maximize},
+    }
+    state = {
+        "args": None,
+        "cfg": cfg,
+        "model": model,
+        "last_optimizer_state": {"state": torch.zeros(9)},
+        "extra_state": {},
+        **extra,
+    }
     torch.save(state, path)
     return str(path)
 
@@ -42,8 +56,13 @@ def refusal(*paths):
 def test_the_mean_is_the_exact_mean_rounded_once(tmp_path, dtype, count):
     torch.manual_seed(count)
     files = [(torch.randn(40) * 10 ** torch.randint(-2, 3, (40,))).to(dtype) for _ in range(count)]
-    average = average_checkpoints([write(tmp_path / f"{i}.pt", {"w": w}) for i, w in enumerate(files)])["model"]["w"]
-    exact = [sum(map(Fraction, column)) / count for column in zip(*(w.double().tolist() for w in files), strict=True)]
+    average = average_checkpoints([write(tmp_path / f"{i}.pt", {"w": w}) for i, w in enumerate(files)])[
+        "model"
+    ]["w"]
+    exact = [
+        sum(map(Fraction, column)) / count
+        for column in zip(*(w.double().tolist() for w in files), strict=True)
+    ]
     expected = torch.tensor([float(mean) for mean in exact], dtype=torch.float64)
     assert average.dtype == dtype
     if dtype == torch.float64:
@@ -67,11 +86,17 @@ def test_half_precision_does_not_overflow_in_the_sum(tmp_path):
 
 def test_counters_are_those_of_the_last_file(tmp_path):
     def model(i):
-        return {"norm.running_mean": torch.tensor([float(i)]), "norm.num_batches_tracked": torch.tensor(10 * i), "on": torch.tensor(i > 1)}
+        return {
+            "norm.running_mean": torch.tensor([float(i)]),
+            "norm.num_batches_tracked": torch.tensor(10 * i),
+            "on": torch.tensor(i > 1),
+        }
 
     average = average_checkpoints([write(tmp_path / f"{i}.pt", model(i)) for i in (1, 2, 4)])["model"]
     assert average["norm.running_mean"].equal(torch.tensor([7 / 3]))
-    assert average["norm.num_batches_tracked"].equal(torch.tensor(40)) and average["on"].equal(torch.tensor(True))
+    assert average["norm.num_batches_tracked"].equal(torch.tensor(40)) and average["on"].equal(
+        torch.tensor(True)
+    )
 
 
 def test_tied_weights_stay_tied(tmp_path):
@@ -82,7 +107,11 @@ def test_tied_weights_stay_tied(tmp_path):
     paths = [write(tmp_path / f"{i}.pt", model(i)) for i in range(3)]
     save_checkpoint(average_checkpoints(paths), tmp_path / "average.pt")
     average = load_checkpoint(tmp_path / "average.pt")["model"]
-    assert average["encoder.weight"].data_ptr() == average["decoder.weight"].data_ptr() != average["other"].data_ptr()
+    assert (
+        average["encoder.weight"].data_ptr()
+        == average["decoder.weight"].data_ptr()
+        != average["other"].data_ptr()
+    )
     assert average["other"].equal(average["encoder.weight"])
 
 
@@ -99,7 +128,10 @@ def test_weights_tied_in_some_files_only_are_averaged_apart(tmp_path):
 
 
 def test_everything_but_weights_and_optimizer_is_that_of_the_last_file(tmp_path):
-    parts = [{"extra_state": {"epoch": i}, "task_state": {"n": i}, "optimizer_history": [{"num_updates": i}]} for i in (1, 2)]
+    parts = [
+        {"extra_state": {"epoch": i}, "task_state": {"n": i}, "optimizer_history": [{"num_updates": i}]}
+        for i in (1, 2)
+    ]
     average = average_checkpoints([write(tmp_path / f"{i}.pt", i, **part) for i, part in enumerate(parts)])
     assert {name: average[name] for name in parts[1]} == parts[1]
     assert average["cfg"]["model"].arch == "some_arch" and average["args"] is None
@@ -112,7 +144,9 @@ def test_one_file_at_a_time_is_in_memory(tmp_path, monkeypatch):
     def load(path):
         assert all(tensor() is None for tensor in earlier)
         state = load_checkpoint(path)
-        earlier.extend([weakref.ref(state["model"]["weight"]), weakref.ref(state["last_optimizer_state"]["state"])])
+        earlier.extend(
+            [weakref.ref(state["model"]["weight"]), weakref.ref(state["last_optimizer_state"]["state"])]
+        )
         return state
 
     monkeypatch.setattr(averaging, "load_checkpoint", load)
@@ -131,7 +165,10 @@ def test_different_models_are_refused_by_the_first_difference(tmp_path):
     kind = write(tmp_path / "kind.pt", {"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.long)})
     arch = write(tmp_path / "arch.pt", two, arch="other_arch")
     cannot = "cannot be averaged"
-    assert f"{first} and {shape} {cannot}: b is floating-point (2,) in the one and floating-point (3,) in the" in refusal(first, shape)
+    assert (
+        f"{first} and {shape} {cannot}: b is floating-point (2,) in the one and floating-point (3,) in the"
+        in refusal(first, shape)
+    )
     assert f"{first} and {fewer} {cannot}: only {first} has b" in refusal(first, fewer)
     assert f"{fewer} and {first} {cannot}: only {first} has b" in refusal(fewer, first)
     assert "b is floating-point (2,) in the one and integer (2,) in the other" in refusal(first, kind)
@@ -140,8 +177,13 @@ def test_different_models_are_refused_by_the_first_difference(tmp_path):
 
 def test_an_architecture_in_the_old_place_counts(tmp_path):
     first = write(tmp_path / "first.pt", 1, cfg=None, args=Namespace(arch="some_arch"))
-    assert "--arch is some_arch in the one and other_arch" in refusal(first, write(tmp_path / "second.pt", 1, arch="other_arch"))
-    assert average_checkpoints([first, write(tmp_path / "third.pt", 2)])["model"]["weight"].tolist() == [1.5, 1.5]
+    assert "--arch is some_arch in the one and other_arch" in refusal(
+        first, write(tmp_path / "second.pt", 1, arch="other_arch")
+    )
+    assert average_checkpoints([first, write(tmp_path / "third.pt", 2)])["model"]["weight"].tolist() == [
+        1.5,
+        1.5,
+    ]
 
 
 def test_bad_inputs_are_refused(tmp_path):
@@ -164,14 +206,33 @@ def names(paths):
 
 
 def test_the_last_epochs_and_updates_are_found_by_number(tmp_path):
-    epochs, updates = [f"checkpoint{i}.pt" for i in (1, 2, 9, 10, 11)], [f"checkpoint_{i}.pt" for i in ("1_500", "2_1000", "9_950")]
-    others = ["checkpoint_best.pt", "checkpoint_last.pt", "checkpoint3.pt.12.tmp", "checkpoint12-shard0.pt", "average.pt"]
+    epochs, updates = (
+        [f"checkpoint{i}.pt" for i in (1, 2, 9, 10, 11)],
+        [f"checkpoint_{i}.pt" for i in ("1_500", "2_1000", "9_950")],
+    )
+    others = [
+        "checkpoint_best.pt",
+        "checkpoint_last.pt",
+        "checkpoint3.pt.12.tmp",
+        "checkpoint12-shard0.pt",
+        "average.pt",
+    ]
     for name in epochs + updates + others:
         (tmp_path / name).touch()
-    assert names(find_checkpoints(tmp_path, "epoch", 3)) == ["checkpoint9.pt", "checkpoint10.pt", "checkpoint11.pt"]
-    assert names(find_checkpoints(tmp_path, "epoch", 2, upper_bound=10)) == ["checkpoint9.pt", "checkpoint10.pt"]
+    assert names(find_checkpoints(tmp_path, "epoch", 3)) == [
+        "checkpoint9.pt",
+        "checkpoint10.pt",
+        "checkpoint11.pt",
+    ]
+    assert names(find_checkpoints(tmp_path, "epoch", 2, upper_bound=10)) == [
+        "checkpoint9.pt",
+        "checkpoint10.pt",
+    ]
     assert names(find_checkpoints(tmp_path, "update", 2)) == ["checkpoint_9_950.pt", "checkpoint_2_1000.pt"]
-    assert names(find_checkpoints(tmp_path, "update", 2, upper_bound=999)) == ["checkpoint_1_500.pt", "checkpoint_9_950.pt"]
+    assert names(find_checkpoints(tmp_path, "update", 2, upper_bound=999)) == [
+        "checkpoint_1_500.pt",
+        "checkpoint_9_950.pt",
+    ]
     for kind, count, bound, found in (("epoch", 6, None, 5), ("epoch", 5, 10, 4), ("update", 4, None, 3)):
         with pytest.raises(UsageError, match=f"--num-{kind}-checkpoints {count}: there are only {found} "):
             find_checkpoints(tmp_path, kind, count, bound)
@@ -180,13 +241,16 @@ def test_the_last_epochs_and_updates_are_found_by_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "maximize", "best"), [("bleu", True, ["27.3412", "101.0000"]), ("nll_loss", False, ["9.5001", "4.1000"])]
+    ("metric", "maximize", "best"),
+    [("bleu", True, ["27.3412", "101.0000"]), ("nll_loss", False, ["9.5001", "4.1000"])],
 )
 def test_the_best_are_best_by_the_metric_of_the_run(tmp_path, metric, maximize, best):
     for value in ("4.1000", "9.5001", "27.3412", "101.0000"):
         write(tmp_path / f"checkpoint.best_{metric}_{value}.pt", maximize=maximize)
     write(tmp_path / "checkpoint_best.pt")
-    assert names(find_checkpoints(tmp_path, "best", 2)) == [f"checkpoint.best_{metric}_{value}.pt" for value in best]
+    assert names(find_checkpoints(tmp_path, "best", 2)) == [
+        f"checkpoint.best_{metric}_{value}.pt" for value in best
+    ]
 
 
 def test_the_best_one_is_checkpoint_best_if_no_others_are_kept(tmp_path):
@@ -233,12 +297,22 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, capsys):
     files = [write(tmp_path / f"checkpoint{i}.pt", i) for i in (1, 2)]
     before = {path: (tmp_path / path).read_bytes() for path in os.listdir(tmp_path)}
     output = ("--output", tmp_path / "average.pt")
-    assert "is one of the inputs" in command_refusal("--inputs", *files, "--output", f"{tmp_path}/./checkpoint1.pt")
+    assert "is one of the inputs" in command_refusal(
+        "--inputs", *files, "--output", f"{tmp_path}/./checkpoint1.pt"
+    )
     assert "is a folder; add --num" in command_refusal("--inputs", tmp_path, *output)
-    assert "chooses from one folder" in command_refusal("--inputs", *files, "--num-epoch-checkpoints", 1, *output)
-    assert "chooses from one folder" in command_refusal("--inputs", tmp_path, tmp_path, "--num-epoch-checkpoints", 1, *output)
-    assert "--checkpoint-upper-bound: needs" in command_refusal("--inputs", *files, "--checkpoint-upper-bound", 1, *output)
-    assert "folder that does not exist" in command_refusal("--inputs", *files, "--output", tmp_path / "nowhere" / "average.pt")
+    assert "chooses from one folder" in command_refusal(
+        "--inputs", *files, "--num-epoch-checkpoints", 1, *output
+    )
+    assert "chooses from one folder" in command_refusal(
+        "--inputs", tmp_path, tmp_path, "--num-epoch-checkpoints", 1, *output
+    )
+    assert "--checkpoint-upper-bound: needs" in command_refusal(
+        "--inputs", *files, "--checkpoint-upper-bound", 1, *output
+    )
+    assert "folder that does not exist" in command_refusal(
+        "--inputs", *files, "--output", tmp_path / "nowhere" / "average.pt"
+    )
     assert "is a folder" in command_refusal("--inputs", *files, "--output", tmp_path)
     assert {path: (tmp_path / path).read_bytes() for path in os.listdir(tmp_path)} == before
     assert "read" not in capsys.readouterr().out  # refused before the work
@@ -265,10 +339,24 @@ def test_fairseq_translates_and_trains_with_it(tmp_path, reversal_data):
     averaged = tmp_path / "average.pt"
     average("--inputs", tmp_path, "--num-epoch-checkpoints", 2, "--output", averaged)
 
-    two, three, weights = (load_checkpoint(tmp_path / f"{name}.pt")["model"] for name in ("checkpoint2", "checkpoint3", "average"))
+    two, three, weights = (
+        load_checkpoint(tmp_path / f"{name}.pt")["model"]
+        for name in ("checkpoint2", "checkpoint3", "average")
+    )
     assert all(weights[name].equal(((two[name].double() + three[name]) / 2).float()) for name in two)
-    assert weights["encoder.embed_tokens.weight"].data_ptr() == weights["decoder.output_projection.weight"].data_ptr()
+    assert (
+        weights["encoder.embed_tokens.weight"].data_ptr()
+        == weights["decoder.output_projection.weight"].data_ptr()
+    )
     assert averaged.stat().st_size < 0.5 * (tmp_path / "checkpoint3.pt").stat().st_size
     hypotheses, _ = run_generate(reversal_data, averaged)
     assert len(hypotheses) == 12
-    run_train(reversal_data, *options, "--no-save", "--finetune-from-model", averaged, "--save-dir", tmp_path / "tuned")
+    run_train(
+        reversal_data,
+        *options,
+        "--no-save",
+        "--finetune-from-model",
+        averaged,
+        "--save-dir",
+        tmp_path / "tuned",
+    )

@@ -1,4 +1,6 @@
-"""training/bcd.py: G steps change gates only, F steps never do, in every way to optimise; schedule, losses, resuming, workers."""
+"""training/bcd.py: G steps change gates only, F steps never do, in every way to optimise; schedule, losses,
+resuming, workers.
+"""
 
 import hashlib
 import logging
@@ -68,7 +70,11 @@ class Watched:
 
 COMBINED = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"
 WITH_MASKS = "--attention-type mae+dma --criterion modular_cross_entropy --kl-weight 1 --aux-warmup-updates 1"
-PRECISIONS = ["--fp16 --fp16-no-flatten-grads --fp16-init-scale 4", "--memory-efficient-fp16 --fp16-init-scale 4", "--amp"]
+PRECISIONS = [
+    "--fp16 --fp16-no-flatten-grads --fp16-init-scale 4",
+    "--memory-efficient-fp16 --fp16-init-scale 4",
+    "--amp",
+]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,9 @@ def test_a_g_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, loss):
         mixture.step = "G"
     total = sum(watched.trainer.get_criterion()(model, sample)[0] for sample in samples)
     count = sum(sample["nsentences" if loss == "sentence" else "ntokens"] for sample in samples)
-    expected = [p.detach() - 0.5 * g for p, g in zip(gates, torch.autograd.grad(total / count, gates), strict=True)]
+    expected = [
+        p.detach() - 0.5 * g for p, g in zip(gates, torch.autograd.grad(total / count, gates), strict=True)
+    ]
     with metrics.aggregate("train") as log:
         trainer_bcd.g_step(samples)
     for p, e in zip(gates, expected, strict=True):
@@ -140,7 +148,10 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
     caplog.set_level(logging.INFO, logger=bcd.__name__)
     criterion = watched.trainer.get_criterion()
     forward = criterion.forward
-    criterion.forward = lambda *args, **kwargs: (forward(*args, **kwargs)[0] * float("nan"), *forward(*args, **kwargs)[1:])
+    criterion.forward = lambda *args, **kwargs: (
+        forward(*args, **kwargs)[0] * float("nan"),
+        *forward(*args, **kwargs)[1:],
+    )
     watched.trainer.bcd_of().g_step(watched.batches[:1])
     assert watched.state() == before
     assert "G step skipped" in caplog.text
@@ -154,7 +165,17 @@ def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, c
         raise RuntimeError("CUDA out of memory")
 
     def gates_after(fails):
-        watched = Watched(reversal_data, "--mae-gate-interval", 1, "--update-freq", 2, "--dropout", 0, "--mae-gate-dropout", 0)
+        watched = Watched(
+            reversal_data,
+            "--mae-gate-interval",
+            1,
+            "--update-freq",
+            2,
+            "--dropout",
+            0,
+            "--mae-gate-dropout",
+            0,
+        )
         watched.trainer.begin_epoch(1)
         criterion, hooks = watched.trainer.get_criterion(), []
         forward = criterion.forward
@@ -178,7 +199,9 @@ def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, c
 
 
 def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
-    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--mae-gate-init", "zero", "--mae-gate-lr", 1e-9)
+    watched = Watched(
+        reversal_data, "--mae-gate-interval", 1, "--mae-gate-init", "zero", "--mae-gate-lr", 1e-9
+    )
     watched.trainer.begin_epoch(1)
     with metrics.aggregate() as log:
         watched.trainer.train_step(watched.batches[:1])
@@ -189,7 +212,10 @@ def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
         mixture.gate_network.fc2.bias.data[2] = 50.0
     with metrics.aggregate(new_root=True) as log:
         watched.trainer.valid_step(watched.batches[0])
-    found = {key: log[key].smoothed_value for key in ("gate_entropy", "gate_max_share", "gate_min_share", "gate_rare_experts")}
+    found = {
+        key: log[key].smoothed_value
+        for key in ("gate_entropy", "gate_max_share", "gate_min_share", "gate_rare_experts")
+    }
     assert found == {
         "gate_entropy": 0.0,
         "gate_max_share": 1.0,
@@ -199,7 +225,9 @@ def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
 
 
 def test_layer_drop_may_leave_out_every_gate(reversal_data):
-    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--encoder-layerdrop", 1, "--decoder-layerdrop", 1)
+    watched = Watched(
+        reversal_data, "--mae-gate-interval", 1, "--encoder-layerdrop", 1, "--decoder-layerdrop", 1
+    )
     before = watched.state()[0]
     watched.trainer.begin_epoch(1)
     watched.step(watched.batches[:1])
@@ -208,7 +236,9 @@ def test_layer_drop_may_leave_out_every_gate(reversal_data):
 
 @pytest.mark.parametrize("arch", ["modular_transformer", "mae_transformer"])
 def test_ema_keeps_the_final_norm(reversal_data, arch):
-    watched = Watched(reversal_data, "--store-ema", "--encoder-normalize-before", "--decoder-normalize-before", arch=arch)
+    watched = Watched(
+        reversal_data, "--store-ema", "--encoder-normalize-before", "--decoder-normalize-before", arch=arch
+    )
     watched.trainer.begin_epoch(1)
     watched.step(watched.batches[:1])
     assert watched.trainer.ema.get_model().encoder.layer_norm is not None
@@ -216,7 +246,14 @@ def test_ema_keeps_the_final_norm(reversal_data, arch):
 
 def test_finetuning_gates_in_half_precision_lowers_the_loss_scale(reversal_data):
     watched = Watched(
-        reversal_data, "--mae-finetune", "gates", "--finetune-from-model", "a.pt", "--memory-efficient-fp16", "--fp16-init-scale", 2**30
+        reversal_data,
+        "--mae-finetune",
+        "gates",
+        "--finetune-from-model",
+        "a.pt",
+        "--memory-efficient-fp16",
+        "--fp16-init-scale",
+        2**30,
     )
     watched.trainer.begin_epoch(1)
     before = watched.state()[0]
@@ -228,12 +265,24 @@ def test_finetuning_gates_in_half_precision_lowers_the_loss_scale(reversal_data)
 def test_a_g_step_does_not_depend_on_the_loss_scale(reversal_data):
     gates = []
     for scale in (2, 128):
-        args = ["--mae-gate-interval", 1, "--dropout", 0, "--mae-gate-dropout", 0, "--memory-efficient-fp16", "--fp16-init-scale", scale]
+        args = [
+            "--mae-gate-interval",
+            1,
+            "--dropout",
+            0,
+            "--mae-gate-dropout",
+            0,
+            "--memory-efficient-fp16",
+            "--fp16-init-scale",
+            scale,
+        ]
         watched = Watched(reversal_data, *args)
         watched.trainer.begin_epoch(1)
         before = [p.detach().clone() for p in watched.gates]
         watched.trainer.bcd_of().g_step(watched.batches[:1])
-        gates.append(torch.cat([(p - b).detach().flatten() for p, b in zip(watched.gates, before, strict=True)]))
+        gates.append(
+            torch.cat([(p - b).detach().flatten() for p, b in zip(watched.gates, before, strict=True)])
+        )
     assert gates[0].abs().max() > 0
     assert (gates[0] - gates[1]).norm() < 0.05 * gates[0].norm()
 
@@ -251,13 +300,21 @@ def test_trying_a_batch_again_takes_no_second_g_step(reversal_data, monkeypatch)
 
     bcd_of = watched.trainer.bcd_of()
     plain = type(bcd_of).train_step
-    monkeypatch.setattr(type(bcd_of), "train_step", lambda self, _, samples, raise_oom: plain(self, f_step, samples, raise_oom))
+    monkeypatch.setattr(
+        type(bcd_of),
+        "train_step",
+        lambda self, _, samples, raise_oom: plain(self, f_step, samples, raise_oom),
+    )
     watched.trainer.train_step(watched.batches[:1])
     assert tries == [1, 1] and watched.changed == [("G", True, False)]
 
 
 def test_models_without_gates_train_as_before(reversal_data):
-    for arch, args in (("modular_transformer", []), ("mae_transformer", ["--mae-gating", "uniform"]), ("transformer", [])):
+    for arch, args in (
+        ("modular_transformer", []),
+        ("mae_transformer", ["--mae-gating", "uniform"]),
+        ("transformer", []),
+    ):
         watched = Watched(reversal_data, *args, arch=arch)
         watched.trainer.begin_epoch(1)
         watched.trainer.set_num_updates(10)
@@ -295,7 +352,11 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
     assert watched.trainer.get_num_updates() == 11
     assert output["loss"] > 0 and output["sample_size"] == watched.batches[0]["ntokens"]
     if finetune == "gates+output":
-        rest_changed = {key for key, p in watched.model.named_parameters() if not torch.equal(p, before[key]) and ".gate." not in key}
+        rest_changed = {
+            key
+            for key, p in watched.model.named_parameters()
+            if not torch.equal(p, before[key]) and ".gate." not in key
+        }
         assert rest_changed == {key for key in before if key.endswith("out_proj.weight")}
 
 
@@ -304,7 +365,10 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
     [
         ("--ddp-backend fully_sharded", "--ddp-backend fully_sharded cannot train gates"),
         ("--use-bmuf", "--use-bmuf cannot train gates"),
-        ("--mae-finetune gates --finetune-from-model a.pt --store-ema", "--store-ema has no effect with --mae-finetune gates"),
+        (
+            "--mae-finetune gates --finetune-from-model a.pt --store-ema",
+            "--store-ema has no effect with --mae-finetune gates",
+        ),
         ("--mae-finetune gates", "name it with --finetune-from-model"),
         ("--mae-finetune gates+output", "name it with --finetune-from-model"),
     ],
@@ -312,7 +376,9 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
 def test_trainers_that_cannot_train_gates_are_refused(reversal_data, args, sentence):
     watched = Watched(reversal_data)
     watched.trainer.cfg = train_config(reversal_data, "--arch", "mae_transformer", *args.split())
-    watched.trainer.get_model().gate_training = watched.task.build_model(watched.trainer.cfg.model).gate_training
+    watched.trainer.get_model().gate_training = watched.task.build_model(
+        watched.trainer.cfg.model
+    ).gate_training
     with pytest.raises(UsageError, match=sentence):
         watched.trainer.begin_epoch(1)
 
@@ -327,7 +393,9 @@ def weights(checkpoint):
     return load_checkpoint(checkpoint)["model"]
 
 
-@pytest.mark.parametrize("save", [[], ["--save-interval-updates", 5]], ids=["end of an epoch", "amid an epoch with G steps"])
+@pytest.mark.parametrize(
+    "save", [[], ["--save-interval-updates", 5]], ids=["end of an epoch", "amid an epoch with G steps"]
+)
 def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, save):
     """Bit for bit, with --update-epoch-batch-itr True."""
     common = [*MAE, *save, "--max-epoch", 4]
@@ -345,17 +413,36 @@ def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, save)
 
 @pytest.mark.parametrize("finetune", ["gates", "gates+output", "all"])
 def test_finetuning_from_a_plain_fairseq_checkpoint(reversal_data, tmp_path, finetune):
-    run_train(reversal_data, "--arch", "transformer", "--decoder-embed-dim", 32, "--max-epoch", 1, "--save-dir", tmp_path / "plain")
+    run_train(
+        reversal_data,
+        "--arch",
+        "transformer",
+        "--decoder-embed-dim",
+        32,
+        "--max-epoch",
+        1,
+        "--save-dir",
+        tmp_path / "plain",
+    )
     plain = tmp_path / "plain" / "checkpoint_last.pt"
     run_train(
         reversal_data,
-        *["--arch", "mae_transformer", "--mae-finetune", finetune, "--mae-gate-interval" if finetune == "all" else "--mae-gate-lr", 1],
+        *[
+            "--arch",
+            "mae_transformer",
+            "--mae-finetune",
+            finetune,
+            "--mae-gate-interval" if finetune == "all" else "--mae-gate-lr",
+            1,
+        ],
         *["--finetune-from-model", plain, "--max-epoch", 2, "--save-dir", tmp_path / finetune],
     )
     before, after = weights(plain), weights(tmp_path / finetune / "checkpoint_last.pt")
     changed = {key for key in before if not torch.equal(before[key], after[key])}
     expected = {"gates": set(), "gates+output": {key for key in before if key.endswith("out_proj.weight")}}
-    assert changed == expected.get(finetune, {key for key in before if "version" not in key and "_float_tensor" not in key})
+    assert changed == expected.get(
+        finetune, {key for key in before if "version" not in key and "_float_tensor" not in key}
+    )
     hypotheses, _ = run_generate(reversal_data, tmp_path / finetune / "checkpoint_last.pt")
     assert len(hypotheses) == 12
 
@@ -417,7 +504,16 @@ def run_workers(data, save_dir, *args):
         ]
         command += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=root))
+        workers.append(
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment,
+                cwd=root,
+            )
+        )
     try:
         outputs = [worker.communicate(timeout=240)[0] for worker in workers]
     finally:
@@ -438,11 +534,23 @@ def run_workers(data, save_dir, *args):
     ids=lambda value: str(value),
 )
 def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, update_freq, finetune, body):
-    args = ["--arch", "mae_transformer", "--ddp-backend", backend, "--update-freq", update_freq, "--mae-finetune", finetune, *body.split()]
+    args = [
+        "--arch",
+        "mae_transformer",
+        "--ddp-backend",
+        backend,
+        "--update-freq",
+        update_freq,
+        "--mae-finetune",
+        finetune,
+        *body.split(),
+    ]
     if finetune == "all":
         args += ["--mae-gate-interval", 1]
     else:
-        run_train(reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path / "trained")
+        run_train(
+            reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path / "trained"
+        )
         args += ["--finetune-from-model", tmp_path / "trained" / "checkpoint_last.pt"]
     first, second = run_workers(reversal_data, tmp_path / "workers", *args, "--max-epoch", 2)
     assert first == second and len(first) >= 2 and len(set(first)) == len(first)

@@ -14,7 +14,17 @@ import torch
 
 from modular_fairseq import benchmark, cli
 from modular_fairseq.benchmark import jobs
-from modular_fairseq.benchmark.comparison import BCD, F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING, evaluate, format_comparison
+from modular_fairseq.benchmark.comparison import (
+    BCD,
+    F_STEP,
+    G_STEP,
+    LAYERS,
+    SEARCH,
+    STOCK,
+    TRAINING,
+    evaluate,
+    format_comparison,
+)
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config
@@ -55,7 +65,11 @@ def parse(*models: str) -> dict:
 
 def times(training=(2.0, 2.0), search=(1.0, 1.0), **others) -> dict:
     """One round in which stock's copies take this long, and models of one work each."""
-    stock = {(copy, work): [t] for work, both in ((TRAINING, training), (SEARCH, search)) for copy, t in zip(STOCK, both, strict=True)}
+    stock = {
+        (copy, work): [t]
+        for work, both in ((TRAINING, training), (SEARCH, search))
+        for copy, t in zip(STOCK, both, strict=True)
+    }
     return {**stock, **{("model", work.replace("_", " ")): seconds for work, seconds in others.items()}}
 
 
@@ -95,16 +109,27 @@ def test_the_bcd_average_is_f_plus_g_over_the_interval_in_each_round():
     assert ratios(comparison)["model", G_STEP] == pytest.approx(0.625)  # to stock's training step
 
 
-@pytest.mark.parametrize(("copies", "refused"), [((2.0, 2.059), False), ((2.0, 2.062), True), ((2.062, 2.0), True)])
+@pytest.mark.parametrize(
+    ("copies", "refused"), [((2.0, 2.059), False), ((2.0, 2.062), True), ((2.062, 2.0), True)]
+)
 def test_ratios_are_refused_when_the_copies_differ_by_more_than_three_percent(copies, refused):
-    comparison = evaluate("fairseq's Transformer (heads 8)", {}, times(training=copies, training_step=[2.0], beam_search=[0.9]), {})
-    assert comparison.differences == pytest.approx({TRAINING: abs(copies[0] - copies[1]) / (sum(copies) / 2), SEARCH: 0.0})
+    comparison = evaluate(
+        "fairseq's Transformer (heads 8)",
+        {},
+        times(training=copies, training_step=[2.0], beam_search=[0.9]),
+        {},
+    )
+    assert comparison.differences == pytest.approx(
+        {TRAINING: abs(copies[0] - copies[1]) / (sum(copies) / 2), SEARCH: 0.0}
+    )
     assert (ratios(comparison)["model", TRAINING] is None) == refused
     assert ratios(comparison)["model", SEARCH] == pytest.approx(0.9)  # its own copies agree
     table = format_comparison(comparison)
     if refused:
         assert len(comparison.refusals) == 1
-        assert comparison.refusals[0].startswith(f"{TRAINING}: two copies of fairseq's Transformer (heads 8) differ by 3.1%, more than 3%")
+        assert comparison.refusals[0].startswith(
+            f"{TRAINING}: two copies of fairseq's Transformer (heads 8) differ by 3.1%, more than 3%"
+        )
         assert f"NOT RELIABLE: {comparison.refusals[0]}" in table
         assert table.count("  not reliable") == 3  # seconds are shown, ratios are not
     else:
@@ -118,7 +143,9 @@ def test_one_odd_round_does_not_refuse_the_rest():
     assert evaluate("stock", {}, seconds, {}).refusals == []
 
 
-def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_not_count(monkeypatch, capsys):
+def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_not_count(
+    monkeypatch, capsys
+):
     now, done = SimpleNamespace(seconds=0.0), []
 
     def job(name: str, seconds: float):
@@ -129,13 +156,24 @@ def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_
         return run
 
     monkeypatch.setattr(benchmark, "clock", lambda device: now.seconds)
-    jobs = {("model", name): job(name, seconds) for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0))}
+    jobs = {
+        ("model", name): job(name, seconds)
+        for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0))
+    }
     measured = benchmark.measure(jobs, arguments("--rounds", "6"), "title")
-    assert {work: seconds for (_, work), seconds in measured.items()} == {"a": [1.0] * 6, "b": [2.0] * 6, "c": [3.0] * 6, "d": [4.0] * 6}
+    assert {work: seconds for (_, work), seconds in measured.items()} == {
+        "a": [1.0] * 6,
+        "b": [2.0] * 6,
+        "c": [3.0] * 6,
+        "d": [4.0] * 6,
+    }
     rounds = [tuple(done[i : i + 4]) for i in range(0, len(done), 4)]
     assert len(rounds) == 7 and all(sorted(order) == ["a", "b", "c", "d"] for order in rounds)
     assert len(set(rounds)) > 1
-    assert capsys.readouterr().err.splitlines() == ["title: warming up", *(f"title: round {i} of 6" for i in range(1, 7))]
+    assert capsys.readouterr().err.splitlines() == [
+        "title: warming up",
+        *(f"title: round {i} of 6" for i in range(1, 7)),
+    ]
 
 
 # Models, stock and batches
@@ -143,7 +181,9 @@ def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_
 
 def test_models_share_stock_when_they_differ_only_in_options_of_ours():
     no_losses = f"{PLAIN} --attention-type dma --kl-weight 0 --qq-weight 0"
-    configs = parse(PLAIN, FOUR_HEADS, MAE, f"{PLAIN} --adam-eps 1e-6", f"{MAE} --mae-dropped-heads 2", no_losses)
+    configs = parse(
+        PLAIN, FOUR_HEADS, MAE, f"{PLAIN} --adam-eps 1e-6", f"{MAE} --mae-dropped-heads 2", no_losses
+    )
     groups = benchmark.group_by_stock(configs)
     assert [list(group) for group in groups] == [
         [PLAIN, MAE, f"{MAE} --mae-dropped-heads 2", no_losses],
@@ -156,18 +196,31 @@ def test_a_models_own_options_come_after_those_of_all_models():
     ((cfg, stock),) = parse(f"{MAE} --dropout 0.2 --mae-gate-context source").values()
     assert stock.model == cfg.model and stock.optimizer == cfg.optimizer
     assert (cfg.model.dropout, cfg.model.mae_gate_context, cfg.model.encoder_embed_dim) == (0.2, "source", 32)
-    assert cfg.model.share_decoder_input_output_embed and cfg.criterion.label_smoothing == 0.1 and cfg.optimizer._name == "adam"
+    assert (
+        cfg.model.share_decoder_input_output_embed
+        and cfg.criterion.label_smoothing == 0.1
+        and cfg.optimizer._name == "adam"
+    )
     assert (cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b) == (2, 4, 4)
 
 
 def test_stock_has_fairseqs_criterion_unless_another_is_asked_for():
-    ours, other = f"{MAE} --label-smoothing 0.2", f"{MAE} --criterion label_smoothed_cross_entropy_with_alignment"
+    ours, other = (
+        f"{MAE} --label-smoothing 0.2",
+        f"{MAE} --criterion label_smoothed_cross_entropy_with_alignment",
+    )
     configs = parse(ours, other)
     assert configs[ours].own.criterion._name == "modular_cross_entropy"
     theirs = configs[ours].stock.criterion
-    assert (theirs._name, theirs.label_smoothing, theirs.sentence_avg) == ("label_smoothed_cross_entropy", 0.2, False)
+    assert (theirs._name, theirs.label_smoothing, theirs.sentence_avg) == (
+        "label_smoothed_cross_entropy",
+        0.2,
+        False,
+    )
     assert "kl_weight" not in theirs
-    assert {pair.criterion._name for pair in configs[other]} == {"label_smoothed_cross_entropy_with_alignment"}
+    assert {pair.criterion._name for pair in configs[other]} == {
+        "label_smoothed_cross_entropy_with_alignment"
+    }
 
 
 def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modules():
@@ -179,7 +232,9 @@ def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modu
     assert all(torch.equal(stock[key], copy[key]) and stock[key].shape == mae[key].shape for key in stock)
     kinds = {type(module).__module__ for module in jobs.build(STOCK[0], cfg, task).modules()}
     assert not any(kind.startswith("modular_fairseq") for kind in kinds)
-    assert stock["encoder.embed_tokens.weight"].shape == (40, 32) and stock["decoder.embed_tokens.weight"].shape == (30, 32)
+    assert stock["encoder.embed_tokens.weight"].shape == (40, 32) and stock[
+        "decoder.embed_tokens.weight"
+    ].shape == (30, 32)
 
 
 def test_presets_as_large_as_a_narrower_plain_one_are_compared_with_that_one():
@@ -187,38 +242,58 @@ def test_presets_as_large_as_a_narrower_plain_one_are_compared_with_that_one():
     assert len(PEERS) == 5
     for arch, (own, stock) in parse(*PEERS).items():
         config, plain = nested_config(stock.model), PEERS[arch]
-        assert own.model._name == arch and own.model.tim_layers == "middle" and own.model.encoder_embed_dim > 512
+        assert (
+            own.model._name == arch and own.model.tim_layers == "middle" and own.model.encoder_embed_dim > 512
+        )
         assert stock.model._name == plain and stock.model.tim_layers == "none"
         for stack in (config.encoder, config.decoder):
-            assert (stack.embed_dim, stack.ffn_embed_dim, stack.attention_heads, stack.layers) == sizes[plain.split("_", 2)[2]]
+            assert (stack.embed_dim, stack.ffn_embed_dim, stack.attention_heads, stack.layers) == sizes[
+                plain.split("_", 2)[2]
+            ]
 
 
 def test_a_matched_preset_and_the_plain_one_share_stock_and_options_go_to_both():
     flags = "--encoder-layers 4 --decoder-layers 4 --encoder-ffn-embed-dim 36 --dropout 0.2"
-    matched, plain = f"tim_transformer_iwslt_de_en {flags} --tim-communication-heads 0", f"modular_transformer_iwslt_de_en {flags}"
+    matched, plain = (
+        f"tim_transformer_iwslt_de_en {flags} --tim-communication-heads 0",
+        f"modular_transformer_iwslt_de_en {flags}",
+    )
     wide = f"{plain} --encoder-embed-dim 576 --encoder-attention-heads 6 --decoder-attention-heads 6 --tim-layers middle"
     configs = parse(matched, plain, wide)
     assert [list(group) for group in benchmark.group_by_stock(configs)] == [[matched, plain], [wide]]
-    assert nested_config(configs[matched].stock.model).encoder.ffn_embed_dim == 36 and configs[matched].stock.model.dropout == 0.2
+    assert (
+        nested_config(configs[matched].stock.model).encoder.ffn_embed_dim == 36
+        and configs[matched].stock.model.dropout == 0.2
+    )
     assert benchmark.format_size(configs[matched].own) == benchmark.format_size(configs[wide].own)
 
 
 @pytest.mark.parametrize(
     ("arch", "layers"),
-    [("multistream_transformer_tiny_cpu", 4), ("multistream_transformer_2x1", 4), (f"{PLAIN} --encoder-layers 5 --streams 3", 5)],
+    [
+        ("multistream_transformer_tiny_cpu", 4),
+        ("multistream_transformer_2x1", 4),
+        (f"{PLAIN} --encoder-layers 5 --streams 3", 5),
+    ],
 )
 def test_stock_has_as_many_layers_as_all_streams_together(arch, layers):
     ((cfg, stock),) = parse(arch).values()
     task = jobs.random_task(40, 30)
     counts = [jobs.count_parameters(model, cfg, task) for model in (STOCK[0], arch)]
-    assert stock.model == cfg.model and len(jobs.build(STOCK[0], cfg, task).encoder.layers) == layers and counts[0] == counts[1]
+    assert (
+        stock.model == cfg.model
+        and len(jobs.build(STOCK[0], cfg, task).encoder.layers) == layers
+        and counts[0] == counts[1]
+    )
 
 
 def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
     task = jobs.random_task(40, 30)
     first, second, other = (jobs.random_batch(task, 20, 10, seed) for seed in (1, 1, 2))
     source, target = first["net_input"]["src_tokens"], first["target"]
-    assert torch.equal(source, second["net_input"]["src_tokens"]) and not torch.equal(source, other["net_input"]["src_tokens"])
+    assert torch.equal(source, second["net_input"]["src_tokens"]) and not torch.equal(
+        source, other["net_input"]["src_tokens"]
+    )
     assert source.shape == target.shape == (20, 10)
     lengths = source.ne(1).sum(dim=1)
     assert lengths.min() >= 8 and lengths.max() == 10 and source.eq(1).any() and target.eq(1).any()
@@ -232,13 +307,18 @@ def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """What the command says and writes about three models; jobs run, but the clock only says which of stock's copies is slow."""
+    """What the command says and writes about three models; jobs run, but the clock only says which of stock's
+    copies is slow.
+    """
     ran = {}
 
     def measure(jobs, args, title):
         for key, job in jobs.items():
             ran.setdefault(key, []).append(job())
-        return {(model, work): [2.0, 2.0] if work != SEARCH else [1.0 if model != STOCK[1] else 1.1] * 2 for model, work in jobs}
+        return {
+            (model, work): [2.0, 2.0] if work != SEARCH else [1.0 if model != STOCK[1] else 1.1] * 2
+            for model, work in jobs
+        }
 
     file = tmp_path_factory.mktemp("bench") / "times.json"
     with pytest.MonkeyPatch.context() as patch:
@@ -250,12 +330,17 @@ def report(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def layers_report(tmp_path_factory):
-    """The same of models without stock's weights, with --layers, where stock's copies differ in these alone."""
+    """The same of models without stock's weights, with --layers, where stock's copies differ in these
+    alone.
+    """
 
     def measure(jobs, args, title):
         for job in jobs.values():
             job()
-        return {(model, work): [1.0 if (model, work) != (STOCK[1], LAYERS) or "512" in title else 1.1] for model, work in jobs}
+        return {
+            (model, work): [1.0 if (model, work) != (STOCK[1], LAYERS) or "512" in title else 1.1]
+            for model, work in jobs
+        }
 
     file = tmp_path_factory.mktemp("bench") / "times.json"
     with pytest.MonkeyPatch.context() as patch:
@@ -275,25 +360,44 @@ def test_layers_are_a_row_of_every_model_if_asked_for(layers_report):
     assert [(row["model"], row["work"]) for row in streams["rows"]] == [
         (model, work) for model in (*STOCK, STREAMS) for work in (TRAINING, LAYERS, SEARCH)
     ]
-    assert {row["work"]: row["ratio"] for row in wide["rows"] if row["model"] == MATCHED} == {TRAINING: 1.0, LAYERS: 1.0, SEARCH: 1.0}
+    assert {row["work"]: row["ratio"] for row in wide["rows"] if row["model"] == MATCHED} == {
+        TRAINING: 1.0,
+        LAYERS: 1.0,
+        SEARCH: 1.0,
+    }
 
 
 def test_layers_are_refused_by_themselves(layers_report):
     small, _, wide = layers_report.json["comparisons"]
-    assert {row["work"] for row in small["rows"] if row["ratio"] is None} == {LAYERS} and len(small["refusals"]) == 1
-    assert small["differences"] == pytest.approx({TRAINING: 0.0, LAYERS: 0.1 / 1.05, SEARCH: 0.0}) and wide["refusals"] == []
-    assert layers_report.exit.startswith("modular-fairseq bench: error: layers: two copies of fairseq's Transformer (width 32+32")
+    assert {row["work"] for row in small["rows"] if row["ratio"] is None} == {LAYERS} and len(
+        small["refusals"]
+    ) == 1
+    assert (
+        small["differences"] == pytest.approx({TRAINING: 0.0, LAYERS: 0.1 / 1.05, SEARCH: 0.0})
+        and wide["refusals"] == []
+    )
+    assert layers_report.exit.startswith(
+        "modular-fairseq bench: error: layers: two copies of fairseq's Transformer (width 32+32"
+    )
 
 
 def test_a_model_of_another_size_than_stock_says_so(layers_report):
     small, streams, wide = layers_report.json["comparisons"]
     assert wide["stock"] == "fairseq's Transformer (width 512+512, feed-forward 36+36, heads 4+4, layers 4+4)"
     sizes = wide["other_sizes"][MATCHED]
-    assert sizes.startswith("width 576+576, feed-forward 36+36, heads 6+6, layers 4+4; ") and " million parameters, stock " in sizes
+    assert (
+        sizes.startswith("width 576+576, feed-forward 36+36, heads 6+6, layers 4+4; ")
+        and " million parameters, stock " in sizes
+    )
     assert f"\n{MATCHED} (not of stock's size: {sizes})\n" in layers_report.out
     assert small["other_sizes"] == streams["other_sizes"] == {}
     assert f"\n{TIM}\n" in layers_report.out and f"\n{STREAMS}\n" in layers_report.out
-    assert small["equal_hypotheses"][TIM] is streams["equal_hypotheses"][STREAMS] is wide["equal_hypotheses"][MATCHED] is None
+    assert (
+        small["equal_hypotheses"][TIM]
+        is streams["equal_hypotheses"][STREAMS]
+        is wide["equal_hypotheses"][MATCHED]
+        is None
+    )
 
 
 def layers_job(model: str, flags: str = "") -> tuple[torch.nn.Module, jobs.Job]:
@@ -319,9 +423,13 @@ def test_the_layers_job_gives_all_layers_their_gradients_and_nothing_else(model)
     assert first.shape == (3, 8, 32)
     assert not torch.equal(first, job())  # dropout is on
     learned = set(gradients(built))
-    expected = {key for key, p in built.named_parameters() if p.requires_grad and "output_projection" not in key}
+    expected = {
+        key for key, p in built.named_parameters() if p.requires_grad and "output_projection" not in key
+    }
     assert learned == expected and {"encoder.embed_tokens.vectors", "decoder.embed_tokens.vectors"} < learned
-    assert ("encoder.streams.1.0.fc1.weight" if model == STREAMS else "encoder.layers.0.fc1.weight") in learned
+    assert (
+        "encoder.streams.1.0.fc1.weight" if model == STREAMS else "encoder.layers.0.fc1.weight"
+    ) in learned
     assert not any(".gate." in key for key in learned)  # as in an F step
 
 
@@ -337,14 +445,19 @@ def test_the_layers_job_does_the_same_work_for_stock_and_plain_layers():
 
 
 def test_the_command_fails_with_a_sentence_when_ratios_are_refused(report):
-    assert report.exit.startswith("modular-fairseq bench: error: beam search: two copies of fairseq's Transformer (")
+    assert report.exit.startswith(
+        "modular-fairseq bench: error: beam search: two copies of fairseq's Transformer ("
+    )
     assert report.exit.endswith("; close other programs or raise --rounds")
     assert report.exit.count("\n") == 0 and report.exit.count("differ by") == 2  # of 4 heads, and of 8
 
 
 def test_the_json_has_settings_versions_times_and_ratios(report):
     assert report.json["threads"] == 1 and report.json["device"]
-    assert report.json["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0] and report.json["versions"]["fairseq-fixed"]
+    assert (
+        report.json["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+        and report.json["versions"]["fairseq-fixed"]
+    )
     assert "modular_fairseq" in report.json["versions"]
     assert report.json["settings"]["models"] == [PLAIN, MAE, NEUTRAL, FOUR_HEADS]
     assert (report.json["settings"]["length"], report.json["settings"]["beam"]) == (8, 2)
@@ -354,15 +467,29 @@ def test_the_json_has_settings_versions_times_and_ratios(report):
     assert [(row["model"], row["work"], row["ratio"]) for row in eight["rows"]] == [
         *((copy, work, ratio) for copy in STOCK for work, ratio in ((TRAINING, 1.0), (SEARCH, None))),
         *((PLAIN, work, ratio) for work, ratio in ((TRAINING, 1.0), (SEARCH, None))),
-        *((MAE, work, ratio) for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 5", 1.2), (SEARCH, None))),
-        *((NEUTRAL, work, ratio) for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 1", 2.0), (SEARCH, None))),
+        *(
+            (MAE, work, ratio)
+            for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 5", 1.2), (SEARCH, None))
+        ),
+        *(
+            (NEUTRAL, work, ratio)
+            for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 1", 2.0), (SEARCH, None))
+        ),
     ]
-    assert [row["seconds"] for row in four["rows"] if row["work"] == SEARCH] == [[1.0, 1.0], [1.1, 1.1], [1.0, 1.0]]
+    assert [row["seconds"] for row in four["rows"] if row["work"] == SEARCH] == [
+        [1.0, 1.0],
+        [1.1, 1.1],
+        [1.0, 1.0],
+    ]
     assert eight["differences"] == pytest.approx({TRAINING: 0.0, SEARCH: 0.1 / 1.05})
 
 
 def test_plain_attention_and_uniform_gates_give_stocks_hypotheses(report):
-    equal = {model: pair for comparison in report.json["comparisons"] for model, pair in comparison["equal_hypotheses"].items()}
+    equal = {
+        model: pair
+        for comparison in report.json["comparisons"]
+        for model, pair in comparison["equal_hypotheses"].items()
+    }
     assert equal[PLAIN] == equal[NEUTRAL] == equal[FOUR_HEADS] == [6, 6]
     assert equal[MAE][0] < 6  # gates that start elsewhere are another model
 
@@ -406,24 +533,40 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["transformer"], "'transformer': transformer is not an arch that can be timed; use one of dma_transformer, "),
+        (
+            ["transformer"],
+            "'transformer': transformer is not an arch that can be timed; use one of dma_transformer, ",
+        ),
         ([""], "'': nothing is not an arch that can be timed"),
-        ([f"{PLAIN} --encoder-leyers 2"], f"'{PLAIN} --encoder-leyers 2': unrecognized arguments: --encoder-leyers 2"),
+        (
+            [f"{PLAIN} --encoder-leyers 2"],
+            f"'{PLAIN} --encoder-leyers 2': unrecognized arguments: --encoder-leyers 2",
+        ),
         ([f"{PLAIN} --dropout much"], "argument --dropout: invalid float value: 'much'"),
         ([f"{PLAIN} --mae-gate-dim 9"], "--mae-gate-dim has no effect without --attention-type mae"),
         ([f"{PLAIN} --encoder-embed-dim 33"], "33 is not a multiple of"),
         (
             ["tim_transformer_iwslt_de_en --encoder-embed-dim 54"],
-            "its stock, in the size of modular_transformer_iwslt_de_en with the same options: embed_dim must be divisible by num_heads",
+            "its stock, in the size of modular_transformer_iwslt_de_en with the same options: embed_dim must "
+            "be divisible by num_heads",
         ),
-        (["tim_transformer_iwslt_de_en --encoder-layers 3"], "--encoder-layers 3 has no TIM layer: use at least 4 layers"),
+        (
+            ["tim_transformer_iwslt_de_en --encoder-layers 3"],
+            "--encoder-layers 3 has no TIM layer: use at least 4 layers",
+        ),
         ([f"{PLAIN} --streams 2"], "--encoder-layers 1 with --streams 2: there must be 2 + 2 x L of them"),
         (["--steps", "2000", PLAIN], "--length or --steps is more than its --max-source-positions"),
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
         (["--length", "1"], "--length 1: must be at least 2"),
         (["--beam", "15"], "--beam 15: must be less than half of --target-types 30"),
-        (["--user-dir", "nowhere"], "--user-dir nowhere: there is no such folder; give that of a plugin, such as examples/distance"),
-        (["--json", "/nowhere/times.json"], "--json /nowhere/times.json: is a folder or in a folder that does not exist"),
+        (
+            ["--user-dir", "nowhere"],
+            "--user-dir nowhere: there is no such folder; give that of a plugin, such as examples/distance",
+        ),
+        (
+            ["--json", "/nowhere/times.json"],
+            "--json /nowhere/times.json: is a folder or in a folder that does not exist",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(args, sentence):

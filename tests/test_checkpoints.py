@@ -54,8 +54,18 @@ def checkpoint(**extra):
         "task": {"_name": "translation", "data": "data", "source_lang": None},
         "optimization": {"lr": [0.1, 0.05], "update_freq": [1]},
     }
-    history = [{"criterion_name": "C", "optimizer_name": "O", "lr_scheduler_state": {"best": None}, "num_updates": 3}]
-    return {"args": None, "cfg": cfg, "model": model, "optimizer_history": history, "task_state": {}, "extra_state": {}, **extra}
+    history = [
+        {"criterion_name": "C", "optimizer_name": "O", "lr_scheduler_state": {"best": None}, "num_updates": 3}
+    ]
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": model,
+        "optimizer_history": history,
+        "task_state": {},
+        "extra_state": {},
+        **extra,
+    }
 
 
 def refusal(path):
@@ -100,16 +110,31 @@ def test_a_payload_is_refused_before_it_runs(tmp_path, attack, where, zipped):
 
 
 def forged_array(code, dtype_state, data=b"A" * 8, shape=(1,)):
-    return Pickled(_reconstruct, (np.ndarray, (0,), b"b"), (1, shape, Pickled(np.dtype, (code, False, True), dtype_state), False, data))
+    return Pickled(
+        _reconstruct,
+        (np.ndarray, (0,), b"b"),
+        (1, shape, Pickled(np.dtype, (code, False, True), dtype_state), False, data),
+    )
 
 
-POINTERS = (3, "<", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)  # "my eight bytes are a pointer to a Python object"
+POINTERS = (
+    3,
+    "<",
+    None,
+    ("a",),
+    {"a": (np.dtype("O"), 0)},
+    8,
+    1,
+    0,
+)  # "my eight bytes are a pointer to a Python object"
 NUMBERS = (3, "<", None, None, None, -1, -1, 0)
 
 
 def test_numpy_itself_believes_a_forged_data_type():
     array = pickle.loads(pickle.dumps(forged_array("i8", POINTERS)))
-    assert array.dtype["a"].kind == "O" and array.nbytes == 8  # reading array["a"] would follow the pointer 0x4141414141414141
+    assert (
+        array.dtype["a"].kind == "O" and array.nbytes == 8
+    )  # reading array["a"] would follow the pointer 0x4141414141414141
 
 
 @pytest.mark.parametrize(
@@ -156,7 +181,10 @@ def test_options_are_a_namespace_as_they_were(tmp_path, zipped):
 
 
 NUMPY_VALUES = {
-    **{str(np.dtype(code)): np.array([[0, 1, 2], [3, 4, 100]]).astype(code) for code in ("?", "i4", "<i8", ">i8", "u1", "f2", "f4", "f8")},
+    **{
+        str(np.dtype(code)): np.array([[0, 1, 2], [3, 4, 100]]).astype(code)
+        for code in ("?", "i4", "<i8", ">i8", "u1", "f2", "f4", "f8")
+    },
     "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     "no axes": np.array(2.5),
     "float64 scalar": np.float64(27.25),
@@ -178,7 +206,9 @@ def test_numpy_numbers_load_and_save_as_they_were(tmp_path, numpy_module):
     for values in (state["extra_state"], load_checkpoint(again)["extra_state"]):
         for name, value in NUMPY_VALUES.items():
             assert np.array_equal(values[name], value), name
-            assert values[name].dtype == value.dtype.newbyteorder("="), name  # numpy itself swaps bytes when it loads
+            assert values[name].dtype == value.dtype.newbyteorder("="), (
+                name
+            )  # numpy itself swaps bytes when it loads
             assert isinstance(values[name], type(value)), name
     assert b"modular_fairseq" not in again.read_bytes()
 
@@ -229,7 +259,9 @@ def test_an_uncaught_refusal_of_torch_load_is_a_usage_error(tmp_path):
     for path, reason in ((hostile, "posix.getpid"), (short, "cut short")):
         with pytest.raises(Exception) as caught:
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
-        assert str(path) in str(find_usage_error(caught.value)) and reason in str(find_usage_error(caught.value))
+        assert str(path) in str(find_usage_error(caught.value)) and reason in str(
+            find_usage_error(caught.value)
+        )
         wrapped, news = Exception("in fairseq's words"), KeyError("something else that went wrong meanwhile")
         wrapped.__context__ = news.__context__ = caught.value
         assert str(find_usage_error(wrapped)) == str(find_usage_error(caught.value))
@@ -254,11 +286,22 @@ def test_other_errors_are_not_usage_errors():
 def test_fairseq_generate_refuses_a_hostile_checkpoint_by_one_sentence(tmp_path, reversal_data):
     marker, path = tmp_path / "marker", tmp_path / "hostile.pt"
     torch.save(checkpoint(args=Namespace(x=Pickled(os.system, (f"touch {marker}",)))), path)
-    command = [sys.executable, "-m", "fairseq_cli.generate", str(reversal_data), "--user-dir", "modular_fairseq", "--path", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "fairseq_cli.generate",
+        str(reversal_data),
+        "--user-dir",
+        "modular_fairseq",
+        "--path",
+        str(path),
+    ]
     done = subprocess.run([*command, "--cpu"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path}: refused")
-    assert "posix.system" in done.stderr and "Traceback" not in done.stderr and "weights_only" not in done.stderr
+    assert (
+        "posix.system" in done.stderr and "Traceback" not in done.stderr and "weights_only" not in done.stderr
+    )
     assert not marker.exists()
 
 
@@ -272,9 +315,14 @@ def test_what_fairseq_broadcasts_loads(tmp_path):
     tensors, sent = [], io.BytesIO()
     torch.save(distributed_utils._split_tensors_from_obj(state, tensors), sent)
 
-    received = distributed_utils._put_tensors_in_obj(torch.load(io.BytesIO(sent.getvalue()), map_location="cpu"), tensors)
+    received = distributed_utils._put_tensors_in_obj(
+        torch.load(io.BytesIO(sent.getvalue()), map_location="cpu"), tensors
+    )
     assert type(received["cfg"]) is DictConfig and received["cfg"] == state["cfg"]
-    assert type(received["cfg"].optimization.lr) is ListConfig and received["cfg"].optimization.lr == [0.1, 0.05]
+    assert type(received["cfg"].optimization.lr) is ListConfig and received["cfg"].optimization.lr == [
+        0.1,
+        0.05,
+    ]
     assert received["cfg"].task._get_full_key("data") == "task.data"  # it knows its parent
     assert type(received["cfg"].model) is Namespace and received["cfg"].model == state["cfg"].model
     assert received["model"]["weight"] is state["model"]["weight"]

@@ -1,4 +1,6 @@
-"""Attention type x TIM layers x streams x residual: what makes sense works like any other model, and what does not is refused."""
+"""Attention type x TIM layers x streams x residual: what makes sense works like any other model, and what
+does not is refused.
+"""
 
 import itertools
 
@@ -29,13 +31,20 @@ RESIDUAL = [{}, {"no_residual": True}]
 BATCHED = {"streams": 2, "encoder_layers": 4, "stream_batched": True}
 GRID = [
     {"encoder_layers": 6, "decoder_layers": 4, **attention, **mechanisms, **streams, **residual}
-    for attention, mechanisms, streams, residual in itertools.product(ATTENTION, MECHANISMS, STREAMS, RESIDUAL)
+    for attention, mechanisms, streams, residual in itertools.product(
+        ATTENTION, MECHANISMS, STREAMS, RESIDUAL
+    )
 ]
 
 
 def name(changes):
-    axes = {key: value for key, value in changes.items() if not key.endswith("_layers") or key == "tim_layers"}
-    return ",".join(str(value) if isinstance(value, str) else f"{key}={value}" for key, value in axes.items()) or "plain"
+    axes = {
+        key: value for key, value in changes.items() if not key.endswith("_layers") or key == "tim_layers"
+    }
+    return (
+        ",".join(str(value) if isinstance(value, str) else f"{key}={value}" for key, value in axes.items())
+        or "plain"
+    )
 
 
 def loss_of(model, sample):
@@ -59,11 +68,15 @@ def test_every_combination_trains_decodes_saves_and_loads(changes, tmp_path):
     assert loss.isfinite()
     for key, p in model.named_parameters():
         assert (p.grad is not None) == (key in learning), key
-        # A bias of keys moves all scores of a query alike, so it gets no gradient but rounding; without residual connections hardly any
-        # gradient gets through the decoder (1e-11 to 1e-40 at its embeddings, where 1 is usual).
+        # A bias of keys moves all scores of a query alike, so it gets no gradient but rounding; without
+        # residual connections hardly any gradient gets through the decoder (1e-11 to 1e-40 at its embeddings,
+        # where 1 is usual).
         if not key.endswith("k_proj.bias") and not changes.get("no_residual"):
             assert torch.equal(p, before[key]) == (key not in learning), key
-    assert all(not torch.equal(p, before[key]) for key, p in model.decoder.layers[-1].fc2.named_parameters(prefix="decoder.layers.3.fc2"))
+    assert all(
+        not torch.equal(p, before[key])
+        for key, p in model.decoder.layers[-1].fc2.named_parameters(prefix="decoder.layers.3.fc2")
+    )
 
     model = ready(**changes).double()
     for holds in PROPERTIES:
@@ -77,7 +90,12 @@ def test_every_combination_trains_decodes_saves_and_loads(changes, tmp_path):
 
 
 def test_experts_streams_and_mechanisms_at_the_size_of_iwslt():
-    axes = {"streams": 2, "stream_skip": True, "tim_layers": "middle", "share_decoder_input_output_embed": True}
+    axes = {
+        "streams": 2,
+        "stream_skip": True,
+        "tim_layers": "middle",
+        "share_decoder_input_output_embed": True,
+    }
     model = build_preset("mae_transformer_iwslt_de_en", (8848, 6632), **axes)
     assert sum(p.numel() for p in model.parameters()) == 35_740_186
 
@@ -90,7 +108,10 @@ def test_an_option_of_the_users_may_undo_what_an_arch_sets():
 
 @pytest.mark.parametrize(
     ("arch", "undone"),
-    [("multistream_transformer", {"streams": 1, "encoder_layers": 6}), ("mae_transformer", {"attention_type": "plain"})],
+    [
+        ("multistream_transformer", {"streams": 1, "encoder_layers": 6}),
+        ("mae_transformer", {"attention_type": "plain"}),
+    ],
 )
 def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch, undone, monkeypatch):
     """Only hydra fills in every default by itself."""
@@ -98,13 +119,17 @@ def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch,
     assert model.encoder.streams is None and not mixtures(model)
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
-        UsageError, match=rf"the arch {arch} has no effect through hydra; write \+model._name=modular_transformer \+model\."
+        UsageError,
+        match=rf"the arch {arch} has no effect through hydra; write \+model._name=modular_transformer "
+        rf"\+model\.",
     ):
         build(arch, _name=arch, **undone)
 
 
 def test_experts_drop_heads_of_the_whole_layer_of_mechanisms():
-    """8 heads are 4 of each of 2 mechanisms; an expert lacks one of the 8, and every gate sees the whole width."""
+    """8 heads are 4 of each of 2 mechanisms; an expert lacks one of the 8, and every gate sees the whole
+    width.
+    """
     heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
     model = build(attention_type="mae", tim_layers="all", **heads)
     for module in mixtures(model).values():
@@ -116,12 +141,16 @@ def test_every_stream_has_gates_of_its_own():
     names = [name for name in mixtures(model) if name.startswith("encoder")]
     expected = ["layers.0", "layers.1", "streams.0.0", "streams.0.1", "streams.1.0", "streams.1.1"]
     assert sorted(names) == sorted(f"encoder.{layer}.self_attn" for layer in expected)
-    assert len(gate_parameters(model)) == 6 * (6 + 2 * 2)  # of 6 attention modules in the encoder and 4 in the decoder
+    assert len(gate_parameters(model)) == 6 * (
+        6 + 2 * 2
+    )  # of 6 attention modules in the encoder and 4 in the decoder
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_without_residual_connections_a_layer_forgets_its_input(pre_norm):
-    """Sub-layers that put out zeros leave what a norm makes of zeros; with residual connections, the input."""
+    """Sub-layers that put out zeros leave what a norm makes of zeros; with residual connections, the
+    input.
+    """
     norms = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
     for changes, forgets in (({"no_residual": True}, True), ({}, False)):
         model = build(**changes, **norms).eval()
@@ -136,16 +165,52 @@ def test_without_residual_connections_a_layer_forgets_its_input(pre_norm):
 
 
 def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoint(reversal_data, tmp_path):
-    """Experts, streams with skip and mechanisms together: stopped and resumed it ends as uninterrupted, bit for bit."""
-    size = ["--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-attention-heads", 4, "--decoder-attention-heads", 4]
-    recipe = ["--optimizer", "adam", "--lr", "5e-3", "--criterion", "cross_entropy", "--max-tokens", "150", "--dropout", "0.1"]
-    axes = ["--streams", 2, "--stream-skip", "--tim-layers", "middle", "--encoder-layers", 6, "--decoder-layers", 4]
+    """Experts, streams with skip and mechanisms together: stopped and resumed it ends as uninterrupted, bit
+    for bit.
+    """
+    size = [
+        "--encoder-embed-dim",
+        32,
+        "--encoder-ffn-embed-dim",
+        32,
+        "--encoder-attention-heads",
+        4,
+        "--decoder-attention-heads",
+        4,
+    ]
+    recipe = [
+        "--optimizer",
+        "adam",
+        "--lr",
+        "5e-3",
+        "--criterion",
+        "cross_entropy",
+        "--max-tokens",
+        "150",
+        "--dropout",
+        "0.1",
+    ]
+    axes = [
+        "--streams",
+        2,
+        "--stream-skip",
+        "--tim-layers",
+        "middle",
+        "--encoder-layers",
+        6,
+        "--decoder-layers",
+        4,
+    ]
     args = ["--arch", "mae_transformer", "--mae-gate-interval", 2, *axes]
     common = [str(part) for part in (*size, *recipe)]
     run_train(reversal_data, *args, "--max-epoch", 4, "--save-dir", tmp_path / "whole", common=common)
     for epochs in (3, 4):
-        run_train(reversal_data, *args, "--max-epoch", epochs, "--save-dir", tmp_path / "resumed", common=common)
-    whole, resumed = (load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "resumed"))
+        run_train(
+            reversal_data, *args, "--max-epoch", epochs, "--save-dir", tmp_path / "resumed", common=common
+        )
+    whole, resumed = (
+        load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "resumed")
+    )
     assert whole.keys() == resumed.keys() and all(torch.equal(whole[key], resumed[key]) for key in whole)
     hypotheses, _ = run_generate(reversal_data, tmp_path / "whole" / "checkpoint_last.pt")
     assert len(hypotheses) == 12
@@ -156,23 +221,39 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
     [
         (
             {"streams": 2, "encoder_layers": 5},
-            "--encoder-layers 5 with --streams 2: there must be 2 + 2 x L of them, a first one, a last one and L in each stream, "
+            "--encoder-layers 5 with --streams 2: there must be 2 + 2 x L of them, a first one, a last one "
+            "and L in each stream, "
             "such as 4 or 6",
         ),
         ({"streams": 3, "encoder_layers": 4}, "such as 5 or 8"),
         ({"streams": 2, "encoder_layers": 2}, "such as 4 or 6"),
         ({"streams": 2, "encoder_layers": 1}, "such as 4 or 6"),
         ({"streams": 0}, "--streams must be at least 1, not 0"),
-        ({"stream_skip": True, "encoder_layers": 2}, "--encoder-layers 2 with --stream-skip: there must be at least 3"),
-        ({"streams": 2, "encoder_layers": 4, "encoder_layerdrop": 0.1}, "--encoder-layerdrop drops whole layers of the encoder"),
-        ({"stream_skip": True, "encoder_layers": 4, "encoder_layers_to_keep": "0,1,2"}, "--encoder-layers-to-keep drops whole layers"),
+        (
+            {"stream_skip": True, "encoder_layers": 2},
+            "--encoder-layers 2 with --stream-skip: there must be at least 3",
+        ),
+        (
+            {"streams": 2, "encoder_layers": 4, "encoder_layerdrop": 0.1},
+            "--encoder-layerdrop drops whole layers of the encoder",
+        ),
+        (
+            {"stream_skip": True, "encoder_layers": 4, "encoder_layers_to_keep": "0,1,2"},
+            "--encoder-layers-to-keep drops whole layers",
+        ),
         ({"stream_batched": True}, "--stream-batched has no effect without --streams 2 or more"),
         (BATCHED | {"quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --stream-batched"),
         (BATCHED | {"quant_noise_scalar": 0.1}, "--quant-noise-scalar does not work with --stream-batched"),
         (BATCHED | {"attention_type": "mae"}, "--stream-batched does not work with --attention-type mae"),
         (BATCHED | {"attention_type": "dma"}, "--stream-batched does not work with --attention-type dma"),
-        (BATCHED | {"checkpoint_activations": True}, "--stream-batched does not work with --checkpoint-activations"),
-        ({"attention_type": "mae", "mae_gating": "uniform", "mae_inference_seed": 2}, "--mae-inference-seed has no effect"),
+        (
+            BATCHED | {"checkpoint_activations": True},
+            "--stream-batched does not work with --checkpoint-activations",
+        ),
+        (
+            {"attention_type": "mae", "mae_gating": "uniform", "mae_inference_seed": 2},
+            "--mae-inference-seed has no effect",
+        ),
         ({"tim_mechanisms": 4}, "--tim-mechanisms has no effect without --tim-layers middle or all"),
         ({"tim_no_competition": True}, "--tim-no-competition has no effect without --tim-layers"),
         ({"tim_communication_dim": 16}, "--tim-communication-dim has no effect without --tim-layers"),
@@ -181,24 +262,46 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
             {"tim_layers": "middle", "encoder_layers": 3},
             "so --encoder-layers 3 has no TIM layer: use at least 4 layers, or --tim-layers all",
         ),
-        ({"tim_layers": "middle", "encoder_layers": 6, "decoder_layers": 2}, "so --decoder-layers 2 has no TIM layer"),
+        (
+            {"tim_layers": "middle", "encoder_layers": 6, "decoder_layers": 2},
+            "so --decoder-layers 2 has no TIM layer",
+        ),
         (
             {"tim_layers": "middle", "streams": 4, "encoder_layers": 6, "decoder_layers": 6},
-            "so --encoder-layers 6 with --streams 4 (a word passes 3 layers) has no TIM layer: use at least 10 layers, or --tim-layers all",
+            "so --encoder-layers 6 with --streams 4 (a word passes 3 layers) has no TIM layer: use at least "
+            "10 layers, or --tim-layers all",
         ),
-        ({"tim_layers": "all", "tim_mechanisms": 3}, "--encoder-embed-dim 32 is not a multiple of --tim-mechanisms 3"),
-        ({"tim_layers": "all", "tim_mechanisms": 8}, "--encoder-attention-heads 4 is not a multiple of --tim-mechanisms 8"),
-        ({"tim_layers": "all", "encoder_ffn_embed_dim": 49}, "--encoder-ffn-embed-dim 49 is not a multiple of --tim-mechanisms 2"),
+        (
+            {"tim_layers": "all", "tim_mechanisms": 3},
+            "--encoder-embed-dim 32 is not a multiple of --tim-mechanisms 3",
+        ),
+        (
+            {"tim_layers": "all", "tim_mechanisms": 8},
+            "--encoder-attention-heads 4 is not a multiple of --tim-mechanisms 8",
+        ),
+        (
+            {"tim_layers": "all", "encoder_ffn_embed_dim": 49},
+            "--encoder-ffn-embed-dim 49 is not a multiple of --tim-mechanisms 2",
+        ),
         ({"tim_layers": "all", "tim_mechanisms": 0}, "--tim-mechanisms must be at least 1, not 0"),
-        ({"tim_layers": "all", "tim_communication_heads": -1}, "--tim-communication-heads must be at least 0"),
+        (
+            {"tim_layers": "all", "tim_communication_heads": -1},
+            "--tim-communication-heads must be at least 0",
+        ),
         ({"tim_layers": "all", "tim_communication_dim": 0}, "--tim-communication-dim must be at least 1"),
         (
             {"tim_layers": "all", "tim_communication_heads": 0, "tim_communication_dim": 16},
             "--tim-communication-dim has no effect with --tim-communication-heads 0",
         ),
         ({"tim_layers": "all", "quant_noise_pq": 0.1}, "--quant-noise-pq does not work with --tim-layers"),
-        ({"tim_layers": "all", "quant_noise_scalar": 0.1}, "--quant-noise-scalar does not work with --tim-layers"),
-        ({"tim_layers": "all", "encoder_ffn_embed_dim": 0}, "--encoder-ffn-embed-dim must be at least 1, not 0"),
+        (
+            {"tim_layers": "all", "quant_noise_scalar": 0.1},
+            "--quant-noise-scalar does not work with --tim-layers",
+        ),
+        (
+            {"tim_layers": "all", "encoder_ffn_embed_dim": 0},
+            "--encoder-ffn-embed-dim must be at least 1, not 0",
+        ),
         ({"tim_layers": "all", "decoder_layers_to_keep": "0,1"}, "--decoder-layers-to-keep renumbers layers"),
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads must be at least 1, not 0"),
     ],

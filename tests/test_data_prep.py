@@ -1,7 +1,8 @@
-"""data-prep/prepare-*.sh, from archives of the official layout to bin/: what they write and refuse, and that a killed run ends equal.
+"""data-prep/prepare-*.sh, from archives of the official layout to bin/: what they write and refuse, and that
+a killed run ends equal.
 
-The scripts run in a copy of the repository's root in which scripts/setup.sh does nothing and .venv is this Python; where a script knows the
-sum of an official archive, the copy knows that of the small one.
+The scripts run in a copy of the repository's root in which scripts/setup.sh does nothing and .venv is this
+Python; where a script knows the sum of an official archive, the copy knows that of the small one.
 """
 
 import gzip
@@ -62,7 +63,9 @@ def lines(path):
 
 def all_files(folder):
     """Every file below the folder, but for the log and the lock, which may differ."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("preprocess.log", ".lock"))
+    paths = (
+        path for path in folder.rglob("*") if path.is_file() and path.name not in ("preprocess.log", ".lock")
+    )
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
@@ -95,7 +98,13 @@ def prepare(root, script, *args, **env):
 def start_and_stop_after(root, word, script, *args, **env):
     """Kills the script after the first line with this word; returns that line."""
     environment = {**os.environ, **{name: str(value) for name, value in env.items()}}
-    process = subprocess.Popen(command(root, script, *args), env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(root, script, *args),
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     with process:
         said = next((line for line in process.stderr if word in line), "")
         os.killpg(process.pid, signal.SIGKILL)
@@ -122,24 +131,43 @@ def refusal(result, code=1):
     return last.partition(": ")[2]
 
 
-# --- IWSLT14 ------------------------------------------------------------------------------------------------------------------------
+# --- IWSLT14
+# -----------------------------------------------------------------------------------------------
 
 
 def talks_members(train, test):
-    """The members of de-en.tgz: each 20th train sentence begins a talk as its title, the next one is its description."""
+    """The members of de-en.tgz: each 20th train sentence begins a talk as its title, the next one is its
+    description.
+    """
     members = {"de-en/README": "toy talks\n"}
     for lang in ("de", "en"):
         tagged = []
         for i, words in enumerate(sides(train)[lang]):
             if i % 20 == 0:
-                tagged += [f"<url>http://www.ted.com/talks/{i}</url>", "<keywords>talks, dogs</keywords>", f"<talkid>{i}</talkid>"]
+                tagged += [
+                    f"<url>http://www.ted.com/talks/{i}</url>",
+                    "<keywords>talks, dogs</keywords>",
+                    f"<talkid>{i}</talkid>",
+                ]
                 tagged.append(f"<title>{sentence(words)}</title>")
             else:
-                tagged.append(f"<description>{sentence(words)}</description>" if i % 20 == 1 else f" {sentence(words)} ")
+                tagged.append(
+                    f"<description>{sentence(words)}</description>" if i % 20 == 1 else f" {sentence(words)} "
+                )
         members[f"de-en/train.tags.de-en.{lang}"] = "".join(line + "\n" for line in tagged)
         for n, name in enumerate(TALKS_TEST):
-            segments = [f'<seg id="{i + 1}"> {sentence(words)} </seg>' for i, words in enumerate(sides(test[n * 6 : n * 6 + 6])[lang])]
-            document = ['<?xml version="1.0" encoding="UTF-8"?>', "<mteval>", '<doc docid="1">', "<talkid>1</talkid>", *segments, "</doc>"]
+            segments = [
+                f'<seg id="{i + 1}"> {sentence(words)} </seg>'
+                for i, words in enumerate(sides(test[n * 6 : n * 6 + 6])[lang])
+            ]
+            document = [
+                '<?xml version="1.0" encoding="UTF-8"?>',
+                "<mteval>",
+                '<doc docid="1">',
+                "<talkid>1</talkid>",
+                *segments,
+                "</doc>",
+            ]
             members[f"de-en/IWSLT14.{name}.de-en.{lang}.xml"] = "\n".join([*document, "</mteval>"]) + "\n"
     return members
 
@@ -152,14 +180,28 @@ def talks_archive(tmp_path_factory):
 @pytest.fixture(scope="module")
 def talks(root, talks_archive, tmp_path_factory):
     out = tmp_path_factory.mktemp("iwslt") / "out"
-    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2, IWSLT14_URL=f"file://{talks_archive.parent}")
+    result = prepare(
+        root,
+        "iwslt14-de-en",
+        "--out",
+        out,
+        "--bpe-merges",
+        200,
+        "--workers",
+        2,
+        IWSLT14_URL=f"file://{talks_archive.parent}",
+    )
     assert result.returncode == 0, result.stderr
     return out, result
 
 
 def test_talks_are_tokenized_cleaned_and_split_as_in_the_recipe(talks):
     out, _ = talks
-    tokens = [(de, en) for de, en in TOY["train"] if max(len(de.split()), len(en.split())) <= 1.5 * min(len(de.split()), len(en.split()))]
+    tokens = [
+        (de, en)
+        for de, en in TOY["train"]
+        if max(len(de.split()), len(en.split())) <= 1.5 * min(len(de.split()), len(en.split()))
+    ]
     assert 400 < len(tokens) < 480
     expected = {
         "valid": sides(tokens[22::23]),
@@ -175,7 +217,8 @@ def test_talks_are_tokenized_cleaned_and_split_as_in_the_recipe(talks):
             if split != "train":
                 assert lines(out / f"raw/{split}.{lang}") == [sentence(words).lower() for words in text]
     assert lines(out / "text/train.de") == [
-        sentence(words) if i % 20 < 2 else f" {sentence(words)} " for i, words in enumerate(sides(TOY["train"])["de"])
+        sentence(words) if i % 20 < 2 else f" {sentence(words)} "
+        for i, words in enumerate(sides(TOY["train"])["de"])
     ]
 
 
@@ -187,7 +230,11 @@ def test_merges_are_joint_and_dictionaries_separate(talks):
         words = [line.split() for line in lines(out / f"bin/dict.{lang}.txt") if "madeupword" not in line]
         assert {word: int(count) for word, count in words} == counts
     settings = json.loads((out / "settings").read_text())
-    assert settings["bpe_merges"] == 200 and settings["dictionaries"] == "separate" and settings["lowercase"] is True
+    assert (
+        settings["bpe_merges"] == 200
+        and settings["dictionaries"] == "separate"
+        and settings["lowercase"] is True
+    )
     assert (settings["source_lang"], settings["target_lang"], settings.get("like")) == ("de", "en", None)
 
 
@@ -202,11 +249,17 @@ def test_what_is_fetched_is_said_first_and_its_sum_recorded(talks, talks_archive
     assert (archives / "de-en.tgz.sha256").read_text() == f"{found}  de-en.tgz\n"
     assert "no sum is published" in result.stderr and found in result.stderr
     assert (archives / "de-en.tgz").read_bytes() == talks_archive.read_bytes()
-    assert sorted(path.name for path in archives.iterdir()) == [".de-en.tgz.lock", "de-en.tgz", "de-en.tgz.sha256"]
+    assert sorted(path.name for path in archives.iterdir()) == [
+        ".de-en.tgz.lock",
+        "de-en.tgz",
+        "de-en.tgz.sha256",
+    ]
 
 
 def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(root, talks, talks_archive, tmp_path):
-    """Another OUT fetches nothing; another file of the same name is refused there, whether it lies there, is given or is fetched."""
+    """Another OUT fetches nothing; another file of the same name is refused there, whether it lies there, is
+    given or is fetched.
+    """
     shutil.copytree(talks[0].parent / "archives", tmp_path / "archives")
     nowhere = {"IWSLT14_URL": f"file://{tmp_path}/nowhere"}
     shared = tmp_path / "archives/de-en.tgz"
@@ -226,13 +279,17 @@ def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(root, ta
     shared.write_bytes(content)
     assert refusal(prepare(root, *args, tmp_path / "two", **nowhere)).endswith(told)
     shared.unlink()
-    assert refusal(prepare(root, *args, tmp_path / "two", IWSLT14_URL=f"file://{other.parent}")).endswith(told)
+    assert refusal(prepare(root, *args, tmp_path / "two", IWSLT14_URL=f"file://{other.parent}")).endswith(
+        told
+    )
     assert sorted(path.name for path in shared.parent.iterdir()) == [".de-en.tgz.lock", "de-en.tgz.sha256"]
     assert list((tmp_path / "two").iterdir()) == [tmp_path / "two/.lock"]
 
 
 def test_two_scripts_at_once_fetch_an_archive_once(root, talks, talks_archive, tmp_path):
-    """They end as one alone does; the second one gets an address that has nothing, and so must wait for what the first one fetches."""
+    """They end as one alone does; the second one gets an address that has nothing, and so must wait for what
+    the first one fetches.
+    """
     running = []
     for name, url in (("one", talks_archive.parent), ("two", tmp_path / "nowhere")):
         args = command(root, "iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out", tmp_path / name)
@@ -244,14 +301,21 @@ def test_two_scripts_at_once_fetch_an_archive_once(root, talks, talks_archive, t
     said = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     assert all_files(tmp_path / "one") == all_files(tmp_path / "two") == all_files(talks[0])
-    assert sorted(path.name for path in (tmp_path / "archives").iterdir()) == [".de-en.tgz.lock", "de-en.tgz", "de-en.tgz.sha256"]
+    assert sorted(path.name for path in (tmp_path / "archives").iterdir()) == [
+        ".de-en.tgz.lock",
+        "de-en.tgz",
+        "de-en.tgz.sha256",
+    ]
 
 
 def test_a_finished_folder_is_left_alone(root, talks):
     out, _ = talks
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200)
-    assert (result.returncode, result.stderr) == (0, f"prepare-iwslt14-de-en: {out} is prepared; nothing to do\n")
+    assert (result.returncode, result.stderr) == (
+        0,
+        f"prepare-iwslt14-de-en: {out} is prepared; nothing to do\n",
+    )
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"} == {
         path: time for path, time in before.items() if path.name != ".lock"
     }
@@ -260,11 +324,16 @@ def test_a_finished_folder_is_left_alone(root, talks):
 def test_other_settings_are_refused_by_name(root, talks):
     out, _ = talks
     result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 201)
-    assert refusal(result) == f"{out} was prepared with bpe merges 200, not 201; give another --out, or remove {out}"
+    assert (
+        refusal(result)
+        == f"{out} was prepared with bpe merges 200, not 201; give another --out, or remove {out}"
+    )
 
 
 def test_a_run_that_is_killed_again_and_again_ends_equal(root, talks, talks_archive, tmp_path):
-    """In a process group of its own, as a terminal's: the signal reaches the workers and fairseq-preprocess, too."""
+    """In a process group of its own, as a terminal's: the signal reaches the workers and fairseq-preprocess,
+    too.
+    """
     out = tmp_path / "out"
     args = command(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{talks_archive.parent}"}
@@ -289,7 +358,9 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(root, talks_a
     """Only the main process is killed: its workers and fairseq-preprocess end by themselves."""
     out = tmp_path / "out"
     shutil.copytree(talks_archive.parent, tmp_path / "given")
-    args = command(root, "iwslt14-de-en", "--out", out, "--archive", tmp_path / "given/de-en.tgz", "--workers", 2)
+    args = command(
+        root, "iwslt14-de-en", "--out", out, "--archive", tmp_path / "given/de-en.tgz", "--workers", 2
+    )
     process = subprocess.Popen(args, stderr=subprocess.DEVNULL, start_new_session=True)
     while not list(out.glob(f"{stage}.part*/*" if stage != "bin" else "bin.part*")):
         assert process.poll() is None
@@ -299,26 +370,53 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(root, talks_a
     process.kill()  # the shell has become the program: this is it
     process.wait()
     assert processes_of(tmp_path) == []
-    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 100000000, "--archive", tmp_path / "given/de-en.tgz")
+    result = prepare(
+        root,
+        "iwslt14-de-en",
+        "--out",
+        out,
+        "--bpe-merges",
+        100000000,
+        "--archive",
+        tmp_path / "given/de-en.tgz",
+    )
     assert "was prepared with bpe merges 10000, not 100000000" in refusal(result)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m: m.update({"../evil": "x"}), "de-en.tgz has the member '../evil', whose name leads out of the folder; it is refused"),
-        (lambda m: m.update({"/tmp/evil": "x"}), "de-en.tgz has the member '/tmp/evil', whose name leads out of the folder; it is refused"),
-        (lambda m: m.pop("de-en/IWSLT14.TED.tst2011.de-en.en.xml"), "de-en.tgz has no member de-en/IWSLT14.TED.tst2011.de-en.en.xml"),
         (
-            lambda m: m.update({"de-en/train.tags.de-en.en": m["de-en/train.tags.de-en.en"] + "more\n"}),
-            "de-en.tgz, de-en/train.tags.de-en.de has 480 lines and de-en.tgz, de-en/train.tags.de-en.en has 481",
+            lambda m: m.update({"../evil": "x"}),
+            "de-en.tgz has the member '../evil', whose name leads out of the folder; it is refused",
         ),
         (
-            lambda m: m.update({"de-en/train.tags.de-en.de": m["de-en/train.tags.de-en.de"].encode() + b"a\n\xff\n"}),
+            lambda m: m.update({"/tmp/evil": "x"}),
+            "de-en.tgz has the member '/tmp/evil', whose name leads out of the folder; it is refused",
+        ),
+        (
+            lambda m: m.pop("de-en/IWSLT14.TED.tst2011.de-en.en.xml"),
+            "de-en.tgz has no member de-en/IWSLT14.TED.tst2011.de-en.en.xml",
+        ),
+        (
+            lambda m: m.update({"de-en/train.tags.de-en.en": m["de-en/train.tags.de-en.en"] + "more\n"}),
+            "de-en.tgz, de-en/train.tags.de-en.de has 480 lines and de-en.tgz, de-en/train.tags.de-en.en has "
+            "481",
+        ),
+        (
+            lambda m: m.update(
+                {"de-en/train.tags.de-en.de": m["de-en/train.tags.de-en.de"].encode() + b"a\n\xff\n"}
+            ),
             f"de-en.tgz, de-en/train.tags.de-en.de, line {480 + 24 * 3 + 2}: is not UTF-8",
         ),
         (
-            lambda m: m.update({k: v.replace('<seg id="3"> ', '<seg id="3"></seg>') for k, v in m.items() if "tst2010.de-en.en" in k}),
+            lambda m: m.update(
+                {
+                    k: v.replace('<seg id="3"> ', '<seg id="3"></seg>')
+                    for k, v in m.items()
+                    if "tst2010.de-en.en" in k
+                }
+            ),
             "de-en.tgz, de-en/IWSLT14.TED.tst2010.de-en.en.xml (sentences), line 3: is empty",
         ),
     ],
@@ -328,7 +426,9 @@ def test_a_bad_archive_of_talks_is_refused_and_nothing_half_made_stays(root, tmp
     members = talks_members(TOY["train"], TOY["test"])
     change(members)
     archive = write_tar(tmp_path / "de-en.tgz", members)
-    assert refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive)).startswith(said)
+    assert refusal(
+        prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive)
+    ).startswith(said)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
     assert [path.name for path in (tmp_path / "archives").iterdir()] == [".de-en.tgz.lock"]
     assert not (tmp_path / "evil").exists()
@@ -345,11 +445,22 @@ def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(root, talks_ar
     assert said.startswith(f"{tmp_path / 'archives/de-en.tgz'} is damaged or cut short")
     assert archive.read_bytes() == whole[: len(whole) // 2]
     assert [path.name for path in (tmp_path / "archives").iterdir()] == [".de-en.tgz.lock"]
-    result = start_and_stop_after(root, "sha256", "iwslt14-de-en", "--out", tmp_path / "out", IWSLT14_URL=f"file://{talks_archive.parent}")
-    assert hashlib.sha256(whole).hexdigest() in result and (tmp_path / "archives/de-en.tgz").read_bytes() == whole
+    result = start_and_stop_after(
+        root,
+        "sha256",
+        "iwslt14-de-en",
+        "--out",
+        tmp_path / "out",
+        IWSLT14_URL=f"file://{talks_archive.parent}",
+    )
+    assert (
+        hashlib.sha256(whole).hexdigest() in result
+        and (tmp_path / "archives/de-en.tgz").read_bytes() == whole
+    )
 
 
-# --- any folder ---------------------------------------------------------------------------------------------------------------------
+# --- any folder
+# -----------------------------------------------------------------------------------------------
 
 
 def write_folder(folder, change=lambda texts: None):
@@ -357,7 +468,11 @@ def write_folder(folder, change=lambda texts: None):
     folder.mkdir()
     texts = {
         f"{split}.{lang}": "".join(sentence(words) + "\n" for words in text).encode()
-        for split, pairs in (("train", TOY["train"][:150]), ("valid", TOY["valid"][:5]), ("test", TOY["test"][:5]))
+        for split, pairs in (
+            ("train", TOY["train"][:150]),
+            ("valid", TOY["valid"][:5]),
+            ("test", TOY["test"][:5]),
+        )
         for lang, text in sides(pairs).items()
     }
     change(texts)
@@ -371,11 +486,17 @@ LANGS = ["--source-lang", "de", "--target-lang", "en"]
 
 @pytest.fixture(scope="module")
 def raw(root, tmp_path_factory):
-    """A folder with everything that is accepted: .gz, CR LF, odd separators, empty train lines, a test set of one line without its end."""
+    """A folder with everything that is accepted: .gz, CR LF, odd separators, empty train lines, a test set of
+    one line without its end.
+    """
 
     def change(texts):
-        texts["train.de"] += "\nKein Englisch.\nEin Hund, „Bello“\u2028und z.B. 5,3 Katzen\x85im\tHaus\rhier\x0c.\nNur da.\n".encode()
-        texts["train.en"] += "No German.\n \nA dog's cat\u2029and\u200b 5,300 \x1ccats.\nOnly there.\n".encode()
+        texts["train.de"] += (
+            "\nKein Englisch.\nEin Hund, „Bello“\u2028und z.B. 5,3 Katzen\x85im\tHaus\rhier\x0c.\nNur da.\n".encode()
+        )
+        texts["train.en"] += (
+            "No German.\n \nA dog's cat\u2029and\u200b 5,300 \x1ccats.\nOnly there.\n".encode()
+        )
         texts["valid.de"] = texts["valid.de"].replace(b"\n", b"\r\n")
         texts["test.de"], texts["test.en"] = "\ufeffDas  Ende\u2028ist NAH.".encode(), b"The END is near."
         texts["train.en.gz"] = gzip.compress(texts.pop("train.en"))
@@ -389,12 +510,17 @@ def raw(root, tmp_path_factory):
 
 def test_odd_lines_are_kept_in_step(raw):
     folder, out, result = raw
-    assert lines(out / "tok/train.de")[150:] == ["ein hund , „ bello “ und z.b. 5,3 katzen im haus hier .", "nur da ."]
+    assert lines(out / "tok/train.de")[150:] == [
+        "ein hund , „ bello “ und z.b. 5,3 katzen im haus hier .",
+        "nur da .",
+    ]
     assert lines(out / "tok/train.en")[150:] == ["a dog &apos;s cat and \u200b 5,300 cats .", "only there ."]
     assert "train: 2 pairs left out (2 empty)" in result.stderr
     assert f"{folder}/valid.de: 5 of 5 lines end in CR LF; the CR is left out" in result.stderr
     assert f"{folder}/train.de: 1 lines hold other line separators" in result.stderr
-    assert lines(out / "raw/test.de") == ["das  ende ist nah."] and lines(out / "raw/test.en") == ["the end is near."]
+    assert lines(out / "raw/test.de") == ["das  ende ist nah."] and lines(out / "raw/test.en") == [
+        "the end is near."
+    ]
     assert lines(out / "raw/valid.de") == [sentence(words).lower() for words in sides(TOY["valid"][:5])["de"]]
     sizes = {split: sentences_in(out / f"bin/{split}.de-en.de.idx") for split in ("train", "valid", "test")}
     assert sizes == {"train": 152, "valid": 5, "test": 1}
@@ -404,16 +530,35 @@ def test_odd_lines_are_kept_in_step(raw):
 def test_text_without_words_is_split_by_sentencepiece(root, tmp_path):
     folder = write_folder(tmp_path / "folder")
     assert "give one of them" in refusal(
-        prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "x", "--vocab-size", 90, "--bpe-merges", 9), code=2
+        prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "x", "--vocab-size", 90, "--bpe-merges", 9),
+        code=2,
     )
-    result = prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--vocab-size", 90, "--keep-case", "--workers", 1)
+    result = prepare(
+        root,
+        "raw",
+        folder,
+        *LANGS,
+        "--out",
+        tmp_path / "out",
+        "--vocab-size",
+        90,
+        "--keep-case",
+        "--workers",
+        1,
+    )
     assert result.returncode == 0, result.stderr
     settings = json.loads((tmp_path / "out/settings").read_text())
-    assert settings["subwords"] == "sentencepiece" and settings["tokens"] == "none" and settings["dictionaries"] == "separate"
+    assert (
+        settings["subwords"] == "sentencepiece"
+        and settings["tokens"] == "none"
+        and settings["dictionaries"] == "separate"
+    )
     assert settings["bpe_merges"] is None and settings["clean"]["unit"] == "subwords"
     text = lines(folder / "test.de")
     assert lines(tmp_path / "out/tok/test.de") == text == lines(tmp_path / "out/raw/test.de")
-    assert [line.replace(" ", "").replace("\u2581", " ").strip() for line in lines(tmp_path / "out/bpe/test.de")] == text
+    assert [
+        line.replace(" ", "").replace("\u2581", " ").strip() for line in lines(tmp_path / "out/bpe/test.de")
+    ] == text
     assert (tmp_path / "out/bin/dict.de.txt").read_bytes() != (tmp_path / "out/bin/dict.en.txt").read_bytes()
 
 
@@ -422,7 +567,9 @@ def test_the_dictionary_is_joined(raw):
     joined = (out / "bin/dict.de.txt").read_text()
     assert joined == (out / "bin/dict.en.txt").read_text()
     counts = Counter(" ".join(lines(out / "bpe/train.de") + lines(out / "bpe/train.en")).split())
-    assert {line.split()[0]: int(line.split()[1]) for line in joined.splitlines() if "madeupword" not in line} == counts
+    assert {
+        line.split()[0]: int(line.split()[1]) for line in joined.splitlines() if "madeupword" not in line
+    } == counts
 
 
 def test_a_changed_input_file_is_noticed_and_a_touched_one_is_not(root, raw):
@@ -436,7 +583,9 @@ def test_a_changed_input_file_is_noticed_and_a_touched_one_is_not(root, raw):
         said = refusal(prepare(root, *again))
     finally:
         (folder / "valid.en").write_bytes(data)
-    assert said == f"valid.en is not the file that {out} was prepared from; give another --out, or remove {out}"
+    assert (
+        said == f"valid.en is not the file that {out} was prepared from; give another --out, or remove {out}"
+    )
 
 
 def add(name, data):
@@ -455,7 +604,8 @@ def put(name, data):
     [
         (
             add("valid.en", b"more\n"),
-            "{folder}/valid.de has 5 lines and {folder}/valid.en has 6: line n of one must translate line n of the other",
+            "{folder}/valid.de has 5 lines and {folder}/valid.en has 6: line n of one must translate line n "
+            "of the other",
         ),
         (put("test.de", b"\n \n"), "{folder}/test.de: is empty; it must hold one sentence a line"),
         (put("test.de", b""), "{folder}/test.de: is empty; it must hold one sentence a line"),
@@ -468,11 +618,30 @@ def put(name, data):
             lambda t: (add("valid.de", b"a\n")(t), add("valid.en", "\u200b \n".encode())(t)),
             "{folder}/valid.en, line 6: is empty, and a score needs both sides",
         ),
-        (lambda t: t.pop("valid.de"), "{folder}/valid.de is missing: the folder needs train, valid and test text in both languages"),
-        (lambda t: t.update({"valid.de.gz": gzip.compress(t.pop("valid.de"))[:-9]}), "{folder}/valid.de.gz is damaged or cut short"),
-        (lambda t: t.update({"valid.de.gz": t.pop("valid.de")}), "{folder}/valid.de.gz is damaged or cut short"),
+        (
+            lambda t: t.pop("valid.de"),
+            "{folder}/valid.de is missing: the folder needs train, valid and test text in both languages",
+        ),
+        (
+            lambda t: t.update({"valid.de.gz": gzip.compress(t.pop("valid.de"))[:-9]}),
+            "{folder}/valid.de.gz is damaged or cut short",
+        ),
+        (
+            lambda t: t.update({"valid.de.gz": t.pop("valid.de")}),
+            "{folder}/valid.de.gz is damaged or cut short",
+        ),
     ],
-    ids=["line counts", "blank", "empty", "bad UTF-8", "one-sided", "invisible", "missing", "truncated gzip", "no gzip"],
+    ids=[
+        "line counts",
+        "blank",
+        "empty",
+        "bad UTF-8",
+        "one-sided",
+        "invisible",
+        "missing",
+        "truncated gzip",
+        "no gzip",
+    ],
 )
 def test_bad_text_is_refused_by_file_and_line(root, tmp_path, change, said):
     folder = write_folder(tmp_path / "folder", change)
@@ -492,7 +661,10 @@ def test_text_may_be_corrected_until_it_was_accepted(root, tmp_path):
     args = ("raw", folder, *LANGS, "--out", out, "--workers", 1)
     assert "line n of one must translate line n of the other" in refusal(prepare(root, *args))
     (folder / "valid.de").write_bytes((folder / "valid.de").read_bytes() + b"mehr\n")
-    assert refusal(prepare(root, *args)) == f"{out}/tok/train.de: train has no word of two letters to learn merges from"
+    assert (
+        refusal(prepare(root, *args))
+        == f"{out}/tok/train.de: train has no word of two letters to learn merges from"
+    )
     assert sorted(path.name for path in out.iterdir()) == [".lock", "raw", "settings", "text", "tok"]
     (folder / "train.de").write_bytes(b"aa\n")
     assert refusal(prepare(root, *args)).startswith(f"train.de is not the file that {out} was prepared from")
@@ -506,8 +678,14 @@ def test_text_may_be_corrected_until_it_was_accepted(root, tmp_path):
         (["--bpe", "5"], "unrecognized arguments: --bpe 5"),
         (["--target-lang", "de"], "--target-lang de: must be another than --source-lang"),
         (["--target-lang", "../en"], "--target-lang ../en: give the ending of the files"),
-        (["--like", "x", "--keep-case"], "--lowercase or --keep-case: cannot be given beside --like, which takes it from x"),
-        (["--like", "x", "--joined-dictionary"], "--joined-dictionary or --separate-dictionaries: cannot be given beside --like"),
+        (
+            ["--like", "x", "--keep-case"],
+            "--lowercase or --keep-case: cannot be given beside --like, which takes it from x",
+        ),
+        (
+            ["--like", "x", "--joined-dictionary"],
+            "--joined-dictionary or --separate-dictionaries: cannot be given beside --like",
+        ),
         (["--archive", "x"], "unrecognized arguments: --archive x"),
     ],
 )
@@ -521,19 +699,28 @@ def test_archives_are_known_by_their_official_names(root, tmp_path):
     other = tmp_path / "fr-en.tgz"
     other.write_bytes(b"")
     args = ("iwslt14-de-en", "--out", tmp_path / "out", "--archive")
-    assert refusal(prepare(root, *args, other), code=2).startswith(f"--archive {other}: must have an official name, de-en.tgz")
+    assert refusal(prepare(root, *args, other), code=2).startswith(
+        f"--archive {other}: must have an official name, de-en.tgz"
+    )
     missing = tmp_path / "de-en.tgz"
-    assert refusal(prepare(root, *args, missing), code=2).startswith(f"--archive {missing}: there is no such file")
+    assert refusal(prepare(root, *args, missing), code=2).startswith(
+        f"--archive {missing}: there is no such file"
+    )
 
 
 @pytest.mark.parametrize("script", ["iwslt14-de-en", "wmt14-en-de", "wmt17-zh-en", "wikitext-103", "raw"])
 def test_help_is_the_header(root, script):
     result = prepare(root, script, "--help")
-    assert result.returncode == 0 and f"bash data-prep/prepare-{script}.sh" in result.stdout and "--workers N" in result.stdout
+    assert (
+        result.returncode == 0
+        and f"bash data-prep/prepare-{script}.sh" in result.stdout
+        and "--workers N" in result.stdout
+    )
     assert "common.sh" not in result.stdout and not re.search("^#", result.stdout, re.MULTILINE)
 
 
-# --- WMT ----------------------------------------------------------------------------------------------------------------------------
+# --- WMT
+# -----------------------------------------------------------------------------------------------
 
 
 def know(root, script, *archives):
@@ -550,8 +737,16 @@ def know(root, script, *archives):
 def write_test_set(folder, name, pair, source, target):
     """A test set as sacrebleu keeps it."""
     (folder / name).mkdir(parents=True, exist_ok=True)
-    for field, text in (("src", source), ("ref", target), ("docid", source), ("genre", source), ("origlang", source)):
-        (folder / name / f"{name.replace('/', '_')}.{pair}.{field}").write_text("".join(f"{line}\n" for line in text))
+    for field, text in (
+        ("src", source),
+        ("ref", target),
+        ("docid", source),
+        ("genre", source),
+        ("origlang", source),
+    ):
+        (folder / name / f"{name.replace('/', '_')}.{pair}.{field}").write_text(
+            "".join(f"{line}\n" for line in text)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -562,19 +757,44 @@ def news(root, tmp_path_factory):
         "training-parallel-commoncrawl.tgz": ("commoncrawl", TOY["train"][200:300]),
         "training-parallel-nc-v9.tgz": ("training/news-commentary-v9", TOY["train"][300:400]),
     }
-    odd = {"de": ["Ein alt-\u00adneuer  „Hund“ .", "kurz"], "en": ["An old-new “dog”\u2028 .", "a much longer sentence than that one"]}
+    odd = {
+        "de": ["Ein alt-\u00adneuer  „Hund“ .", "kurz"],
+        "en": ["An old-new “dog”\u2028 .", "a much longer sentence than that one"],
+    }
     archives = []
     for name, (prefix, pairs) in parts.items():
-        texts = {lang: [*map(sentence, text), *(odd[lang] if prefix == "commoncrawl" else [])] for lang, text in sides(pairs).items()}
-        members = {f"{prefix}.de-en.{lang}": "".join(line + "\n" for line in text) for lang, text in texts.items()}
+        texts = {
+            lang: [*map(sentence, text), *(odd[lang] if prefix == "commoncrawl" else [])]
+            for lang, text in sides(pairs).items()
+        }
+        members = {
+            f"{prefix}.de-en.{lang}": "".join(line + "\n" for line in text) for lang, text in texts.items()
+        }
         archives.append(write_tar(folder / name, {f"{prefix}.fr-en.fr": "autre\n", **members}))
     know(root, "wmt14-en-de", *archives)
     for name, split in (("wmt13", "valid"), ("wmt14/full", "test")):
         both = sides(TOY[split])
-        write_test_set(folder / "sacrebleu", name, "en-de", map(sentence, both["en"]), [sentence(words) for words in both["de"]])
+        write_test_set(
+            folder / "sacrebleu",
+            name,
+            "en-de",
+            map(sentence, both["en"]),
+            [sentence(words) for words in both["de"]],
+        )
     given = [part for archive in archives for part in ("--archive", archive)]
     out = folder / "out"
-    result = prepare(root, "wmt14-en-de", *given, "--out", out, "--bpe-merges", 250, "--workers", 1, SACREBLEU=folder / "sacrebleu")
+    result = prepare(
+        root,
+        "wmt14-en-de",
+        *given,
+        "--out",
+        out,
+        "--bpe-merges",
+        250,
+        "--workers",
+        1,
+        SACREBLEU=folder / "sacrebleu",
+    )
     assert result.returncode == 0, result.stderr
     return out, given, result
 
@@ -594,7 +814,11 @@ def test_news_is_cased_normalized_and_cleaned_by_sub_words(news):
     assert lines(out / "raw/test.de") == [sentence(words) for words in sides(TOY["test"])["de"]]
     assert [len(lines(out / f"bpe/{split}.en")) for split in ("valid", "test")] == [30, 30]
     assert (out / "bin/dict.en.txt").read_bytes() == (out / "bin/dict.de.txt").read_bytes()
-    assert all((out / f"bin/{split}.en-de.{lang}.bin").stat().st_size for split in ("train", "valid", "test") for lang in ("en", "de"))
+    assert all(
+        (out / f"bin/{split}.en-de.{lang}.bin").stat().st_size
+        for split in ("train", "valid", "test")
+        for lang in ("en", "de")
+    )
 
 
 def test_given_archives_are_not_touched(news):
@@ -604,7 +828,9 @@ def test_given_archives_are_not_touched(news):
         assert link.is_symlink() and link.resolve() == path and not path.is_symlink()
 
 
-def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(root, news, talks_archive, tmp_path):
+def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(
+    root, news, talks_archive, tmp_path
+):
     other, _, _ = news
     out = tmp_path / "out"
     args = ("iwslt14-de-en", "--out", out, "--archive", talks_archive, "--like", other, "--workers", 1)
@@ -617,7 +843,12 @@ def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(root, 
         sentence(words) for words in sides(TOY["test"])["de"]
     ]
     settings = json.loads((out / "settings").read_text())
-    assert settings["aggressive_hyphens"] and settings["normalize"] and not settings["lowercase"] and settings["bpe_merges"] == 250
+    assert (
+        settings["aggressive_hyphens"]
+        and settings["normalize"]
+        and not settings["lowercase"]
+        and settings["bpe_merges"] == 250
+    )
     assert settings["clean"]["max"] == 175 and settings["valid_every"] == 23
     assert prepare(root, *args).stderr.endswith("nothing to do\n")
     said = refusal(prepare(root, *args[:-4]))
@@ -627,15 +858,31 @@ def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(root, 
 def test_like_needs_a_finished_folder_of_the_same_languages(root, news, tmp_path):
     other, _, _ = news
     folder = write_folder(
-        tmp_path / "folder", lambda texts: texts.update({name.replace(".en", ".fr"): text for name, text in texts.items()})
+        tmp_path / "folder",
+        lambda texts: texts.update({name.replace(".en", ".fr"): text for name, text in texts.items()}),
     )
-    args = ("raw", folder, "--source-lang", "de", "--target-lang", "fr", "--out", tmp_path / "out", "--like", other)
+    args = (
+        "raw",
+        folder,
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "fr",
+        "--out",
+        tmp_path / "out",
+        "--like",
+        other,
+    )
     assert refusal(prepare(root, *args)) == f"--like {other}: has de and en, and this corpus is de and fr"
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     shutil.copy(other / "settings", unfinished)
     said = refusal(prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--like", unfinished))
-    assert said == f"--like {unfinished}: is not a finished folder of these scripts with two languages; prepare it first"
+    assert (
+        said
+        == f"--like {unfinished}: is not a finished folder of these scripts with two languages; prepare it "
+        "first"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -679,7 +926,9 @@ def test_chinese_is_split_by_a_model_for_each_language(root, chinese):
 
     out, args, test_sets = chinese
     said = refusal(prepare(root, *args, "--vocab-size", 90000, SACREBLEU=test_sets))
-    assert said.startswith("--vocab-size 90000: sentencepiece cannot learn so many from") and "train.zh" in said
+    assert (
+        said.startswith("--vocab-size 90000: sentencepiece cannot learn so many from") and "train.zh" in said
+    )
     shutil.rmtree(out)
     result = prepare(root, *args, "--vocab-size", 200, SACREBLEU=test_sets)
     assert result.returncode == 0, result.stderr
@@ -694,20 +943,26 @@ def test_chinese_is_split_by_a_model_for_each_language(root, chinese):
     assert sentences_in(out / "bin/train.zh-en.zh.idx") == len(lines(out / "bpe/train.zh")) > 300
 
 
-# --- WikiText ----------------------------------------------------------------------------------------------------------------------
+# --- WikiText
+# -----------------------------------------------------------------------------------------------
 
 
 def test_wikitext_is_binarized_as_published(root, tmp_path):
     archive = tmp_path / "wikitext-103-v1.zip"
     articles = {
-        split: f" \n = Title of {split} = \n \n" + "".join(f" {de} <unk> @-@ \n" for de, _ in pairs[:40]) for split, pairs in TOY.items()
+        split: f" \n = Title of {split} = \n \n" + "".join(f" {de} <unk> @-@ \n" for de, _ in pairs[:40])
+        for split, pairs in TOY.items()
     }
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("wikitext-103/", "")
         for split, text in articles.items():
             file.writestr(f"wikitext-103/wiki.{split}.tokens", text)
     path = root / "data-prep/prepare-wikitext-103.sh"
-    path.write_text(re.sub("sha1:[0-9a-f]{40}", f"sha1:{hashlib.sha1(archive.read_bytes()).hexdigest()}", path.read_text()))
+    path.write_text(
+        re.sub(
+            "sha1:[0-9a-f]{40}", f"sha1:{hashlib.sha1(archive.read_bytes()).hexdigest()}", path.read_text()
+        )
+    )
     out = tmp_path / "out"
     result = prepare(root, "wikitext-103", "--archive", archive, "--out", out)
     assert result.returncode == 0, result.stderr
@@ -716,8 +971,16 @@ def test_wikitext_is_binarized_as_published(root, tmp_path):
         assert sentences_in(out / f"bin/{split}.idx") == text.count("\n")
     counts = Counter(articles["train"].split())
     words = [line.split() for line in lines(out / "bin/dict.txt") if "madeupword" not in line]
-    assert {word: int(count) for word, count in words} == {word: count for word, count in counts.items() if word != "<unk>"}
-    assert sorted(path.name for path in out.iterdir()) == [".lock", "bin", "preprocess.log", "settings", "text"]
+    assert {word: int(count) for word, count in words} == {
+        word: count for word, count in counts.items() if word != "<unk>"
+    }
+    assert sorted(path.name for path in out.iterdir()) == [
+        ".lock",
+        "bin",
+        "preprocess.log",
+        "settings",
+        "text",
+    ]
 
     archive.write_bytes(archive.read_bytes() + b"x")
     said = refusal(prepare(root, "wikitext-103", "--archive", archive, "--out", tmp_path / "other"))

@@ -1,4 +1,6 @@
-"""The parts of data-prep/: tokens and sub-words equal those of the libraries; what archives and downloads may not do."""
+"""The parts of data-prep/: tokens and sub-words equal those of the libraries; what archives and downloads may
+not do.
+"""
 
 import http.server
 import io
@@ -26,7 +28,19 @@ from modular_fairseq import toy_corpus
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data-prep"))
 
-from preparation import CorpusError, corpora, fetch, lifetime, lines, moses, options, parallel, progress, subwords, tokens  # noqa: E402
+from preparation import (
+    CorpusError,
+    corpora,
+    fetch,
+    lifetime,
+    lines,
+    moses,
+    options,
+    parallel,
+    progress,
+    subwords,
+    tokens,
+)  # noqa: E402
 from preparation.archives import damage_named, open_archive  # noqa: E402
 
 SENTENCES = [
@@ -39,13 +53,51 @@ SENTENCES = [
     "5 % of 3 000 ; x : y ( z ) . nº 5 und 20 ºC « oui » ‚so‘ ’s",
 ]
 WORDS = ["a", "B", "5", "50", "s", "No", "etc", "Mr", "z.B", "ä", "Straße", "DOTMULTI", "DOT", "x"]
-MARKS = [*".,'-`\"();:!?&|<>[]%/@", "..", "...", ",,", "''", "“", "”", "„", "’", "‘", "´", "«", "»", "–", "—", "…", "nº", "ºC", "cm"]
-MARKS += ["\u00a0", "\u00ad", "\u200b", "\u2028", "\x85", "\t", "\x01", "\r", "½", "Σ", "İ", "日本", "  ", *[" "] * 25]
+MARKS = [
+    *".,'-`\"();:!?&|<>[]%/@",
+    "..",
+    "...",
+    ",,",
+    "''",
+    "“",
+    "”",
+    "„",
+    "’",
+    "‘",
+    "´",
+    "«",
+    "»",
+    "–",
+    "—",
+    "…",
+    "nº",
+    "ºC",
+    "cm",
+]
+MARKS += [
+    "\u00a0",
+    "\u00ad",
+    "\u200b",
+    "\u2028",
+    "\x85",
+    "\t",
+    "\x01",
+    "\r",
+    "½",
+    "Σ",
+    "İ",
+    "日本",
+    "  ",
+    *[" "] * 25,
+]
 
 
 def random_lines(count, seed):
     rng = random.Random(seed)
-    return ["".join(rng.choice(WORDS if rng.random() < 0.5 else MARKS) for _ in range(rng.randrange(14))) for _ in range(count)]
+    return [
+        "".join(rng.choice(WORDS if rng.random() < 0.5 else MARKS) for _ in range(rng.randrange(14)))
+        for _ in range(count)
+    ]
 
 
 def library_tokens(tokenizer, normalizer, line, aggressive):
@@ -57,7 +109,9 @@ def library_tokens(tokenizer, normalizer, line, aggressive):
 @pytest.mark.parametrize("lang", ["en", "de", "fr"])
 @pytest.mark.parametrize("news", [False, True], ids=["talks", "news"])
 def test_tokens_are_those_of_sacremoses(lang, news, monkeypatch):
-    """On sentences made to be difficult by sacremoses' own class; on many random ones by it with its two slow functions replaced."""
+    """On sentences made to be difficult by sacremoses' own class; on many random ones by it with its two slow
+    functions replaced.
+    """
     monkeypatch.setattr(moses, "MAX_PIECES", 500)
     ours = moses.Tokenizer(lang, normalize=news, aggressive_hyphens=news)
     normalizer = MosesPunctNormalizer(lang) if news else None
@@ -106,7 +160,10 @@ def test_sub_words_are_those_of_subword_nmt(tmp_path, monkeypatch):
     ],
 )
 def test_train_pairs_are_left_out_as_by_moses(source, target, verdict):
-    assert tokens.unfit(source, target, {"min": 2 if verdict == "too short" else 1, "max": 5, "ratio": 1.5}) == verdict
+    assert (
+        tokens.unfit(source, target, {"min": 2 if verdict == "too short" else 1, "max": 5, "ratio": 1.5})
+        == verdict
+    )
 
 
 @pytest.mark.parametrize("block", [1, 2, 5, 23, 100])
@@ -124,7 +181,8 @@ def test_each_nth_pair_is_for_validation_whatever_the_blocks(tmp_path, block):
     assert writer.pairs == {"train": 96, "valid": 4, "test": 0} and not (tmp_path / "raw/train.de").exists()
 
 
-# --- lines -------------------------------------------------------------------------------------------------------------------
+# --- lines
+# -----------------------------------------------------------------------------------------------
 
 
 def test_lines_end_at_lf_only(capsys):
@@ -154,7 +212,8 @@ def test_blocks_hold_every_line_once(tmp_path):
 
 def test_talks_lose_their_tags_and_test_sets_their_curly_apostrophes():
     members = {
-        "train": "<url>u</url>\n<keywords>k</keywords>\n<speaker>S</speaker>\n<talkid>1</talkid>\n<title>A < B</title>\n"
+        "train": "<url>u</url>\n<keywords>k</keywords>\n<speaker>S</speaker>\n<talkid>1</talkid>\n<title>A < "
+        "B</title>\n"
         '<description>TED Talk Subtitles</description>\n It’s the <title>.\n<reviewer href="r">R</reviewer>\n<doc docid="1">\n</doc>\n',
         "test": '<doc docid="1">\n<title>T</title>\n<seg id="1"> It’s R&amp;D </seg>\n<hl>\n  <seg id="12">no end\n</hl>\n',
     }
@@ -168,7 +227,12 @@ def test_talks_lose_their_tags_and_test_sets_their_curly_apostrophes():
 
 @pytest.mark.parametrize(("kind", "taken"), [("moses", False), ("none", True)])
 def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, taken):
-    chosen = {name: name for name in options.FROM_LIKE} | {"tokens": kind, "source_lang": "zh", "target_lang": "en", "clean": "rule"}
+    chosen = {name: name for name in options.FROM_LIKE} | {
+        "tokens": kind,
+        "source_lang": "zh",
+        "target_lang": "en",
+        "clean": "rule",
+    }
     options.write_settings(tmp_path, chosen)
     (tmp_path / "bin").mkdir()
     found = options.like(tmp_path, {"en", "zh"})
@@ -177,7 +241,8 @@ def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, take
     assert json.loads((tmp_path / "settings").read_text()) == chosen
 
 
-# --- several processes -------------------------------------------------------------------------------------------------------
+# --- several processes
+# -----------------------------------------------------------------------------------------------
 
 
 def make_square(offset):
@@ -202,7 +267,9 @@ def test_blocks_are_worked_on_in_order_and_not_read_ahead():
     assert list(parallel.map_blocks(make_square, (1,), [3], workers=1)) == [(10, os.getpid())]
 
 
-@pytest.mark.parametrize(("bad", "said"), [(13, "thirteen"), (1000, "a worker process was ended from outside")])
+@pytest.mark.parametrize(
+    ("bad", "said"), [(13, "thirteen"), (1000, "a worker process was ended from outside")]
+)
 def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
     with pytest.raises(CorpusError, match=said):
         list(parallel.map_blocks(make_square, (0,), [1, 2, bad, 4], workers=2))
@@ -210,8 +277,10 @@ def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
 
 PREPARATION = str(Path(lifetime.__file__).parents[1])
 ENDING = {
-    "workers of map_blocks": "from preparation import parallel; list(parallel.map_blocks(make, (), [1, 2], 2))",
-    "program and its pool": "import subprocess; from preparation import lifetime; subprocess.run(lifetime.command('pool', sys.argv[1]))",
+    "workers of map_blocks": "from preparation import parallel; list(parallel.map_blocks(make, (), [1, 2], "
+    "2))",
+    "program and its pool": "import subprocess; from preparation import lifetime; "
+    "subprocess.run(lifetime.command('pool', sys.argv[1]))",
     "no program of Python's": "import subprocess; from preparation import lifetime; "
     "subprocess.run(['tail', '-q', '-f', sys.argv[1], '/dev/null'], preexec_fn=lifetime.before_exec())",
     "a system that has only threads": "from preparation import parallel; sys.platform = 'other'; "
@@ -225,7 +294,9 @@ def test_nothing_outlives_a_killed_parent(tmp_path, what):
     """`busy` says on stderr who works; all of them sleep for longer than this test lasts."""
     busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\ndef make():\n    return busy\n"
     (tmp_path / "busy.py").write_text(busy)
-    (tmp_path / "pool.py").write_text("import multiprocessing, busy\nmultiprocessing.Pool(2).map(busy.busy, [1, 2])\n")
+    (tmp_path / "pool.py").write_text(
+        "import multiprocessing, busy\nmultiprocessing.Pool(2).map(busy.busy, [1, 2])\n"
+    )
     (tmp_path / "file").write_text("xx")
     code = f"import sys; sys.path.append({PREPARATION!r}); from busy import make; {ENDING[what]}"
     parent = subprocess.Popen(
@@ -253,7 +324,9 @@ def test_a_download_ends_with_its_run(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
         code = f"import sys; sys.path.append({PREPARATION!r}); from pathlib import Path; from preparation import fetch; "
-        parent = subprocess.Popen([sys.executable, "-c", code + f"fetch.curl({url!r}, Path({str(tmp_path / 'a.part')!r}))"])
+        parent = subprocess.Popen(
+            [sys.executable, "-c", code + f"fetch.curl({url!r}, Path({str(tmp_path / 'a.part')!r}))"]
+        )
         connection, _ = silent.accept()
         with connection:
             parent.kill()
@@ -266,7 +339,8 @@ def test_a_process_whose_parent_has_ended_before_ends_at_once():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""
 
 
-# --- archives ----------------------------------------------------------------------------------------------------------------
+# --- archives
+# -----------------------------------------------------------------------------------------------
 
 
 def tar_with(path, name, kind=tarfile.REGTYPE, data=b"text\n", **fields):
@@ -295,22 +369,33 @@ def read_member(path, member):
 def test_members_are_found_by_name(tmp_path):
     assert read_member(tar_with(tmp_path / "a.tgz", "./folder/text"), "folder/text") == b"text\n"
     assert read_member(zip_with(tmp_path / "a.zip", "folder/text"), "folder/text") == b"text\n"
-    with pytest.raises(CorpusError, match="^a.zip has no member text: it is another archive than the official one$"):
+    with pytest.raises(
+        CorpusError, match="^a.zip has no member text: it is another archive than the official one$"
+    ):
         read_member(tmp_path / "a.zip", "text")
 
 
-@pytest.mark.parametrize("name", ["../text", "a/../../text", "/etc/text", "..\\text", "\\text", "C:\\text", "a/.."])
+@pytest.mark.parametrize(
+    "name", ["../text", "a/../../text", "/etc/text", "..\\text", "\\text", "C:\\text", "a/.."]
+)
 @pytest.mark.parametrize("write", [tar_with, zip_with])
 def test_names_that_lead_out_are_refused(tmp_path, write, name):
     path = write(tmp_path / ("a.tgz" if write is tar_with else "a.zip"), name)
-    with pytest.raises(CorpusError, match=f"^{path.name} has the member '.*', whose name leads out of the folder; it is refused$"):
+    with pytest.raises(
+        CorpusError,
+        match=f"^{path.name} has the member '.*', whose name leads out of the folder; it is refused$",
+    ):
         read_member(path, "text")
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
+)
 def test_links_and_devices_are_refused(tmp_path, kind):
     path = tar_with(tmp_path / "a.tgz", "text", kind, linkname="/etc/passwd")
-    with pytest.raises(CorpusError, match="^a.tgz has the member 'text', which is a link or a device; it is refused$"):
+    with pytest.raises(
+        CorpusError, match="^a.tgz has the member 'text', which is a link or a device; it is refused$"
+    ):
         read_member(path, "text")
 
 
@@ -322,7 +407,11 @@ def test_links_in_a_zip_are_refused(tmp_path):
 @pytest.mark.parametrize("write", [tar_with, zip_with])
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
 def test_truncated_archives_are_refused(tmp_path, write, share):
-    path = write(tmp_path / ("a.tgz" if write is tar_with else "a.zip"), "text", data=random.Random(1).randbytes(50_000))
+    path = write(
+        tmp_path / ("a.tgz" if write is tar_with else "a.zip"),
+        "text",
+        data=random.Random(1).randbytes(50_000),
+    )
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
     with pytest.raises(CorpusError, match=f"^{path} is damaged or cut short"):
@@ -344,7 +433,10 @@ def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
         data[-8] ^= 1  # of the sum
     damaged = {"a bit": data, "the last byte": data[:-1], "no archive": b"garbage", "nothing": b""}[damage]
     path.write_bytes(damaged)
-    with pytest.raises(CorpusError, match=f"^{path} is damaged or cut short") as error, open_archive(path, "a.tgz"):
+    with (
+        pytest.raises(CorpusError, match=f"^{path} is damaged or cut short") as error,
+        open_archive(path, "a.tgz"),
+    ):
         pass
     assert "\n" not in str(error.value)
 
@@ -354,14 +446,17 @@ def test_other_errors_are_not_called_damage(tmp_path):
         raise OSError(28, "No space left on device")
 
 
-# --- downloads ---------------------------------------------------------------------------------------------------------------
+# --- downloads
+# -----------------------------------------------------------------------------------------------
 
 CONTENT = random.Random(7).randbytes(100_000)
 
 
 @pytest.fixture
 def server():
-    """Serves CONTENT, from where it is asked; `requests` notes the Range of each request, `ranges` says whether it is heeded."""
+    """Serves CONTENT, from where it is asked; `requests` notes the Range of each request, `ranges` says
+    whether it is heeded.
+    """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -406,7 +501,9 @@ def files(folder):
 @pytest.mark.parametrize("there", [0, 1, 60_000, 100_000])
 @pytest.mark.parametrize("size_known", [True, False])
 def test_a_download_goes_on_where_it_was_cut_off(server, tmp_path, there, size_known):
-    source = fetch.Source("a.tgz", server.url, "100000" if size_known else "-", f"sha256:{sha256(CONTENT, tmp_path)}")
+    source = fetch.Source(
+        "a.tgz", server.url, "100000" if size_known else "-", f"sha256:{sha256(CONTENT, tmp_path)}"
+    )
     if there:
         (tmp_path / "a.tgz.part").write_bytes(CONTENT[:there])
     fetch.fetch(source, None, tmp_path)
@@ -419,15 +516,25 @@ def test_a_download_goes_on_where_it_was_cut_off(server, tmp_path, there, size_k
 def test_a_server_that_cannot_go_on_sends_all_of_it_again(server, tmp_path):
     server.ranges = False
     (tmp_path / "a.tgz.part").write_bytes(CONTENT[:500])
-    fetch.fetch(fetch.Source("a.tgz", server.url, "100000", f"sha256:{sha256(CONTENT, tmp_path)}"), None, tmp_path)
+    fetch.fetch(
+        fetch.Source("a.tgz", server.url, "100000", f"sha256:{sha256(CONTENT, tmp_path)}"), None, tmp_path
+    )
     assert files(tmp_path) == {"a.tgz": CONTENT}
 
 
 @pytest.mark.parametrize("wrong", ["sum", "size"])
 def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_path, wrong):
     right = sha256(CONTENT, tmp_path)
-    source = fetch.Source("a.tgz", server.url, "99999" if wrong == "size" else "-", f"sha256:{right if wrong == 'size' else '0' * 64}")
-    with pytest.raises(CorpusError, match="^.*a.tgz.part has .*, and a.tgz has .*: it is another file, or (damaged|cut short)$"):
+    source = fetch.Source(
+        "a.tgz",
+        server.url,
+        "99999" if wrong == "size" else "-",
+        f"sha256:{right if wrong == 'size' else '0' * 64}",
+    )
+    with pytest.raises(
+        CorpusError,
+        match="^.*a.tgz.part has .*, and a.tgz has .*: it is another file, or (damaged|cut short)$",
+    ):
         fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {}
     fetch.fetch(fetch.Source("a.tgz", server.url, "-", f"sha256:{right}"), None, tmp_path)
@@ -442,10 +549,13 @@ def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
     found = sha256(CONTENT, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT, "a.tgz.sha256": f"{found}  a.tgz\n".encode()}
     assert (
-        f"a.tgz: no sum is published; that of this file, sha256 {found}, is recorded in {tmp_path}/a.tgz.sha256" in capsys.readouterr().err
+        f"a.tgz: no sum is published; that of this file, sha256 {found}, is recorded in "
+        f"{tmp_path}/a.tgz.sha256" in capsys.readouterr().err
     )
     (tmp_path / "a.tgz").write_bytes(b"other")
-    with pytest.raises(CorpusError, match=f"and that of the first a.tgz, in {tmp_path}/a.tgz.sha256, is {found}$"):
+    with pytest.raises(
+        CorpusError, match=f"and that of the first a.tgz, in {tmp_path}/a.tgz.sha256, is {found}$"
+    ):
         fetch.fetch(source, None, tmp_path)
     given = tmp_path / "elsewhere"
     given.write_bytes(b"given")
@@ -457,7 +567,10 @@ def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
 def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_path):
     (tmp_path / "a.tgz.part").write_bytes(CONTENT[:500])
     closed = server.url.replace("/file", "/none")
-    with pytest.raises(CorpusError, match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give"):
+    with pytest.raises(
+        CorpusError,
+        match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give",
+    ):
         fetch.fetch(fetch.Source("a.tgz", closed, "-", "-"), None, tmp_path)
     assert files(tmp_path) == {"a.tgz.part": CONTENT[:500]}
 
@@ -491,12 +604,19 @@ def test_a_given_archive_leaves_another_one_and_is_linked_where_there_is_none(se
     assert (folder / "a.tgz").readlink() == given and server.requests == []
     given.rename(tmp_path / "moved")
     with fetch.open_archives([source], {}, folder) as paths:
-        assert paths["a.tgz"].read_bytes() == CONTENT and not paths["a.tgz"].is_symlink() and server.requests == [0]
+        assert (
+            paths["a.tgz"].read_bytes() == CONTENT
+            and not paths["a.tgz"].is_symlink()
+            and server.requests == [0]
+        )
     with fetch.open_archives([source], {"a.tgz": tmp_path / "moved"}, folder):
         pass
     assert not (folder / "a.tgz").is_symlink()
     (folder / "a.tgz").write_bytes(b"other")
-    with pytest.raises(CorpusError, match="and that of the first a.tgz"), fetch.open_archives([source], {}, folder):
+    with (
+        pytest.raises(CorpusError, match="and that of the first a.tgz"),
+        fetch.open_archives([source], {}, folder),
+    ):
         pass
 
 

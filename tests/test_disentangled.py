@@ -1,4 +1,6 @@
-"""Models with disentangled mask attention: neutral settings, checkpoints, search, precision, presets, refusals, and fairseq's commands."""
+"""Models with disentangled mask attention: neutral settings, checkpoints, search, precision, presets,
+refusals, and fairseq's commands.
+"""
 
 import copy
 
@@ -17,7 +19,18 @@ from tests.properties import PROPERTIES, logits, ready
 
 DMA = {"attention_type": "dma"}
 ALL = LossSettings(kl=True, qq=True, xq=True)
-OURS = ["--criterion", "modular_cross_entropy", "--label-smoothing", "0.1", "--optimizer", "adam", "--lr", "5e-3", "--max-tokens", "150"]
+OURS = [
+    "--criterion",
+    "modular_cross_entropy",
+    "--label-smoothing",
+    "0.1",
+    "--optimizer",
+    "adam",
+    "--lr",
+    "5e-3",
+    "--max-tokens",
+    "150",
+]
 COMMON = [*TINY, *OURS, "--dropout", "0.1"]
 
 
@@ -46,7 +59,10 @@ def test_a_plain_checkpoint_loads_and_its_masks_start_near_to_none(caplog):
     loaded = ours.state_dict()
     assert all(torch.equal(loaded[key], value) for key, value in stock.state_dict().items())
     assert all(torch.equal(loaded[key], fresh[key]) for key in loaded if ".mask." in key)
-    difference = (torch.log_softmax(logits(ours, batch(LENGTHS)), -1) - torch.log_softmax(logits(stock, batch(LENGTHS)), -1)).abs()
+    difference = (
+        torch.log_softmax(logits(ours, batch(LENGTHS)), -1)
+        - torch.log_softmax(logits(stock, batch(LENGTHS)), -1)
+    ).abs()
     assert 1e-5 < difference.mean() < 0.1
 
 
@@ -54,14 +70,20 @@ def test_half_a_mask_in_a_checkpoint_is_refused():
     model = build(**DMA)
     half = model.state_dict()
     del half["decoder.layers.1.encoder_attn.mask.tokens.logits"]
-    with pytest.raises(UsageError, match="the checkpoint has no decoder.layers.1.encoder_attn.mask.tokens.logits"):
+    with pytest.raises(
+        UsageError, match="the checkpoint has no decoder.layers.1.encoder_attn.mask.tokens.logits"
+    ):
         model.load_state_dict(half)
 
 
 def test_every_attention_module_has_a_mask_of_its_own():
     assert len(semantic_masks(build(**DMA, encoder_layers=3))) == 3 + 2 * 2
     model = build(**DMA, streams=2, encoder_layers=4)
-    assert {"encoder.streams.0.0.self_attn", "encoder.streams.1.0.self_attn", "decoder.layers.1.encoder_attn"} < set(semantic_masks(model))
+    assert {
+        "encoder.streams.0.0.self_attn",
+        "encoder.streams.1.0.self_attn",
+        "decoder.layers.1.encoder_attn",
+    } < set(semantic_masks(model))
     assert len({id(p) for mask in semantic_masks(model).values() for p in mask.parameters()}) == 8 * (4 + 4)
 
 
@@ -123,7 +145,9 @@ def test_a_source_without_a_word_and_targets_of_one_give_finite_gradients():
 
 @pytest.mark.parametrize(("dtype", "posterior"), [(torch.float16, "expected"), (torch.bfloat16, "sample")])
 def test_half_precision_stays_finite_for_100_steps_with_large_scores(dtype, posterior):
-    """As fairseq does it: weights in half precision, Adam on their copies in float32, clusters and losses in float32."""
+    """As fairseq does it: weights in half precision, Adam on their copies in float32, clusters and losses in
+    float32.
+    """
     whole = build(**DMA, dma_posterior=posterior, dropout=0.1)
     with torch.no_grad():
         for name, p in whole.named_parameters():
@@ -133,7 +157,9 @@ def test_half_precision_stays_finite_for_100_steps_with_large_scores(dtype, post
     optimizer = torch.optim.Adam(whole.parameters(), lr=1e-3)
     attention, projected, losses_of_steps = half.encoder.layers[0].self_attn, {}, []
     for name in ("q_proj", "k_proj"):
-        getattr(attention, name).register_forward_hook(lambda _, args, output, name=name: projected.update({name: output.detach().float()}))
+        getattr(attention, name).register_forward_hook(
+            lambda _, args, output, name=name: projected.update({name: output.detach().float()})
+        )
     for step in range(100):
         sample = batch([(12, 9), (5, 11), (1, 1), (9, 6)], seed=step % 5)
         with measuring(half, ALL) as losses:
@@ -169,7 +195,11 @@ def test_half_precision_stays_finite_for_100_steps_with_large_scores(dtype, post
     ],
 )
 def test_presets_have_the_papers_parameter_counts(arch, vocabulary, parameters):
-    shared = {"share_all_embeddings": True} if vocabulary[0] == vocabulary[1] else {"share_decoder_input_output_embed": True}
+    shared = (
+        {"share_all_embeddings": True}
+        if vocabulary[0] == vocabulary[1]
+        else {"share_decoder_input_output_embed": True}
+    )
     assert sum(p.numel() for p in build_preset(arch, vocabulary, **shared).parameters()) == parameters
 
 
@@ -188,7 +218,9 @@ def test_experts_and_masks_together_are_each_themselves():
 
 
 def test_mechanisms_stay_apart_under_a_mask():
-    """Heads and their clusters lie within a mechanism's features, so what one attends to does not depend on the other's."""
+    """Heads and their clusters lie within a mechanism's features, so what one attends to does not depend on
+    the other's.
+    """
     model = ready(**DMA, tim_layers="all", tim_mechanisms=2)
     attention = model.encoder.layers[0].self_attn
     x = torch.randn(5, 3, 32)
@@ -201,25 +233,52 @@ def test_mechanisms_stay_apart_under_a_mask():
     ("changes", "sentence"),
     [
         ({**DMA, "dma_clusters": 0}, "--dma-clusters must be at least 1 (which is plain attention), not 0"),
-        ({**DMA, "dma_centroid_gradient": 0.0}, "--dma-centroid-gradient must be positive, 0.001 to 1000, not 0.0"),
-        ({**DMA, "dma_centroid_gradient": -10.0}, "--dma-centroid-gradient must be positive, 0.001 to 1000, not -10.0"),
-        ({**DMA, "dma_centroid_gradient": float("inf")}, "--dma-centroid-gradient must be positive, 0.001 to 1000, not inf"),
+        (
+            {**DMA, "dma_centroid_gradient": 0.0},
+            "--dma-centroid-gradient must be positive, 0.001 to 1000, not 0.0",
+        ),
+        (
+            {**DMA, "dma_centroid_gradient": -10.0},
+            "--dma-centroid-gradient must be positive, 0.001 to 1000, not -10.0",
+        ),
+        (
+            {**DMA, "dma_centroid_gradient": float("inf")},
+            "--dma-centroid-gradient must be positive, 0.001 to 1000, not inf",
+        ),
         (
             {**DMA, "dma_centroid_gradient": 1.0, "dma_centroid_mode": "hook"},
             "--dma-centroid-mode has no effect with --dma-centroid-gradient 1; leave it out",
         ),
-        ({**DMA, "dma_clusters": 1, "dma_decoder_eval_mask": True}, "--dma-decoder-eval-mask has no effect with --dma-clusters 1"),
-        ({**DMA, "dma_clusters": 1, "dma_posterior": "sample"}, "--dma-posterior has no effect with --dma-clusters 1"),
-        ({**DMA, "adaptive_softmax_cutoff": "8,16"}, "--adaptive-softmax-cutoff does not work with --attention-type dma"),
+        (
+            {**DMA, "dma_clusters": 1, "dma_decoder_eval_mask": True},
+            "--dma-decoder-eval-mask has no effect with --dma-clusters 1",
+        ),
+        (
+            {**DMA, "dma_clusters": 1, "dma_posterior": "sample"},
+            "--dma-posterior has no effect with --dma-clusters 1",
+        ),
+        (
+            {**DMA, "adaptive_softmax_cutoff": "8,16"},
+            "--adaptive-softmax-cutoff does not work with --attention-type dma",
+        ),
         ({**DMA, "dma_posterior": "mean"}, "--dma-posterior is 'mean'; it must be one of expected, sample"),
-        ({"dma_clusters": 8}, "--dma-clusters has no effect without --attention-type dma (or an arch such as dma_transformer)"),
-        ({"attention_type": "mae", "dma_decoder_eval_mask": True}, "--dma-decoder-eval-mask has no effect without --attention-type dma"),
+        (
+            {"dma_clusters": 8},
+            "--dma-clusters has no effect without --attention-type dma (or an arch such as dma_transformer)",
+        ),
+        (
+            {"attention_type": "mae", "dma_decoder_eval_mask": True},
+            "--dma-decoder-eval-mask has no effect without --attention-type dma",
+        ),
         ({**DMA, "mae_dropped_heads": 2}, "--mae-dropped-heads has no effect without --attention-type mae"),
         (
             {**DMA, "encoder_embed_dim": 24, "decoder_embed_dim": 40},
             "--decoder-embed-dim 40 with --encoder-embed-dim 24: they must be equal",
         ),
-        ({"attention_type": "dma+moe"}, "--attention-type is 'dma+moe'; it must be one of plain, mae, dma, mae+dma"),
+        (
+            {"attention_type": "dma+moe"},
+            "--attention-type is 'dma+moe'; it must be one of plain, mae, dma, mae+dma",
+        ),
     ],
 )
 def test_options_that_cannot_work_or_would_be_ignored_are_refused(changes, sentence):
@@ -246,32 +305,71 @@ def test_options_reach_every_mask(part):
 
 def test_layer_drop_may_leave_out_any_mask(reversal_data, tmp_path):
     for drop in (0.5, 1.0):
-        args = ["--arch", "dma_transformer", "--encoder-layerdrop", drop, "--decoder-layerdrop", drop, "--max-epoch", 1]
+        args = [
+            "--arch",
+            "dma_transformer",
+            "--encoder-layerdrop",
+            drop,
+            "--decoder-layerdrop",
+            drop,
+            "--max-epoch",
+            1,
+        ]
         train(reversal_data, *args, "--save-dir", tmp_path / str(drop))
         assert (tmp_path / str(drop) / "checkpoint_last.pt").exists()
 
 
 def test_checkpoints_whose_centroids_are_kept_in_different_scales_are_not_averaged(reversal_data, tmp_path):
     for epochs, gradient in ((1, 10.0), (2, 5.0)):
-        args = ["--arch", "dma_transformer", "--dma-centroid-gradient", gradient, "--max-epoch", epochs, "--save-dir", tmp_path]
+        args = [
+            "--arch",
+            "dma_transformer",
+            "--dma-centroid-gradient",
+            gradient,
+            "--max-epoch",
+            epochs,
+            "--save-dir",
+            tmp_path,
+        ]
         train(reversal_data, *args)
     files = [tmp_path / f"checkpoint{epoch}.pt" for epoch in (1, 2)]
-    assert average_checkpoints([files[1]])["model"]["encoder.layers.0.self_attn.mask.tokens.centroid_scale"] == 5
-    with pytest.raises(UsageError, match="--dma-centroid-gradient or --dma-centroid-mode changed between them"):
+    assert (
+        average_checkpoints([files[1]])["model"]["encoder.layers.0.self_attn.mask.tokens.centroid_scale"] == 5
+    )
+    with pytest.raises(
+        UsageError, match="--dma-centroid-gradient or --dma-centroid-mode changed between them"
+    ):
         average_checkpoints(files)
 
 
 def test_options_of_training_do_not_change_what_generate_prints(reversal_data, tmp_path):
-    train(reversal_data, "--arch", "dma_transformer", "--dma-decoder-eval-mask", "--max-epoch", 2, "--save-dir", tmp_path)
+    train(
+        reversal_data,
+        "--arch",
+        "dma_transformer",
+        "--dma-decoder-eval-mask",
+        "--max-epoch",
+        2,
+        "--save-dir",
+        tmp_path,
+    )
     file = tmp_path / "checkpoint_last.pt"
     expected, _ = run_generate(reversal_data, file)
-    found, _ = run_generate(reversal_data, file, "--model-overrides", "{'dma_centroid_gradient': 5.0, 'dma_centroid_mode': 'hook'}")
+    found, _ = run_generate(
+        reversal_data,
+        file,
+        "--model-overrides",
+        "{'dma_centroid_gradient': 5.0, 'dma_centroid_mode': 'hook'}",
+    )
     assert found == expected and len(expected) == 12
 
 
 @pytest.mark.parametrize(
     "args",
-    [["--dma-posterior", "sample"], ["--attention-type", "mae+dma", "--mae-gate-interval", 2, "--streams", 2, "--encoder-layers", 4]],
+    [
+        ["--dma-posterior", "sample"],
+        ["--attention-type", "mae+dma", "--mae-gate-interval", 2, "--streams", 2, "--encoder-layers", 4],
+    ],
 )
 def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, args):
     """Also the weights' warm-up, which lasts the whole training here."""
@@ -279,5 +377,7 @@ def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, args)
     train(reversal_data, *args, "--max-epoch", 4, "--save-dir", tmp_path / "whole")
     for epochs in (2, 4):
         train(reversal_data, *args, "--max-epoch", epochs, "--save-dir", tmp_path / "resumed")
-    whole, resumed = (load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "resumed"))
+    whole, resumed = (
+        load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "resumed")
+    )
     assert whole.keys() == resumed.keys() and all(torch.equal(whole[key], resumed[key]) for key in whole)

@@ -14,7 +14,9 @@ def test_share_of_zeros_and_scale(p, size):
     y = Dropout(p).train()(x)
     zeros = (y == 0).float().mean().item()
     assert zeros == pytest.approx(p, abs=4 * (p * (1 - p) / size) ** 0.5)
-    torch.testing.assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / (1 - p)), rtol=1e-4 if p < 0.99 else 0.1, atol=0)
+    torch.testing.assert_close(
+        y[y != 0], torch.full_like(y[y != 0], 1 / (1 - p)), rtol=1e-4 if p < 0.99 else 0.1, atol=0
+    )
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
 

@@ -1,4 +1,6 @@
-"""examples/distance, a mechanism in one file: registered, decoded, trained, analysed and benched like those of the house."""
+"""examples/distance, a mechanism in one file: registered, decoded, trained, analysed and benched like those
+of the house.
+"""
 
 import importlib.util
 import json
@@ -10,7 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_INV_REGISTRY,
+    ARCH_MODEL_NAME_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+)
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.analysis import ANALYSES
@@ -65,7 +72,14 @@ def build_distance(slope=None, seed=1, **changes):
 
 def call(*args):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-m", *map(str, args)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, args)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_it_is_short():
@@ -98,17 +112,23 @@ def test_the_bias_falls_with_the_logarithm_of_the_distance(distance):
     with torch.no_grad():
         penalty.slope[0, 1] = -2.0
     found = penalty(torch.zeros(4, 3, 8), None, None, None, None)
-    naive = [[[-s * torch.tensor(1.0 + abs(i - j)).log() for j in range(4)] for i in range(4)] for s in (0.5, -2.0)]
+    naive = [
+        [[-s * torch.tensor(1.0 + abs(i - j)).log() for j in range(4)] for i in range(4)] for s in (0.5, -2.0)
+    ]
     torch.testing.assert_close(found, torch.tensor([naive]))
 
 
 def test_it_is_in_self_attention_only_and_its_slopes_learn(distance):
     model = build_distance(slope=0.25).train()
     slopes = {name: p for name, p in model.named_parameters() if ".mask." in name}
-    places = [f"{stack}.layers.{layer}.self_attn.mask.slope" for stack in ("encoder", "decoder") for layer in (0, 1)]
+    places = [
+        f"{stack}.layers.{layer}.self_attn.mask.slope" for stack in ("encoder", "decoder") for layer in (0, 1)
+    ]
     assert sorted(slopes) == sorted(places)
     assert all(torch.equal(p, torch.full((1, 4, 1, 1), 0.25)) for p in slopes.values())
-    torch.nn.functional.cross_entropy(logits(model, batch(LENGTHS)).transpose(1, 2), batch(LENGTHS)["target"]).backward()
+    torch.nn.functional.cross_entropy(
+        logits(model, batch(LENGTHS)).transpose(1, 2), batch(LENGTHS)["target"]
+    ).backward()
     assert all((p.grad != 0).all() for p in slopes.values())
 
 
@@ -122,7 +142,12 @@ def test_with_slope_zero_it_is_fairseqs_transformer_whose_checkpoint_loads(dista
 
 
 def test_language_models_have_it_too(distance):
-    size = {"decoder_embed_dim": 32, "decoder_ffn_embed_dim": 32, "decoder_layers": 1, "decoder_attention_heads": 4}
+    size = {
+        "decoder_embed_dim": 32,
+        "decoder_ffn_embed_dim": 32,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 4,
+    }
     args = FAMILIES["modular_transformer_lm"](
         **size, attention_type="distance", distance_slope=0.75, max_target_positions=16, tokens_per_sample=16
     )
@@ -145,9 +170,15 @@ def test_the_analysis_gives_slopes_and_mean_distances(distance):
         second, third = ([(1 + d) ** -slope for d in range(words)] for words in (2, 3))
         far = [sum(d * w for d, w in enumerate(weights)) / sum(weights) for weights in (second, third)]
         mean = (3 * 0 + 2 * far[0] + far[1]) / 6  # 3 first words, 2 second ones, 1 third
-        assert row["head"] == head + 1 and row["slope"] == pytest.approx(slope) and row["mean distance"] == pytest.approx(mean, rel=1e-4)
+        assert (
+            row["head"] == head + 1
+            and row["slope"] == pytest.approx(slope)
+            and row["mean distance"] == pytest.approx(mean, rel=1e-4)
+        )
         assert f"{slope:.3f}" in report.text()
-    with pytest.raises(UsageError, match="no distance penalty to look at; it needs --attention-type distance"):
+    with pytest.raises(
+        UsageError, match="no distance penalty to look at; it needs --attention-type distance"
+    ):
         distance.Distance(build())
 
 
@@ -155,7 +186,9 @@ def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
     assert PRESETS[ARCH] == {**PRESETS["modular_transformer_tiny_cpu"], "attention_type": "distance"}
     assert ARCH_MODEL_REGISTRY[ARCH] is ModularTransformer
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
-    with pytest.raises(UsageError, match=rf"the arch {ARCH} has no effect through hydra; .*\+model.attention_type=distance"):
+    with pytest.raises(
+        UsageError, match=rf"the arch {ARCH} has no effect through hydra; .*\+model.attention_type=distance"
+    ):
         ModularTransformer.build_model(FAMILIES["modular_transformer"](_name=ARCH), task())
 
 
@@ -164,18 +197,24 @@ def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
     [
         (
             {"attention_type": "distant"},
-            "--attention-type is 'distant'; it must be one of plain, mae, dma, distance, mae+dma, mae+distance, or what another",
+            "--attention-type is 'distant'; it must be one of plain, mae, dma, distance, mae+dma, "
+            "mae+distance, or what another",
         ),
         ({"attention_type": "plain+distance"}, "--attention-type is 'plain+distance'; it must be one of"),
-        ({"attention_type": "distance+distance"}, "--attention-type is 'distance+distance'; it must be one of"),
+        (
+            {"attention_type": "distance+distance"},
+            "--attention-type is 'distance+distance'; it must be one of",
+        ),
         ({"attention_type": ""}, "--attention-type is ''; it must be one of"),
         (
             {"attention_type": "distance+dma"},
-            "--attention-type distance+dma: distance and dma both add to the scores, and only one part can; leave one of them out",
+            "--attention-type distance+dma: distance and dma both add to the scores, and only one part can; "
+            "leave one of them out",
         ),
         (
             {"attention_type": "mae", "slope": 0.1},
-            f"--distance-slope has no effect without --attention-type distance (or an arch such as {ARCH}); leave it out",
+            f"--distance-slope has no effect without --attention-type distance (or an arch such as {ARCH}); "
+            "leave it out",
         ),
     ],
 )
@@ -191,7 +230,9 @@ def test_the_order_of_two_parts_makes_no_difference():
 
 
 def test_without_the_example_its_name_is_unknown():
-    with pytest.raises(UsageError, match="it must be one of plain, mae, dma, mae[+]dma, or what another --user-dir registers"):
+    with pytest.raises(
+        UsageError, match="it must be one of plain, mae, dma, mae[+]dma, or what another --user-dir registers"
+    ):
         build(attention_type="distance")
 
 
@@ -239,7 +280,10 @@ def trained(reversal_data, tmp_path_factory):
 
 def test_it_trains_and_its_checkpoint_keeps_the_option(trained):
     checkpoint = load_checkpoint(trained)
-    assert checkpoint["cfg"]["model"]["distance_slope"] == 0.25 and checkpoint["cfg"]["model"]["attention_type"] == "distance"
+    assert (
+        checkpoint["cfg"]["model"]["distance_slope"] == 0.25
+        and checkpoint["cfg"]["model"]["attention_type"] == "distance"
+    )
     slopes = checkpoint["model"]["encoder.layers.0.self_attn.mask.slope"].flatten()
     assert len(slopes) == 4 and (slopes != 0.25).all() and ((slopes - 0.25).abs() < 0.5).all()
 
@@ -247,23 +291,38 @@ def test_it_trains_and_its_checkpoint_keeps_the_option(trained):
 def test_it_translates(trained, reversal_data):
     args = [reversal_data, "--user-dir", EXAMPLE, "--path", trained, "--beam", 5, "--num-workers", 0]
     done = call("fairseq_cli.generate", *args)
-    assert done.returncode == 0 and sum(line.startswith("H-") for line in done.stdout.splitlines()) == 12, done.stderr
+    assert done.returncode == 0 and sum(line.startswith("H-") for line in done.stdout.splitlines()) == 12, (
+        done.stderr
+    )
 
 
 def test_it_is_analysed(trained, reversal_data, tmp_path):
     args = ["distance", reversal_data, "--path", trained, "--user-dir", EXAMPLE, "--out", tmp_path / "out"]
     done = call("modular_fairseq.cli", "analyze", *args)
     assert done.returncode == 0, done.stderr
-    header, *rows = (line.split("\t") for line in (tmp_path / "out" / "distance.tsv").read_text().splitlines())
+    header, *rows = (
+        line.split("\t") for line in (tmp_path / "out" / "distance.tsv").read_text().splitlines()
+    )
     assert header == ["module", "head", "slope", "mean distance"]
     slopes = load_checkpoint(trained)["model"]["encoder.layers.0.self_attn.mask.slope"].flatten().tolist()
-    assert [float(row[2]) for row in rows if row[0] == "encoder.layers.0.self_attn"] == pytest.approx(slopes, abs=1e-3)
+    assert [float(row[2]) for row in rows if row[0] == "encoder.layers.0.self_attn"] == pytest.approx(
+        slopes, abs=1e-3
+    )
     assert "decoder.layers.0.self_attn" in done.stdout
 
 
 def test_it_is_benched(tmp_path):
     """Times may be refused on a busy machine; what was compared with what is in the file all the same."""
-    sizes = {"rounds": 1, "sentences": 3, "length": 8, "search-sentences": 3, "beam": 2, "steps": 5, "source-types": 40, "target-types": 30}
+    sizes = {
+        "rounds": 1,
+        "sentences": 3,
+        "length": 8,
+        "search-sentences": 3,
+        "beam": 2,
+        "steps": 5,
+        "source-types": 40,
+        "target-types": 30,
+    }
     model = f"{ARCH} {' '.join(TINY)} --distance-slope 0"
     done = call(
         "modular_fairseq.cli",
@@ -279,4 +338,7 @@ def test_it_is_benched(tmp_path):
     [comparison] = json.loads((tmp_path / "times.json").read_text())["comparisons"]
     assert comparison["equal_hypotheses"] == {model: [6, 6]}
     assert comparison["stock"].endswith("(width 32+32, feed-forward 32+32, heads 4+4, layers 1+1)")
-    assert {row["work"] for row in comparison["rows"] if row["model"] == model} == {"training step", "beam search"}
+    assert {row["work"] for row in comparison["rows"] if row["model"] == model} == {
+        "training step",
+        "beam search",
+    }

@@ -1,4 +1,6 @@
-"""configs/ and the rows that are read from it: what fairseq-train gets is what fairseq-hydra-train gets, and what the paper's arch is."""
+"""configs/ and the rows that are read from it: what fairseq-train gets is what fairseq-hydra-train gets, and
+what the paper's arch is.
+"""
 
 import argparse
 import json
@@ -23,9 +25,14 @@ from modular_fairseq.models.translation import ModularTransformer
 from tests.commands import train_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-ROWS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.name != "table.yaml" and path.parent.name != "scales")
+ROWS = sorted(
+    path for path in CONFIGS.glob("*/*.yaml") if path.name != "table.yaml" and path.parent.name != "scales"
+)
 TABLES = sorted(CONFIGS.glob("*/table.yaml"))
-SCRIPTS = [*sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh")), CONFIGS.parent / "scripts" / "transfer.sh"]
+SCRIPTS = [
+    *sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh")),
+    CONFIGS.parent / "scripts" / "transfer.sh",
+]
 MANUAL = CONFIGS / "manual.yaml"
 
 HYDRA = """
@@ -56,20 +63,42 @@ def model_options(config):
 
 
 def test_the_shell_and_hydra_get_the_same():
-    """All options of every group, whether the file sets them or not; data and decoding are no options of fairseq-train.
+    """All options of every group, whether the file sets them or not; data and decoding are no options of
+    fairseq-train.
 
     Of rows with the same keys one is taken.
     """
-    by_keys = {str([(group, [*values]) for group, values in read_config(path).values.items()]): str(path) for path in [*ROWS, MANUAL]}
+    by_keys = {
+        str([(group, [*values]) for group, values in read_config(path).values.items()]): str(path)
+        for path in [*ROWS, MANUAL]
+    }
     files = [*by_keys.values()]
     assert len(files) > 10
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", HYDRA, *files], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", HYDRA, *files], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     hydra = json.loads(done.stdout.partition("composed")[2])
-    groups = ["common", "distributed_training", "dataset", "optimization", "checkpoint", "ema", "task", "model", "criterion", "optimizer"]
+    groups = [
+        "common",
+        "distributed_training",
+        "dataset",
+        "optimization",
+        "checkpoint",
+        "ema",
+        "task",
+        "model",
+        "criterion",
+        "optimizer",
+    ]
     for file in files:
-        shell = OmegaConf.to_container(train_config("DATA", common=read_config(file).train_options()), resolve=True, enum_to_str=True)
-        shell["common"] |= {"no_progress_bar": False, "log_interval": hydra[file]["common"]["log_interval"]}  # of tests.commands
+        shell = OmegaConf.to_container(
+            train_config("DATA", common=read_config(file).train_options()), resolve=True, enum_to_str=True
+        )
+        shell["common"] |= {
+            "no_progress_bar": False,
+            "log_interval": hydra[file]["common"]["log_interval"],
+        }  # of tests.commands
         shell["dataset"]["num_workers"] = hydra[file]["dataset"]["num_workers"]
         shell["task"]["data"] = hydra[file]["task"]["data"]
         for group in [*groups, "lr_scheduler"]:
@@ -112,24 +141,43 @@ def test_every_row_is_a_model_at_every_scale(scale):
 
 def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
     """Same data, budget, optimizer and decoding; exceptions are the paper's own, and named here."""
-    transfer = {"optimization.max_epoch", "checkpoint.finetune_from_model", "optimization.lr", "lr_scheduler.warmup_updates"}
+    transfer = {
+        "optimization.max_epoch",
+        "checkpoint.finetune_from_model",
+        "optimization.lr",
+        "lr_scheduler.warmup_updates",
+    }
     allowed = {
         "mae-2": {"lr_scheduler.warmup_updates"},
         "mae-7": transfer,
         "transfer": transfer,
-        "multistream-1": {"optimization.max_epoch", "optimization.lr", "lr_scheduler.warmup_updates"},  # 4 and 6 layers
+        "multistream-1": {
+            "optimization.max_epoch",
+            "optimization.lr",
+            "lr_scheduler.warmup_updates",
+        },  # 4 and 6 layers
     }
     for table in TABLES:
         rows = [read_config(row.config).values for row in read_table(table).rows if row.name]
-        flat = [{f"{group}.{key}": value for group, keys in row.items() for key, value in keys.items()} for row in rows]
+        flat = [
+            {f"{group}.{key}": value for group, keys in row.items() for key, value in keys.items()}
+            for row in rows
+        ]
         keys = {key for row in flat for key in row if not key.startswith("model.")}
         differ = {key for key in keys if len({str(row.get(key)) for row in flat}) > 1}
-        losses = {"criterion.kl_weight", "criterion.qq_weight", "criterion.xq_weight", "criterion.aux_warmup_updates"}
+        losses = {
+            "criterion.kl_weight",
+            "criterion.qq_weight",
+            "criterion.xq_weight",
+            "criterion.aux_warmup_updates",
+        }
         assert differ - losses == allowed.get(table.parent.name, set()), table
 
 
 def test_the_manual_explains_every_key_that_a_row_uses():
-    keys = {(group, key) for path in ROWS for group, values in read_config(path).values.items() for key in values}
+    keys = {
+        (group, key) for path in ROWS for group, values in read_config(path).values.items() for key in values
+    }
     explained = {(group, key) for group, values in read_config(MANUAL).values.items() for key in values}
     assert keys - explained == set()
     check_options(model_options(read_config(MANUAL)), TranslationOptions)
@@ -138,13 +186,19 @@ def test_the_manual_explains_every_key_that_a_row_uses():
 def test_every_table_has_a_script_that_names_its_corpora():
     scripted = {}
     for script in SCRIPTS:
-        table, corpora = re.search(r"^table=(\S+) corpora=\((.*)\)$", script.read_text(), re.MULTILINE).groups()
+        table, corpora = re.search(
+            r"^table=(\S+) corpora=\((.*)\)$", script.read_text(), re.MULTILINE
+        ).groups()
         scripted[table] = corpora.split()
     assert scripted.keys() == {table.parent.name for table in TABLES}
     for table in TABLES:
         configs = [read_config(row.config) for row in read_table(table).rows if row.name]
         starts = [config.get("checkpoint.finetune_from_model") for config in configs]
-        configs += [read_config(Path(config.path).parent / start) for config, start in zip(configs, starts, strict=True) if start]
+        configs += [
+            read_config(Path(config.path).parent / start)
+            for config, start in zip(configs, starts, strict=True)
+            if start
+        ]
         assert {config.data for config in configs} == set(scripted[table.parent.name])
 
 
@@ -163,7 +217,9 @@ def test_a_script_shows_the_commands_of_its_table_and_writes_nothing(tmp_path):
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
     rows = read_table(table).rows
-    shown = planning.show_commands(planning.plan(read_table(table), Namespace(**arguments(table, tmp_path))), [])
+    shown = planning.show_commands(
+        planning.plan(read_table(table), Namespace(**arguments(table, tmp_path))), []
+    )
     for row in rows:
         if row.name and not row.pretrained:
             assert f" --save-dir {tmp_path}/paper/{read_config(row.config).name}/seed-1/ " in shown
@@ -171,7 +227,16 @@ def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
 
 
 def arguments(table, folder):
-    given = {"table": str(table), "seeds": "1", "only": [], "scale": "paper", "jobs": 1, "samples": 1000, "out": str(folder), "data": "."}
+    given = {
+        "table": str(table),
+        "seeds": "1",
+        "only": [],
+        "scale": "paper",
+        "jobs": 1,
+        "samples": 1000,
+        "out": str(folder),
+        "data": ".",
+    }
     return given | {"options": [], "pretrained": None, "run": True}
 
 
@@ -185,8 +250,13 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     assert small.get("model.encoder_embed_dim") == 48 and small.get("optimization.max_epoch") == 2
     assert small.get("model.mae_gate_dim") is None and small.get("dataset.batch_size") is None
     assert config.get("model.encoder_embed_dim") == 384  # the original is untouched
-    scale = {"set": {"optimization.max_epoch": 4, "optimization.lr": [1]}, "finetuning": {"optimization.max_epoch": 2}}
-    trained, tuned = (scaled(read_config(CONFIGS / "mae-7" / f"{row}.yaml"), scale) for row in ("scratch", "ftg"))
+    scale = {
+        "set": {"optimization.max_epoch": 4, "optimization.lr": [1]},
+        "finetuning": {"optimization.max_epoch": 2},
+    }
+    trained, tuned = (
+        scaled(read_config(CONFIGS / "mae-7" / f"{row}.yaml"), scale) for row in ("scratch", "ftg")
+    )
     assert trained.get("optimization.max_epoch") == 4 and tuned.get("optimization.max_epoch") == 2
     assert trained.get("optimization.lr") == tuned.get("optimization.lr") == [1]
     for wrong in ({"dived": {}}, {"set": {"max_epoch": 3}}, {"finetuning": {"max_epoch": 3}}):
@@ -197,9 +267,14 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
 def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
     shutil.copytree(CONFIGS, tmp_path / "configs")
     folder = tmp_path / "configs/mae-3"
-    for name, change in (("slow", ("lr: [0.0005]", "lr: [0.0001]")), ("wide", ("mae_gate_dim: 256", "mae_gate_dim: 512"))):
+    for name, change in (
+        ("slow", ("lr: [0.0005]", "lr: [0.0001]")),
+        ("wide", ("mae_gate_dim: 256", "mae_gate_dim: 512")),
+    ):
         (folder / f"{name}.yaml").write_text((folder / "mae-7.yaml").read_text().replace(*change))
-    (folder / "table.yaml").write_text((folder / "table.yaml").read_text().replace("notes:", "  - {name: wide}\n  - {name: slow}\nnotes:"))
+    (folder / "table.yaml").write_text(
+        (folder / "table.yaml").read_text().replace("notes:", "  - {name: wide}\n  - {name: slow}\nnotes:")
+    )
     args = arguments(folder / "table.yaml", tmp_path)
     assert "slow" in planning.plan(read_table(folder / "table.yaml"), Namespace(**args))
     with pytest.raises(UsageError, match="rows mae-7 and slow are the same at --scale smoke"):
@@ -209,7 +284,9 @@ def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
 @pytest.mark.parametrize("scale", ["small", "smoke"])
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(table, scale, tmp_path):
-    results = planning.plan(read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale}))  # raises where rows are equal
+    results = planning.plan(
+        read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale})
+    )  # raises where rows are equal
     for found in results.values():
         config = found.evaluations[0].run.config
         assert config.averaged <= config.get("optimization.max_epoch", config.averaged)
@@ -222,9 +299,14 @@ def planned(table, tmp_path, **changes):
 
 def test_one_expert_is_drawn_five_times_for_each_seed(tmp_path):
     results = planned("mae-5", tmp_path, seeds="1,2")
-    drawn = [(each.run.seed, dict(each.overrides)["mae_inference_seed"]) for each in results["uni-mae-7-random"].evaluations]
+    drawn = [
+        (each.run.seed, dict(each.overrides)["mae_inference_seed"])
+        for each in results["uni-mae-7-random"].evaluations
+    ]
     assert drawn == [(seed, draw) for seed in (1, 2) for draw in (1, 2, 3, 4, 5)]
-    names = {each.run.name for each in results["uni-mae-7-random"].evaluations + results["uni-mae-7"].evaluations}
+    names = {
+        each.run.name for each in results["uni-mae-7-random"].evaluations + results["uni-mae-7"].evaluations
+    }
     assert names == {"mae-2/uni-mae-7/seed-1", "mae-2/uni-mae-7/seed-2"}
     assert len({each.path("out") for each in results["uni-mae-7-random"].evaluations}) == 10
     assert '"mae_inference_seed": 3' in " ".join(results["uni-mae-7-random"].evaluations[2].generate_command)
@@ -235,11 +317,16 @@ def test_fine_tuning_starts_from_seed_1_or_from_what_is_given(tmp_path):
     assert [each.run.seed for each in results["ftg"].evaluations] == [2, 3]
     assert {each.run.start.name for each in results["ftg"].evaluations} == {"mae-2/mae-7/seed-1"}
     (untuned,) = results["noft"].evaluations
-    assert untuned.run.checkpoint == untuned.run.start.checkpoint and untuned.run.checkpoint.endswith("mae-2/mae-7/seed-1/averaged.pt")
+    assert untuned.run.checkpoint == untuned.run.start.checkpoint and untuned.run.checkpoint.endswith(
+        "mae-2/mae-7/seed-1/averaged.pt"
+    )
     assert results["ftall"].evaluations[0].run.checkpoint.endswith("mae-7/ftall/seed-2/checkpoint_best.pt")
     given = planned("mae-7", tmp_path, pretrained="some.pt")
     assert given["ftall"].evaluations[0].run.start == given["noft"].evaluations[0].run.checkpoint
-    assert given["ftall"].evaluations[0].run.start.endswith("/some.pt") and given["scratch"].evaluations[0].run.start is None
+    assert (
+        given["ftall"].evaluations[0].run.start.endswith("/some.pt")
+        and given["scratch"].evaluations[0].run.start is None
+    )
 
 
 def test_redundancy_and_detokenisation_are_of_the_tables_that_need_them(tmp_path):
@@ -250,7 +337,12 @@ def test_redundancy_and_detokenisation_are_of_the_tables_that_need_them(tmp_path
 
 
 def test_a_scale_names_only_keys_that_some_row_has():
-    keys = {f"{group}.{key}" for path in ROWS for group, values in read_config(path).values.items() for key in values}
+    keys = {
+        f"{group}.{key}"
+        for path in ROWS
+        for group, values in read_config(path).values.items()
+        for key in values
+    }
     for name in ("smoke", "small"):
         scale = planning.read_scale(ROWS[0], name)
         assert {key for part in scale.values() for key in part} <= keys
@@ -259,10 +351,20 @@ def test_a_scale_names_only_keys_that_some_row_has():
 def test_words_of_the_commands(tmp_path):
     config = read_config(CONFIGS / "mae-2" / "mae-7.yaml")
     words = " ".join(config.train_options())
-    assert "--attention-type mae --mae-dropped-heads 1" in words and "--share-all-embeddings --dropout 0.1" in words
-    assert "--adam-betas (0.9,0.98)" in words and "--update-freq 8" in words and "--update-epoch-batch-itr True" in words
+    assert (
+        "--attention-type mae --mae-dropped-heads 1" in words
+        and "--share-all-embeddings --dropout 0.1" in words
+    )
+    assert (
+        "--adam-betas (0.9,0.98)" in words
+        and "--update-freq 8" in words
+        and "--update-epoch-batch-itr True" in words
+    )
     assert "beam" not in words and "wmt14" not in words
-    assert " ".join(config.generate_options()) == "--source-lang en --target-lang de --beam 5 --lenpen 0.6 --post-process subword_nmt"
+    assert (
+        " ".join(config.generate_options())
+        == "--source-lang en --target-lang de --beam 5 --lenpen 0.6 --post-process subword_nmt"
+    )
     assert config.averaged == 5 and read_config(CONFIGS / "mae-7" / "ftg.yaml").averaged == 0
     assert config.name == "mae-2/mae-7" and config.data == "wmt14.en-de"
 
@@ -278,7 +380,10 @@ def test_words_of_the_commands(tmp_path):
         (("update_epoch_batch_itr: true", "skip_invalid_size_inputs_valid_test: 3"), "must be true or false"),
         (("_name: adam", "_name: adamm"), "fairseq-train refuses"),
         (("lr: [0.0005]", "lr: [0.0005"), "cannot be read (line"),
-        (("encoder_attention_heads: 8", "encoder_attention_heads: 7"), "is not a multiple of --encoder-attention-heads 7"),
+        (
+            ("encoder_attention_heads: 8", "encoder_attention_heads: 7"),
+            "is not a multiple of --encoder-attention-heads 7",
+        ),
         (("dropout: 0.3", "attention_type: moe"), "must be one of plain, mae, dma, mae+dma"),
     ],
 )
@@ -294,7 +399,12 @@ def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, change, sentence):
     assert "row.yaml" in str(error.value) or "adamm" in str(error.value)
 
 
-TABLE = {"title": "t", "baseline": "a", "columns": ["bleu"], "rows": [{"name": "a"}, {"label": "quoted", "paper": {"bleu": 1}}]}
+TABLE = {
+    "title": "t",
+    "baseline": "a",
+    "columns": ["bleu"],
+    "rows": [{"name": "a"}, {"label": "quoted", "paper": {"bleu": 1}}],
+}
 
 
 @pytest.mark.parametrize(
@@ -307,12 +417,27 @@ TABLE = {"title": "t", "baseline": "a", "columns": ["bleu"], "rows": [{"name": "
         ({"baseline": "b"}, "compared with b, which is no row; there are a"),
         ({"rows": [{"name": "a", "paper": {"blue": 3}}]}, "has the paper's blue, which is in no column"),
         ({"rows": [{"name": "a", "paper": {"chrf": 3}}]}, "has the paper's chrf, which is in no column"),
-        ({"columns": ["bleu", "LR"], "rows": [{"name": "a", "overrides": {"mae_inference": "random"}}]}, "has overrides, which LR and HR"),
-        ({"rows": [{"name": "a", "percent": 0}]}, "row a has percent 0; it must be a whole number from 1 to 100"),
-        ({"rows": [{"name": "a", "percent": "5%"}]}, "row a has percent 5%; it must be a whole number from 1 to 100"),
-        ({"rows": [{"name": "a", "percent": 5, "pretrained": True}]}, "row a has percent 5; .* not of a pretrained row"),
+        (
+            {"columns": ["bleu", "LR"], "rows": [{"name": "a", "overrides": {"mae_inference": "random"}}]},
+            "has overrides, which LR and HR",
+        ),
+        (
+            {"rows": [{"name": "a", "percent": 0}]},
+            "row a has percent 0; it must be a whole number from 1 to 100",
+        ),
+        (
+            {"rows": [{"name": "a", "percent": "5%"}]},
+            "row a has percent 5%; it must be a whole number from 1 to 100",
+        ),
+        (
+            {"rows": [{"name": "a", "percent": 5, "pretrained": True}]},
+            "row a has percent 5; .* not of a pretrained row",
+        ),
         ({"figure": "bleu"}, "figure is bleu, which is no list of columns of the table; use some of bleu"),
-        ({"figure": ["chrf"]}, r"figure is \['chrf'\], which is no list of columns of the table; use some of bleu"),
+        (
+            {"figure": ["chrf"]},
+            r"figure is \['chrf'\], which is no list of columns of the table; use some of bleu",
+        ),
         ({"titel": "t"}, "must have title"),
         ({"rows": "a"}, "must have title"),
     ],

@@ -8,7 +8,11 @@ from fairseq.file_io import PathManager
 
 import modular_fairseq  # noqa: F401
 from modular_fairseq.errors import UsageError
-from modular_fairseq.fairseq_fixes import copy_checkpoints_whole, keep_every_sentence, name_the_criterion_of_options
+from modular_fairseq.fairseq_fixes import (
+    copy_checkpoints_whole,
+    keep_every_sentence,
+    name_the_criterion_of_options,
+)
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 7, 8, 12, 17])
@@ -16,7 +20,9 @@ def test_no_sentence_is_left_out_of_the_batches(sentences):
     keep_every_sentence()
     indices = np.arange(sentences)[::-1].copy()
     lengths = np.full(sentences, 10)
-    batches = data_utils.batch_by_size(indices, lambda i: 10, lengths, max_tokens=80, required_batch_size_multiple=8)
+    batches = data_utils.batch_by_size(
+        indices, lambda i: 10, lengths, max_tokens=80, required_batch_size_multiple=8
+    )
     assert [i for batch in batches for i in batch] == indices.tolist()
     assert all(len(batch) <= 8 for batch in batches)
 

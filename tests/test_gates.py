@@ -39,7 +39,11 @@ def test_summary_of_a_table():
     )
     lines = reports.text().splitlines()
     assert lines[1].split() == ["a", "1.386", "25.0", "25.0", "25.0", "25.0"]
-    assert lines[-1] == "mean gate entropy 1.040 nats (0.750 of uniform, 1.386); shares 0.0 to 90.0 %, 2 of 8 experts under 1 %"
+    assert (
+        lines[-1]
+        == "mean gate entropy 1.040 nats (0.750 of uniform, 1.386); shares 0.0 to 90.0 %, 2 of 8 experts "
+        "under 1 %"
+    )
 
 
 def test_a_model_without_gates_is_refused():
@@ -66,7 +70,10 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys):
         "decoder.layers.0.self_attn",
         "decoder.layers.0.encoder_attn",
     ]
-    assert all(sum(report["shares"]) == pytest.approx(1) and 0 < report["entropy"] <= math.log(4) for report in reports)
+    assert all(
+        sum(report["shares"]) == pytest.approx(1) and 0 < report["entropy"] <= math.log(4)
+        for report in reports
+    )
     with pytest.raises(SystemExit, match="modular-fairseq analyze: error: .*--gen-subset"):
         cli.main([*command, "--gen-subset", "nothing"])
     with pytest.raises(SystemExit, match="missing.pt"):

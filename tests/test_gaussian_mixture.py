@@ -1,5 +1,5 @@
-"""modules/gaussian_mixture.py: the paper's densities, posteriors and divergences, their gradients, precision, and the two ways in which
-the gradient of centroids is multiplied."""
+"""modules/gaussian_mixture.py: the paper's densities, posteriors and divergences, their gradients, precision,
+and the two ways in which the gradient of centroids is multiplied."""
 
 import pytest
 import torch
@@ -36,11 +36,17 @@ def close(found, expected, atol=1e-12, rtol=0.0):
 def test_posteriors_densities_and_divergences_are_the_papers(posterior, shared, mode):
     module, x = mixture(shared=shared, posterior=posterior, centroid_mode=mode).eval(), vectors()
     found = module(x, divergence=True)
-    assert found.posterior.shape == found.log_joint.shape == (B, H, C, T) and found.divergence.shape == (B, H, T)
+    assert found.posterior.shape == found.log_joint.shape == (B, H, C, T) and found.divergence.shape == (
+        B,
+        H,
+        T,
+    )
     close(torch.softmax(found.log_joint, dim=2), found.posterior)
     for h in range(H):
         of_head = x[:, :, h].transpose(0, 1)  # [B, T, D]
-        gamma = (reference.posterior if posterior == "sample" else reference.expected_posterior)(module, h, of_head)
+        gamma = (reference.posterior if posterior == "sample" else reference.expected_posterior)(
+            module, h, of_head
+        )
         close(found.posterior[:, h].transpose(1, 2), gamma)
         close(found.divergence[:, h], reference.divergence(module, h, of_head, gamma))
         if posterior == "sample":
@@ -55,7 +61,11 @@ def test_variances_stay_within_e_to_the_8():
     found = module(x, divergence=True)
     for h in range(H):
         of_head = x[:, :, h].transpose(0, 1)
-        close(found.posterior[:, h].transpose(1, 2), reference.expected_posterior(module, h, of_head), atol=1e-11)
+        close(
+            found.posterior[:, h].transpose(1, 2),
+            reference.expected_posterior(module, h, of_head),
+            atol=1e-11,
+        )
         gamma = found.posterior[:, h].transpose(1, 2)
         close(found.divergence[:, h], reference.divergence(module, h, of_head, gamma), rtol=1e-11)
 
@@ -91,11 +101,17 @@ def test_gradients_are_those_of_the_naive_form(posterior, shared):
     inputs = [x, *module.parameters()]
 
     found = module(x, divergence=True)
-    fast = torch.autograd.grad((found.posterior * weights[0]).sum() + (found.divergence * weights[1]).sum(), inputs, allow_unused=True)
+    fast = torch.autograd.grad(
+        (found.posterior * weights[0]).sum() + (found.divergence * weights[1]).sum(),
+        inputs,
+        allow_unused=True,
+    )
     naive = 0
     for h in range(H):
         of_head = x[:, :, h].transpose(0, 1)
-        gamma = (reference.posterior if posterior == "sample" else reference.expected_posterior)(module, h, of_head)
+        gamma = (reference.posterior if posterior == "sample" else reference.expected_posterior)(
+            module, h, of_head
+        )
         naive = naive + (gamma.transpose(1, 2) * weights[0][:, h]).sum()
         naive = naive + (reference.divergence(module, h, of_head, gamma) * weights[1][:, h]).sum()
     for a, b in zip(fast, torch.autograd.grad(naive, inputs, allow_unused=True), strict=True):
@@ -103,7 +119,10 @@ def test_gradients_are_those_of_the_naive_form(posterior, shared):
 
 
 def test_weighted_sums_pass_gradcheck():
-    inputs = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((4, 2, 3), (2, 5, 3), (2, 5, 3))]
+    inputs = [
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((4, 2, 3), (2, 5, 3), (2, 5, 3))
+    ]
     assert gradcheck(_WeightedSums.apply, inputs)
 
 
@@ -118,7 +137,11 @@ def test_the_divergence_is_that_of_a_million_draws():
         torch.manual_seed(0)
         z, c = q.sample((1_000_000,)), gamma.sample((1_000_000,))
         log_ratio = q.log_prob(z) + gamma.log_prob(c) - weights.log_prob(c)
-        log_ratio -= torch.stack([log_prob_of_cluster(gaussians, z, k) for k in range(C)], dim=1).gather(1, c.unsqueeze(1)).squeeze(1)
+        log_ratio -= (
+            torch.stack([log_prob_of_cluster(gaussians, z, k) for k in range(C)], dim=1)
+            .gather(1, c.unsqueeze(1))
+            .squeeze(1)
+        )
     error = log_ratio.std() / 1000
     assert 0 < error < 0.02
     assert abs(log_ratio.mean() - D * found.divergence.item()) < 3 * error
@@ -134,10 +157,15 @@ def test_the_expected_posterior_is_the_one_of_least_divergence():
     found = module(x, divergence=True)
     generator = torch.Generator().manual_seed(3)
     for _ in range(20):
-        other = torch.softmax(found.log_joint + 0.3 * torch.randn(B, H, C, T, generator=generator, dtype=torch.float64), dim=2)
+        other = torch.softmax(
+            found.log_joint + 0.3 * torch.randn(B, H, C, T, generator=generator, dtype=torch.float64), dim=2
+        )
         for h in range(H):
             of_head = x[:, :, h].transpose(0, 1)
-            assert (reference.divergence(module, h, of_head, other[:, h].transpose(1, 2)) >= found.divergence[:, h] - 1e-12).all()
+            assert (
+                reference.divergence(module, h, of_head, other[:, h].transpose(1, 2))
+                >= found.divergence[:, h] - 1e-12
+            ).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -164,7 +192,9 @@ def test_float32_is_exact_enough_in_many_dimensions():
 
 
 def test_a_fresh_mixture_is_undecided():
-    """Near to plain attention at the start; measured by the mean of the largest posterior on normalised input, uniform: 0.25."""
+    """Near to plain attention at the start; measured by the mean of the largest posterior on normalised
+    input, uniform: 0.25.
+    """
     torch.manual_seed(0)
     module, x = GaussianMixture(4, 4, 128), torch.randn(30, 20, 4, 128)
     found = module(x, divergence=True)
@@ -205,8 +235,12 @@ def test_both_modes_start_from_the_same_centroids(mode):
     assert 0.11 < module.centroids().std() < 0.14  # 1 / sqrt(64)
 
 
-@pytest.mark.parametrize("trained", [{"centroid_gradient": 10.0}, {"centroid_gradient": 3.0}, {"centroid_mode": "hook"}])
-@pytest.mark.parametrize("loaded", [{"centroid_gradient": 10.0}, {"centroid_gradient": 5.0}, {"centroid_mode": "hook"}])
+@pytest.mark.parametrize(
+    "trained", [{"centroid_gradient": 10.0}, {"centroid_gradient": 3.0}, {"centroid_mode": "hook"}]
+)
+@pytest.mark.parametrize(
+    "loaded", [{"centroid_gradient": 10.0}, {"centroid_gradient": 5.0}, {"centroid_mode": "hook"}]
+)
 def test_options_of_training_do_not_change_what_a_checkpoint_computes(trained, loaded):
     module, x = mixture(**trained), vectors()
     again = mixture(seed=9, **loaded)

@@ -24,15 +24,21 @@ def test_a_group_linear_layer_is_a_block_diagonal_matrix(groups, way):
     layer, x = group_linear(groups, 8, 12)
     weight, bias = torch.block_diag(*layer.weight), layer.bias.flatten()
     upstream = torch.randn(5, 3, 12, dtype=torch.float64)
-    expected = torch.autograd.grad((F.linear(x, weight, bias) * upstream).sum(), [x, layer.weight, layer.bias])
+    expected = torch.autograd.grad(
+        (F.linear(x, weight, bias) * upstream).sum(), [x, layer.weight, layer.bias]
+    )
     y = getattr(layer, way)(x)
     torch.testing.assert_close(y, F.linear(x, weight, bias), atol=1e-12, rtol=0)
-    torch.testing.assert_close(torch.autograd.grad((y * upstream).sum(), [x, layer.weight, layer.bias]), expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        torch.autograd.grad((y * upstream).sum(), [x, layer.weight, layer.bias]), expected, atol=1e-12, rtol=0
+    )
 
 
 def test_both_ways_take_inputs_that_are_not_contiguous():
     layer, x = group_linear(2, 8, 12)
-    torch.testing.assert_close(layer._at_once(x.transpose(0, 1)), layer._one_by_one(x).transpose(0, 1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        layer._at_once(x.transpose(0, 1)), layer._one_by_one(x).transpose(0, 1), atol=1e-12, rtol=0
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -41,7 +47,10 @@ def test_layer_norm_of_groups_is_a_layer_norm_of_each(groups):
     layer.weight.data.normal_()
     layer.bias.data.normal_()
     x = torch.randn(5, 3, 8, dtype=torch.float64)
-    expected = [F.layer_norm(part, part.shape[-1:], w, b) for part, w, b in zip(x.chunk(groups, -1), layer.weight, layer.bias, strict=True)]
+    expected = [
+        F.layer_norm(part, part.shape[-1:], w, b)
+        for part, w, b in zip(x.chunk(groups, -1), layer.weight, layer.bias, strict=True)
+    ]
     torch.testing.assert_close(layer(x), torch.cat(expected, dim=-1), atol=1e-12, rtol=0)
 
 
@@ -66,7 +75,11 @@ def test_one_group_has_the_parameters_of_a_plain_layer():
 
 @pytest.mark.parametrize(
     "build",
-    [lambda: GroupLinear(3, 8, 12), lambda: GroupLinear(3, 12, 8), lambda: MultiheadAttention(12, 4, self_attention=True, groups=3)],
+    [
+        lambda: GroupLinear(3, 8, 12),
+        lambda: GroupLinear(3, 12, 8),
+        lambda: MultiheadAttention(12, 4, self_attention=True, groups=3),
+    ],
 )
 def test_groups_that_do_not_divide_are_refused(build):
     with pytest.raises(ValueError, match="divided into 3 groups|multiple of groups 3"):

@@ -1,4 +1,6 @@
-"""The decoder-only family: equal to fairseq's, the same step by step, and trained through fairseq's commands."""
+"""The decoder-only family: equal to fairseq's, the same step by step, and trained through fairseq's
+commands.
+"""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -18,8 +20,19 @@ from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.commands import run_train, write_reversal_corpus
 from tests.helpers import dictionary, randomize_parts
 
-SMALL = {"decoder_embed_dim": 32, "decoder_ffn_embed_dim": 48, "decoder_attention_heads": 4, "decoder_layers": 2, "dropout": 0.0}
-VALUES_OF_OTHER_OPTIONS = {"add_bos_token": False, "tokens_per_sample": 16, "max_target_positions": 16, "tpu": False}
+SMALL = {
+    "decoder_embed_dim": 32,
+    "decoder_ffn_embed_dim": 48,
+    "decoder_attention_heads": 4,
+    "decoder_layers": 2,
+    "dropout": 0.0,
+}
+VALUES_OF_OTHER_OPTIONS = {
+    "add_bos_token": False,
+    "tokens_per_sample": 16,
+    "max_target_positions": 16,
+    "tpu": False,
+}
 
 
 def lm_options(arch, **changes):
@@ -54,7 +67,9 @@ TOKENS = torch.tensor([[2, 7, 9, 4, 30, 12, 5], [2, 8, 8, 21, 1, 1, 1]])
 @pytest.mark.parametrize("neutral", [{}, {"mae_gate_init": "zero"}, {"mae_gating": "uniform"}])
 def test_neutral_settings_equal_fairseqs_language_model(neutral):
     stock = build("modular_transformer_lm_tiny_cpu", TransformerLanguageModel, seed=3).eval()
-    ours = build("mae_transformer_lm_tiny_cpu" if neutral else "modular_transformer_lm_tiny_cpu", **neutral).eval()
+    ours = build(
+        "mae_transformer_lm_tiny_cpu" if neutral else "modular_transformer_lm_tiny_cpu", **neutral
+    ).eval()
     ours.load_state_dict(stock.state_dict())
     torch.testing.assert_close(ours(TOKENS)[0], stock(TOKENS)[0], atol=1e-6, rtol=0)
 
@@ -86,13 +101,20 @@ def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(chan
 
 
 def test_gates_that_look_at_a_source_are_refused():
-    with pytest.raises(UsageError, match="--mae-gate-context source needs an encoder; a language model takes window or prefix"):
+    with pytest.raises(
+        UsageError,
+        match="--mae-gate-context source needs an encoder; a language model takes window or prefix",
+    ):
         build("mae_transformer_lm_tiny_cpu", mae_gate_context="source")
 
 
-@pytest.mark.parametrize(("changes", "option"), [({"streams": 2}, "--streams"), ({"stream_skip": True}, "--stream-skip")])
+@pytest.mark.parametrize(
+    ("changes", "option"), [({"streams": 2}, "--streams"), ({"stream_skip": True}, "--stream-skip")]
+)
 def test_streams_are_refused_because_there_is_no_encoder(changes, option):
-    with pytest.raises(UsageError, match=f"^{option} is for encoders, and a language model has none; leave it out"):
+    with pytest.raises(
+        UsageError, match=f"^{option} is for encoders, and a language model has none; leave it out"
+    ):
         build("modular_transformer_lm_tiny_cpu", **changes)
 
 
@@ -103,7 +125,9 @@ def test_wiki103_preset_has_the_papers_parameter_count():
         args = Namespace(**VALUES_OF_OTHER_OPTIONS)
         ARCH_CONFIG_REGISTRY[arch](args)
         with torch.device("meta"):
-            model = ModularTransformerLanguageModel.build_model(LanguageModelOptions(**vars(args)), task(267_740))
+            model = ModularTransformerLanguageModel.build_model(
+                LanguageModelOptions(**vars(args)), task(267_740)
+            )
         counts.append(sum(p.numel() for p in model.parameters()))
     assert round(counts[0] / 1e6) == 247
     assert counts[1] - counts[0] == 16 * 266_504
@@ -112,9 +136,19 @@ def test_wiki103_preset_has_the_papers_parameter_count():
 @pytest.mark.parametrize(
     ("args", "parameter"),
     [
-        (["--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--criterion", "cross_entropy"], "gate.gate_network.fc2.weight"),
         (
-            ["--arch", "modular_transformer_lm", "--attention-type", "dma", "--criterion", "modular_cross_entropy"],
+            ["--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--criterion", "cross_entropy"],
+            "gate.gate_network.fc2.weight",
+        ),
+        (
+            [
+                "--arch",
+                "modular_transformer_lm",
+                "--attention-type",
+                "dma",
+                "--criterion",
+                "modular_cross_entropy",
+            ],
             "mask.queries.mixture.scaled_centroids",
         ),
     ],
@@ -122,15 +156,39 @@ def test_wiki103_preset_has_the_papers_parameter_count():
 )
 def test_training_a_language_model_by_fairseqs_command(tmp_path, args, parameter):
     write_reversal_corpus(tmp_path)
-    prefixes = [part for split in ("train", "valid") for part in (f"--{split}pref", str(tmp_path / f"{split}.en"))]
+    prefixes = [
+        part for split in ("train", "valid") for part in (f"--{split}pref", str(tmp_path / f"{split}.en"))
+    ]
     parser = options.get_preprocessing_parser()
     preprocess.main(parser.parse_args(["--only-source", "--destdir", str(tmp_path / "bin"), *prefixes]))
-    size = ["--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "32", "--decoder-attention-heads", "4", "--decoder-layers", "1"]
+    size = [
+        "--decoder-embed-dim",
+        "32",
+        "--decoder-ffn-embed-dim",
+        "32",
+        "--decoder-attention-heads",
+        "4",
+        "--decoder-layers",
+        "1",
+    ]
     run_train(
         tmp_path / "bin",
-        *["--task", "language_modeling", *args, "--tokens-per-sample", 16, "--max-epoch", 2, "--save-dir", tmp_path / "checkpoints"],
+        *[
+            "--task",
+            "language_modeling",
+            *args,
+            "--tokens-per-sample",
+            16,
+            "--max-epoch",
+            2,
+            "--save-dir",
+            tmp_path / "checkpoints",
+        ],
         common=[*size, *["--optimizer", "adam", "--lr", "5e-3", "--max-tokens", "64"]],
     )
-    first, last = (load_checkpoint(tmp_path / "checkpoints" / name)["model"] for name in ("checkpoint1.pt", "checkpoint_last.pt"))
+    first, last = (
+        load_checkpoint(tmp_path / "checkpoints" / name)["model"]
+        for name in ("checkpoint1.pt", "checkpoint_last.pt")
+    )
     name = f"decoder.layers.0.self_attn.{parameter}"
     assert not torch.equal(first[name], last[name])

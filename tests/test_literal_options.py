@@ -37,7 +37,19 @@ def test_literals_have_their_value(expression, value):
 
 @pytest.mark.parametrize(
     "expression",
-    ["print(1)", "__import__('os')", "os.name", "[x for x in (1,)]", "lambda: 1", "f'{1}'", "a", "[1] * a", "(", "", "1; 2"],
+    [
+        "print(1)",
+        "__import__('os')",
+        "os.name",
+        "[x for x in (1,)]",
+        "lambda: 1",
+        "f'{1}'",
+        "a",
+        "[1] * a",
+        "(",
+        "",
+        "1; 2",
+    ],
 )
 def test_anything_else_is_refused_by_a_sentence_that_quotes_it(expression):
     with pytest.raises(UsageError) as caught:
@@ -60,11 +72,19 @@ def test_fairseq_reads_its_options_as_before():
 
 def test_the_options_of_a_checkpoint_cannot_run_a_program(tmp_path, monkeypatch):
     marker = tmp_path / "marker"
-    args = Namespace(encoder_layers=1, decoder_layers=1, encoder_embed_dim=8, encoder_attention_heads=2, decoder_attention_heads=2)
+    args = Namespace(
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_embed_dim=8,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+    )
     args.adaptive_softmax_cutoff = f"open({str(marker)!r}, 'w') and [10]"
     base_architecture(args)
     torch.save(vars(args), tmp_path / "checkpoint.pt")
-    read = Namespace(**torch.load(tmp_path / "checkpoint.pt", weights_only=True))  # it is a string like any other
+    read = Namespace(
+        **torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    )  # it is a string like any other
 
     with pytest.raises(UsageError):
         TransformerModel.build_model(read, task())

@@ -1,4 +1,6 @@
-"""Independent mechanisms (TIM): Algorithm 1, what mixes and what does not, neutral settings, placement and presets."""
+"""Independent mechanisms (TIM): Algorithm 1, what mixes and what does not, neutral settings, placement and
+presets.
+"""
 
 import pytest
 import torch
@@ -22,11 +24,17 @@ VARIANTS = [
     {"tim_no_competition": True, "tim_communication_heads": 0},
 ]
 PLAIN = {"tim_layers": "none"}
-FORMS = [{"pre_norm": pre_norm, "residual": residual} for pre_norm in (False, True) for residual in (True, False)]
+FORMS = [
+    {"pre_norm": pre_norm, "residual": residual} for pre_norm in (False, True) for residual in (True, False)
+]
 
 
 def options_of(pre_norm, residual):
-    return {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm, "no_residual": not residual}
+    return {
+        "encoder_normalize_before": pre_norm,
+        "decoder_normalize_before": pre_norm,
+        "no_residual": not residual,
+    }
 
 
 def name(changes):
@@ -36,7 +44,11 @@ def name(changes):
 def build_layer(kind, **changes):
     """A layer in float64 with parameters far from where they start."""
     torch.manual_seed(3)
-    layer = kind(nested_config(options(**changes)), tim=changes.get("tim_layers", "none") != "none").double().eval()
+    layer = (
+        kind(nested_config(options(**changes)), tim=changes.get("tim_layers", "none") != "none")
+        .double()
+        .eval()
+    )
     layer.need_attn = False
     for p in layer.parameters():
         p.data.add_(0.2 * torch.randn_like(p))
@@ -98,7 +110,9 @@ def test_a_decoder_reads_its_slice_of_an_encoder_of_another_width():
 def test_mechanisms_without_communication_never_mix(kind):
     """Not even by gradients, whatever the parameters; with communication they do."""
     for heads, mixes in ((0, False), (2, True)):
-        layer = build_layer(kind, tim_layers="all", tim_mechanisms=4, tim_no_competition=True, tim_communication_heads=heads)
+        layer = build_layer(
+            kind, tim_layers="all", tim_mechanisms=4, tim_no_competition=True, tim_communication_heads=heads
+        )
         x, source = random(5, 3, 32), random(6, 3, 32)
         y = layer(x, None) if kind is TransformerEncoderLayer else layer(x, source)[0]
         inputs = [x] if kind is TransformerEncoderLayer else [x, source]
@@ -132,8 +146,12 @@ def test_one_mechanism_without_competition_and_communication_is_a_plain_model(pr
 
 
 def test_mechanisms_with_dense_block_diagonal_matrices_are_a_plain_layer_with_other_norms():
-    """The same heads see the same slices: only normalisation over a slice tells a TIM layer without competition from a plain one."""
-    tim = build_layer(TransformerEncoderLayer, tim_layers="all", tim_no_competition=True, tim_communication_heads=0)
+    """The same heads see the same slices: only normalisation over a slice tells a TIM layer without
+    competition from a plain one.
+    """
+    tim = build_layer(
+        TransformerEncoderLayer, tim_layers="all", tim_no_competition=True, tim_communication_heads=0
+    )
     plain = build_layer(TransformerEncoderLayer)
     for key, value in tim.state_dict().items():
         if "layer_norm" not in key:
@@ -146,33 +164,66 @@ def test_mechanisms_with_dense_block_diagonal_matrices_are_a_plain_layer_with_ot
 
 @pytest.mark.parametrize(
     ("placement", "depth", "expected"),
-    [("none", 6, []), ("all", 3, [0, 1, 2]), ("middle", 6, [2, 3, 4]), ("middle", 8, [2, 3, 4, 5, 6]), ("middle", 4, [2])],
+    [
+        ("none", 6, []),
+        ("all", 3, [0, 1, 2]),
+        ("middle", 6, [2, 3, 4]),
+        ("middle", 8, [2, 3, 4, 5, 6]),
+        ("middle", 4, [2]),
+    ],
 )
 def test_the_first_two_layers_and_the_last_one_are_plain(placement, depth, expected):
     assert [number for number, tim in enumerate(tim_layers(placement, depth)) if tim] == expected
     model = build(tim_layers=placement, encoder_layers=depth, decoder_layers=depth)
     for stack in (model.encoder, model.decoder):
-        assert [number for number, layer in enumerate(stack.layers) if layer.competition is not None] == expected
+        assert [
+            number for number, layer in enumerate(stack.layers) if layer.competition is not None
+        ] == expected
 
 
 @pytest.mark.parametrize(
     ("arch", "vocabulary", "changes", "parameters", "plain"),
     [
-        ("tim_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_773_964, 39_469_056),
-        ("tim_transformer_iwslt_de_en_4", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_892_248, 39_469_056),
+        (
+            "tim_transformer_iwslt_de_en",
+            (8848, 6632),
+            {"share_decoder_input_output_embed": True},
+            39_773_964,
+            39_469_056,
+        ),
+        (
+            "tim_transformer_iwslt_de_en_4",
+            (8848, 6632),
+            {"share_decoder_input_output_embed": True},
+            39_892_248,
+            39_469_056,
+        ),
         ("tim_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 61_689_612, 60_915_712),
         ("tim_transformer", (32768, 32768), {"share_all_embeddings": True}, 61_689_612, 60_915_712),
-        ("tim_transformer_wmt_en_de_4", (32768, 32768), {"share_all_embeddings": True}, 60_184_088, 60_915_712),
+        (
+            "tim_transformer_wmt_en_de_4",
+            (32768, 32768),
+            {"share_all_embeddings": True},
+            60_184_088,
+            60_915_712,
+        ),
     ],
 )
-def test_presets_have_as_many_parameters_as_the_plain_transformer(arch, vocabulary, changes, parameters, plain):
+def test_presets_have_as_many_parameters_as_the_plain_transformer(
+    arch, vocabulary, changes, parameters, plain
+):
     """Section 3.4 of the specification, within 1.3 %."""
     assert sum(p.numel() for p in build_preset(arch, vocabulary, **changes).parameters()) == parameters
     assert abs(parameters / plain - 1) < 0.013
 
 
 def test_middle_layers_of_mechanisms_at_equal_width():
-    model = build_preset("modular_transformer_iwslt_de_en", (8848, 6632), share_decoder_input_output_embed=True, tim_layers="middle")
+    model = build_preset(
+        "modular_transformer_iwslt_de_en",
+        (8848, 6632),
+        share_decoder_input_output_embed=True,
+        tim_layers="middle",
+    )
     assert sum(p.numel() for p in model.parameters()) == 32_405_772
 
 
@@ -181,7 +232,9 @@ def test_a_layer_of_mechanisms_is_as_much_smaller_as_specified(n, encoder, decod
     size = {"encoder_embed_dim": 512, "encoder_ffn_embed_dim": 1024}
     tim, plain = build(tim_layers="all", tim_mechanisms=n, **size), build(**size)
     for stack, ratio in (("encoder", encoder), ("decoder", decoder)):
-        counts = [sum(p.numel() for p in getattr(model, stack).layers[0].parameters()) for model in (tim, plain)]
+        counts = [
+            sum(p.numel() for p in getattr(model, stack).layers[0].parameters()) for model in (tim, plain)
+        ]
         assert counts[0] / counts[1] == pytest.approx(ratio, abs=5e-4)
 
 
@@ -204,7 +257,9 @@ def test_hidden_dropout_comes_once_after_every_sub_layer_and_after_the_competiti
     layer.dropout_module.register_forward_hook(lambda module, args, y: seen.append((args[0], y)))
     x, source = random(4, 3, 32), random(5, 3, 32)
     weighed = []
-    layer.self_attn.register_forward_hook(lambda module, args, y: weighed.append(weigh(y[0], layer.competition(x))))
+    layer.self_attn.register_forward_hook(
+        lambda module, args, y: weighed.append(weigh(y[0], layer.competition(x)))
+    )
     layer(x, None) if kind is TransformerEncoderLayer else layer(x, source)
     assert len(seen) == (3 if kind is TransformerEncoderLayer else 4)
     torch.testing.assert_close(seen[0][0], weighed[0])
@@ -213,10 +268,18 @@ def test_hidden_dropout_comes_once_after_every_sub_layer_and_after_the_competiti
 
 def test_every_matrix_of_a_mechanism_starts_as_specified():
     communication = InterMechanismAttention(2, 576, 2, 32)
-    for projection, gain in ((communication.q_proj, 0.5**0.5), (communication.k_proj, 0.5**0.5), (communication.out_proj, 1.0)):
+    for projection, gain in (
+        (communication.q_proj, 0.5**0.5),
+        (communication.k_proj, 0.5**0.5),
+        (communication.out_proj, 1.0),
+    ):
         bound = gain * (6 / (288 + 64)) ** 0.5
-        assert all(matrix.abs().max().item() == pytest.approx(bound, rel=0.01) for matrix in projection.weight)
+        assert all(
+            matrix.abs().max().item() == pytest.approx(bound, rel=0.01) for matrix in projection.weight
+        )
     assert not communication.out_proj.bias.any()
     competition = Competition(2, 576).linear
-    assert all(matrix.abs().max().item() == pytest.approx(288**-0.5, rel=0.05) for matrix in competition.weight)
+    assert all(
+        matrix.abs().max().item() == pytest.approx(288**-0.5, rel=0.05) for matrix in competition.weight
+    )
     assert not competition.bias.any()

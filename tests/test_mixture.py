@@ -10,7 +10,13 @@ from torch import nn
 
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.gates import GateNetwork, GateNorm, RunningMean, sentence_mean
-from modular_fairseq.modules.mixture import ExpertMixture, GateStatistics, dropped_heads_of_experts, expert_scale, mixture_scale
+from modular_fairseq.modules.mixture import (
+    ExpertMixture,
+    GateStatistics,
+    dropped_heads_of_experts,
+    expert_scale,
+    mixture_scale,
+)
 from tests.reference.mixture import mean_of_recent, mixture_of_experts
 
 T, B, C = 6, 4, 16
@@ -45,7 +51,9 @@ def padding_mask(left=True):
 @pytest.mark.parametrize(("heads", "t", "experts"), [(8, 1, 8), (8, 2, 28), (4, 3, 4)])
 def test_experts_are_all_ways_to_drop_t_heads_in_lexicographic_order(heads, t, experts):
     dropped = dropped_heads_of_experts(heads, t)
-    assert [tuple(row.nonzero().flatten().tolist()) for row in dropped] == list(itertools.combinations(range(heads), t))
+    assert [tuple(row.nonzero().flatten().tolist()) for row in dropped] == list(
+        itertools.combinations(range(heads), t)
+    )
     assert len(dropped) == experts
 
 
@@ -66,9 +74,14 @@ def test_scales_sum_to_the_number_of_heads(heads, t):
     dropped = dropped_heads_of_experts(heads, t).double()
     gates = torch.randn(50, len(dropped), dtype=torch.float64).softmax(dim=-1)
     torch.testing.assert_close(
-        mixture_scale(gates, dropped, t).sum(dim=-1), torch.full((50,), float(heads), dtype=torch.float64), atol=1e-12, rtol=0
+        mixture_scale(gates, dropped, t).sum(dim=-1),
+        torch.full((50,), float(heads), dtype=torch.float64),
+        atol=1e-12,
+        rtol=0,
     )
-    torch.testing.assert_close(gates @ expert_scale(dropped, t), mixture_scale(gates, dropped, t), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        gates @ expert_scale(dropped, t), mixture_scale(gates, dropped, t), atol=1e-12, rtol=0
+    )
 
 
 @pytest.mark.parametrize("t", [1, 2])
@@ -80,7 +93,9 @@ def test_mixture_equals_the_weighted_sum_of_experts(t, per_position):
     nn.init.normal_(attention.out_proj.bias)
     nn.init.normal_(attention.v_proj.bias)
     logits = torch.randn(B, T if per_position else 1, math.comb(8, t), dtype=torch.float64)
-    attention.gate = ExpertMixture(8, t, Fixed(logits), RunningMean() if per_position else None, training_scheme="joint").double()
+    attention.gate = ExpertMixture(
+        8, t, Fixed(logits), RunningMean() if per_position else None, training_scheme="joint"
+    ).double()
     mask = padding_mask(left=False)
     x = torch.randn(T, B, C, dtype=torch.float64, requires_grad=True)
     blocked = mask[:, None, :].expand(B, T, T)
@@ -108,7 +123,9 @@ def test_f_step_is_the_sampled_expert_and_leaves_dropped_heads_without_gradient(
     torch.manual_seed(0)
     attention = MultiheadAttention(C, 8, self_attention=True).double()
     experts = math.comb(8, t)
-    attention.gate = ExpertMixture(8, t, Fixed(torch.zeros(B, 1, experts, dtype=torch.float64))).double().train()
+    attention.gate = (
+        ExpertMixture(8, t, Fixed(torch.zeros(B, 1, experts, dtype=torch.float64))).double().train()
+    )
     attention.gate.step = "F"
     x = torch.randn(T, B, C, dtype=torch.float64)
     scale = attention.gate(x, None, None, B)
@@ -118,7 +135,9 @@ def test_f_step_is_the_sampled_expert_and_leaves_dropped_heads_without_gradient(
     for b, expert in enumerate(chosen):
         attention.gate.gate_network.logits.data[b, 0, expert] = 1e9
     found, _ = attention(x, x, x)
-    expected = mixture_of_experts(attention, x, x, F.one_hot(torch.tensor(chosen), experts).double()[:, None], t)
+    expected = mixture_of_experts(
+        attention, x, x, F.one_hot(torch.tensor(chosen), experts).double()[:, None], t
+    )
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     found[:, 0].sum().backward()
     assert attention.gate.gate_network.logits.grad is None
@@ -142,7 +161,9 @@ def test_f_steps_draw_experts_with_the_probability_of_their_gate(per_position):
 
 def test_positions_keep_their_expert_while_their_gate_stays_the_same():
     torch.manual_seed(0)
-    mixture = ExpertMixture(8, 1, Fixed(torch.randn(500, 1, 8).expand(-1, T, -1).clone()), RunningMean()).train()
+    mixture = ExpertMixture(
+        8, 1, Fixed(torch.randn(500, 1, 8).expand(-1, T, -1).clone()), RunningMean()
+    ).train()
     mixture.step = "F"
     scale = mixture(torch.zeros(T, 500, 1), None, None, 500)
     assert torch.equal(scale, scale[:, :, :1].expand_as(scale))
@@ -191,7 +212,9 @@ def test_gate_norm_of_one_row_uses_and_keeps_the_running_statistics():
     norm.running_mean.fill_(3.0)
     slope, shift = norm.train()(torch.full((1, 1, C), 5.0), None)
     torch.testing.assert_close(5.0 * slope + shift, torch.full((C,), 2 / (1 + norm.eps) ** 0.5))
-    assert torch.equal(norm.running_mean, torch.full((C,), 3.0)) and torch.equal(norm.running_var, torch.ones(C))
+    assert torch.equal(norm.running_mean, torch.full((C,), 3.0)) and torch.equal(
+        norm.running_var, torch.ones(C)
+    )
 
 
 def test_lagged_norm_does_not_look_at_the_batch_but_learns_from_it():
@@ -213,7 +236,9 @@ def test_gate_network_is_norm_linear_tanh_linear(norm):
         "layer": lambda: F.layer_norm(x, (C,)),
         "none": lambda: x,
     }[norm]()
-    torch.testing.assert_close(network(x, None), network.fc2(torch.tanh(network.fc1(normed))), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        network(x, None), network.fc2(torch.tanh(network.fc1(normed))), atol=1e-12, rtol=0
+    )
 
 
 def test_gate_network_drops_hidden_units_in_training_only():
@@ -225,12 +250,17 @@ def test_gate_network_drops_hidden_units_in_training_only():
 
 @pytest.mark.parametrize(("embed_dim", "experts", "parameters"), [(512, 8, 134_408), (512, 28, 139_548)])
 def test_gate_network_has_the_papers_number_of_parameters(embed_dim, experts, parameters):
-    assert sum(p.numel() for p in GateNetwork(embed_dim, 256, experts, 0.1, "batch", "zero").parameters()) == parameters
+    assert (
+        sum(p.numel() for p in GateNetwork(embed_dim, 256, experts, 0.1, "batch", "zero").parameters())
+        == parameters
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_gates_stay_in_float32_under_half_precision(dtype):
-    attention = MultiheadAttention(C, 8, gate=ExpertMixture(8, 1, GateNetwork(C, 12, 8, 0.1, "batch", "linear")))
+    attention = MultiheadAttention(
+        C, 8, gate=ExpertMixture(8, 1, GateNetwork(C, 12, 8, 0.1, "batch", "linear"))
+    )
     before = {name: value.clone() for name, value in attention.gate.gate_network.state_dict().items()}
     attention.to(dtype)
     assert attention.q_proj.weight.dtype == dtype
@@ -290,7 +320,9 @@ def test_uniform_mixture_draws_one_expert_a_sentence_in_training_and_is_plain_at
     scale = mixture(torch.zeros(T, 20_000, 1), None, None, 20_000)
     assert set(scale.unique().tolist()) == {0.0, torch.tensor(8 / 6).item()}
     assert torch.equal((scale == 0).sum(dim=1).flatten(), torch.full((20_000,), 2))
-    torch.testing.assert_close((scale == 0).float().mean(dim=0).flatten(), torch.full((8,), 0.25), atol=0.02, rtol=0)
+    torch.testing.assert_close(
+        (scale == 0).float().mean(dim=0).flatten(), torch.full((8,), 0.25), atol=0.02, rtol=0
+    )
     assert mixture.eval()(torch.zeros(T, B, 1), None, None, B) is None
 
 

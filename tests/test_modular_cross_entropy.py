@@ -9,7 +9,10 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
-from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyConfig, ModularCrossEntropyCriterion
+from modular_fairseq.criterions.modular_cross_entropy import (
+    ModularCrossEntropyConfig,
+    ModularCrossEntropyCriterion,
+)
 from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import semantic_masks
 from modular_fairseq.training.criterion_check import check_criterion
@@ -21,7 +24,12 @@ TERMS = {"kl": 1, "qq": 1, "xq": -1}
 
 
 def criterion(sentence_avg=False, **changes):
-    settings = {**vars(ModularCrossEntropyConfig()), "label_smoothing": 0.1, "sentence_avg": sentence_avg, **changes}
+    settings = {
+        **vars(ModularCrossEntropyConfig()),
+        "label_smoothing": 0.1,
+        "sentence_avg": sentence_avg,
+        **changes,
+    }
     return ModularCrossEntropyCriterion.build_criterion(OmegaConf.create(settings), task())
 
 
@@ -51,14 +59,24 @@ def split(sample, *parts):
             "prev_output_tokens": sample["net_input"]["prev_output_tokens"][rows][:, :length],
         }
         ntokens = int(target.ne(1).sum())
-        batches.append({"nsentences": len(rows), "ntokens": ntokens, "net_input": net_input, "target": target[:, :length].contiguous()})
+        batches.append(
+            {
+                "nsentences": len(rows),
+                "ntokens": ntokens,
+                "net_input": net_input,
+                "target": target[:, :length].contiguous(),
+            }
+        )
     return batches
 
 
 @pytest.mark.parametrize("model", [build, build_stock], ids=["ours", "stock"])
 @pytest.mark.parametrize("training", [True, False])
 def test_without_dma_it_is_fairseqs(model, training):
-    model, fairseqs = model().train(training), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1, report_accuracy=True)
+    model, fairseqs = (
+        model().train(training),
+        LabelSmoothedCrossEntropyCriterion(task(), False, 0.1, report_accuracy=True),
+    )
     found, expected = (c(model, batch(LENGTHS)) for c in (criterion(report_accuracy=True), fairseqs))
     assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
 
@@ -91,8 +109,14 @@ def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
 
 @pytest.mark.parametrize("sentence_avg", [True, False])
 def test_weights_do_not_depend_on_batches_or_update_freq(sentence_avg):
-    """One batch, several micro-batches of an update, sentences in any order, and a batch twice: the same gradient."""
-    model, asked, sample = dma(), criterion(sentence_avg, kl_weight=1.0, qq_weight=1.0, xq_weight=1.0), batch(LENGTHS)
+    """One batch, several micro-batches of an update, sentences in any order, and a batch twice: the same
+    gradient.
+    """
+    model, asked, sample = (
+        dma(),
+        criterion(sentence_avg, kl_weight=1.0, qq_weight=1.0, xq_weight=1.0),
+        batch(LENGTHS),
+    )
     whole = gradient(model, [asked(model, sample)])
     plain = gradient(model, [criterion(sentence_avg, **PLAIN)(model, sample)])
     assert (whole - plain).abs().max() > 1e-3
@@ -121,7 +145,10 @@ def test_a_batch_without_a_target_has_no_loss():
 
 def test_validation_is_free_of_them():
     model, sample = dma().eval(), batch(LENGTHS)
-    found, fairseqs = criterion()(model, sample), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)(model, sample)
+    found, fairseqs = (
+        criterion()(model, sample),
+        LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)(model, sample),
+    )
     assert torch.equal(found[0], fairseqs[0]) and found[2].keys() == fairseqs[2].keys()
 
 
@@ -135,7 +162,9 @@ def test_weights_grow_from_zero():
         model.set_num_updates(updates)
         loss, _, again = asked(model, sample)
         assert again["kl"] == logged["kl"]
-        torch.testing.assert_close((loss - nll) / logged["kl"], torch.tensor(share, dtype=torch.float64), atol=1e-10, rtol=0)
+        torch.testing.assert_close(
+            (loss - nll) / logged["kl"], torch.tensor(share, dtype=torch.float64), atol=1e-10, rtol=0
+        )
     model.set_num_updates(0)
     loss, _, _ = criterion(aux_warmup_updates=0, kl_weight=1.0, qq_weight=0.0, xq_weight=0.0)(model, sample)
     torch.testing.assert_close(loss, whole, atol=1e-10, rtol=0)
@@ -199,8 +228,24 @@ def test_an_exception_leaves_no_losses_behind():
 def test_all_is_logged_as_a_mean():
     metrics.reset()
     logs = [
-        {"loss": 20.0, "nll_loss": 18.0, "ntokens": 4, "nsentences": 1, "sample_size": 4, "kl": 8.0, "xq": 0.4},
-        {"loss": 20.0, "nll_loss": 18.0, "ntokens": 6, "nsentences": 1, "sample_size": 6, "kl": 7.0, "xq": 0.6},
+        {
+            "loss": 20.0,
+            "nll_loss": 18.0,
+            "ntokens": 4,
+            "nsentences": 1,
+            "sample_size": 4,
+            "kl": 8.0,
+            "xq": 0.4,
+        },
+        {
+            "loss": 20.0,
+            "nll_loss": 18.0,
+            "ntokens": 6,
+            "nsentences": 1,
+            "sample_size": 6,
+            "kl": 7.0,
+            "xq": 0.6,
+        },
     ]
     with metrics.aggregate() as found:
         ModularCrossEntropyCriterion.reduce_metrics(logs)
@@ -221,7 +266,10 @@ def test_all_is_logged_as_a_mean():
         ({"qq_floor": float("nan")}, "--qq-floor must be a number, such as 0, or -inf, not nan"),
         ({"qq_weight": 0.0, "qq_floor": -1.0}, "--qq-floor has no effect with --qq-weight 0; leave it out"),
         ({"qq_weight": 0.0, "qq_pairs": 2}, "--qq-pairs has no effect with --qq-weight 0; leave it out"),
-        ({"xq_weight": 0.0, "xq_critic": "mean"}, "--xq-critic has no effect with --xq-weight 0; leave it out"),
+        (
+            {"xq_weight": 0.0, "xq_critic": "mean"},
+            "--xq-critic has no effect with --xq-weight 0; leave it out",
+        ),
         (
             {**PLAIN, "aux_warmup_updates": 10},
             "--aux-warmup-updates has no effect with --kl-weight 0 --qq-weight 0 --xq-weight 0; leave it out",
@@ -236,15 +284,22 @@ def test_bad_settings_are_refused(changes, sentence):
 
 def trainer(model, criterion):
     return SimpleNamespace(
-        get_model=lambda: model, get_criterion=lambda: criterion, cfg=SimpleNamespace(criterion=SimpleNamespace(_name="its_name"))
+        get_model=lambda: model,
+        get_criterion=lambda: criterion,
+        cfg=SimpleNamespace(criterion=SimpleNamespace(_name="its_name")),
     )
 
 
-@pytest.mark.parametrize("changes", [{"kl_weight": 0.01}, {"qq_pairs": 2}, {"xq_critic": "mean"}, {"aux_warmup_updates": 10}])
+@pytest.mark.parametrize(
+    "changes", [{"kl_weight": 0.01}, {"qq_pairs": 2}, {"xq_critic": "mean"}, {"aux_warmup_updates": 10}]
+)
 @pytest.mark.parametrize("model", [build, build_stock], ids=["ours", "stock"])
 def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
     (name,) = changes
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: this model has no losses of that kind; use --attention-type dma"):
+    with pytest.raises(
+        UsageError,
+        match=f"--{name.replace('_', '-')}: this model has no losses of that kind; use --attention-type dma",
+    ):
         check_criterion(trainer(model(), criterion(**changes)))
     for fine in (criterion(), criterion(**PLAIN), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)):
         check_criterion(trainer(model(), fine))
@@ -257,7 +312,11 @@ def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
         ({"dma_clusters": 1}, {"xq_critic": "mean"}, "--xq-critic has no effect with --dma-clusters 1"),
         (ONE_HEAD, {"qq_floor": -1.0}, "--qq-floor has no effect with 1 attention head"),
         ({}, {"qq_pairs": 6}, "--qq-pairs 6 has no effect, as 4 heads have 6 pairs"),
-        ({}, {"qq_pairs": 12, "qq_densities": "gmm"}, "--qq-pairs 12 has no effect, as 4 heads have 12 pairs"),
+        (
+            {},
+            {"qq_pairs": 12, "qq_densities": "gmm"},
+            "--qq-pairs 12 has no effect, as 4 heads have 12 pairs",
+        ),
     ],
 )
 def test_options_of_losses_that_are_always_zero_are_refused(changes, options, sentence):
@@ -277,7 +336,10 @@ def test_options_of_losses_that_are_not_zero_are_taken():
 
 
 def test_a_criterion_that_leaves_the_losses_out_is_refused():
-    with pytest.raises(UsageError, match="losses that --criterion its_name does not add; use --criterion modular_cross_entropy"):
+    with pytest.raises(
+        UsageError,
+        match="losses that --criterion its_name does not add; use --criterion modular_cross_entropy",
+    ):
         check_criterion(trainer(dma(), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)))
     for fine in (criterion(), criterion(**PLAIN)):
         check_criterion(trainer(dma(), fine))

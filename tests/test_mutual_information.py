@@ -1,4 +1,6 @@
-"""modules/mutual_information.py: Eq. 6 and 7 against their loops, gradients, padding, and what happens at the edges."""
+"""modules/mutual_information.py: Eq. 6 and 7 against their loops, gradients, padding, and what happens at the
+edges.
+"""
 
 import math
 
@@ -9,7 +11,12 @@ from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
 from tests.reference import disentangled as reference
 
 B, H, C, T = 4, 3, 4, 6
-LENGTHS = [6, 4, 2, 1]  # of the sentences; the first is padded on neither side, the others on the left or on the right
+LENGTHS = [
+    6,
+    4,
+    2,
+    1,
+]  # of the sentences; the first is padded on neither side, the others on the left or on the right
 
 
 def posteriors(seed=0, sharpness=2.0, clusters=C, dtype=torch.float64):
@@ -85,7 +92,9 @@ def test_some_pairs_are_as_good_as_all_on_average():
     assert len(draws.unique(dim=0)) == 3  # pairs of 3 heads
     torch.testing.assert_close(draws.unique(dim=0).mean(dim=0), whole, atol=1e-12, rtol=0)
     assert (draws.mean(dim=0) - whole).abs().max() < 4 * (draws.std(dim=0) / math.sqrt(300)).max()
-    assert torch.equal(upper_bound(p, log_joint, valid, pairs=3), whole) and torch.equal(upper_bound(p, log_joint, valid, pairs=9), whole)
+    assert torch.equal(upper_bound(p, log_joint, valid, pairs=3), whole) and torch.equal(
+        upper_bound(p, log_joint, valid, pairs=9), whole
+    )
     (gradient,) = torch.autograd.grad(upper_bound(p, log_joint, valid, pairs=2).sum(), log_joint)
     assert gradient.isfinite().all() and gradient.abs().max() > 1e-3
 
@@ -97,9 +106,16 @@ def test_padding_changes_nothing_and_gets_no_gradient(densities):
     noise = torch.randn_like(log_joint).masked_fill(valid[:, None, None, :], 0.0)
     other = (log_joint + noise).detach().requires_grad_()
     q = torch.softmax(other, dim=2)
-    torch.testing.assert_close(upper_bound(q, other, valid, densities), upper_bound(p, log_joint, valid, densities), atol=1e-13, rtol=0)
+    torch.testing.assert_close(
+        upper_bound(q, other, valid, densities),
+        upper_bound(p, log_joint, valid, densities),
+        atol=1e-13,
+        rtol=0,
+    )
     torch.testing.assert_close(lower_bound(q, valid), lower_bound(p, valid), atol=1e-13, rtol=0)
-    (gradient,) = torch.autograd.grad((upper_bound(q, other, valid, densities) + lower_bound(q, valid)).sum(), other)
+    (gradient,) = torch.autograd.grad(
+        (upper_bound(q, other, valid, densities) + lower_bound(q, valid)).sum(), other
+    )
     assert (gradient.masked_select(valid[:, None, None, :].logical_not()) == 0).all()
 
 

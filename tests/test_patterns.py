@@ -19,7 +19,9 @@ def built_map(name, queries, keys, kind, generator):
     noise = torch.rand(queries, keys, generator=generator, dtype=torch.float64) + 0.05
     strength = 0.65 + 0.3 * torch.rand(queries, 1, generator=generator, dtype=torch.float64)
     shape = torch.zeros(queries, keys, dtype=torch.float64)
-    columns = torch.randperm(max(keys // 3, 1), generator=generator)[: 1 + int(torch.randint(2, (), generator=generator))]
+    columns = torch.randperm(max(keys // 3, 1), generator=generator)[
+        : 1 + int(torch.randint(2, (), generator=generator))
+    ]
     for t in range(queries):
         center = round(t * (keys - 1) / (queries - 1)) if kind == CROSS else t
         last = t if kind == DECODER else keys - 1
@@ -45,13 +47,19 @@ def attention_map(weights, kind):
 
 def classify(attention):
     return [
-        [CLASSES[c] if c < len(CLASSES) else None for c in head] for head in Templates.of(attention).classify(attention.weights).tolist()
+        [CLASSES[c] if c < len(CLASSES) else None for c in head]
+        for head in Templates.of(attention).classify(attention.weights).tolist()
     ]
 
 
 @pytest.mark.parametrize(
     "name, kind",
-    [(name, kind) for name in CLASSES for kind in (ENCODER, DECODER, CROSS) if (name, kind) != ("shift forward", DECODER)],
+    [
+        (name, kind)
+        for name in CLASSES
+        for kind in (ENCODER, DECODER, CROSS)
+        if (name, kind) != ("shift forward", DECODER)
+    ],
 )
 def test_maps_built_to_be_of_a_class_are_of_it(name, kind):
     generator, found = torch.Generator().manual_seed(1), []
@@ -70,7 +78,9 @@ def test_uniform_attention_is_heterogeneous_at_any_length():
         for kind in (ENCODER, DECODER, CROSS):
             weights = torch.ones(length, length, dtype=torch.float64)
             weights = weights.tril() if kind == DECODER else weights
-            assert classify(attention_map((weights / weights.sum(dim=1, keepdim=True))[None, None], kind)) == [["heterogeneous"]]
+            assert classify(
+                attention_map((weights / weights.sum(dim=1, keepdim=True))[None, None], kind)
+            ) == [["heterogeneous"]]
 
 
 @pytest.mark.parametrize("make", [build, build_stock])
@@ -103,7 +113,9 @@ def test_counts_of_a_model_are_those_of_the_reference_sentence_by_sentence(make,
                 if name is not None:
                     counts[head][CLASSES.index(name)] += 1
                     found_classes.add(name)
-    both = expected | {name: [[2 * count for count in head] for head in heads] for name, heads in expected.items()}
+    both = expected | {
+        name: [[2 * count for count in head] for head in heads] for name, heads in expected.items()
+    }
     [report] = one_pass(model, [sample, sample], [Patterns(model)])
     assert {each.module: [head.counts for head in each.heads] for each in report.modules} == both
     assert len(found_classes) >= (3 if sharpness > 1 else 1)
@@ -124,7 +136,10 @@ def test_layers_and_streams_are_named():
     }
     assert [row["stream"] for row in report.tables()["patterns"][:8]] == [None] * 4 + [1] * 4
     first = report.data()["modules"][0]
-    assert first["heads"][0]["class"] == CLASSES[first["heads"][0]["counts"].index(max(first["heads"][0]["counts"]))]
+    assert (
+        first["heads"][0]["class"]
+        == CLASSES[first["heads"][0]["counts"].index(max(first["heads"][0]["counts"]))]
+    )
     assert sum(first["shares"]) == pytest.approx(1)
 
 
@@ -145,7 +160,9 @@ def test_data_of_short_sentences_is_refused():
 
 def test_a_pad_that_attends_to_nothing_changes_nothing():
     """fairseq's --left-pad-target: rows of pads are NaN."""
-    weights = torch.softmax(torch.randn(3, 2, 9, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3, dim=-1)
+    weights = torch.softmax(
+        torch.randn(3, 2, 9, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3, dim=-1
+    )
     pads = torch.zeros(2, 9, dtype=torch.bool)
     pads[1, :2] = True
     weights[:, 1, :, :2] = 0
@@ -160,4 +177,6 @@ def test_two_keys_that_are_seen_one_after_the_other_are_vertical():
     attention = attention_map(weights[None, None], DECODER)
     templates = Templates.of(attention)
     assert classify(attention) == [["vertical"]]
-    assert templates._vertical(weights[2:].sum(dim=0)[None, None]) == pytest.approx(1)  # the first two queries see fewer than three keys
+    assert templates._vertical(weights[2:].sum(dim=0)[None, None]) == pytest.approx(
+        1
+    )  # the first two queries see fewer than three keys

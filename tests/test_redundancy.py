@@ -1,4 +1,6 @@
-"""analysis/redundancy.py, attention_maps.py and one_pass.py: LR and HR of known heads and of every kind of model, and the command."""
+"""analysis/redundancy.py, attention_maps.py and one_pass.py: LR and HR of known heads and of every kind of
+model, and the command.
+"""
 
 import json
 import math
@@ -26,7 +28,9 @@ from tests.test_language_model import build as build_language_model
 
 def random_heads(heads, rows, keys, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
-    return torch.softmax(2 * torch.randn(heads, rows, keys, generator=generator, dtype=torch.float64), dim=-1).to(dtype)
+    return torch.softmax(
+        2 * torch.randn(heads, rows, keys, generator=generator, dtype=torch.float64), dim=-1
+    ).to(dtype)
 
 
 def sentences_of(sample):
@@ -57,7 +61,14 @@ def numbers(found):
     """All of a report but names and counts."""
     modules = [module.LR for kind in found.types for module in kind.modules]
     pairs = [value for kind in found.types for row in kind.pairs for value in row]
-    return [found.LR, found.HR, *(kind.LR for kind in found.types), *(kind.HR for kind in found.types), *modules, *pairs]
+    return [
+        found.LR,
+        found.HR,
+        *(kind.LR for kind in found.types),
+        *(kind.HR for kind in found.types),
+        *modules,
+        *pairs,
+    ]
 
 
 # Distances
@@ -73,8 +84,12 @@ def test_distances_equal_scipys_and_the_reference(monkeypatch, chunk):
     sums = summed_distances(heads)
     for a in range(5):
         for b in range(5):
-            expected = sum(reference.distance(*rows) for rows in zip(heads[a].tolist(), heads[b].tolist(), strict=True))
-            assert expected == pytest.approx(float(jensenshannon(heads[a], heads[b], base=2, axis=1).sum()), abs=1e-7)
+            expected = sum(
+                reference.distance(*rows) for rows in zip(heads[a].tolist(), heads[b].tolist(), strict=True)
+            )
+            assert expected == pytest.approx(
+                float(jensenshannon(heads[a], heads[b], base=2, axis=1).sum()), abs=1e-7
+            )
             assert float(sums[a, b]) == pytest.approx(expected if a < b else 0.0, abs=1e-12)
 
 
@@ -97,17 +112,23 @@ def test_heads_that_hardly_differ_in_float32():
 
 
 def test_distances_stay_within_0_and_1_where_rounding_would_leave_it():
-    """Heads that differ in the last digit, whose divergence may come out below 0, and disjoint ones whose sums are above 1."""
+    """Heads that differ in the last digit, whose divergence may come out below 0, and disjoint ones whose
+    sums are above 1.
+    """
     a = random_heads(1, 500, 12)
     assert 0 <= float(summed_distances(torch.cat([a, torch.nextafter(a, a + 1)]))[0, 1]) < 500 * 1e-7
     parts = random_heads(2, 500, 12, dtype=torch.float32)
     nothing = torch.zeros_like(parts[0])
-    disjoint = (1 + 1e-6) * torch.stack([torch.cat([parts[0], nothing], dim=1), torch.cat([nothing, parts[1]], dim=1)])
+    disjoint = (1 + 1e-6) * torch.stack(
+        [torch.cat([parts[0], nothing], dim=1), torch.cat([nothing, parts[1]], dim=1)]
+    )
     assert float(summed_distances(disjoint)[0, 1]) == 500
 
 
 def test_layer_and_head_redundancy_of_known_heads():
-    """Two modules of two heads: equal in the first, disjoint in the second, whose first head is like those of the first module."""
+    """Two modules of two heads: equal in the first, disjoint in the second, whose first head is like those of
+    the first module.
+    """
     one, other = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     first, second = torch.stack([one, one])[:, None], torch.stack([one, other])[:, None]
     distances = HeadDistances()
@@ -120,9 +141,13 @@ def test_layer_and_head_redundancy_of_known_heads():
 
 
 def test_words_count_once_and_pads_and_rows_of_one_key_do_not():
-    """Two heads that are equal where a word sees two words, and disjoint at pads and in a row where a key is hidden."""
+    """Two heads that are equal where a word sees two words, and disjoint at pads and in a row where a key is
+    hidden.
+    """
     even, left, right = [0.5, 0.5], [1.0, 0.0], [0.0, 1.0]
-    weights = torch.tensor([[[even, even, left], [left, left, left]], [[even, even, right], [left, left, right]]])  # H x B x T x S
+    weights = torch.tensor(
+        [[[even, even, left], [left, left, left]], [[even, even, right], [left, left, right]]]
+    )  # H x B x T x S
     query_padding = torch.tensor([[False, False, True], [False, False, True]])
     key_padding = torch.tensor([[False, False], [False, True]])
     hidden = torch.tensor([[False, False], [True, False], [False, False]])
@@ -168,7 +193,9 @@ def equals_the_reference(model, sample, tolerance):
     return found
 
 
-@pytest.mark.parametrize("changes", MODELS, ids=lambda changes: ",".join(map(str, changes.values())) or "plain")
+@pytest.mark.parametrize(
+    "changes", MODELS, ids=lambda changes: ",".join(map(str, changes.values())) or "plain"
+)
 def test_every_model_equals_the_reference(changes):
     model = build(**changes).double()
     randomize_parts(model)
@@ -182,14 +209,18 @@ def test_every_model_equals_the_reference(changes):
 
 @pytest.mark.parametrize("stock", [False, True])
 def test_language_models_equal_the_reference(stock):
-    model = build_language_model("modular_transformer_lm_tiny_cpu", *([TransformerLanguageModel] if stock else [])).double()
+    model = build_language_model(
+        "modular_transformer_lm_tiny_cpu", *([TransformerLanguageModel] if stock else [])
+    ).double()
     tokens = torch.tensor([[2, 7, 9, 4, 30, 12, 5], [2, 8, 8, 21, 1, 1, 1]])
     sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([7, 4])}, "nsentences": 2}
     found = equals_the_reference(model, sample, 1e-6 if stock else 1e-12)  # fairseq's softmax is in float32
     assert [(kind.type, kind.rows) for kind in found.types] == [(DECODER, 6 + 3)]
 
 
-@pytest.mark.parametrize("changes", [{}, {"encoder_normalize_before": True, "decoder_normalize_before": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"encoder_normalize_before": True, "decoder_normalize_before": True}]
+)
 def test_fairseqs_transformer_and_ours_of_the_same_weights_are_equally_redundant(changes):
     stock, ours = build_stock(seed=3, **changes), build(**changes)
     ours.load_state_dict(stock.state_dict())
@@ -204,12 +235,17 @@ def test_batches_and_padding_change_nothing(changes):
     sample = batch(LENGTHS)
     together, alone = report(model, sample), report(model, *sentences_of(sample))
     assert close(numbers(together), numbers(alone), 1e-12)
-    assert (together.sentences, [kind.rows for kind in together.types]) == (alone.sentences, [kind.rows for kind in alone.types])
+    assert (together.sentences, [kind.rows for kind in together.types]) == (
+        alone.sentences,
+        [kind.rows for kind in alone.types],
+    )
 
 
 @pytest.mark.parametrize("decoder_mask", [False, True])
 def test_the_weights_of_dma_are_the_masked_ones(decoder_mask):
-    """In the decoder's self-attention there is a mask in evaluation only if asked for. In first layers inputs are the plain model's."""
+    """In the decoder's self-attention there is a mask in evaluation only if asked for. In first layers inputs
+    are the plain model's.
+    """
     changes = {"encoder_layers": 1, "decoder_layers": 1}
     plain, masked = build(**changes), build("dma_transformer", dma_decoder_eval_mask=decoder_mask, **changes)
     masked.load_state_dict(plain.state_dict())
@@ -225,7 +261,9 @@ def test_types_of_one_head_have_no_layer_redundancy_and_types_of_no_pair_have_no
     encoder, decoder, cross = found.types
     assert encoder.LR is None and 0 < encoder.HR < 1
     assert [module.LR for module in encoder.modules] == [None, None]
-    assert close([found.LR, found.HR], [(decoder.LR + cross.LR) / 2, (encoder.HR + decoder.HR + cross.HR) / 3], 1e-12)
+    assert close(
+        [found.LR, found.HR], [(decoder.LR + cross.LR) / 2, (encoder.HR + decoder.HR + cross.HR) / 3], 1e-12
+    )
     assert found.text().splitlines()[1].split()[2:4] == ["-", f"{encoder.HR:.3f}"]
 
     found = report(build(encoder_attention_heads=1, encoder_layers=1), batch(LENGTHS))
@@ -235,7 +273,10 @@ def test_types_of_one_head_have_no_layer_redundancy_and_types_of_no_pair_have_no
 
 def test_what_has_nothing_to_compare_is_refused():
     with pytest.raises(UsageError, match="no two attention heads of a type"):
-        report(build(encoder_attention_heads=1, decoder_attention_heads=1, encoder_layers=1, decoder_layers=1), batch(LENGTHS))
+        report(
+            build(encoder_attention_heads=1, decoder_attention_heads=1, encoder_layers=1, decoder_layers=1),
+            batch(LENGTHS),
+        )
     with pytest.raises(UsageError, match="no word of this data sees two words"):
         report(build(), batch([(1, 1), (1, 1)]))
     with pytest.raises(UsageError, match="there is no sentence to look at"):
@@ -258,13 +299,25 @@ def test_maps_say_what_attends_to_what(make):
         torch.testing.assert_close(found[0], before, atol=1e-5, rtol=0)
         names = [(attention.module, attention.kind) for attention in maps]
         first = {attention.module: attention for attention in maps}
-    layers = [(f"decoder.layers.{i}.{part}", kind) for i in (0, 1) for part, kind in (("self_attn", DECODER), ("encoder_attn", CROSS))]
-    assert names == [("encoder.layers.0.self_attn", ENCODER), ("encoder.layers.1.self_attn", ENCODER), *layers]
+    layers = [
+        (f"decoder.layers.{i}.{part}", kind)
+        for i in (0, 1)
+        for part, kind in (("self_attn", DECODER), ("encoder_attn", CROSS))
+    ]
+    assert names == [
+        ("encoder.layers.0.self_attn", ENCODER),
+        ("encoder.layers.1.self_attn", ENCODER),
+        *layers,
+    ]
 
     source, previous = (sample["net_input"][key] for key in ("src_tokens", "prev_output_tokens"))
-    encoder, decoder, cross = (first[name] for name in ("encoder.layers.0.self_attn", "decoder.layers.0.self_attn", layers[1][0]))
+    encoder, decoder, cross = (
+        first[name] for name in ("encoder.layers.0.self_attn", "decoder.layers.0.self_attn", layers[1][0])
+    )
     assert torch.equal(encoder.query_padding, source.eq(1)) and torch.equal(encoder.key_padding, source.eq(1))
-    assert torch.equal(decoder.query_padding, previous.eq(1)) and torch.equal(decoder.key_padding, previous.eq(1))
+    assert torch.equal(decoder.query_padding, previous.eq(1)) and torch.equal(
+        decoder.key_padding, previous.eq(1)
+    )
     assert torch.equal(cross.query_padding, previous.eq(1)) and torch.equal(cross.key_padding, source.eq(1))
     assert encoder.hidden is None and cross.hidden is None
     assert torch.equal(decoder.hidden, torch.ones(8, 8, dtype=torch.bool).triu(1))
@@ -288,16 +341,25 @@ def test_without_padding_maps_have_no_masks():
         logits(model, batch([(4, 3), (4, 3)]))
     for attention in maps:
         assert attention.query_padding is None
-        assert attention.valid_queries().all() and attention.valid_queries().shape == attention.weights.shape[1:3]
+        assert (
+            attention.valid_queries().all()
+            and attention.valid_queries().shape == attention.weights.shape[1:3]
+        )
 
 
 def test_callers_get_what_they_asked_for():
     attention, x = build_stock().eval().encoder.layers[0].self_attn, torch.randn(5, 2, 32)
-    for asked, shape in (({"need_weights": False}, None), ({}, (2, 5, 5)), ({"need_head_weights": True}, (4, 2, 5, 5))):
+    for asked, shape in (
+        ({"need_weights": False}, None),
+        ({}, (2, 5, 5)),
+        ({"need_head_weights": True}, (4, 2, 5, 5)),
+    ):
         with attention_maps(torch.nn.ModuleDict({"decoder": attention})) as maps:
             _, weights = attention(x, x, x, None, None, **asked)
         assert (None if weights is None else weights.shape) == shape
-        assert [(attention.module, attention.kind, attention.weights.shape) for attention in maps] == [("decoder", DECODER, (4, 2, 5, 5))]
+        assert [(attention.module, attention.kind, attention.weights.shape) for attention in maps] == [
+            ("decoder", DECODER, (4, 2, 5, 5))
+        ]
 
 
 def test_hooks_are_gone_afterwards_also_after_an_exception():
@@ -330,10 +392,16 @@ def test_keys_of_fairseqs_cross_self_attention_are_the_source_and_the_words():
     stock = TransformerModelBase.build_model(cfg, task()).eval()
     with attention_maps(stock) as maps:
         logits(stock, sample)
-    assert [(attention.module, attention.kind) for attention in maps[2:]] == [(f"decoder.layers.{i}.self_attn", DECODER) for i in (0, 1)]
+    assert [(attention.module, attention.kind) for attention in maps[2:]] == [
+        (f"decoder.layers.{i}.self_attn", DECODER) for i in (0, 1)
+    ]
     assert maps[2].weights.shape == (4, 5, 8, 9 + 8)
     assert torch.equal(maps[2].query_padding, sample["net_input"]["prev_output_tokens"].eq(1))
-    assert maps[2].seen().sum(dim=-1)[3].tolist() == [7, 8, *[8] * 6]  # 6 words of the source; the target has 2, then pads
+    assert maps[2].seen().sum(dim=-1)[3].tolist() == [
+        7,
+        8,
+        *[8] * 6,
+    ]  # 6 words of the source; the target has 2, then pads
     assert len(report(stock, sample).types) == 2
 
 
@@ -364,7 +432,9 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     assert 0 < found["LR"] < 1 and 0 < found["HR"] < 1 and found["sentences"] == 12
     assert [kind["type"] for kind in found["types"]] == [ENCODER, DECODER, CROSS]
     assert lines[0].split() == ["LR", "HR"]
-    assert [line.split()[0] for line in lines[2:7:2]] == [kind["modules"][0]["module"] for kind in found["types"]]
+    assert [line.split()[0] for line in lines[2:7:2]] == [
+        kind["modules"][0]["module"] for kind in found["types"]
+    ]
     assert f"{found['types'][2]['HR']:7.3f}  4 heads, 6 pairs, {found['types'][2]['rows']} rows" in lines[5]
     assert lines[-1] == f"LR {found['LR']:.3f}, HR {found['HR']:.3f}: means of the types; 12 sentences"
     small = analyze(checkpoint, reversal_data, "test", ["redundancy"], max_tokens=12)["redundancy"].data()
@@ -386,12 +456,29 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     (other / "train.de").write_text(" ".join(f"v{i}" for i in range(20)) + "\n")
     (other / "train.en").write_text("v20\n")
     binarize(other, other / "bin")
-    with pytest.raises(SystemExit, match="^modular-fairseq analyze: error: .*encoder.embed_tokens.weight.*the dictionaries"):
+    with pytest.raises(
+        SystemExit, match="^modular-fairseq analyze: error: .*encoder.embed_tokens.weight.*the dictionaries"
+    ):
         cli.main(["analyze", "redundancy", str(other / "bin"), *command[3:]])
 
 
 def test_the_command_refuses_a_model_of_one_head(reversal_data, tmp_path):
-    one_head = [value if name[-5:] != "heads" else "1" for name, value in zip(["", *TINY], TINY, strict=False)]
-    run_train(reversal_data, "--arch", "transformer", "--max-update", 1, "--save-dir", tmp_path, common=(*one_head, *OPTIMIZE))
-    with pytest.raises(SystemExit, match="^modular-fairseq analyze: error: the model has no two attention heads of a type"):
-        cli.main(["analyze", "redundancy", str(reversal_data), "--path", str(tmp_path / "checkpoint_last.pt")])
+    one_head = [
+        value if name[-5:] != "heads" else "1" for name, value in zip(["", *TINY], TINY, strict=False)
+    ]
+    run_train(
+        reversal_data,
+        "--arch",
+        "transformer",
+        "--max-update",
+        1,
+        "--save-dir",
+        tmp_path,
+        common=(*one_head, *OPTIMIZE),
+    )
+    with pytest.raises(
+        SystemExit, match="^modular-fairseq analyze: error: the model has no two attention heads of a type"
+    ):
+        cli.main(
+            ["analyze", "redundancy", str(reversal_data), "--path", str(tmp_path / "checkpoint_last.pt")]
+        )

@@ -1,4 +1,6 @@
-"""`modular-fairseq report`: logs read to the number, one page with all of it, pictures; bad input refused before anything is written."""
+"""`modular-fairseq report`: logs read to the number, one page with all of it, pictures; bad input refused
+before anything is written.
+"""
 
 import base64
 import html.parser
@@ -44,16 +46,24 @@ def inner(update, loss):
 
 def content(page):
     """What the page holds as data."""
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
+    )
 
 
 def block(page, run, sentence):
-    return zlib.decompress(base64.b64decode(re.search(rf'id="block-{run}-{sentence}">(.*?)</script>', page)[1]))
+    return zlib.decompress(
+        base64.b64decode(re.search(rf'id="block-{run}-{sentence}">(.*?)</script>', page)[1])
+    )
 
 
 def test_every_asset_is_installed():
     """What setup.py says is data of the package is all that a page is made of."""
-    assert {path.name for path in (files("modular_fairseq.report") / "assets").iterdir()} == {"page.html", "page.css", *SCRIPTS}
+    assert {path.name for path in (files("modular_fairseq.report") / "assets").iterdir()} == {
+        "page.html",
+        "page.css",
+        *SCRIPTS,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +73,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-# --- training logs ----------------------------------------------------------------------------------------------------------------
+# --- training logs
+# -----------------------------------------------------------------------------------------------
 
 
 def test_log_in_simple_format(tmp_path):
@@ -71,9 +82,16 @@ def test_log_in_simple_format(tmp_path):
     assert curves["train_inner"]["loss"] == [(50, 7.591), (1100, 5.28)]
     assert curves["train_inner"]["lr"] == [(50, 1e-05), (1100, 0.002)]
     assert curves["train_inner"]["g_loss"] == [(1100, 2.393)]
-    assert curves["valid"] == {"loss": [(178, 2.556)], "nll_loss": [(178, 1.4)], "ppl": [(178, 2.64)], "gate_max_share": [(178, 0.2864)]}
+    assert curves["valid"] == {
+        "loss": [(178, 2.556)],
+        "nll_loss": [(178, 1.4)],
+        "ppl": [(178, 2.64)],
+        "gate_max_share": [(178, 0.2864)],
+    }
     assert curves["train"]["gate_rare_experts"] == [(178, 0.0)]
-    assert "wps" not in curves["train_inner"] and "kl" not in curves["train_inner"]  # not asked for; not a number
+    assert (
+        "wps" not in curves["train_inner"] and "kl" not in curves["train_inner"]
+    )  # not asked for; not a number
 
 
 def test_log_in_json_format(tmp_path):
@@ -99,7 +117,10 @@ def test_log_of_fairseqs_own_progress_bars(tmp_path, caplog):
         with caplog.at_level("INFO"):
             bar.log(stats, tag="train_inner", step=20)
             bar.print(stats, tag="valid", step=20)
-        lines = [f"{STAMP} {tag} | {record.getMessage()}" for tag, record in zip(("train_inner", "valid"), caplog.records, strict=True)]
+        lines = [
+            f"{STAMP} {tag} | {record.getMessage()}"
+            for tag, record in zip(("train_inner", "valid"), caplog.records, strict=True)
+        ]
         assert read_log(log_of(tmp_path, "\n".join(lines))) == {
             "train_inner": {"loss": [(20, 2.5)], "ppl": [(20, 5.66)]},
             "valid": {"loss": [(20, 2.5)], "ppl": [(20, 5.66)]},
@@ -131,7 +152,8 @@ def test_a_log_without_curves_is_refused(tmp_path, text, message):
         read_log(log_of(tmp_path, text))
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------------------
+# --- the page
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -155,11 +177,15 @@ def test_the_page_holds_every_number(folder, tmp_path):
     assert run["facts"]["parameters"] == 1054768
     assert run["log"]["train_inner"]["loss"] == [[50, 7.591], [1100, 5.28]]
     for name in ("gates", "experts", "redundancy", "clusters", "competition", "patterns"):
-        assert flatten(run["analyses"][name]) == pytest.approx(flatten(given["analyses"][name]), rel=1e-5), name
+        assert flatten(run["analyses"][name]) == pytest.approx(flatten(given["analyses"][name]), rel=1e-5), (
+            name
+        )
     arrays = np.load(folder / "samples.npz")
     for i, shapes in enumerate(run["shapes"]):
         values, offset = np.frombuffer(block(page, 0, i), dtype=np.uint8), 0
-        assert {name.replace("/", f"/{i}/", 1) for name in shapes} == {name for name in arrays.files if name.split("/")[1] == str(i)}
+        assert {name.replace("/", f"/{i}/", 1) for name in shapes} == {
+            name for name in arrays.files if name.split("/")[1] == str(i)
+        }
         for name, shape in shapes.items():
             source = arrays[name.replace("/", f"/{i}/", 1)]
             assert tuple(shape) == source.shape
@@ -172,7 +198,9 @@ def test_the_page_holds_every_number(folder, tmp_path):
 def flatten(data):
     """Numbers in order."""
     if isinstance(data, dict | list):
-        return [number for part in (data.values() if isinstance(data, dict) else data) for number in flatten(part)]
+        return [
+            number for part in (data.values() if isinstance(data, dict) else data) for number in flatten(part)
+        ]
     return [data] if isinstance(data, int | float) else []
 
 
@@ -218,7 +246,10 @@ def test_numbers_that_are_none_are_left_out(tmp_path, none):
     write_analysis(tmp_path, parts="redundancy")
     text = (tmp_path / "analysis.json").read_text()
     (tmp_path / "analysis.json").write_text(text.replace('"LR": 0.5512', f'"LR": {none}'))
-    assert content(build_page([read_analysis(tmp_path)]))["checkpoints"][0]["analyses"]["redundancy"]["LR"] is None
+    assert (
+        content(build_page([read_analysis(tmp_path)]))["checkpoints"][0]["analyses"]["redundancy"]["LR"]
+        is None
+    )
 
 
 def checkpoint_of(layers, heads, sentences, length, sharpness):
@@ -250,7 +281,10 @@ def test_what_does_not_fit_is_kept_less_exactly(monkeypatch, capsys):
     assert "weights are kept to ± 0.008 instead of ± 0.004, to keep the page under" in capsys.readouterr().err
     monkeypatch.setattr("modular_fairseq.report.page.SIZE", 1000)
     assert content(build_page([checkpoint]))["levels"] == 31
-    assert re.search(r"± 0.032 instead of ± 0.004, and the page has 0.1 MB all the same, over the 0 MB; ", capsys.readouterr().err)
+    assert re.search(
+        r"± 0.032 instead of ± 0.004, and the page has 0.1 MB all the same, over the 0 MB; ",
+        capsys.readouterr().err,
+    )
     assert data["levels"] < 255 and data["error"] == pytest.approx(1 / data["levels"], abs=1e-6)
     assert max(block(page, 0, 0)) <= data["levels"]
 
@@ -272,8 +306,13 @@ def test_several_checkpoints_have_different_names(folder, tmp_path):
 def test_checkpoints_of_one_folder_name_are_named_by_what_differs(tmp_path):
     for name in ("a", "b"):
         write_analysis(tmp_path / name / "inside", parts="gates")
-    main(["report", str(tmp_path / "a/inside"), str(tmp_path / "b/inside"), "--out", str(tmp_path / "r.html")])
-    assert [run["label"] for run in content((tmp_path / "r.html").read_text())["checkpoints"]] == ["a/inside", "b/inside"]
+    main(
+        ["report", str(tmp_path / "a/inside"), str(tmp_path / "b/inside"), "--out", str(tmp_path / "r.html")]
+    )
+    assert [run["label"] for run in content((tmp_path / "r.html").read_text())["checkpoints"]] == [
+        "a/inside",
+        "b/inside",
+    ]
 
 
 def test_the_page_says_no_folder(folder):
@@ -282,12 +321,26 @@ def test_the_page_says_no_folder(folder):
 
 
 def test_a_log_belongs_to_the_analysis_in_its_place(folder, tmp_path):
-    main(["report", str(folder), str(folder), "--label", "a", "b", "--log", str(log_of(tmp_path, JSON)), "--out", str(tmp_path / "r.html")])
+    main(
+        [
+            "report",
+            str(folder),
+            str(folder),
+            "--label",
+            "a",
+            "b",
+            "--log",
+            str(log_of(tmp_path, JSON)),
+            "--out",
+            str(tmp_path / "r.html"),
+        ]
+    )
     first, second = content((tmp_path / "r.html").read_text())["checkpoints"]
     assert first["log"]["valid"]["ppl"] == [[178, 2.64]] and second["log"] == {}
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------------------
+# --- pictures
+# -----------------------------------------------------------------------------------------------
 
 
 def test_pictures_of_everything(folder, tmp_path, capsys):
@@ -307,10 +360,19 @@ def test_pictures_of_everything(folder, tmp_path, capsys):
     subjects = ["assignment", "gate-entropy", "competition-entropy", "patterns", "redundancy-pairs"]
     subjects += ["competition-encoder", "competition-decoder"]
     subjects += [
-        f"{what}-{kind.replace(' ', '-')}" for what in ("attention", "mask") for kind in ("encoder self-attention", DECODER, CROSS)
+        f"{what}-{kind.replace(' ', '-')}"
+        for what in ("attention", "mask")
+        for kind in ("encoder self-attention", DECODER, CROSS)
     ]
-    names = {f"old-1-{subject}" for subject in subjects} | {"learning-curves", "gates-over-training", "losses-over-training", "redundancy"}
-    assert {path.name for path in pictures.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    names = {f"old-1-{subject}" for subject in subjects} | {
+        "learning-curves",
+        "gates-over-training",
+        "losses-over-training",
+        "redundancy",
+    }
+    assert {path.name for path in pictures.iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("svg", "png")
+    }
     for path in pictures.iterdir():
         start = path.read_bytes()[:400]
         if path.suffix == ".png":
@@ -323,7 +385,18 @@ def test_pictures_of_everything(folder, tmp_path, capsys):
 def test_pictures_of_one_format_where_little_is_known(tmp_path):
     pytest.importorskip("matplotlib")
     write_analysis(tmp_path / "a", parts="gates")
-    main(["report", str(tmp_path / "a"), "--out", str(tmp_path / "r.html"), "--pictures", str(tmp_path / "p"), "--format", "svg"])
+    main(
+        [
+            "report",
+            str(tmp_path / "a"),
+            "--out",
+            str(tmp_path / "r.html"),
+            "--pictures",
+            str(tmp_path / "p"),
+            "--format",
+            "svg",
+        ]
+    )
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [
         f"mae_transformer_tiny_cpu-{n}.svg" for n in ("assignment", "gate-entropy")
     ]
@@ -359,7 +432,10 @@ def test_the_picture_of_gates_has_shares_in_percent(figures):
 
 
 def test_the_picture_of_patterns_stacks_shares_in_their_order(figures):
-    modules = [{"module": "m1", "shares": [0.1, 0.3, 0.6, 0, 0, 0]}, {"module": "m2", "shares": [0.5, 0.25, 0, 0, 0, 0.25]}]
+    modules = [
+        {"module": "m1", "shares": [0.1, 0.3, 0.6, 0, 0, 0]},
+        {"module": "m2", "shares": [0.5, 0.25, 0, 0, 0, 0.25]},
+    ]
     drawn = figures(some(patterns={"classes": CLASSES, "modules": modules}))["a-patterns"]
     [ax] = drawn.axes
     bars = [(bar.get_x(), bar.get_width()) for bar in ax.patches]
@@ -369,14 +445,28 @@ def test_the_picture_of_patterns_stacks_shares_in_their_order(figures):
 
 
 def test_the_picture_of_competition_has_percentiles_and_correlation(figures):
-    percentiles = [{"5": 0.1, "25": 0.2, "50": 0.3, "75": 0.4, "95": 0.5}, {"5": 0.05, "25": 0.1, "50": 0.2, "75": 0.3, "95": 0.6}]
-    layers = [{"module": f"encoder.layers.{i}", "side": "source", "uniform": 0.7, "percentiles": p} for i, p in enumerate(percentiles)]
+    percentiles = [
+        {"5": 0.1, "25": 0.2, "50": 0.3, "75": 0.4, "95": 0.5},
+        {"5": 0.05, "25": 0.1, "50": 0.2, "75": 0.3, "95": 0.6},
+    ]
+    layers = [
+        {"module": f"encoder.layers.{i}", "side": "source", "uniform": 0.7, "percentiles": p}
+        for i, p in enumerate(percentiles)
+    ]
     layers[0] |= {"layer": 1, "stream": None}
     layers[1] |= {"layer": 2, "stream": 2}
-    correlation = [{"side": "source", "layers": ["encoder.layers.0", "encoder.layers.1"], "matrix": [[1, -0.25], [-0.25, None]]}]
+    correlation = [
+        {
+            "side": "source",
+            "layers": ["encoder.layers.0", "encoder.layers.1"],
+            "matrix": [[1, -0.25], [-0.25, None]],
+        }
+    ]
     drawn = figures(some(competition={"layers": layers, "correlation": correlation}))
     [ax] = drawn["a-competition-entropy"].axes
-    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines if not line.get_label().startswith("_")}
+    lines = {
+        line.get_label(): list(line.get_ydata()) for line in ax.lines if not line.get_label().startswith("_")
+    }
     assert lines == {
         "5 and 95 %": [0.1, 0.05],
         "25 and 75 %": [0.2, 0.1],
@@ -385,7 +475,12 @@ def test_the_picture_of_competition_has_percentiles_and_correlation(figures):
     }
     assert [list(line.get_ydata()) for line in ax.lines[3:5]] == [[0.4, 0.3], [0.5, 0.6]]
     assert [line.get_linestyle() for line in ax.lines[:5]] == [":", "--", "-", "--", ":"]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["5 and 95 %", "25 and 75 %", "median", "uniform"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "5 and 95 %",
+        "25 and 75 %",
+        "median",
+        "uniform",
+    ]
     names = ["encoder, layer 1", "encoder, layer 2, stream 2"]
     assert [label.get_text() for label in ax.get_xticklabels()] == names
     [ax] = drawn["a-competition-correlation"].axes
@@ -394,7 +489,15 @@ def test_the_picture_of_competition_has_percentiles_and_correlation(figures):
 
 
 def test_redundancy_that_is_not_known_has_no_bar(figures):
-    types = [{"type": CROSS, "LR": None, "HR": 0.5, "modules": [{"module": "m", "heads": 2}], "pairs": [[1, 0.5], [0.5, 1]]}]
+    types = [
+        {
+            "type": CROSS,
+            "LR": None,
+            "HR": 0.5,
+            "modules": [{"module": "m", "heads": 2}],
+            "pairs": [[1, 0.5], [0.5, 1]],
+        }
+    ]
     first, second = {"LR": None, "HR": 0.4, "types": types}, {"LR": 0.25, "HR": 0.75, "types": []}
     drawn = figures(some("a", redundancy=first), some("none"), some("b", redundancy=second))
     [ax] = drawn["redundancy"].axes
@@ -414,12 +517,16 @@ def test_the_pictures_of_curves_have_the_points_of_the_log(figures):
     assert [list(line.get_ydata()) for line in ax.lines] == [[30 - i, 20 - i] for i in range(6)]
     assert [line.get_label() for line in ax.lines][0] == "run 0, validation"
     assert len({line.get_color() for line in ax.lines}) == len({line.get_marker() for line in ax.lines}) == 6
-    assert [ax.get_ylabel() for ax in drawn["losses-over-training"].axes] == ["KL of the mixtures, nats per dimension"]
+    assert [ax.get_ylabel() for ax in drawn["losses-over-training"].axes] == [
+        "KL of the mixtures, nats per dimension"
+    ]
 
 
 def test_one_training_is_drawn_once(figures):
     log, other = {"valid": {"ppl": [(10, 30), (20, 20)]}}, {"valid": {"ppl": [(10, 25)]}}
-    [ax] = figures(some("last", log), some("none"), some("else", other), some("averaged", dict(log)))["learning-curves"].axes
+    [ax] = figures(some("last", log), some("none"), some("else", other), some("averaged", dict(log)))[
+        "learning-curves"
+    ].axes
     assert [line.get_label() for line in ax.lines] == ["last and averaged, validation", "else, validation"]
     assert [list(line.get_ydata()) for line in ax.lines] == [[30, 20], [25]]
 
@@ -427,15 +534,27 @@ def test_one_training_is_drawn_once(figures):
 def test_pictures_call_places_as_the_page_does(figures, tmp_path):
     write_analysis(tmp_path, 4, 3, 1, streams=2)
     drawn = figures(read_analysis(tmp_path))
-    inner = ["layer 1", "layer 2, stream 1", "layer 2, stream 2", "layer 3, stream 1", "layer 3, stream 2", "layer 4"]
+    inner = [
+        "layer 1",
+        "layer 2, stream 1",
+        "layer 2, stream 2",
+        "layer 3, stream 1",
+        "layer 3, stream 2",
+        "layer 4",
+    ]
     encoder = [f"encoder, {where}" for where in inner]
 
     def names(subject):
-        return [label.get_text() for label in drawn[f"mae_transformer_tiny_cpu-{subject}"].axes[0].get_yticklabels()]
+        return [
+            label.get_text()
+            for label in drawn[f"mae_transformer_tiny_cpu-{subject}"].axes[0].get_yticklabels()
+        ]
 
     for subject in ("assignment", "gate-entropy", "patterns"):
         assert names(subject)[:6] == encoder
-        assert [name for name in names(subject) if "cross" in name] == [f"cross-attention, layer {i}" for i in (1, 2, 3, 4)]
+        assert [name for name in names(subject) if "cross" in name] == [
+            f"cross-attention, layer {i}" for i in (1, 2, 3, 4)
+        ]
     assert names("redundancy-pairs") == names("attention-encoder-self-attention") == inner
     assert names("competition-encoder") == encoder[1:]
     assert drawn["mae_transformer_tiny_cpu-competition-encoder"].axes[1].get_ylabel() == "mechanism 1"
@@ -444,13 +563,21 @@ def test_pictures_call_places_as_the_page_does(figures, tmp_path):
 def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(figures):
     checkpoint = some()
     checkpoint.modules = [
-        {"module": "encoder.layers.0.self_attn", "kind": "encoder self-attention", "layer": 1, "stream": None, "heads": 2}
+        {
+            "module": "encoder.layers.0.self_attn",
+            "kind": "encoder self-attention",
+            "layer": 1,
+            "stream": None,
+            "heads": 2,
+        }
     ]
     checkpoint.competition_layers = ["encoder.layers.0"]
     checkpoint.sentences = [{"source": ["$5", "</s>"], "target_in": ["</s>"], "target": ["</s>"]}]
     heads = np.array([[[0.25, 0.75], [1, 0]], [[0.5, 0.5], [0.04, 0.96]]])
     strip = np.array([[0.3, 0.7], [0.6, 0.4]])
-    checkpoint.arrays = [{"attention/encoder.layers.0.self_attn": heads, "competition/encoder.layers.0": strip}]
+    checkpoint.arrays = [
+        {"attention/encoder.layers.0.self_attn": heads, "competition/encoder.layers.0": strip}
+    ]
     drawn = figures(checkpoint)
     mosaic = drawn["a-attention-encoder-self-attention"].axes[0].images[0].get_array().filled(-1)
     np.testing.assert_allclose(mosaic[:2, :2], [[0.5, 0.75**0.5], [1, 0]])
@@ -461,12 +588,16 @@ def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(f
     assert [label.get_text() for label in competition.get_xticklabels()] == [r"\$5", "</s>"]
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------------------
+# --- bad input
+# -----------------------------------------------------------------------------------------------
 
 
 # What is taken out of a file.
 LEFT_OUT = {
-    **{f"no modules in {name}": f"analysis.json/analyses/{name}/modules" for name in ("gates", "experts", "clusters", "patterns")},
+    **{
+        f"no modules in {name}": f"analysis.json/analyses/{name}/modules"
+        for name in ("gates", "experts", "clusters", "patterns")
+    },
     "no rows": "analysis.json/analyses/single-expert/rows",
     "no layers": "analysis.json/analyses/competition/layers",
     "no name of a layer": "analysis.json/analyses/competition/layers/0/module",
@@ -486,7 +617,9 @@ def change(file, at=None, offset=0, to=None):
 
 
 def damage(folder, what):
-    write_analysis(folder, parts="gates experts single-expert redundancy clusters competition patterns samples")
+    write_analysis(
+        folder, parts="gates experts single-expert redundancy clusters competition patterns samples"
+    )
     if what == "no folder":
         return folder / "missing"
     if what == "another folder":
@@ -512,7 +645,9 @@ def damage(folder, what):
     elif what == "bytes":
         change(folder / "samples.npz")
     elif what == "first block":
-        change(folder / "samples.npz", at=b".npy", offset=4 + 20, to=0xFF)  # after the name and zip64's extra field
+        change(
+            folder / "samples.npz", at=b".npy", offset=4 + 20, to=0xFF
+        )  # after the name and zip64's extra field
     elif what == "compression":
         for start in (b"PK\x03\x04", b"PK\x01\x02"):
             change(folder / "samples.npz", at=start, offset=8 if start[2] == 3 else 10, to=99)
@@ -557,8 +692,14 @@ def damage(folder, what):
         ("first block", "invalid block type"),
         ("compression", "compression method is not supported"),
         ("before the first", "is of a sentence that samples.json does not have"),
-        ("diverged", "attention/encoder.layers.0.self_attn of sentence 2 has values that are no numbers (NaN)"),
-        *((f"no modules in {name}", f'{name} has no list "modules"') for name in ("gates", "experts", "clusters", "patterns")),
+        (
+            "diverged",
+            "attention/encoder.layers.0.self_attn of sentence 2 has values that are no numbers (NaN)",
+        ),
+        *(
+            (f"no modules in {name}", f'{name} has no list "modules"')
+            for name in ("gates", "experts", "clusters", "patterns")
+        ),
         ("no layers", 'competition has no list "layers" of entries with a "module"'),
         ("no name of a layer", 'competition has no list "layers" of entries with a "module"'),
         ("no rows", 'single-expert has no list "rows" of entries with a "inference"'),
@@ -577,7 +718,9 @@ def test_damaged_folders_are_refused(tmp_path, what, message):
 
 def test_a_missing_folder_is_one_complaint(tmp_path):
     with pytest.raises(
-        UsageError, match=f"^{re.escape(str(tmp_path))}/x: no such folder; give one that `modular-fairseq analyze --out` wrote$"
+        UsageError,
+        match=f"^{re.escape(str(tmp_path))}/x: no such folder; give one that `modular-fairseq analyze --out` "
+        "wrote$",
     ):
         read_analysis(tmp_path / "x")
 
@@ -608,25 +751,52 @@ def refused(arguments, message, folder):
 )
 def test_wrong_options_are_refused(folder, tmp_path, arguments, message):
     (tmp_path / "file").write_text("no log")
-    refused(["report", str(folder), *[argument.format(tmp=tmp_path) for argument in arguments]], message, tmp_path)
+    refused(
+        ["report", str(folder), *[argument.format(tmp=tmp_path) for argument in arguments]], message, tmp_path
+    )
 
 
 def test_one_name_twice_is_refused(folder, tmp_path):
-    refused(["report", str(folder), str(folder), "--out", str(tmp_path / "r.html")], "two checkpoints have the same name", tmp_path)
+    refused(
+        ["report", str(folder), str(folder), "--out", str(tmp_path / "r.html")],
+        "two checkpoints have the same name",
+        tmp_path,
+    )
 
 
 def test_more_than_six_are_refused(folder, tmp_path):
-    refused(["report", *[str(folder)] * 7, "--out", str(tmp_path / "r.html")], "7 ANALYSIS folders are too many to tell apart", tmp_path)
+    refused(
+        ["report", *[str(folder)] * 7, "--out", str(tmp_path / "r.html")],
+        "7 ANALYSIS folders are too many to tell apart",
+        tmp_path,
+    )
 
 
 def test_a_picture_of_unknown_format_is_refused(folder, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        main(["report", str(folder), "--out", str(tmp_path / "r.html"), "--pictures", str(tmp_path / "p"), "--format", "pdf"])
+        main(
+            [
+                "report",
+                str(folder),
+                "--out",
+                str(tmp_path / "r.html"),
+                "--pictures",
+                str(tmp_path / "p"),
+                "--format",
+                "pdf",
+            ]
+        )
     assert "pdf: use svg, png or svg,png" in capsys.readouterr().err
 
 
 def test_an_old_report_survives_a_failure(folder, tmp_path, monkeypatch):
     (tmp_path / "r.html").write_text("old")
-    monkeypatch.setattr(report, "write_file", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    refused(["report", str(folder), "--out", str(tmp_path / "r.html")], "cannot be written (No space left on device)", tmp_path)
+    monkeypatch.setattr(
+        report, "write_file", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    refused(
+        ["report", str(folder), "--out", str(tmp_path / "r.html")],
+        "cannot be written (No space left on device)",
+        tmp_path,
+    )
     assert (tmp_path / "r.html").read_text() == "old"

@@ -1,5 +1,5 @@
-"""The page of `modular-fairseq report` in Chromium: every section and control, by mouse and by keyboard; what it shows is what the arrays
-hold; both themes, print, narrow windows; and not one error on its console."""
+"""The page of `modular-fairseq report` in Chromium: every section and control, by mouse and by keyboard; what
+it shows is what the arrays hold; both themes, print, narrow windows; and not one error on its console."""
 
 import re
 import shutil
@@ -15,8 +15,12 @@ pytest.importorskip("selenium", reason="selenium is missing: pip install seleniu
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CHROMEDRIVER = shutil.which("chromedriver")
 if not (CHROMIUM and CHROMEDRIVER):
-    missing = " and ".join(name for name, path in (("chromium", CHROMIUM), ("chromedriver", CHROMEDRIVER)) if not path)
-    pytest.skip(f"{missing} is not on PATH: apt-get install chromium chromium-driver", allow_module_level=True)
+    missing = " and ".join(
+        name for name, path in (("chromium", CHROMIUM), ("chromedriver", CHROMEDRIVER)) if not path
+    )
+    pytest.skip(
+        f"{missing} is not on PATH: apt-get install chromium chromium-driver", allow_module_level=True
+    )
 
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -25,14 +29,17 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --disable-background-networking "
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run "
+    "--disable-background-networking "
     "--disable-component-update --disable-sync --disable-quic --window-size=1280,900"
 )
 HOSTILE = ("</script><b>", "<unk>", "שלום", "你好")
 STAMP = "2026-01-01 10:00:00 | INFO |"
 TRAINING = STAMP + " train_inner | epoch 001: {0} / 400 loss=4, ppl={1}, num_updates={0}, gate_entropy=1.9\n"
 VALIDATION = STAMP + " valid | epoch 001 | valid on 'valid' subset | loss 3 | ppl {1} | num_updates {0}\n"
-LOG = "".join(TRAINING.format(u, 200 / u) for u in range(50, 400, 50)) + "".join(VALIDATION.format(u, 100 / u) for u in (100, 200, 300))
+LOG = "".join(TRAINING.format(u, 200 / u) for u in range(50, 400, 50)) + "".join(
+    VALIDATION.format(u, 100 / u) for u in (100, 200, 300)
+)
 SECTIONS = ["overview", "training", "gates", "clusters", "competition", "patterns", "redundancy", "sentences"]
 
 
@@ -46,7 +53,9 @@ class Page:
         self.driver.get("about:blank")
         self.driver.get(f"file://{self.path}{state}")
         if "block-0-0" in self.path.read_text():
-            WebDriverWait(self.driver, 10).until(lambda driver: driver.find_elements(By.CSS_SELECTOR, ".chosen"))
+            WebDriverWait(self.driver, 10).until(
+                lambda driver: driver.find_elements(By.CSS_SELECTOR, ".chosen")
+            )
         self.settle()  # charts take the width that they have
         return self
 
@@ -72,7 +81,9 @@ class Page:
 
     def settle(self):
         """Until what was chosen is drawn: unpacking takes a few turns of the browser."""
-        self.driver.execute_async_script("const done = arguments[arguments.length - 1]; setTimeout(() => requestAnimationFrame(done), 60)")
+        self.driver.execute_async_script(
+            "const done = arguments[arguments.length - 1]; setTimeout(() => requestAnimationFrame(done), 60)"
+        )
 
     def read(self, run, row, column):
         """What the chosen map of a run says with the frame on a cell."""
@@ -108,7 +119,9 @@ def reports(tmp_path_factory):
     arrays = {
         "old": write_analysis(folder / "old", layers=2, first_tokens=HOSTILE, seed=1),
         "new": write_analysis(folder / "new", layers=3, first_tokens=HOSTILE, seed=2),
-        "streams": write_analysis(folder / "streams", 4, 3, 1, streams=2, parts="gates competition redundancy patterns samples"),
+        "streams": write_analysis(
+            folder / "streams", 4, 3, 1, streams=2, parts="gates competition redundancy patterns samples"
+        ),
         "gates": write_analysis(folder / "gates", parts="gates"),
         "lm": write_analysis(folder / "lm", language_model=True),
     }
@@ -188,7 +201,9 @@ def test_a_section_without_data_is_not_there(driver, reports):
 def test_the_overview_says_what_the_models_do(page):
     rows = {
         row[0]: row[1:]
-        for row in page.open().run("[...document.querySelectorAll('.facts tr')].map(r => [...r.cells].map(c => c.innerText))")
+        for row in page.open().run(
+            "[...document.querySelectorAll('.facts tr')].map(r => [...r.cells].map(c => c.innerText))"
+        )
     }
     assert rows[""] == ["old", "new"]
     assert rows["parameters"] == ["1,054,768"] * 2
@@ -197,15 +212,22 @@ def test_the_overview_says_what_the_models_do(page):
     assert "\nencoder, first → last layer; uniform 0.693" in rows["competition entropy"][1]
     assert rows["competition entropy"][0].endswith("\nencoder; uniform 0.693")  # it competes in one layer
     gates = page.run("RUNS[0].analyses.gates")
-    assert rows["shares of experts"][0].endswith(f"{gates['rare_experts']} of {gates['experts']} have under 1 % of the instances")
+    assert rows["shares of experts"][0].endswith(
+        f"{gates['rare_experts']} of {gates['experts']} have under 1 % of the instances"
+    )
 
 
 def test_own_sentences_come_first(driver, reports):
     """Even those that only the second checkpoint has."""
     page = Page(driver, reports[0] / "eight.html").open()
-    options = page.run("[...document.querySelectorAll('#choose-sentence option')].map(option => option.textContent)")
+    options = page.run(
+        "[...document.querySelectorAll('#choose-sentence option')].map(option => option.textContent)"
+    )
     assert [re.search(r"\((.*)\)$", option)[1] for option in options] == ["--sentence 1", "valid 0"]
-    assert page.run("[...document.querySelectorAll('.stage .side > div')].map(box => Boolean(box.querySelector('.chosen')))") == [
+    assert page.run(
+        "[...document.querySelectorAll('.stage .side > div')].map(box => "
+        "Boolean(box.querySelector('.chosen')))"
+    ) == [
         False,
         True,
     ]
@@ -214,18 +236,28 @@ def test_own_sentences_come_first(driver, reports):
 def test_eight_experts_fit_beside_each_other(driver, reports):
     page = Page(driver, reports[0] / "eight.html").open()
     assert page.run("innerWidth") == 1280
-    boxes = page.run("[...document.querySelectorAll('#gates .scroll')].map(box => [box.scrollWidth, box.clientWidth])")
+    boxes = page.run(
+        "[...document.querySelectorAll('#gates .scroll')].map(box => [box.scrollWidth, box.clientWidth])"
+    )
     assert len(boxes) == 2 and all(content <= width < 640 for content, width in boxes)
 
 
 def test_shades_of_all_checkpoints_are_of_one_scale(driver, reports):
     page = Page(driver, reports[0] / "eight.html").open()
     shares = np.ravel(page.run("RUNS.map(run => run.analyses.gates.modules.map(module => module.shares))"))
-    shades = page.run("[...document.querySelectorAll('#gates .heat')].map(cell => Number(cell.style.getPropertyValue('--v')))")
-    np.testing.assert_allclose(np.sort(shades), np.sort(shares / shares.max()), atol=1e-5)  # the page has them by kind of attention
+    shades = page.run(
+        "[...document.querySelectorAll('#gates .heat')].map(cell => "
+        "Number(cell.style.getPropertyValue('--v')))"
+    )
+    np.testing.assert_allclose(
+        np.sort(shades), np.sort(shares / shares.max()), atol=1e-5
+    )  # the page has them by kind of attention
     page = Page(driver, reports[0] / "two.html").open()
     usage = np.ravel(page.run("RUNS.map(run => run.analyses.clusters.modules[0].heads[0].usage)"))
-    bars = page.run("[...document.querySelectorAll('#clusters .track i')].map(bar => Number(bar.style.getPropertyValue('--to')))")
+    bars = page.run(
+        "[...document.querySelectorAll('#clusters .track i')].map(bar => "
+        "Number(bar.style.getPropertyValue('--to')))"
+    )
     np.testing.assert_allclose(bars, usage / usage.max(), atol=1e-5)
 
 
@@ -233,10 +265,21 @@ def test_bleu_of_one_expert(driver, reports):
     page = Page(driver, reports[0] / "one.html").open()
     assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "single-expert"]
     tables = page.run(
-        "[...document.querySelectorAll('#single-expert table')].map(t => [...t.rows].map(r => [...r.cells].map(c => c.innerText)))"
+        "[...document.querySelectorAll('#single-expert table')].map(t => [...t.rows].map(r => "
+        "[...r.cells].map(c => c.innerText)))"
     )
     head = ["experts", "BLEU", "deviation", "difference", "BLEU of each draw"]
-    assert tables == [[head, ["mixture", "30.25", "–", "0.00", ""], ["random", "28.75", "0.35", "-1.50", "28.50, 29.00"]]] * 2
+    assert (
+        tables
+        == [
+            [
+                head,
+                ["mixture", "30.25", "–", "0.00", ""],
+                ["random", "28.75", "0.35", "-1.50", "28.50, 29.00"],
+            ]
+        ]
+        * 2
+    )
     assert [code.text for code in page.all("#single-expert code")] == ["--beam 5"] * 2
     assert page.wrong() == []
 
@@ -254,7 +297,9 @@ def test_what_a_row_stands_for(page):
     assert not page.all(".chosen .note")
     for kind in (DECODER, CROSS):
         page.choose("kind", kind)
-        assert [note.text for note in page.all(".chosen .note")] == ["Row: the word read; it predicts the next one."] * 2
+        assert [note.text for note in page.all(".chosen .note")] == [
+            "Row: the word read; it predicts the next one."
+        ] * 2
 
 
 @pytest.mark.parametrize("name, heads, state", [("eight", 2 * 8, "#sentence=1"), ("sixteen", 16, "")])
@@ -269,13 +314,23 @@ def test_print_cuts_nothing_off(driver, reports, name, heads, state):
         for thumbs, rows in (("layer", 1), ("all", 2)):
             page.run(f"show({{thumbs: '{thumbs}'}})")
             page.settle()
-            ends = page.run("[...document.querySelectorAll('main *')].map(element => element.getBoundingClientRect().right)")
+            ends = page.run(
+                "[...document.querySelectorAll('main *')].map(element => "
+                "element.getBoundingClientRect().right)"
+            )
             assert max(ends) <= 718
             boxes = page.run(
-                "[...document.querySelectorAll('.thumb')].map(e => [e.getBoundingClientRect().x, e.getBoundingClientRect().y])"
+                "[...document.querySelectorAll('.thumb')].map(e => [e.getBoundingClientRect().x, "
+                "e.getBoundingClientRect().y])"
             )
             assert len(boxes) == len({tuple(box) for box in boxes}) == heads * rows
-            assert page.run("Math.min(...[...document.querySelectorAll('.thumb canvas')].map(e => e.getBoundingClientRect().width))") > 20
+            assert (
+                page.run(
+                    "Math.min(...[...document.querySelectorAll('.thumb canvas')].map(e => "
+                    "e.getBoundingClientRect().width))"
+                )
+                > 20
+            )
             assert page.run("document.documentElement.scrollWidth") <= 718
     finally:
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
@@ -297,7 +352,10 @@ def test_cells_say_what_the_arrays_hold(page, arrays):
             for run, name in enumerate(("old", "new")):
                 weights = arrays[name][f"{what}/0/{part}"][2]
                 for row, column in ((0, 0), (5, 2), (len(weights) - 1, weights.shape[1] - 1)):
-                    assert abs(weight(page.read(run, row, column)) - weights[row, column]) <= largest_error(255) + 5e-4, (kind, what, name)
+                    assert (
+                        abs(weight(page.read(run, row, column)) - weights[row, column])
+                        <= largest_error(255) + 5e-4
+                    ), (kind, what, name)
         page.choose("head", "mean")
         mean = arrays["new"][f"mask/0/{part}"].astype(np.float32).mean(0)
         assert abs(weight(page.read(1, 4, 1)) - mean[4, 1]) <= largest_error(255) + 5e-4
@@ -309,7 +367,10 @@ def test_another_sentence_has_its_own_map_and_tokens(page, arrays):
     page.choose("sentence", "1")
     readout = page.read(0, 1, 2)
     assert readout.startswith(f"{source[1]} → {source[2]}: ")
-    assert abs(weight(readout) - arrays["old"]["attention/1/encoder.layers.0.self_attn"][0, 1, 2]) <= largest_error(255) + 5e-4
+    assert (
+        abs(weight(readout) - arrays["old"]["attention/1/encoder.layers.0.self_attn"][0, 1, 2])
+        <= largest_error(255) + 5e-4
+    )
 
 
 def test_tokens_are_shown_as_they_are(page):
@@ -329,14 +390,20 @@ def test_gates_clusters_and_competition_of_a_sentence(page, arrays):
     row = re.search(r"encoder, layer 1\s+([\d.\s]+)\n", text[0])[1].split()
     assert [float(value) for value in row] == pytest.approx(gate.tolist(), abs=largest_error(255) + 6e-3)
     posterior = arrays["new"]["clusters/0/decoder.layers.1.self_attn"][1]
-    clusters = page.run("[...document.querySelectorAll('.parts')[1].querySelectorAll('.token sub')].map(c => Number(c.textContent))")
+    clusters = page.run(
+        "[...document.querySelectorAll('.parts')[1].querySelectorAll('.token sub')].map(c => "
+        "Number(c.textContent))"
+    )
     sure = np.diff(np.sort(posterior.astype(np.float32), axis=1)[:, -2:], axis=1)[:, 0] > 0.02
     assert sure.sum() > 4 and (np.array(clusters)[sure] == posterior.argmax(1)[sure] + 1).all()
     strips = page.run("""[...document.querySelectorAll('.cells')].filter(c => c.ariaLabel.startsWith('Competition, encoder')).map(map => {
         map.focus(); map.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true}));
         return map.closest('figure').querySelector('output').textContent})""")
     for strip, name in zip(strips, ("old", "new"), strict=True):
-        assert abs(weight(strip) - arrays[name]["competition/0/encoder.layers.1"][0, 0]) <= largest_error(255) + 5e-4
+        assert (
+            abs(weight(strip) - arrays[name]["competition/0/encoder.layers.1"][0, 0])
+            <= largest_error(255) + 5e-4
+        )
         assert "layer 2 c1" in strip
 
 
@@ -365,9 +432,14 @@ def test_arrow_keys_step_and_shift_reads_cells(page, arrays):
     assert (page.chosen("sentence"), page.chosen("kind")) == ("0", DECODER)
     page.run("document.querySelector('.chosen .cells').focus()")
     hold = webdriver.ActionChains(page.driver).key_down(Keys.SHIFT)
-    hold.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT).key_up(Keys.SHIFT).perform()
+    hold.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT).key_up(
+        Keys.SHIFT
+    ).perform()
     readout = page.one(".chosen output").text
-    assert abs(weight(readout) - arrays["old"]["attention/0/decoder.layers.1.self_attn"][1, 2, 1]) <= largest_error(255) + 5e-4
+    assert (
+        abs(weight(readout) - arrays["old"]["attention/0/decoder.layers.1.self_attn"][1, 2, 1])
+        <= largest_error(255) + 5e-4
+    )
     assert (page.chosen("head"), page.chosen("layer")) == ("2", "2")
 
 
@@ -393,7 +465,9 @@ def test_small_maps_choose_a_head(page):
     page.one(".thumb[aria-label='layer 2, head 4']").click()
     page.settle()
     assert (page.chosen("layer"), page.chosen("head")) == ("2", "4")
-    assert {thumb.get_attribute("aria-label") for thumb in page.all(".thumb[aria-pressed=true]")} == {"layer 2, head 4"}
+    assert {thumb.get_attribute("aria-label") for thumb in page.all(".thumb[aria-pressed=true]")} == {
+        "layer 2, head 4"
+    }
 
 
 def test_streams_are_stepped_through(driver, reports, arrays):
@@ -413,20 +487,38 @@ def test_layers_are_named_by_where_a_word_passes_them(driver, reports):
     """The last layer of an encoder with streams is encoder.layers.1 by name, and the fourth."""
     page = Page(driver, reports[0] / "streams.html").open()
     cells = "[...document.querySelectorAll(arguments[0])].map(cell => cell.textContent)"
-    encoder = ["layer 1", "layer 2, stream 1", "layer 2, stream 2", "layer 3, stream 1", "layer 3, stream 2", "layer 4"]
+    encoder = [
+        "layer 1",
+        "layer 2, stream 1",
+        "layer 2, stream 2",
+        "layer 3, stream 1",
+        "layer 3, stream 2",
+        "layer 4",
+    ]
     assert page.run(cells, "#gates tbody th[scope=row]")[:6] == encoder
     assert page.run(cells, "#patterns .side > div > div > .scroll tbody th[scope=row]")[:6] == encoder
     assert page.run(cells, "#redundancy details tbody th[scope=row]")[:6] == encoder
     assert page.run(cells, "#competition table:has(.positive) tbody th[scope=row]")[:5] == encoder[1:]
-    assert page.run(cells, "#competition table:has(.positive) thead th")[1:6] == ["L2S1", "L2S2", "L3S1", "L3S2", "L4"]
+    assert page.run(cells, "#competition table:has(.positive) thead th")[1:6] == [
+        "L2S1",
+        "L2S2",
+        "L3S1",
+        "L3S2",
+        "L4",
+    ]
     assert page.run(cells, "#choose-competition option")[:5] == [f"encoder, {place}" for place in encoder[1:]]
     page.choose("competition", "encoder, layer 4")
-    mean = page.run("RUNS[0].analyses.competition.tokens.find(t => t.module === 'encoder.layers.1').tokens[0].mean[0]")
-    assert f"{mean:.2f}" in page.all("#competition table:has(.range) tbody tr")[0].text.split()
-    strips = (
-        "[...document.querySelectorAll('.heatmap')].filter(f => f.querySelector('.cells').ariaLabel.startsWith('Competition, encoder'))"
+    mean = page.run(
+        "RUNS[0].analyses.competition.tokens.find(t => t.module === 'encoder.layers.1').tokens[0].mean[0]"
     )
-    assert page.run(f"[...{strips}[0].querySelectorAll('.rows span')].map(s => s.textContent).filter(Boolean)")[-1] == "L4 c1"
+    assert f"{mean:.2f}" in page.all("#competition table:has(.range) tbody tr")[0].text.split()
+    strips = "[...document.querySelectorAll('.heatmap')].filter(f => f.querySelector('.cells').ariaLabel.startsWith('Competition, encoder'))"
+    assert (
+        page.run(f"[...{strips}[0].querySelectorAll('.rows span')].map(s => s.textContent).filter(Boolean)")[
+            -1
+        ]
+        == "L4 c1"
+    )
     assert page.wrong() == []
 
 
@@ -437,18 +529,33 @@ def test_correlation_has_a_colour_for_each_sign(page):
     cells = page.run(script)
     matrices = page.run("RUNS[1].analyses.competition.correlation.map(c => c.matrix)")
     assert [value for value, *_ in cells] == pytest.approx(np.ravel(matrices), abs=0.005)
-    assert [float(strength) for _, strength, _ in cells] == pytest.approx(np.abs(np.ravel(matrices)), abs=1e-6)
-    colours = {value < 0: {colour for other, _, colour in cells if (other < 0) == (value < 0)} for value, *_ in cells}
+    assert [float(strength) for _, strength, _ in cells] == pytest.approx(
+        np.abs(np.ravel(matrices)), abs=1e-6
+    )
+    colours = {
+        value < 0: {colour for other, _, colour in cells if (other < 0) == (value < 0)} for value, *_ in cells
+    }
     assert len(colours[True]) == len(colours[False]) == 1 and colours[True] != colours[False]
 
 
 def test_six_runs_can_be_told_apart(driver, reports):
     page = Page(driver, reports[0] / "six.html").open()
-    assert len(set(page.run("[...document.querySelectorAll('.facts thead i')].map(i => getComputedStyle(i).backgroundColor)"))) == 6
+    assert (
+        len(
+            set(
+                page.run(
+                    "[...document.querySelectorAll('.facts thead i')].map(i => "
+                    "getComputedStyle(i).backgroundColor)"
+                )
+            )
+        )
+        == 6
+    )
     marks = page.run("Array.from({length: 6}, (_, i) => marker(i, 9, 9, {}).outerHTML)")
     assert len(set(marks)) == 6
     uniform = page.run(
-        "[...document.querySelectorAll('#training figcaption')].find(c => c.textContent.startsWith('Gate entropy')).textContent"
+        "[...document.querySelectorAll('#training figcaption')].find(c => c.textContent.startsWith('Gate "
+        "entropy')).textContent"
     )
     every = "1.386 (a), 1.792 (b), 1.386 (c), 1.386 (d), 1.386 (e), 1.386 (f)"
     assert uniform == f"Gate entropy, nats, uniform {every}"
@@ -468,9 +575,13 @@ def test_keys_are_of_the_section_that_has_the_focus(page):
 def test_what_takes_keys_is_no_picture_to_a_screen_reader(page):
     page.open()
     focusable = "[...document.querySelectorAll('[tabindex=\"0\"]')].map(e => [e.getAttribute('role'), e.ariaRoleDescription])"
-    assert {tuple(pair) for pair in page.run(focusable)} == {("application", "line chart"), ("application", "map of cells")}
+    assert {tuple(pair) for pair in page.run(focusable)} == {
+        ("application", "line chart"),
+        ("application", "map of cells"),
+    }
     titles = page.run(
-        "[...document.querySelectorAll('section')].map(s => document.getElementById(s.getAttribute('aria-labelledby')).textContent)"
+        "[...document.querySelectorAll('section')].map(s => "
+        "document.getElementById(s.getAttribute('aria-labelledby')).textContent)"
     )
     assert titles[:3] == ["old · new", "Training", "Gates and experts"]
 
@@ -481,7 +592,9 @@ def test_a_language_model_has_no_source(driver, reports, arrays):
     assert [word.text for word in page.all(".sentence b")] == ["text"]
     weights = arrays["lm"]["attention/0/decoder.layers.0.self_attn"][0]
     assert abs(weight(page.read(0, 5, 3)) - weights[5, 3]) <= largest_error(255) + 5e-4
-    assert [link.get_attribute("href").split("#")[1] for link in page.all("nav a")] == [name for name in SECTIONS if name != "training"]
+    assert [link.get_attribute("href").split("#")[1] for link in page.all("nav a")] == [
+        name for name in SECTIONS if name != "training"
+    ]
     assert page.wrong() == []
 
 
@@ -491,19 +604,31 @@ def test_every_control_draws_what_it_names(page):
     assert "tokens (target)" in page.one("#gates").text
     page.choose("clusters", "encoder, layer 2")
     page.choose("clusterHead", "3")
-    usage = page.run("RUNS[0].analyses.clusters.modules.find(m => m.module === 'encoder.layers.1.self_attn').heads[2].usage[0]")
+    usage = page.run(
+        "RUNS[0].analyses.clusters.modules.find(m => m.module === "
+        "'encoder.layers.1.self_attn').heads[2].usage[0]"
+    )
     assert f"{100 * usage:.1f} %" in page.one("#clusters .side table tbody td").text
     page.choose("competition", "decoder, layer 2")
     page.choose("mechanism", "2")
-    mean = page.run("RUNS[0].analyses.competition.tokens.find(t => t.module === 'decoder.layers.1').tokens[0].mean[1]")
+    mean = page.run(
+        "RUNS[0].analyses.competition.tokens.find(t => t.module === 'decoder.layers.1').tokens[0].mean[1]"
+    )
     assert f"{mean:.2f}" in page.all("#competition table:has(.range) tbody tr")[0].text.split()
     page.choose("redundancy", CROSS)
-    assert page.one("#redundancy .cells").get_attribute("aria-label").startswith("Redundancy of pairs of heads, cross-attention")
+    assert (
+        page.one("#redundancy .cells")
+        .get_attribute("aria-label")
+        .startswith("Redundancy of pairs of heads, cross-attention")
+    )
     page.choose("axis", "linear")
     assert page.all("#training .chart")
     for summary in page.all("summary"):
         summary.click()
-    shown = page.run("[...document.querySelectorAll('details')].every(d => d.open && d.querySelector('table').offsetHeight > 0)")
+    shown = page.run(
+        "[...document.querySelectorAll('details')].every(d => d.open && "
+        "d.querySelector('table').offsetHeight > 0)"
+    )
     assert shown
 
 
@@ -511,13 +636,22 @@ def test_tables_show_the_numbers_of_the_analyses(page):
     page.open()
     shares = page.run("RUNS[1].analyses.gates.modules[0].shares")
     shown = page.run(
-        "[...document.querySelectorAll('#gates .side > div')[1].querySelectorAll('tr:nth-child(2) .heat')].map(c => c.textContent)"
+        "[...document.querySelectorAll('#gates .side > div')[1].querySelectorAll('tr:nth-child(2) "
+        ".heat')].map(c => c.textContent)"
     )
     assert shown == [f"{100 * share:.1f}" for share in shares]
-    parts = page.run("[...document.querySelector('#patterns .stack').children].map(part => part.getBoundingClientRect().width)")
-    assert np.array(parts) / sum(parts) == pytest.approx(page.run("RUNS[0].analyses.patterns.modules[0].shares"), abs=0.01)
+    parts = page.run(
+        "[...document.querySelector('#patterns .stack').children].map(part => "
+        "part.getBoundingClientRect().width)"
+    )
+    assert np.array(parts) / sum(parts) == pytest.approx(
+        page.run("RUNS[0].analyses.patterns.modules[0].shares"), abs=0.01
+    )
     counts = page.run("RUNS[0].analyses.patterns.modules[0].heads[0].counts")
-    row = page.run("[...document.querySelectorAll('#patterns details tbody tr')[1].querySelectorAll('td')].map(c => Number(c.textContent))")
+    row = page.run(
+        "[...document.querySelectorAll('#patterns details tbody tr')[1].querySelectorAll('td')].map(c => "
+        "Number(c.textContent))"
+    )
     assert row == counts
 
 
@@ -527,13 +661,21 @@ def test_a_chart_is_read_by_keys_and_by_pointer(page):
     page.press(chart, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     readout = page.one("#training figure output")
     assert readout.text == "update 100: old, training 2; old, validation 1"
-    webdriver.ActionChains(page.driver).move_to_element_with_offset(chart, int(chart.rect["width"] / 2) - 16, 0).perform()
+    webdriver.ActionChains(page.driver).move_to_element_with_offset(
+        chart, int(chart.rect["width"] / 2) - 16, 0
+    ).perform()
     assert readout.text.startswith("update 350: ")
 
 
 def test_a_view_is_in_its_address(page):
     page.open("#section=sentences&sentence=1&kind=cross-attention&layer=2&head=mean&theme=dark&clusterHead=2")
-    assert [page.chosen(key) for key in ("sentence", "kind", "layer", "head", "clusterHead")] == ["1", CROSS, "2", "mean", "2"]
+    assert [page.chosen(key) for key in ("sentence", "kind", "layer", "head", "clusterHead")] == [
+        "1",
+        CROSS,
+        "2",
+        "mean",
+        "2",
+    ]
     page.choose("head", "4")
     assert "head=4" in page.driver.current_url and "theme=dark" in page.driver.current_url
     page.settle()
@@ -583,29 +725,46 @@ def test_text_can_be_read_in_both_themes(page, theme):
     assert light == theme
     steps = page.run("ramp().map(([r, g, b]) => .2126 * r ** 2.2 + .7152 * g ** 2.2 + .0722 * b ** 2.2)")
     steps = steps if theme == "dark" else steps[::-1]
-    assert all(later >= earlier for earlier, later in zip(steps, steps[1:], strict=False)) and steps[-1] > 10 * steps[0]
+    assert (
+        all(later >= earlier for earlier, later in zip(steps, steps[1:], strict=False))
+        and steps[-1] > 10 * steps[0]
+    )
 
 
 def corner(page):
     """The colour of a cell of the chosen map with a weight of nearly 0."""
-    return page.run("[...document.querySelector('.ramps canvas').getContext('2d').getImageData(0, 0, 1, 1).data].slice(0, 3)")
+    return page.run(
+        "[...document.querySelector('.ramps canvas').getContext('2d').getImageData(0, 0, 1, "
+        "1).data].slice(0, 3)"
+    )
 
 
 def test_the_theme_follows_the_system_until_chosen(page):
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+    page.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
     page.open()
-    assert page.run("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(22, 28, 35)"
+    assert (
+        page.run("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(22, 28, 35)"
+    )
     assert corner(page) == [22, 28, 35]
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]})
+    page.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
+    )
     page.settle()
     assert corner(page) == [255, 255, 255]
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+    page.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
     page.settle()
     button = page.one("#theme")
     assert button.text == "Light theme"
     button.click()
     assert button.text == "Dark theme"
-    assert page.run("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        page.run("getComputedStyle(document.querySelector('section')).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     assert corner(page) == [255, 255, 255]
 
 
@@ -613,7 +772,10 @@ def test_print_is_light_and_without_controls(page):
     page.open("#theme=dark")
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     page.settle()
-    assert page.run("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        page.run("getComputedStyle(document.querySelector('section')).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     assert corner(page) == [255, 255, 255]
     assert not page.one("header").is_displayed() and not page.one(".help").is_displayed()
     assert not any(button.is_displayed() for button in page.all("button:not(.thumb)"))
@@ -625,7 +787,8 @@ def test_print_is_light_and_without_controls(page):
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_page_never_scrolls_sideways(page, width):
     page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
     )
     page.open()
     page.choose("thumbs", "all")
@@ -661,7 +824,10 @@ def test_the_page_works_as_a_file_without_network(page):
     page.open()
     assert page.run("performance.getEntriesByType('resource').length") == 0
     page.driver.execute_script(
-        "const script = document.createElement('script'); script.textContent = 'hacked = 1'; document.body.append(script)"
+        "const script = document.createElement('script'); script.textContent = 'hacked = 1'; "
+        "document.body.append(script)"
     )
     assert page.run("typeof hacked") == "undefined"
-    assert "Content Security Policy" in page.wrong()[0]["message"]  # read, so that it is not one of the page's own errors
+    assert (
+        "Content Security Policy" in page.wrong()[0]["message"]
+    )  # read, so that it is not one of the page's own errors

@@ -1,4 +1,6 @@
-"""`modular-fairseq score`: equal to sacrebleu's command to the last digit, whatever the files look like, and wrong files refused."""
+"""`modular-fairseq score`: equal to sacrebleu's command to the last digit, whatever the files look like, and
+wrong files refused.
+"""
 
 import argparse
 import gzip
@@ -21,7 +23,15 @@ from sacremoses import MosesTokenizer
 from modular_fairseq import scoring
 from modular_fairseq.cli import main
 from modular_fairseq.errors import UsageError
-from modular_fairseq.scoring import Output, compare_seeds, paired_bootstrap, read_lines, read_output, score, summarize
+from modular_fairseq.scoring import (
+    Output,
+    compare_seeds,
+    paired_bootstrap,
+    read_lines,
+    read_output,
+    score,
+    summarize,
+)
 from modular_fairseq.scoring.metrics import METRICS, split_compounds
 from modular_fairseq.toy_corpus import draw_splits
 
@@ -31,7 +41,9 @@ SEPARATORS = "a\u2028line\x85that is one\x0bline"
 def sentences():
     """Cased, untokenised English with hyphens, quotes and characters that Moses escapes."""
     pairs = draw_splits({"train": 60}, seed=3)["train"]
-    lines = [english.replace(" .", ".").replace(" ?", "?").replace(" ,", ",").capitalize() for _, english in pairs]
+    lines = [
+        english.replace(" .", ".").replace(" ?", "?").replace(" ,", ",").capitalize() for _, english in pairs
+    ]
     lines[3] = 'The "well-known" R&D man\'s dog [sic] ran 3-4 miles.'
     lines[5] = SEPARATORS
     return lines
@@ -69,7 +81,11 @@ def generated(hypotheses, targets=None, order=None):
         lines += [f"T-{number}\t{targets[number]}"] if targets else []
         lines += [f"{kind}-{number}\t-0.5287480354309082\t{hypotheses[number]}" for kind in "HD"]
         lines.append(f"P-{number}\t-1.0321 -0.2244")
-    return [*lines, "Generate test with beam=5: BLEU4 = 24.64, 53.7/31.6/18.9/11.5 (BP=1.000, ratio=1.152, syslen=14940, reflen=12968)"]
+    return [
+        *lines,
+        "Generate test with beam=5: BLEU4 = 24.64, 53.7/31.6/18.9/11.5 (BP=1.000, ratio=1.152, syslen=14940, "
+        "reflen=12968)",
+    ]
 
 
 def run(*args):
@@ -85,18 +101,36 @@ def run_json(tmp_path, *args):
 
 def sacrebleu(*args, **environment):
     """What the command prints for BLEU, chrF and TER, numbers with 14 digits."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SACREBLEU")} | environment
-    command = [sys.executable, "-m", "sacrebleu", *map(str, args), "-m", "bleu", "chrf", "ter", "-w", "14", "--no-color"]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("SACREBLEU")
+    } | environment
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        *map(str, args),
+        "-m",
+        "bleu",
+        "chrf",
+        "ter",
+        "-w",
+        "14",
+        "--no-color",
+    ]
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 def sacrebleu_bootstrap(*args, **environment):
-    """By system and metric: score, mean, half of the interval and p, as the command prints them; and the baseline's scores."""
+    """By system and metric: score, mean, half of the interval and p, as the command prints them; and the
+    baseline's scores.
+    """
     text = sacrebleu(*args, "--paired-bs", "-f", "text", **environment)  # as JSON it can print only BLEU
     numbers = re.findall(r"(\d+\.\d{14}) \((\d+\.\d{14}) ± (\d+\.\d{14})\)", text)
     p_values = re.findall(r"\(p = (\d\.\d{4})\)", text)
     entries = [[*numbers, p] for numbers, p in zip(numbers[3:], p_values, strict=True)]
-    return [entries[start : start + 3] for start in range(0, len(entries), 3)], [float(score) for score, _, _ in numbers[:3]]
+    return [entries[start : start + 3] for start in range(0, len(entries), 3)], [
+        float(score) for score, _, _ in numbers[:3]
+    ]
 
 
 def assert_equals_command(ours, printed):
@@ -110,11 +144,20 @@ def assert_equals_command(ours, printed):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A reference, and as output of fairseq-generate in any order, seeds of two systems with plain text of the same."""
+    """A reference, and as output of fairseq-generate in any order, seeds of two systems with plain text of
+    the same.
+    """
     folder = tmp_path_factory.mktemp("scores")
     write_lines(folder / "test.en", REFERENCE)
     targets = tokenize(REFERENCE)
-    for name, seed, rate in (("a1", 1, 0.2), ("a2", 2, 0.2), ("a3", 3, 0.25), ("b1", 4, 0.2), ("b2", 5, 0.2), ("b3", 6, 0.25)):
+    for name, seed, rate in (
+        ("a1", 1, 0.2),
+        ("a2", 2, 0.2),
+        ("a3", 3, 0.25),
+        ("b1", 4, 0.2),
+        ("b2", 5, 0.2),
+        ("b3", 6, 0.25),
+    ):
         tokens = tokenize(noisy(REFERENCE, seed, rate))
         order = random.Random(seed).sample(range(len(tokens)), len(tokens))
         out = write_lines(folder / f"{name}.out", generated(tokens, targets, order))
@@ -122,7 +165,8 @@ def files(tmp_path_factory):
     return folder
 
 
-# ---------------------------------------------------------------------------------------------- equal to sacrebleu's command
+# ---------------------------------------------------------------------------------------------- equal to
+# sacrebleu's command
 
 
 def test_output_of_generate_scores_as_the_command_scores_its_detokenized_text(files, tmp_path):
@@ -163,23 +207,47 @@ def test_paired_bootstrap_is_that_of_the_command(files, tmp_path, monkeypatch, s
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     found = run_json(
-        tmp_path, "--reference", files / "test.en", files / "a1.out", files / "a2.out", "--baseline", files / "b1.out", "--samples", 60
+        tmp_path,
+        "--reference",
+        files / "test.en",
+        files / "a1.out",
+        files / "a2.out",
+        "--baseline",
+        files / "b1.out",
+        "--samples",
+        60,
     )
     texts = [files / f"{name}.txt" for name in ("b1", "a1", "a2")]
-    theirs, baseline = sacrebleu_bootstrap(files / "test.en", "-i", *texts, "--paired-bs-n", 60, **environment)
+    theirs, baseline = sacrebleu_bootstrap(
+        files / "test.en", "-i", *texts, "--paired-bs-n", 60, **environment
+    )
     assert len(found["baselines"]) == 1
     for ours, expected in zip(found["baselines"][0]["bootstrap"], theirs, strict=True):
         for name, numbers, base in zip(METRICS, expected, baseline, strict=True):
             entry = ours[name]
-            assert [*(f"{entry[key]:.14f}" for key in ("score", "mean", "ci")), f"{entry['p_value']:.4f}"] == numbers
+            assert [
+                *(f"{entry[key]:.14f}" for key in ("score", "mean", "ci")),
+                f"{entry['p_value']:.4f}",
+            ] == numbers
             assert entry["difference"] == pytest.approx(entry["score"] - base, abs=1e-12)
             assert f"bs:60|seed:{seed or 12345}" in entry["signature"]
             assert 1 / 61 < entry["p_value"] < 1
 
 
 def test_the_default_is_a_thousand_samples(files, tmp_path):
-    found = run_json(tmp_path, "--reference", files / "test.en", files / "a1.txt", "--baseline", files / "b1.txt", "--metrics", "bleu")
-    reference, ours, base = ((files / name).read_text().removesuffix("\n").split("\n") for name in ("test.en", "a1.txt", "b1.txt"))
+    found = run_json(
+        tmp_path,
+        "--reference",
+        files / "test.en",
+        files / "a1.txt",
+        "--baseline",
+        files / "b1.txt",
+        "--metrics",
+        "bleu",
+    )
+    reference, ours, base = (
+        (files / name).read_text().removesuffix("\n").split("\n") for name in ("test.en", "a1.txt", "b1.txt")
+    )
     ((entry,),) = ([pair["bleu"] for pair in each["bootstrap"]] for each in found["baselines"])
     assert found["samples"] == entry["samples"] == 1000
     assert [{"bleu": entry}] == paired_bootstrap(reference, base, [ours])
@@ -189,7 +257,9 @@ def test_references_of_sacrebleu(tmp_path, monkeypatch):
     folder = tmp_path / "wmt14/full"
     folder.mkdir(parents=True)
     for field in DATASETS["wmt14/full"].fieldnames("en-de"):
-        write_lines(folder / f"wmt14_full.en-de.{field}", REFERENCE if field == "ref" else ["x"] * len(REFERENCE))
+        write_lines(
+            folder / f"wmt14_full.en-de.{field}", REFERENCE if field == "ref" else ["x"] * len(REFERENCE)
+        )
     text = write_lines(tmp_path / "a.txt", noisy(REFERENCE, 8))
     monkeypatch.setattr(DATASETS["wmt14/full"], "_outdir", str(folder))
     found = run_json(tmp_path, "--test-set", "wmt14/full", "-l", "en-de", text)
@@ -198,19 +268,38 @@ def test_references_of_sacrebleu(tmp_path, monkeypatch):
     assert_equals_command(found["files"][0], theirs)
 
 
-# ------------------------------------------------------------------------------------------------------------ reading outputs
+# -----------------------------------------------------------------------------------------------
+# reading outputs
 
 
 def test_order_is_by_number_and_the_best_of_several_counts(tmp_path):
     lines = [
-        *["S-10\tx", "T-10\tt ten", "H-10\t-2.5\tpoor", "H-10\t-1.5e-05\tten", "H-10\t-0.5\tfair", "H-2\t-9\ttwo", "T-2\tt two"],
-        *[f"{kind}" for number in (9, 8, 7, 6, 5, 4, 3, 1) for kind in (f"H-{number}\t-1\tn{number}", f"T-{number}\tt n{number}")],
+        *[
+            "S-10\tx",
+            "T-10\tt ten",
+            "H-10\t-2.5\tpoor",
+            "H-10\t-1.5e-05\tten",
+            "H-10\t-0.5\tfair",
+            "H-2\t-9\ttwo",
+            "T-2\tt two",
+        ],
+        *[
+            f"{kind}"
+            for number in (9, 8, 7, 6, 5, 4, 3, 1)
+            for kind in (f"H-{number}\t-1\tn{number}", f"T-{number}\tt n{number}")
+        ],
         *["T-0\tt zero", "H-0\t-0.5\tfirst", "H-0\t-0.5\tequal"],
     ]
     output = read_output(write_lines(tmp_path / "o", lines), "en")
     assert output.hypotheses == ["first", "n1", "two", *(f"n{number}" for number in range(3, 10)), "ten"]
     assert output.tokens == output.hypotheses
-    assert output.reference_tokens == ["t zero", "t n1", "t two", *(f"t n{number}" for number in range(3, 10)), "t ten"]
+    assert output.reference_tokens == [
+        "t zero",
+        "t n1",
+        "t two",
+        *(f"t n{number}" for number in range(3, 10)),
+        "t ten",
+    ]
 
 
 def test_tokens_are_detokenized_by_the_rules_of_the_language(tmp_path):
@@ -219,7 +308,11 @@ def test_tokens_are_detokenized_by_the_rules_of_the_language(tmp_path):
     assert read_output(path, "en").hypotheses == ["the man's well-known \"R & D\", l' eau!"]
     assert read_output(path, "fr").hypotheses == ["the man 's well-known \"R & D\", l'eau !"]
     assert read_output(path, "en").tokens == [line]
-    assert read_output(path, detokenize="none").hypotheses == read_output(path, detokenize="none").tokens == [line]
+    assert (
+        read_output(path, detokenize="none").hypotheses
+        == read_output(path, detokenize="none").tokens
+        == [line]
+    )
 
 
 def test_plain_text_is_taken_as_it_is_unless_told_otherwise(tmp_path):
@@ -231,7 +324,9 @@ def test_plain_text_is_taken_as_it_is_unless_told_otherwise(tmp_path):
 
 
 def test_an_empty_translation_and_separators_within_a_line_are_kept(tmp_path):
-    output = read_output(write_lines(tmp_path / "o", generated(["", SEPARATORS], ["", "b"]), end=" \r\n"), detokenize="none")
+    output = read_output(
+        write_lines(tmp_path / "o", generated(["", SEPARATORS], ["", "b"]), end=" \r\n"), detokenize="none"
+    )
     assert output.hypotheses == ["", SEPARATORS]
     assert output.reference_tokens == ["", "b"]
 
@@ -247,17 +342,25 @@ def test_what_fairseq_has_decoded_is_taken_from_its_d_lines(tmp_path):
     assert (output.hypotheses, output.tokens) == (["it s ."], None)
     assert read("a @@ b", "a @@ b").tokens == ["a @@ b"]
     output = read("in@@ deed .", "indeed .")  # --bpe subword_nmt: tokens, on both sides
-    assert (output.hypotheses, output.tokens, output.reference_tokens) == (["indeed."], ["indeed ."], ["a target ."])
+    assert (output.hypotheses, output.tokens, output.reference_tokens) == (
+        ["indeed."],
+        ["indeed ."],
+        ["a target ."],
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- comparable to papers
+# -----------------------------------------------------------------------------------------------
+# comparable to papers
 
 
 def test_compounds_are_split_at_hyphens_between_characters_only():
-    assert split_compounds("a well-known - up-to-date -x y-") == "a well ##AT##-##AT## known - up ##AT##-##AT## to ##AT##-##AT## date -x y-"
-    assert split_compounds("a well @-@ known man&apos;s &quot;-") == "a well @-@ known man&apos;s &quot; ##AT##-##AT##".replace(
-        " ##AT##-##AT##", "-"
+    assert (
+        split_compounds("a well-known - up-to-date -x y-")
+        == "a well ##AT##-##AT## known - up ##AT##-##AT## to ##AT##-##AT## date -x y-"
     )
+    assert split_compounds(
+        "a well @-@ known man&apos;s &quot;-"
+    ) == "a well @-@ known man&apos;s &quot; ##AT##-##AT##".replace(" ##AT##-##AT##", "-")
     assert split_compounds("&quot;-&quot;") == "&quot; ##AT##-##AT## &quot;"
 
 
@@ -269,8 +372,15 @@ def test_token_scores_are_of_h_against_t_lines():
     options = {"tokenize": "none", "force": True}
     assert found["tokenized_bleu"] == BLEU(**options).corpus_score(hypotheses, [references]).score
     split = [[line.replace("l-k", "l ##AT##-##AT## k") for line in side] for side in (hypotheses, references)]
-    assert found["compound_split_bleu"] == BLEU(**options).corpus_score(split[0], [split[1]]).score > found["tokenized_bleu"]
-    assert "tok:none" in found["tokenized_bleu_signature"] and "tok:none" in found["compound_split_bleu_signature"]
+    assert (
+        found["compound_split_bleu"]
+        == BLEU(**options).corpus_score(split[0], [split[1]]).score
+        > found["tokenized_bleu"]
+    )
+    assert (
+        "tok:none" in found["tokenized_bleu_signature"]
+        and "tok:none" in found["compound_split_bleu_signature"]
+    )
 
 
 def test_hyphens_that_the_tokenizer_has_split_are_not_split_again():
@@ -281,10 +391,17 @@ def test_hyphens_that_the_tokenizer_has_split_are_not_split_again():
 
 @pytest.mark.parametrize(
     "options, shown",
-    [([], False), (["--compound-split"], True), (["--target-lang", "de"], True), (["--target-lang", "de", "--no-compound-split"], False)],
+    [
+        ([], False),
+        (["--compound-split"], True),
+        (["--target-lang", "de"], True),
+        (["--target-lang", "de", "--no-compound-split"], False),
+    ],
 )
 def test_compound_splitting_is_for_german_unless_told_otherwise(files, tmp_path, options, shown, capsys):
-    found = run_json(tmp_path, "--reference", files / "test.en", files / "a1.out", "--metrics", "bleu", *options)
+    found = run_json(
+        tmp_path, "--reference", files / "test.en", files / "a1.out", "--metrics", "bleu", *options
+    )
     assert ("compound_split_bleu" in found["files"][0]) == shown
     assert "tokenized_bleu" in found["files"][0]
     text = capsys.readouterr().out
@@ -292,19 +409,34 @@ def test_compound_splitting_is_for_german_unless_told_otherwise(files, tmp_path,
     assert "tokenised BLEU (comparable to paper)" in text
 
 
-# -------------------------------------------------------------------------------------------------------------- several seeds
+# -----------------------------------------------------------------------------------------------
+# several seeds
 
 
 def test_mean_and_deviation_over_seeds():
-    seeds = [{"bleu": 1.0, "ter": 5.0}, {"bleu": 2.0, "ter": 5.0}, {"bleu": 6.0, "tokenized_bleu": 3.0, "ter": 5.0}]
+    seeds = [
+        {"bleu": 1.0, "ter": 5.0},
+        {"bleu": 2.0, "ter": 5.0},
+        {"bleu": 6.0, "tokenized_bleu": 3.0, "ter": 5.0},
+    ]
     assert summarize(seeds) == {"bleu": {"mean": 3.0, "std": 7**0.5}, "ter": {"mean": 5.0, "std": 0.0}}
-    assert summarize(seeds[2:]) == {key: {"mean": value, "std": None} for key, value in (("bleu", 6), ("ter", 5), ("tokenized_bleu", 3))}
+    assert summarize(seeds[2:]) == {
+        key: {"mean": value, "std": None} for key, value in (("bleu", 6), ("ter", 5), ("tokenized_bleu", 3))
+    }
 
 
 def test_differences_over_seeds():
-    assert compare_seeds([0.0, 2.0], [4.0, 8.0]) == {"difference": 5.0, "std": 2**0.5, "welch_p": pytest.approx(0.2, abs=0.01)}
-    assert compare_seeds([0.0, 2.0], [4.0, 6.0])["welch_p"] == pytest.approx(1 - (8 / 10) ** 0.5)  # 2 degrees: 1 - t / sqrt(t^2 + 2)
-    assert compare_seeds([5.0, 5.0], [0.0, 2.0])["welch_p"] == pytest.approx(1 - math.atan(4) * 2 / math.pi)  # 1 degree
+    assert compare_seeds([0.0, 2.0], [4.0, 8.0]) == {
+        "difference": 5.0,
+        "std": 2**0.5,
+        "welch_p": pytest.approx(0.2, abs=0.01),
+    }
+    assert compare_seeds([0.0, 2.0], [4.0, 6.0])["welch_p"] == pytest.approx(
+        1 - (8 / 10) ** 0.5
+    )  # 2 degrees: 1 - t / sqrt(t^2 + 2)
+    assert compare_seeds([5.0, 5.0], [0.0, 2.0])["welch_p"] == pytest.approx(
+        1 - math.atan(4) * 2 / math.pi
+    )  # 1 degree
     assert compare_seeds([1.0], [2.0, 4.0]) == {"difference": 2.0, "std": None, "welch_p": None}
     assert compare_seeds([1.0, 1.0], [2.0, 2.0]) == {"difference": 1.0, "std": 0.0, "welch_p": None}
 
@@ -315,18 +447,36 @@ def test_seeds_are_compared_in_pairs_with_each_baseline(files, tmp_path, capsys)
 
     options = ["--samples", 20, "--metrics", "bleu", "chrf"]
     found = run_json(
-        tmp_path, "--reference", files / "test.en", *paths("a"), "--baseline", *paths("b"), "--baseline", *paths("b", "2"), *options
+        tmp_path,
+        "--reference",
+        files / "test.en",
+        *paths("a"),
+        "--baseline",
+        *paths("b"),
+        "--baseline",
+        *paths("b", "2"),
+        *options,
     )
     ours, (pairs, single) = [each["bleu"] for each in found["files"]], found["baselines"]
     theirs = [each["bleu"] for each in pairs["files"]]
-    assert [(each["file"], each["baseline"]) for each in pairs["bootstrap"]] == list(zip(paths("a"), paths("b"), strict=True))
-    assert [each["bleu"]["difference"] for each in pairs["bootstrap"]] == [a - b for a, b in zip(ours, theirs, strict=True)]
+    assert [(each["file"], each["baseline"]) for each in pairs["bootstrap"]] == list(
+        zip(paths("a"), paths("b"), strict=True)
+    )
+    assert [each["bleu"]["difference"] for each in pairs["bootstrap"]] == [
+        a - b for a, b in zip(ours, theirs, strict=True)
+    ]
     assert found["summary"]["bleu"] == {"mean": pytest.approx(mean(ours)), "std": pytest.approx(stdev(ours))}
     assert pairs["seeds"]["bleu"]["difference"] == pytest.approx(mean(ours) - mean(theirs))
-    assert pairs["seeds"]["bleu"]["std"] == pytest.approx(stdev([a - b for a, b in zip(ours, theirs, strict=True)]))
+    assert pairs["seeds"]["bleu"]["std"] == pytest.approx(
+        stdev([a - b for a, b in zip(ours, theirs, strict=True)])
+    )
     assert 0 < pairs["seeds"]["bleu"]["welch_p"] < 0.5
     assert {each["baseline"] for each in single["bootstrap"]} == set(paths("b", "2"))
-    assert single["seeds"]["bleu"] == {"difference": pytest.approx(mean(ours) - theirs[1]), "std": None, "welch_p": None}
+    assert single["seeds"]["bleu"] == {
+        "difference": pytest.approx(mean(ours) - theirs[1]),
+        "std": None,
+        "welch_p": None,
+    }
 
     text = capsys.readouterr().out
     assert f"{mean(ours):.2f} ± {stdev(ours):.2f}" in text
@@ -343,13 +493,16 @@ def test_the_bootstrap_is_silent_though_fairseq_logs(caplog):
 
 def test_the_same_translations_do_not_differ_significantly(files):
     lines = (files / "a1.txt").read_text().removesuffix("\n").split("\n")
-    ((entry,), other) = ([each["bleu"]] for each in paired_bootstrap(REFERENCE, lines, [lines, REFERENCE], samples=50))
+    ((entry,), other) = (
+        [each["bleu"]] for each in paired_bootstrap(REFERENCE, lines, [lines, REFERENCE], samples=50)
+    )
     assert entry["difference"] == 0 and entry["p_value"] == 1
     assert other[0]["score"] == pytest.approx(100)
     assert other[0]["p_value"] == 1 / 51
 
 
-# --------------------------------------------------------------------------------------------------------- words, JSON, limits
+# -----------------------------------------------------------------------------------------------
+# words, JSON, limits
 
 
 def test_json_has_everything(files, tmp_path):
@@ -357,7 +510,10 @@ def test_json_has_everything(files, tmp_path):
     assert (found["reference"], found["sentences"], found["language"]) == (str(files / "test.en"), 60, "en")
     first, second = found["files"]
     assert first["path"] == str(files / "a1.out") and first["sentences"] == 60
-    assert first["made_by"] == "H- lines, detokenised by sacremoses (en)" and second["made_by"] == "lines of text, as they are"
+    assert (
+        first["made_by"] == "H- lines, detokenised by sacremoses (en)"
+        and second["made_by"] == "lines of text, as they are"
+    )
     assert "tokenized_bleu" in first and "tokenized_bleu" not in second
     assert found["versions"].keys() >= {"python", "sacrebleu", "sacremoses", "numpy", "scipy"}
     assert found["versions"]["sacrebleu"] in first["bleu_signature"]
@@ -367,8 +523,13 @@ def test_json_has_everything(files, tmp_path):
 def test_the_text_has_scores_and_signatures(files, tmp_path, capsys):
     found = run_json(tmp_path, "--reference", files / "test.en", files / "a1.out")["files"][0]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:3] == ["BLEU", "chrF2", "TER"] and lines[0].endswith(f"60 sentences of {files / 'test.en'}")
-    assert lines[1].split() == [*(f"{found[name]:.2f}" for name in ("bleu", "chrf", "ter", "tokenized_bleu")), str(files / "a1.out")]
+    assert lines[0].split()[:3] == ["BLEU", "chrF2", "TER"] and lines[0].endswith(
+        f"60 sentences of {files / 'test.en'}"
+    )
+    assert lines[1].split() == [
+        *(f"{found[name]:.2f}" for name in ("bleu", "chrf", "ter", "tokenized_bleu")),
+        str(files / "a1.out"),
+    ]
     for line in (f"BLEU: {found['bleu_signature']}", f"TER (lower is better): {found['ter_signature']}"):
         assert line in lines
 
@@ -393,13 +554,20 @@ def test_words_on_what_was_compared(files, tmp_path):
     escaped = write_lines(tmp_path / "escaped.out", generated(["So &amp; so &lt;"], ["So &amp; so &lt;"]))
     assert len(notes(write_lines(tmp_path / "one.en", ["So & so <"]), escaped)) == 1
     gaps = write_lines(tmp_path / "gaps.en", ["", *REFERENCE[1:]])
-    assert any(note == "1 of 60 sentences of the reference are empty, the first at 1." for note in notes(gaps, output))
-    assert any("60 sentences are too few" in note for note in notes(reference, output, "--baseline", lower, "--samples", "5"))
+    assert any(
+        note == "1 of 60 sentences of the reference are empty, the first at 1."
+        for note in notes(gaps, output)
+    )
+    assert any(
+        "60 sentences are too few" in note
+        for note in notes(reference, output, "--baseline", lower, "--samples", "5")
+    )
 
 
 def test_one_sentence_is_a_test_set(tmp_path):
     reference, a, b = (
-        write_lines(tmp_path / name, [line]) for name, line in (("r.en", "So it goes on."), ("a", "So it goes."), ("b", "So on."))
+        write_lines(tmp_path / name, [line])
+        for name, line in (("r.en", "So it goes on."), ("a", "So it goes."), ("b", "So on."))
     )
     found = run_json(tmp_path, "--reference", reference, a, "--baseline", b, "--samples", 10)
     (((bleu, _, _, p), *_),), _ = sacrebleu_bootstrap(reference, "-i", b, a, "--paired-bs-n", 10)
@@ -407,7 +575,8 @@ def test_one_sentence_is_a_test_set(tmp_path):
     assert f"{found['files'][0]['bleu']:.14f}" == bleu and 10 < float(bleu) < 90
 
 
-# ------------------------------------------------------------------------------------------------------------------ bad input
+# -----------------------------------------------------------------------------------------------
+# bad input
 
 GOOD = generated([f"word {number}" for number in range(60)], [f"word {number}" for number in range(60)])
 H5 = next(index for index, line in enumerate(GOOD) if line.startswith("H-5\t"))
@@ -421,19 +590,37 @@ FILES = {
     "missing one": (without("H-5\t", "D-5\t"), r"lacks H-5 of 60 sentences"),
     "missing many": (without("H-1", "D-1"), r"lacks H-1, H-10, H-11, H-12, H-13 and 6 more of 60 sentences"),
     "no hypotheses": (without("H-", "D-"), r"lacks H-0, H-1, .* of 60 sentences"),
-    "missing the last": (without(*(f"{kind}-59" for kind in "STHDP")), r"has 59 sentences and the reference 60"),
+    "missing the last": (
+        without(*(f"{kind}-59" for kind in "STHDP")),
+        r"has 59 sentences and the reference 60",
+    ),
     "missing target": (without("T-7\t"), r"lacks T-7 of 60 sentences"),
     "missing D": (without("D-7\t"), r"lacks D-7 of 60 sentences"),
     "huge number": ([*GOOD, "H-99999999999999\t-1\tx"], r"lacks H-60, .* more of 100000000000000 sentences"),
     "second run": ([*GOOD, *GOOD], rf"line {len(GOOD) + 2}: S-0 is there a second time"),
-    "second run of one": ([line for line in GOOD if "-0\t" in line] * 2, r"line 6: S-0 is there a second time"),
-    "second run of H": ([line for line in GOOD if line[0] == "H"] * 2, r"line 61: H-0 is there a second time"),
+    "second run of one": (
+        [line for line in GOOD if "-0\t" in line] * 2,
+        r"line 6: S-0 is there a second time",
+    ),
+    "second run of H": (
+        [line for line in GOOD if line[0] == "H"] * 2,
+        r"line 61: H-0 is there a second time",
+    ),
     "other D": ([*GOOD[:H5], GOOD[H5], *GOOD[H5:]], r"other D- lines than H- lines"),
     "cut after number": ([*GOOD[:H5], "H-5"], rf"line {H5 + 1}: H-5 is cut short"),
     "cut in score": ([*GOOD[:H5], "H-5\t-0.52"], rf"line {H5 + 1}: H-5 is cut short"),
-    "no score": ([*GOOD[:H5], "H-5\tsome words\tmore", *GOOD[H5 + 1 :]], rf"line {H5 + 1}: H-5 is cut short or damaged"),
-    "sub-words": ([line.replace("word 7", "wo@@ rd 7") for line in GOOD], r"H-7: has sub-word marks .* --remove-bpe to"),
-    "sentencepiece": ([line.replace("word 7", "\u2581word 7") for line in GOOD], r"H-7: .* --remove-bpe sentencepiece to"),
+    "no score": (
+        [*GOOD[:H5], "H-5\tsome words\tmore", *GOOD[H5 + 1 :]],
+        rf"line {H5 + 1}: H-5 is cut short or damaged",
+    ),
+    "sub-words": (
+        [line.replace("word 7", "wo@@ rd 7") for line in GOOD],
+        r"H-7: has sub-word marks .* --remove-bpe to",
+    ),
+    "sentencepiece": (
+        [line.replace("word 7", "\u2581word 7") for line in GOOD],
+        r"H-7: .* --remove-bpe sentencepiece to",
+    ),
     "text of sub-words": (["a b", "a@@ b"], r"line 2: has sub-word marks"),
     "text of another length": (["a b"] * 61, r"has 61 sentences and the reference 60"),
     "empty": ([], r"is empty"),
@@ -473,7 +660,10 @@ def test_bytes_that_are_no_text_are_refused_by_line(files, tmp_path):
         ("--reference test.en a1.out a1.out", "a1.out: is given twice"),
         ("--reference test.en a1.out --baseline b1.out ./b1.out", "b1.out: is given twice"),
         ("--reference test.en a1.out a2.out --baseline b1.out ./a2.out", "a2.out: is compared with itself"),
-        ("--reference test.en a1.out a2.out a3.out --baseline b1.out b2.out", "2 files cannot be paired with 3; give 1, or 3"),
+        (
+            "--reference test.en a1.out a2.out a3.out --baseline b1.out b2.out",
+            "2 files cannot be paired with 3; give 1, or 3",
+        ),
         ("--reference test.en a1.out --baseline b1.out b2.out", "2 files cannot be paired with 1; give 1"),
         ("--reference test.en a1.out --baseline b1.out --samples 0", "--samples 0"),
         ("--reference test.en a1.out --samples 10", "--samples 10"),
@@ -482,12 +672,21 @@ def test_bytes_that_are_no_text_are_refused_by_line(files, tmp_path):
         ("--reference a1.txt a1.out", "a1.out: cannot be detokenised without a language; give --target-lang"),
         ("--reference test.en a1.out --json test.en", "--json test.en: is one of the inputs"),
         ("--reference test.en a1.out --json .", "--json .: is a folder"),
-        ("--reference test.en a1.out --json no/a.json", "--json no/a.json: is a folder or in a folder that does not exist"),
+        (
+            "--reference test.en a1.out --json no/a.json",
+            "--json no/a.json: is a folder or in a folder that does not exist",
+        ),
         ("--reference test.en a1.txt --tokenize ko-mecab", "--tokenize ko-mecab: is not installed"),
         ("--reference test.en a1.txt --target-lang ko", "--tokenize ko-mecab: is not installed"),
         ("--test-set wmt14/full a1.out", "needs -l"),
-        ("--test-set wmt14/ful -l en-de a1.out", "--test-set wmt14/ful: sacrebleu knows none of that name; give another, wmt14/full or"),
-        ("--test-set wmt14/full -l en-zh a1.out", "-l en-zh: --test-set wmt14/full has no such pair; give one of cs-en, "),
+        (
+            "--test-set wmt14/ful -l en-de a1.out",
+            "--test-set wmt14/ful: sacrebleu knows none of that name; give another, wmt14/full or",
+        ),
+        (
+            "--test-set wmt14/full -l en-zh a1.out",
+            "-l en-zh: --test-set wmt14/full has no such pair; give one of cs-en, ",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused(files, monkeypatch, args, message):
@@ -500,7 +699,9 @@ def test_options_that_make_no_sense_are_refused(files, monkeypatch, args, messag
     assert {path: path.read_bytes() for path in files.iterdir()} == before
 
 
-@pytest.mark.parametrize("args", ["a1.out", "--reference test.en --test-set wmt14/full -l en-de a1.out", "--reference test.en"])
+@pytest.mark.parametrize(
+    "args", ["a1.out", "--reference test.en --test-set wmt14/full -l en-de a1.out", "--reference test.en"]
+)
 def test_one_reference_and_a_file_are_needed(args):
     with pytest.raises(SystemExit) as error:
         run(*args.split())
@@ -514,7 +715,9 @@ def test_a_seed_that_sacrebleu_would_not_take_is_refused(monkeypatch, seed):
         paired_bootstrap(["a"], ["a"], [["b"]])
 
 
-@pytest.mark.parametrize("texts", [(["a"] * 2, ["a"], [["a"]]), (["a"], ["a"] * 2, [["a"]]), ([["a"]], ["a"], [["a"], ["a"] * 2])])
+@pytest.mark.parametrize(
+    "texts", [(["a"] * 2, ["a"], [["a"]]), (["a"], ["a"] * 2, [["a"]]), ([["a"]], ["a"], [["a"], ["a"] * 2])]
+)
 def test_texts_of_different_lengths_are_not_compared(texts):
     with pytest.raises(UsageError, match=r"not of \[1, 2\] sentences"):
         paired_bootstrap(*texts)

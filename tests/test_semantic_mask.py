@@ -1,4 +1,6 @@
-"""modules/semantic_mask.py: the paper's renormalised mask, in attention of every kind, step by step and in beams; its losses."""
+"""modules/semantic_mask.py: the paper's renormalised mask, in attention of every kind, step by step and in
+beams; its losses.
+"""
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ def attention(kind, seed=0, **changes):
     """Attention with a mask that has learned: nothing is at its start."""
     torch.manual_seed(seed)
     own = {"self_attention": True} if kind != "cross" else {"encoder_decoder_attention": True}
-    module = MultiheadAttention(C, H, mask=SemanticMask(H, C, CLUSTERS, self_attention=kind != "cross", **changes), **own).double()
+    module = MultiheadAttention(
+        C, H, mask=SemanticMask(H, C, CLUSTERS, self_attention=kind != "cross", **changes), **own
+    ).double()
     with torch.no_grad():
         for mixture in (module.mask.tokens, module.mask.queries.mixture):
             for p in (mixture.scaled_centroids, mixture.log_variance, mixture.logits):
@@ -29,12 +33,18 @@ def attention(kind, seed=0, **changes):
 def inputs(kind, seed=1):
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(T, B, C, dtype=torch.float64, generator=generator).requires_grad_()
-    key = query if kind != "cross" else torch.randn(S, B, C, dtype=torch.float64, generator=generator).requires_grad_()
+    key = (
+        query
+        if kind != "cross"
+        else torch.randn(S, B, C, dtype=torch.float64, generator=generator).requires_grad_()
+    )
     return query, key
 
 
 def padding(length, kind="self"):
-    """The third sentence is padded on the right, the second on the left, but not where it would leave a word without one to see."""
+    """The third sentence is padded on the right, the second on the left, but not where it would leave a word
+    without one to see.
+    """
     mask = torch.zeros(B, length, dtype=torch.bool)
     mask[2, -1:] = True
     mask[1, slice(-2, None) if kind == "causal" else slice(2)] = True
@@ -42,7 +52,9 @@ def padding(length, kind="self"):
 
 
 def by_the_equations(module, kind, query, key, posterior=reference.expected_posterior):
-    """Eq. 4, 5 and the one after it, a head of a sentence at a time: output [T, B, C] and weights [H, B, T, S]."""
+    """Eq. 4, 5 and the one after it, a head of a sentence at a time: output [T, B, C] and weights [H, B, T,
+    S].
+    """
     outputs, weights = [], torch.zeros(H, B, len(query), len(key), dtype=torch.float64)
     d = C // H
     for b in range(B):
@@ -52,7 +64,10 @@ def by_the_equations(module, kind, query, key, posterior=reference.expected_post
         heads = []
         for h in range(H):
             part = slice(h * d, (h + 1) * d)
-            q, k, v = (p(x[:, b])[:, part] for p, x in ((module.q_proj, query), (module.k_proj, key), (module.v_proj, key)))
+            q, k, v = (
+                p(x[:, b])[:, part]
+                for p, x in ((module.q_proj, query), (module.k_proj, key), (module.v_proj, key))
+            )
             z_query, z_key = (posterior(module.mask.tokens, h, x[:, b, part]) for x in (query, key))
             m = reference.mask(z_query, z_key, blocked)
             a = reference.masked_attention(q @ k.T / d**0.5, m, blocked)
@@ -64,7 +79,15 @@ def by_the_equations(module, kind, query, key, posterior=reference.expected_post
 
 def attend(module, kind, query, key, **call):
     mask = CAUSAL if kind == "causal" else None
-    return module(query, key, key, key_padding_mask=padding(len(key), kind), attn_mask=mask, static_kv=kind == "cross", **call)
+    return module(
+        query,
+        key,
+        key,
+        key_padding_mask=padding(len(key), kind),
+        attn_mask=mask,
+        static_kv=kind == "cross",
+        **call,
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -87,10 +110,16 @@ def test_gradients_are_those_of_the_equations(kind):
     module = attention(kind).train()
     query, key = inputs(kind)
     weights = torch.randn(T, B, C, dtype=torch.float64)
-    given = [query, *([key] if kind == "cross" else []), *(p for name, p in module.named_parameters() if "queries" not in name)]
+    given = [
+        query,
+        *([key] if kind == "cross" else []),
+        *(p for name, p in module.named_parameters() if "queries" not in name),
+    ]
     found = torch.autograd.grad((attend(module, kind, query, key)[0] * weights).sum(), given)
     expected = torch.autograd.grad((by_the_equations(module, kind, query, key)[0] * weights).sum(), given)
-    assert all(g.abs().max() > 1e-6 for g, p in zip(expected, given, strict=True) if p is not module.k_proj.bias)
+    assert all(
+        g.abs().max() > 1e-6 for g, p in zip(expected, given, strict=True) if p is not module.k_proj.bias
+    )
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
 
@@ -108,9 +137,13 @@ def test_all_forms_of_the_mask_are_equal():
     found = torch.softmax(scores + bias, dim=-1) @ values
     for b in range(B):
         for h in range(H):
-            expected = reference.masked_attention(scores[b, h], reference.mask(p[b, h], k[b, h])) @ values[b, h]
+            expected = (
+                reference.masked_attention(scores[b, h], reference.mask(p[b, h], k[b, h])) @ values[b, h]
+            )
             torch.testing.assert_close(found[b, h], expected, atol=1e-14, rtol=0)
-    torch.testing.assert_close(reference.fold(scores, p @ k.transpose(2, 3), values), found, atol=1e-14, rtol=0)
+    torch.testing.assert_close(
+        reference.fold(scores, p @ k.transpose(2, 3), values), found, atol=1e-14, rtol=0
+    )
     torch.testing.assert_close(reference.augmented_values(scores, p, k, values), found, atol=1e-14, rtol=0)
 
 
@@ -129,7 +162,9 @@ def test_the_floor_of_the_overlap_and_its_gradient():
 def test_one_cluster_is_plain_attention_bit_for_bit(kind):
     torch.manual_seed(0)
     own = {"self_attention": True} if kind != "cross" else {"encoder_decoder_attention": True}
-    module = MultiheadAttention(C, H, mask=SemanticMask(H, C, 1, self_attention=kind != "cross"), **own).double()
+    module = MultiheadAttention(
+        C, H, mask=SemanticMask(H, C, 1, self_attention=kind != "cross"), **own
+    ).double()
     query, key = inputs(kind)
     for training in (True, False):
         module.train(training)
@@ -190,19 +225,30 @@ def test_losses_are_those_of_its_tokens_and_queries(kind):
     attend(module, kind, query, key, query_padding_mask=padding(T, kind))
     d, losses = C // H, module.mask.losses
     valid = {length: padding(length, kind).logical_not() for length in (T, S)}
-    assert {name: tuple(value.shape) for name, value in losses.items()} == {"kl": (B,), "qq": (B,), "xq": (B,)}
+    assert {name: tuple(value.shape) for name, value in losses.items()} == {
+        "kl": (B,),
+        "qq": (B,),
+        "xq": (B,),
+    }
     for b in range(B):
         of_tokens, of_queries = [], []
         for h in range(H):
             part = slice(h * d, (h + 1) * d)
             sides = [query[valid[T][b], b, part]] + ([key[valid[S][b], b, part]] if kind == "cross" else [])
             z, q = torch.cat(sides), module.q_proj(query[valid[T][b], b])[:, part]
-            for mixture, x, found in ((module.mask.tokens, z, of_tokens), (module.mask.queries.mixture, q, of_queries)):
-                found.append(reference.divergence(mixture, h, x, reference.expected_posterior(mixture, h, x)).mean())
+            for mixture, x, found in (
+                (module.mask.tokens, z, of_tokens),
+                (module.mask.queries.mixture, q, of_queries),
+            ):
+                found.append(
+                    reference.divergence(mixture, h, x, reference.expected_posterior(mixture, h, x)).mean()
+                )
         expected = torch.stack(of_tokens).mean() + torch.stack(of_queries).mean()
         torch.testing.assert_close(losses["kl"][b], expected, atol=1e-12, rtol=0)
     queries = module.mask.queries.mixture(module.q_proj(query).view(T, B, H, d))
-    torch.testing.assert_close(losses["qq"], upper_bound(queries.posterior, queries.log_joint, valid[T]), atol=1e-13, rtol=0)
+    torch.testing.assert_close(
+        losses["qq"], upper_bound(queries.posterior, queries.log_joint, valid[T]), atol=1e-13, rtol=0
+    )
     torch.testing.assert_close(losses["xq"], lower_bound(queries.posterior, valid[T]), atol=1e-13, rtol=0)
 
 
@@ -254,7 +300,10 @@ def test_under_autocast_masks_and_losses_are_in_float32(kind):
     with torch.autocast("cpu", torch.bfloat16):
         bias = module.mask(query, key, projected, *pads)
     assert bias.dtype == torch.float32 and torch.equal(bias, expected)
-    assert all(torch.equal(losses[name], value) for name, value in module.mask.losses.items()) and len(losses) == 3
+    assert (
+        all(torch.equal(losses[name], value) for name, value in module.mask.losses.items())
+        and len(losses) == 3
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -297,4 +346,6 @@ def test_half_precision_differs_by_its_rounding_only(dtype, monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend_and_note)
     found, _ = attend(half, "self", query.to(dtype), key.to(dtype))
     assert found.dtype == dtype and dtypes == [(dtype, dtype)]
-    torch.testing.assert_close(found.double(), expected, atol=0.05 if dtype == torch.bfloat16 else 0.01, rtol=0)
+    torch.testing.assert_close(
+        found.double(), expected, atol=0.05 if dtype == torch.bfloat16 else 0.01, rtol=0
+    )

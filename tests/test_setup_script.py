@@ -1,6 +1,8 @@
-"""scripts/setup.sh: what it says when something is missing, what it asks of pip, and its silence once all is installed.
+"""scripts/setup.sh: what it says when something is missing, what it asks of pip, and its silence once all is
+installed.
 
-It runs in a copy of the repository's root, with a PATH that holds only the commands named here; no test uses the network.
+It runs in a copy of the repository's root, with a PATH that holds only the commands named here; no test uses
+the network.
 """
 
 import os
@@ -14,12 +16,33 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["awk", "bash", "cat", "cksum", "cp", "date", "df", "dirname", "grep", "mkdir", "sed", "sleep", "tail", "touch", "uname", "wc"]
-PINNED = dict(line.strip().split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#")
+COMMANDS = [
+    "awk",
+    "bash",
+    "cat",
+    "cksum",
+    "cp",
+    "date",
+    "df",
+    "dirname",
+    "grep",
+    "mkdir",
+    "sed",
+    "sleep",
+    "tail",
+    "touch",
+    "uname",
+    "wc",
+]
+PINNED = dict(
+    line.strip().split("==")
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if "==" in line and line[0] != "#"
+)
 
-# A Python whose virtual environments are a folder with a copy of itself, and whose pip only notes how it was called.
-# A call that contains what is in the file `fails` fails, and says what is in `answer`. With a file `stale`, fairseq does not load
-# before it was built without pip's cache.
+# A Python whose virtual environments are a folder with a copy of itself, and whose pip only notes how it was
+# called. A call that contains what is in the file `fails` fails, and says what is in `answer`. With a file
+# `stale`, fairseq does not load before it was built without pip's cache.
 PYTHON_STUB = """#!/bin/sh
 case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
@@ -74,7 +97,9 @@ class Machine:
             capture_output=True,
             text=True,
             timeout=60,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # or a script of tests in the background ignores it
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # or a script of tests in the background ignores it
         )
 
     def refusal(self, **environment: str) -> str:
@@ -114,7 +139,8 @@ def a_python(version: str) -> str:
 
 
 NO_NETWORK = (
-    "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(<pip._vendor.urllib3.connection.HTTPSConnection>: "
+    "WARNING: Retrying (Retry(total=0)) after connection broken by "
+    "'NewConnectionError(<pip._vendor.urllib3.connection.HTTPSConnection>: "
     "Failed to establish a new connection: [Errno -2] Name or service not known')': /simple/torch/\n"
     "ERROR: Could not find a version that satisfies the requirement torch (from versions: none)\n"
     "ERROR: No matching distribution found for torch\n"
@@ -157,7 +183,10 @@ def test_later_python_on_path_is_found(machine):
 
 def test_python_named_but_unsupported(machine):
     machine.has("python3.10", a_python("3.10"))
-    assert "PYTHON=python3.10 is Python 3.10; modular_fairseq needs Python 3.11 or 3.12" in machine.early_refusal(PYTHON="python3.10")
+    assert (
+        "PYTHON=python3.10 is Python 3.10; modular_fairseq needs Python 3.11 or 3.12"
+        in machine.early_refusal(PYTHON="python3.10")
+    )
 
 
 def test_python_named_but_absent(machine):
@@ -178,7 +207,9 @@ def test_python_without_its_parts(machine, word, phrases):
 
 def test_no_disk(machine):
     machine.lacks("df")
-    machine.has("df", "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available'\necho 'disk 9000000 7000000 2000000'\n")
+    machine.has(
+        "df", "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available'\necho 'disk 9000000 7000000 2000000'\n"
+    )
     assert "about 3 GiB are needed" in machine.early_refusal(SETUP_DISK_GIB="")
     assert "has 1 GiB free" in machine.early_refusal(SETUP_DISK_GIB="2")
     machine.has("nvidia-smi", "#!/bin/sh\n")
@@ -207,12 +238,18 @@ def test_no_network_in_the_words_of_the_real_pip(machine, retries):
 
 
 def test_disk_that_fills_up(machine):
-    machine.pip_fails_at("requirements", "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
+    machine.pip_fails_at(
+        "requirements",
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n",
+    )
     assert "installing the other packages failed because a disk is full" in machine.refusal()
 
 
 def test_other_failure_shows_the_end_of_the_log(machine):
-    machine.pip_fails_at("fairseq-fixed==", "".join(f"line {i}\n" for i in range(100)) + "error: command '/usr/bin/g++' failed\n")
+    machine.pip_fails_at(
+        "fairseq-fixed==",
+        "".join(f"line {i}\n" for i in range(100)) + "error: command '/usr/bin/g++' failed\n",
+    )
     sentence = machine.refusal()
     assert "building fairseq-fixed failed; above are the last lines of the log" in sentence
     shown = machine.set_up().stderr.splitlines()
@@ -242,7 +279,10 @@ def test_torch_is_the_default_build_where_no_cpu_build_is_offered(machine):
     (machine.notes / f"torch-{PINNED['torch']}-py3-none-any.whl").touch()
     pip = f"exec '{sys.executable}' \"$@\" --isolated --dry-run --ignore-installed --no-index --find-links '{machine.notes}'"
     script = (machine.bin / "python3").read_text()
-    machine.has("python3", script.replace("        if [ -f", f'        case "$*" in *+cpu) {pip} ;; esac\n        if [ -f', 1))
+    machine.has(
+        "python3",
+        script.replace("        if [ -f", f'        case "$*" in *+cpu) {pip} ;; esac\n        if [ -f', 1),
+    )
     result = machine.set_up()
     assert result.returncode == 0
     assert "no CPU build of torch" in result.stderr
@@ -251,7 +291,9 @@ def test_torch_is_the_default_build_where_no_cpu_build_is_offered(machine):
 
 
 def test_a_broken_download_of_the_cpu_build_does_not_fetch_the_cuda_build(machine):
-    machine.pip_fails_at("+cpu", "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out.\n")
+    machine.pip_fails_at(
+        "+cpu", "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out.\n"
+    )
     assert "pip could not reach the package index" in machine.refusal()
     assert not any(call.endswith(f"torch=={PINNED['torch']}") for call in machine.pip_calls)
 
@@ -281,7 +323,9 @@ def test_fairseq_built_for_another_torch_is_built_anew(machine):
 def test_second_run_is_silent_and_calls_nothing(machine):
     first = machine.set_up()
     assert (first.returncode, first.stdout) == (0, "")
-    assert "building fairseq-fixed" in first.stderr and first.stderr.splitlines()[-1].startswith("setup: done")
+    assert "building fairseq-fixed" in first.stderr and first.stderr.splitlines()[-1].startswith(
+        "setup: done"
+    )
     calls = machine.pip_calls
     second = machine.set_up()
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
@@ -333,7 +377,9 @@ def test_copied_environment_is_refused(machine, tmp_path):
     machine.root = copy
     result = machine.set_up()
     assert result.returncode == 1
-    assert f"was made for another folder, {tmp_path}/repository/.venv; remove it (rm -r .venv)" in result.stderr
+    assert (
+        f"was made for another folder, {tmp_path}/repository/.venv; remove it (rm -r .venv)" in result.stderr
+    )
 
 
 def test_linked_environment_is_accepted(machine, tmp_path):

@@ -1,4 +1,6 @@
-"""Multi-Stream encoders: Eq. 1, the loop and the batched form, neutral settings, initialisation, checkpoints, presets."""
+"""Multi-Stream encoders: Eq. 1, the loop and the batched form, neutral settings, initialisation, checkpoints,
+presets.
+"""
 
 import copy
 
@@ -12,7 +14,9 @@ from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
 from tests.properties import logits
 from tests.reference import streams as reference
 
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # attention at once, on a CPU
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:There is a performance drop:UserWarning"
+)  # attention at once, on a CPU
 
 SIX = {"encoder_layers": 6}
 CASES = [
@@ -34,7 +38,10 @@ def encoder_in_float64(**changes):
     """In training mode, in which streams may run at once; without dropout."""
     encoder = build(**changes).double().train().encoder
     torch.manual_seed(4)
-    x, padding = torch.randn(7, 3, 32, dtype=torch.float64, requires_grad=True), torch.zeros(3, 7, dtype=torch.bool)
+    x, padding = (
+        torch.randn(7, 3, 32, dtype=torch.float64, requires_grad=True),
+        torch.zeros(3, 7, dtype=torch.bool),
+    )
     padding[1, :3] = True
     return encoder, x, padding
 
@@ -45,13 +52,17 @@ def output(encoder, x, padding):
 
 def gradients(encoder, y, x):
     parameters = [x, *(p for key, p in encoder.named_parameters() if "layers" in key or "streams" in key)]
-    return torch.autograd.grad((y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum(), parameters)
+    return torch.autograd.grad(
+        (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum(), parameters
+    )
 
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("changes", CASES, ids=name)
 def test_an_encoder_of_streams_is_equation_1(changes, batched):
-    """Outputs and gradients, with padding, in float64: the loop over layers that are ordinary ones, and all streams at once."""
+    """Outputs and gradients, with padding, in float64: the loop over layers that are ordinary ones, and all
+    streams at once.
+    """
     encoder, x, padding = encoder_in_float64(**changes, stream_batched=batched)
     y, expected = output(encoder, x, padding), reference.encode(encoder, x, padding)
     torch.testing.assert_close(y, expected, atol=1e-12, rtol=0)
@@ -104,7 +115,9 @@ def test_streams_start_different():
 @pytest.mark.parametrize("batched", [False, True])
 def test_every_stream_has_its_own_dropout(kind, batched):
     """With equal streams: their sum is twice one of them, unless their masks differ."""
-    encoder = build(streams=2, encoder_layers=4, stream_batched=batched, **{"dropout": 0.0, kind: 0.5}).encoder
+    encoder = build(
+        streams=2, encoder_layers=4, stream_batched=batched, **{"dropout": 0.0, kind: 0.5}
+    ).encoder
     encoder.streams[1].load_state_dict(encoder.streams[0].state_dict())
     z = torch.randn(7, 3, 32)
     one = Streams([list(encoder.streams[0])])
@@ -113,7 +126,9 @@ def test_every_stream_has_its_own_dropout(kind, batched):
         one.train(training)
         if batched and training:
             with torch.no_grad():
-                outputs = encoder.streams._at_once([stream[0] for stream in encoder.streams], z.expand(2, *z.shape), None)
+                outputs = encoder.streams._at_once(
+                    [stream[0] for stream in encoder.streams], z.expand(2, *z.shape), None
+                )
             assert not torch.allclose(outputs[0], outputs[1])
         torch.manual_seed(1)
         both = encoder.streams(z)
@@ -142,18 +157,28 @@ def test_hidden_states_are_those_of_the_input_the_sums_of_streams_and_the_output
     padding = sample["src_tokens"].eq(1)
     outputs = [stream[0](states[1], padding) for stream in streams]
     torch.testing.assert_close(states[2], outputs[0] + outputs[1])
-    torch.testing.assert_close(states[3], streams[0][1](outputs[0], padding) + streams[1][1](outputs[1], padding))
+    torch.testing.assert_close(
+        states[3], streams[0][1](outputs[0], padding) + streams[1][1](outputs[1], padding)
+    )
     torch.testing.assert_close(states[4], model.encoder.layers[1](states[3] + states[1], padding))
     assert torch.equal(states[4], found["encoder_out"][0])
 
 
 def test_a_checkpoint_names_each_stream_with_the_shapes_of_a_plain_layer():
     state, plain = build(streams=2, **SIX).state_dict(), build(**SIX).state_dict()
-    per_layer = {key.removeprefix("encoder.layers.2."): value.shape for key, value in plain.items() if key.startswith("encoder.layers.2.")}
+    per_layer = {
+        key.removeprefix("encoder.layers.2."): value.shape
+        for key, value in plain.items()
+        if key.startswith("encoder.layers.2.")
+    }
     for i in range(2):
         for layer in range(2):
             prefix = f"encoder.streams.{i}.{layer}."
-            assert {key.removeprefix(prefix): value.shape for key, value in state.items() if key.startswith(prefix)} == per_layer
+            assert {
+                key.removeprefix(prefix): value.shape
+                for key, value in state.items()
+                if key.startswith(prefix)
+            } == per_layer
     assert sum(value.numel() for value in state.values()) == sum(value.numel() for value in plain.values())
 
 
@@ -164,7 +189,10 @@ def test_a_checkpoint_of_other_streams_is_refused_by_name():
 
 def test_a_checkpoint_of_streams_without_gates_loads_into_streams_of_experts():
     changes = {"streams": 2, "encoder_layers": 4}
-    plain, experts = build(**changes).eval(), build(attention_type="mae", mae_gate_init="zero", seed=2, **changes).eval()
+    plain, experts = (
+        build(**changes).eval(),
+        build(attention_type="mae", mae_gate_init="zero", seed=2, **changes).eval(),
+    )
     experts.load_state_dict(plain.state_dict())
     assert torch.equal(logits(experts, batch(LENGTHS)), logits(plain, batch(LENGTHS)))
 
@@ -180,12 +208,16 @@ def test_a_checkpoint_of_streams_without_gates_loads_into_streams_of_experts():
         ("", 2, 6, 6, (512, 2048, 8)),
     ],
 )
-def test_presets_have_as_many_parameters_as_the_plain_encoder_of_as_many_layers(arch, streams, layers, decoder_layers, size):
+def test_presets_have_as_many_parameters_as_the_plain_encoder_of_as_many_layers(
+    arch, streams, layers, decoder_layers, size
+):
     vocabulary, shared = (8848, 6632), {"share_decoder_input_output_embed": True}
     model = build_preset(f"multistream_transformer{arch}", vocabulary, **shared)
     assert (len(model.encoder.streams), len(model.encoder.streams[0])) == (streams, (layers - 2) // streams)
     assert len(model.decoder.layers) == decoder_layers
-    sizes = tuple(getattr(model.cfg.encoder, key) for key in ("embed_dim", "ffn_embed_dim", "attention_heads"))
+    sizes = tuple(
+        getattr(model.cfg.encoder, key) for key in ("embed_dim", "ffn_embed_dim", "attention_heads")
+    )
     assert sizes == size
     plain = build_preset(f"multistream_transformer{arch}", vocabulary, **shared, streams=1)
     counts = [sum(p.numel() for p in m.parameters()) for m in (model, plain)]

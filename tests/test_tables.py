@@ -1,4 +1,6 @@
-"""`modular-fairseq table`: rows are trained, killed, resumed, fine-tuned and scored through the real commands; the table of them."""
+"""`modular-fairseq table`: rows are trained, killed, resumed, fine-tuned and scored through the real
+commands; the table of them.
+"""
 
 import json
 import os
@@ -28,8 +30,16 @@ BASE = {
     "task": {"_name": "translation", "data": "toy.de-en/bin", "source_lang": "de", "target_lang": "en"},
     "model": {
         "_name": "modular_transformer",
-        **{f"{stack}_{size}": value for stack in ("encoder", "decoder") for size, value in (("embed_dim", 32), ("ffn_embed_dim", 32))},
-        **{f"{stack}_{size}": value for stack in ("encoder", "decoder") for size, value in (("attention_heads", 4), ("layers", 1))},
+        **{
+            f"{stack}_{size}": value
+            for stack in ("encoder", "decoder")
+            for size, value in (("embed_dim", 32), ("ffn_embed_dim", 32))
+        },
+        **{
+            f"{stack}_{size}": value
+            for stack in ("encoder", "decoder")
+            for size, value in (("attention_heads", 4), ("layers", 1))
+        },
     },
     "criterion": {"_name": "modular_cross_entropy"},
     "optimizer": {"_name": "adam"},
@@ -55,7 +65,12 @@ TABLE = {
         {"label": "Somebody's", "paper": {"bleu": 30.1}},
         {"name": "plain", "label": "Plain", "paper": {"bleu": 31.2, "parameters": "1M"}},
         {"name": "experts", "label": "Experts"},
-        {"name": "specialised", "config": "experts.yaml", "baseline": "experts", "overrides": {"mae_inference": "specialised"}},
+        {
+            "name": "specialised",
+            "config": "experts.yaml",
+            "baseline": "experts",
+            "overrides": {"mae_inference": "specialised"},
+        },
         {"name": "gates", "subset": "valid", "baseline": "untuned"},
         {"name": "untuned", "subset": "valid", "pretrained": True, "baseline": ""},
     ],
@@ -92,7 +107,15 @@ def place(tmp_path_factory):
 
 
 def command(place, *args, out="results"):
-    table = ["table", place / "configs/mine/table.yaml", "--data", place / "data", "--out", place / out, *args]
+    table = [
+        "table",
+        place / "configs/mine/table.yaml",
+        "--data",
+        place / "data",
+        "--out",
+        place / out,
+        *args,
+    ]
     return [sys.executable, "-m", "modular_fairseq.cli", *map(str, table)]
 
 
@@ -123,7 +146,13 @@ def parameters(weights):
 def test_all_rows_are_trained_translated_and_shown(place, finished):
     runs = place / "results/paper/mine"
     bleu = {}
-    for row, file in (("plain", "test"), ("experts", "test"), ("experts", "test-specialised"), ("gates", "valid"), ("untuned", "valid")):
+    for row, file in (
+        ("plain", "test"),
+        ("experts", "test"),
+        ("experts", "test-specialised"),
+        ("gates", "valid"),
+        ("untuned", "valid"),
+    ):
         folder = runs / row / "seed-1"
         lines = (folder / f"{file}.out").read_text().splitlines()
         hypotheses = [line.split("\t") for line in lines if line.startswith("H-")]
@@ -131,11 +160,18 @@ def test_all_rows_are_trained_translated_and_shown(place, finished):
         references = (place / f"data/toy.de-en/raw/{file.partition('-')[0]}.en").read_text().splitlines()
         bleu[row, file] = sacrebleu.corpus_bleu(hypotheses, [references]).score
         assert json.loads((folder / f"{file}.json").read_text())["bleu"] == bleu[row, file]
-    last = {row: load_checkpoint(runs / row / "seed-1" / "checkpoint_last.pt") for row in ("plain", "experts")}
+    last = {
+        row: load_checkpoint(runs / row / "seed-1" / "checkpoint_last.pt") for row in ("plain", "experts")
+    }
     (plain_size, _), (experts_size, gates_size) = (parameters(state["model"]) for state in last.values())
     updates = last["plain"]["optimizer_history"][-1]["num_updates"]
     plain, experts = cells(finished.stdout, "Plain"), cells(finished.stdout, "Experts")
-    assert plain[1:5] == [f"{bleu['plain', 'test']:.2f}", f"{plain_size:,}", f"{plain_size:,}", str(updates)] and plain[-2:] == [
+    assert plain[1:5] == [
+        f"{bleu['plain', 'test']:.2f}",
+        f"{plain_size:,}",
+        f"{plain_size:,}",
+        str(updates),
+    ] and plain[-2:] == [
         "31.2",
         "1M",
     ]
@@ -143,11 +179,20 @@ def test_all_rows_are_trained_translated_and_shown(place, finished):
     assert 0 < gates_size == experts_size - plain_size
     log = (runs / "plain/seed-1/train.log").read_text()
     validated = [float(value) for value in re.findall(r'"valid_ppl": "([\d.]+)"', log)]
-    assert json.loads((runs / "plain/seed-1/training.json").read_text())["valid_perplexity"] == min(validated) < max(validated)
+    assert (
+        json.loads((runs / "plain/seed-1/training.json").read_text())["valid_perplexity"]
+        == min(validated)
+        < max(validated)
+    )
     assert experts[5].startswith(f"{bleu['experts', 'test'] - bleu['plain', 'test']:+.2f} (")
     apart = bleu["experts", "test-specialised"] - bleu["experts", "test"]
     assert cells(finished.stdout, "specialised")[5].startswith(f"{apart:+.2f} (")
-    assert cells(finished.stdout, "untuned")[1:] == [f"{bleu['untuned', 'valid']:.2f}", f"{experts_size:,}", "0", "0"]
+    assert cells(finished.stdout, "untuned")[1:] == [
+        f"{bleu['untuned', 'valid']:.2f}",
+        f"{experts_size:,}",
+        "0",
+        "0",
+    ]
     assert cells(finished.stdout, "gates")[2:4] == [f"{experts_size:,}", f"{gates_size:,}"]
     assert cells(finished.stdout, "Somebody's") == ["Somebody's", "30.1"]
     for kind in ("txt", "tsv", "md"):
@@ -166,13 +211,24 @@ def test_fine_tuning_starts_from_the_other_row_and_changes_what_it_may(place, fi
 
 
 def test_hydra_trains_the_same_row_to_the_same_weights(place, finished, tmp_path):
-    program = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", place / "configs/mine", "--config-name", "experts"]
+    program = [
+        sys.executable,
+        "-m",
+        "fairseq_cli.hydra_train",
+        "--config-dir",
+        place / "configs/mine",
+        "--config-name",
+        "experts",
+    ]
     values = {
         "common.user_dir": ROOT / "modular_fairseq",
         "task.data": place / "data/toy.de-en/bin",
         "checkpoint.save_dir": tmp_path / "run",
     }
-    words = [*program, *(f"{key}={value}" for key, value in {**values, "hydra.run.dir": tmp_path / "hydra"}.items())]
+    words = [
+        *program,
+        *(f"{key}={value}" for key, value in {**values, "hydra.run.dir": tmp_path / "hydra"}.items()),
+    ]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     ours = load_checkpoint(place / "results/paper/mine/experts/seed-1/checkpoint_last.pt")["model"]
@@ -209,7 +265,10 @@ def test_dry_run_shows_the_commands_that_are_run(place, finished):
         assert command.replace("/results/", "/elsewhere/") in shown.stdout.replace(" >", "\n").splitlines()
     assert len(re.findall("^fairseq-train", shown.stdout, re.MULTILINE)) == 3
     assert len(re.findall("^fairseq-generate", shown.stdout, re.MULTILINE)) == 5
-    assert "--finetune-from-model " + str(place / "elsewhere/paper/mine/experts/seed-1/averaged.pt") in shown.stdout
+    assert (
+        "--finetune-from-model " + str(place / "elsewhere/paper/mine/experts/seed-1/averaged.pt")
+        in shown.stdout
+    )
 
 
 def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
@@ -217,7 +276,10 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
     run = place / "killed/paper/mine/plain/seed-1"
     for sign in (run / "checkpoint2.pt", run / "test.out.tmp"):
         process = subprocess.Popen(
-            command(place, "--run", "--only", "plain", out="killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT
+            command(place, "--run", "--only", "plain", out="killed"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
         )
         while not sign.exists():
             assert process.poll() is None
@@ -231,9 +293,14 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
     uninterrupted = place / "results/paper/mine/plain/seed-1"
     assert (run / "settings.json").read_text() == (uninterrupted / "settings.json").read_text()
     for file in ("training.json", "test.json"):  # checkpoints hold times and paths, so their sums differ
-        ours, theirs = (json.loads((folder / file).read_text()) | {"path": "", "checkpoint": ""} for folder in (run, uninterrupted))
+        ours, theirs = (
+            json.loads((folder / file).read_text()) | {"path": "", "checkpoint": ""}
+            for folder in (run, uninterrupted)
+        )
         assert ours == theirs
-    assert cells(done.stdout, "Plain") == cells(finished.stdout, "Plain") and cells(done.stdout, "Experts") == ["Experts", "missing"]
+    assert cells(done.stdout, "Plain") == cells(finished.stdout, "Plain") and cells(
+        done.stdout, "Experts"
+    ) == ["Experts", "missing"]
     weights = [load_checkpoint(folder / "averaged.pt")["model"] for folder in (run, uninterrupted)]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
 
@@ -271,7 +338,9 @@ def test_runs_of_another_config_are_refused_and_left_alone(copy, capsys):
     assert (copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
     write_configs(copy / "configs/mine")
     assert "holds a run with options none (now --fp16)" in refused(capsys, copy, "--run", "--", "--fp16")
-    assert "--seed after --: the table sets it" in refused(capsys, copy, "--run", "--", "--fp16", "--seed", "3")
+    assert "--seed after --: the table sets it" in refused(
+        capsys, copy, "--run", "--", "--fp16", "--seed", "3"
+    )
     (copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
     assert "holds an unknown run" in refused(capsys, copy, "--run")
 
@@ -329,7 +398,22 @@ def test_a_failed_run_is_named_and_the_others_are_finished(copy, capsys):
     assert cells(done.stdout, "Plain")[1] == "missing" and cells(done.stdout, "untuned")[1] != "missing"
 
 
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "many", "small", "birds", "sing"]
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "many",
+    "small",
+    "birds",
+    "sing",
+]
 REFERENCES = [" ".join(WORDS[i % 5 :] + WORDS[: i % 7]) for i in range(30)]
 
 
@@ -341,12 +425,18 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{file}.out").write_text("".join(f"{line}\n" for line in hypotheses))
     (folder / f"{file}.ref.en").write_text("".join(f"{line}\n" for line in REFERENCES))
-    (folder / "training.json").write_text(json.dumps({"checkpoint": "c", "parameters": 7, "trained_parameters": 7, "updates": 10 * seed}))
+    (folder / "training.json").write_text(
+        json.dumps({"checkpoint": "c", "parameters": 7, "trained_parameters": 7, "updates": 10 * seed})
+    )
     generate = ["--source-lang", "de", "--target-lang", "en", "--beam", "2", *map(str, overrides)]
-    (folder / f"{file}.json").write_text(json.dumps({"checkpoint": "c", "generate": generate, "bleu": bleu, "bleu_signature": "s"}))
+    (folder / f"{file}.json").write_text(
+        json.dumps({"checkpoint": "c", "generate": generate, "bleu": bleu, "bleu_signature": "s"})
+    )
     (run,) = [
         each.run
-        for found in planning.plan(read_table(place / "configs/mine/table.yaml"), arguments(place, str(seed))).values()
+        for found in planning.plan(
+            read_table(place / "configs/mine/table.yaml"), arguments(place, str(seed))
+        ).values()
         for each in found.evaluations[:1]
         if each.run.name == f"mine/{row}/seed-{seed}" and not each.overrides
     ]
@@ -355,8 +445,15 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
 
 
 def arguments(place, seeds):
-    values = {"table": str(place / "configs/mine/table.yaml"), "data": str(place / "data"), "out": str(place / "results"), "seeds": seeds}
-    return Namespace(**values, only=[], scale="paper", jobs=1, run=True, samples=100, options=[], pretrained=None)
+    values = {
+        "table": str(place / "configs/mine/table.yaml"),
+        "data": str(place / "data"),
+        "out": str(place / "results"),
+        "seeds": seeds,
+    }
+    return Namespace(
+        **values, only=[], scale="paper", jobs=1, run=True, samples=100, options=[], pretrained=None
+    )
 
 
 @pytest.fixture
@@ -367,13 +464,17 @@ def results_only(tmp_path):
 
 
 def test_a_try_that_never_trained_leaves_no_trace(copy):
-    """A wrong option ends fairseq-train before its first update; mended, the same folder is used, and nothing of the first log counts."""
+    """A wrong option ends fairseq-train before its first update; mended, the same folder is used, and nothing
+    of the first log counts.
+    """
     run = copy / "results/paper/mine/plain/seed-1"
     shutil.rmtree(copy / "results")
     assert call(copy, "--run", "--only", "plain", "--", "--train-subset", "trian").returncode == 1
     assert (run / "settings.json").exists() and "trian" in (run / "train.log").read_text()
     assert call(copy, "--run", "--only", "plain").returncode == 0
-    assert "trian" not in (run / "train.log").read_text() and "trian" not in (run / "settings.json").read_text()
+    assert (
+        "trian" not in (run / "train.log").read_text() and "trian" not in (run / "settings.json").read_text()
+    )
 
 
 def test_numbers_over_seeds(results_only, capsys):
@@ -387,33 +488,48 @@ def test_numbers_over_seeds(results_only, capsys):
     assert cells(shown, "Experts")[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
     welch = ttest_ind(experts, plain, equal_var=False).pvalue
     assert cells(shown, "Experts")[5].endswith(f"(1.000; {welch:.3f})")  # 1: of seed 2, where nothing differs
-    lines = [line.split("\t") for line in (results_only / "results/paper/mine/table.tsv").read_text().splitlines()]
+    lines = [
+        line.split("\t") for line in (results_only / "results/paper/mine/table.tsv").read_text().splitlines()
+    ]
     line = dict(zip(lines[0], next(line for line in lines if line[0] == "experts"), strict=True))
-    assert float(line["bleu"]) == mean(experts) and float(line["bleu_std"]) == stdev(experts) and line["translations"] == "2"
+    assert (
+        float(line["bleu"]) == mean(experts)
+        and float(line["bleu_std"]) == stdev(experts)
+        and line["translations"] == "2"
+    )
     assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12) and float(line["p"]) == 1
 
 
 def test_several_draws_of_a_seed_are_compared_with_its_one_baseline(results_only, capsys):
     table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
-    table["rows"][3]["overrides"] = [{"mae_inference": "random", "mae_inference_seed": draw} for draw in (1, 2, 3)]
+    table["rows"][3]["overrides"] = [
+        {"mae_inference": "random", "mae_inference_seed": draw} for draw in (1, 2, 3)
+    ]
     (results_only / "configs/mine/table.yaml").write_text(yaml.safe_dump(table))
     base = {seed: write_result(results_only, "experts", seed, spoilt) for seed, spoilt in ((1, 10), (2, 20))}
     drawn = {}
     for seed in (1, 2):
         for draw in (1, 2, 3):
             overrides = [("mae_inference", "random"), ("mae_inference_seed", draw)]
-            drawn[seed, draw] = write_result(results_only, "experts", seed, 4 * draw + seed, f"test-random-{draw}", overrides)
+            drawn[seed, draw] = write_result(
+                results_only, "experts", seed, 4 * draw + seed, f"test-random-{draw}", overrides
+            )
     refused(capsys, results_only, "--seeds", "1,2")
     shown = cells(capsys.readouterr().out, "specialised")
     apart = [bleu - base[seed] for (seed, _), bleu in drawn.items()]
-    assert shown[1].startswith(f"{mean(drawn.values()):.2f} ± ") and shown[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
+    assert shown[1].startswith(f"{mean(drawn.values()):.2f} ± ") and shown[5].startswith(
+        f"{mean(apart):+.2f} ± {stdev(apart):.2f} ("
+    )
 
 
 def test_a_row_of_which_a_seed_is_missing_shows_what_there_is(results_only, capsys):
     bleu = write_result(results_only, "plain", 1, 9)
     assert "plain, experts" in refused(capsys, results_only, "--seeds", "1,2")
     shown = capsys.readouterr().out
-    assert cells(shown, "Plain")[1] == f"{bleu:.2f} (1 of 2)" and cells(shown, "Experts") == ["Experts", "missing"]
+    assert cells(shown, "Plain")[1] == f"{bleu:.2f} (1 of 2)" and cells(shown, "Experts") == [
+        "Experts",
+        "missing",
+    ]
     assert "plain\tPlain\t1\t" in (results_only / "results/paper/mine/table.tsv").read_text()
 
 
@@ -467,6 +583,15 @@ def test_rows_as_written(tmp_path):
     write_configs(tmp_path)
     table = read_table(tmp_path / "table.yaml")
     rows = {row.name: row for row in table.rows if row.name}
-    assert rows["specialised"].baseline == "experts" and rows["experts"].baseline == "plain" and rows["untuned"].baseline == ""
-    assert rows["specialised"].overrides == [{"mae_inference": "specialised"}] and rows["plain"].overrides == [{}]
-    assert rows["specialised"].config == os.path.join(tmp_path, "experts.yaml") and rows["gates"].subset == "valid"
+    assert (
+        rows["specialised"].baseline == "experts"
+        and rows["experts"].baseline == "plain"
+        and rows["untuned"].baseline == ""
+    )
+    assert rows["specialised"].overrides == [{"mae_inference": "specialised"}] and rows[
+        "plain"
+    ].overrides == [{}]
+    assert (
+        rows["specialised"].config == os.path.join(tmp_path, "experts.yaml")
+        and rows["gates"].subset == "valid"
+    )

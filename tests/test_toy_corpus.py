@@ -22,7 +22,12 @@ def noun_phrase(determiner, singular, kind="person", plural=False, adjective="",
 
 def verb(infinitive):
     particle, _, rest = infinitive.rpartition("+")
-    (found,) = (v for verbs in lexicon.VERBS_OF_FRAME.values() for v in verbs if (v.particle, v.infinitive) == (particle, rest))
+    (found,) = (
+        v
+        for verbs in lexicon.VERBS_OF_FRAME.values()
+        for v in verbs
+        if (v.particle, v.infinitive) == (particle, rest)
+    )
     return found
 
 
@@ -39,84 +44,196 @@ BOOK = noun_phrase("d", "buch", "text")
 
 STATEMENTS = {
     "article, adjective and noun agree": (
-        clause("sehen", noun_phrase("d", "mann", adjective="alt"), noun_phrase("ein", "hund", "animal", adjective="klein")),
+        clause(
+            "sehen",
+            noun_phrase("d", "mann", adjective="alt"),
+            noun_phrase("ein", "hund", "animal", adjective="klein"),
+        ),
         "der alte mann sieht einen kleinen hund",
         "the old man sees a small dog",
     ),
     "an adjective after ein shows the gender": (
-        clause("helfen", noun_phrase("ein", "mädchen", adjective="alt"), dative=noun_phrase("dies", "frau", adjective="neu")),
+        clause(
+            "helfen",
+            noun_phrase("ein", "mädchen", adjective="alt"),
+            dative=noun_phrase("dies", "frau", adjective="neu"),
+        ),
         "ein altes mädchen hilft dieser neuen frau",
         "an old girl helps this new woman",
     ),
     "a bare plural, a dative plural": (
-        clause("folgen", noun_phrase("ein", "mann", plural=True, adjective="gut"), dative=noun_phrase("unser", "lehrer", plural=True)),
+        clause(
+            "folgen",
+            noun_phrase("ein", "mann", plural=True, adjective="gut"),
+            dative=noun_phrase("unser", "lehrer", plural=True),
+        ),
         "gute männer folgen unseren lehrern",
         "good men follow our teachers",
     ),
-    "the verb agrees: you": (clause("verlassen", YOU, noun_phrase("d", "turm", "building")), "du verlässt den turm", "you leave the tower"),
+    "the verb agrees: you": (
+        clause("verlassen", YOU, noun_phrase("d", "turm", "building")),
+        "du verlässt den turm",
+        "you leave the tower",
+    ),
     "the verb agrees: we": (clause("sehen", WE, DOG), "wir sehen den hund", "we see the dog"),
     "a separable verb": (clause("an+rufen", HE, DOCTOR), "er ruft den arzt an", "he calls the doctor"),
-    "perfect with haben": (clause("an+rufen", HE, DOCTOR, mode="perfect"), "er hat den arzt angerufen", "he has called the doctor"),
-    "perfect with sein": (clause("ein+schlafen", CHILD, mode="perfect"), "das kind ist eingeschlafen", "the child has fallen asleep"),
-    "a modal verb": (clause("an+rufen", ME, DOCTOR, mode="wollen"), "ich will den arzt anrufen", "i want to call the doctor"),
-    "negation": (clause("an+rufen", HE, DOCTOR, negated=True), "er ruft den arzt nicht an", "he does not call the doctor"),
+    "perfect with haben": (
+        clause("an+rufen", HE, DOCTOR, mode="perfect"),
+        "er hat den arzt angerufen",
+        "he has called the doctor",
+    ),
+    "perfect with sein": (
+        clause("ein+schlafen", CHILD, mode="perfect"),
+        "das kind ist eingeschlafen",
+        "the child has fallen asleep",
+    ),
+    "a modal verb": (
+        clause("an+rufen", ME, DOCTOR, mode="wollen"),
+        "ich will den arzt anrufen",
+        "i want to call the doctor",
+    ),
+    "negation": (
+        clause("an+rufen", HE, DOCTOR, negated=True),
+        "er ruft den arzt nicht an",
+        "he does not call the doctor",
+    ),
     "negation of the noun phrase": (
         clause("sehen", HE, noun_phrase("kein", "hund", "animal"), mode="perfect", negated=True),
         "er hat keinen hund gesehen",
         "he has not seen a dog",
     ),
-    "what must not be": (clause("schlafen", SHE, mode="dürfen", negated=True), "sie darf nicht schlafen", "she must not sleep"),
-    "what need not be": (clause("schlafen", SHE, mode="müssen", negated=True), "sie muss nicht schlafen", "she does not have to sleep"),
-    "an adverb that becomes a verb": (clause("sehen", SHE, A_DOG, mode="gern"), "sie sieht gern einen hund", "she likes to see a dog"),
-    "present as future": (clause("sehen", HE, DOG, time="morgen"), "er sieht morgen den hund", "he will see the dog tomorrow"),
-    "present as progressive": (clause("schlafen", ME, time="jetzt"), "ich schlafe jetzt", "i am sleeping now"),
+    "what must not be": (
+        clause("schlafen", SHE, mode="dürfen", negated=True),
+        "sie darf nicht schlafen",
+        "she must not sleep",
+    ),
+    "what need not be": (
+        clause("schlafen", SHE, mode="müssen", negated=True),
+        "sie muss nicht schlafen",
+        "she does not have to sleep",
+    ),
+    "an adverb that becomes a verb": (
+        clause("sehen", SHE, A_DOG, mode="gern"),
+        "sie sieht gern einen hund",
+        "she likes to see a dog",
+    ),
+    "present as future": (
+        clause("sehen", HE, DOG, time="morgen"),
+        "er sieht morgen den hund",
+        "he will see the dog tomorrow",
+    ),
+    "present as progressive": (
+        clause("schlafen", ME, time="jetzt"),
+        "ich schlafe jetzt",
+        "i am sleeping now",
+    ),
     "perfect as past": (
         clause("sehen", HE, DOG, mode="perfect", time="gestern"),
         "er hat gestern den hund gesehen",
         "he saw the dog yesterday",
     ),
-    "two objects": (clause("geben", MAN, BOOK, CHILD), "der mann gibt dem kind das buch", "the man gives the book to the child"),
-    "the dative likes": (clause("gefallen", BOOK, dative=CHILDREN), "das buch gefällt den kindern", "the children like the book"),
+    "two objects": (
+        clause("geben", MAN, BOOK, CHILD),
+        "der mann gibt dem kind das buch",
+        "the man gives the book to the child",
+    ),
+    "the dative likes": (
+        clause("gefallen", BOOK, dative=CHILDREN),
+        "das buch gefällt den kindern",
+        "the children like the book",
+    ),
     "a compound": (
         clause("auf+machen", HE, noun_phrase("d", "küchenfenster", "opening", plural=True)),
         "er macht die küchenfenster auf",
         "he opens the kitchen windows",
     ),
-    "die bank: bench": (clause("streichen", HE, noun_phrase("d", "bank", "furniture")), "er streicht die bank", "he paints the bench"),
-    "die bank: bank": (clause("verklagen", HE, noun_phrase("d", "bank", "institution")), "er verklagt die bank", "he sues the bank"),
-    "das schloss: castle": (clause("bauen", HE, noun_phrase("d", "schloss", "building")), "er baut das schloss", "he builds the castle"),
-    "das schloss: lock": (clause("ersetzen", HE, noun_phrase("d", "schloss", "fixture")), "er ersetzt das schloss", "he replaces the lock"),
-    "einstellen: hire": (clause("ein+stellen", HE, noun_phrase("d", "leiter")), "er stellt den leiter ein", "he hires the manager"),
-    "einstellen: adjust": (clause("ein+stellen", HE, noun_phrase("d", "ofen", "device")), "er stellt den ofen ein", "he adjusts the oven"),
-    "particle an": (clause("an+machen", HE, noun_phrase("d", "lampe", "device")), "er macht die lampe an", "he turns on the lamp"),
-    "particle zu": (clause("zu+machen", HE, noun_phrase("d", "tür", "opening")), "er macht die tür zu", "he closes the door"),
+    "die bank: bench": (
+        clause("streichen", HE, noun_phrase("d", "bank", "furniture")),
+        "er streicht die bank",
+        "he paints the bench",
+    ),
+    "die bank: bank": (
+        clause("verklagen", HE, noun_phrase("d", "bank", "institution")),
+        "er verklagt die bank",
+        "he sues the bank",
+    ),
+    "das schloss: castle": (
+        clause("bauen", HE, noun_phrase("d", "schloss", "building")),
+        "er baut das schloss",
+        "he builds the castle",
+    ),
+    "das schloss: lock": (
+        clause("ersetzen", HE, noun_phrase("d", "schloss", "fixture")),
+        "er ersetzt das schloss",
+        "he replaces the lock",
+    ),
+    "einstellen: hire": (
+        clause("ein+stellen", HE, noun_phrase("d", "leiter")),
+        "er stellt den leiter ein",
+        "he hires the manager",
+    ),
+    "einstellen: adjust": (
+        clause("ein+stellen", HE, noun_phrase("d", "ofen", "device")),
+        "er stellt den ofen ein",
+        "he adjusts the oven",
+    ),
+    "particle an": (
+        clause("an+machen", HE, noun_phrase("d", "lampe", "device")),
+        "er macht die lampe an",
+        "he turns on the lamp",
+    ),
+    "particle zu": (
+        clause("zu+machen", HE, noun_phrase("d", "tür", "opening")),
+        "er macht die tür zu",
+        "he closes the door",
+    ),
     "sie: she": (clause("arbeiten", SHE), "sie arbeitet", "she works"),
     "sie: they": (clause("arbeiten", THEY), "sie arbeiten", "they work"),
-    "den jungen: the boy": (clause("sehen", ME, noun_phrase("d", "junge")), "ich sehe den jungen", "i see the boy"),
+    "den jungen: the boy": (
+        clause("sehen", ME, noun_phrase("d", "junge")),
+        "ich sehe den jungen",
+        "i see the boy",
+    ),
     "den jungen: the boys": (
         clause("danken", ME, dative=noun_phrase("d", "junge", plural=True)),
         "ich danke den jungen",
         "i thank the boys",
     ),
-    "groß: tall": (clause("schlafen", noun_phrase("mein", "frau", adjective="groß")), "meine große frau schläft", "my tall woman sleeps"),
+    "groß: tall": (
+        clause("schlafen", noun_phrase("mein", "frau", adjective="groß")),
+        "meine große frau schläft",
+        "my tall woman sleeps",
+    ),
     "groß: big": (
         clause("sehen", ME, noun_phrase("mein", "katze", "animal", adjective="groß")),
         "ich sehe meine große katze",
         "i see my big cat",
     ),
     "a subject relative clause": (
-        clause("schlafen", noun_phrase("d", "mann", relative=RelativeClause("nominative", clause("an+rufen", MAN, DOCTOR)))),
+        clause(
+            "schlafen",
+            noun_phrase("d", "mann", relative=RelativeClause("nominative", clause("an+rufen", MAN, DOCTOR))),
+        ),
         "der mann , der den arzt anruft , schläft",
         "the man who calls the doctor sleeps",
     ),
     "an object relative clause": (
-        clause("schlafen", noun_phrase("d", "mann", relative=RelativeClause("accusative", clause("an+rufen", DOCTOR, MAN)))),
+        clause(
+            "schlafen",
+            noun_phrase("d", "mann", relative=RelativeClause("accusative", clause("an+rufen", DOCTOR, MAN))),
+        ),
         "der mann , den der arzt anruft , schläft",
         "the man whom the doctor calls sleeps",
     ),
     "a dative relative clause": (
         clause(
-            "schlafen", noun_phrase("d", "kind", plural=True, relative=RelativeClause("dative", clause("zu+hören", WOMAN, dative=CHILDREN)))
+            "schlafen",
+            noun_phrase(
+                "d",
+                "kind",
+                plural=True,
+                relative=RelativeClause("dative", clause("zu+hören", WOMAN, dative=CHILDREN)),
+            ),
         ),
         "die kinder , denen die frau zuhört , schlafen",
         "the children whom the woman listens to sleep",
@@ -134,11 +251,31 @@ def test_statement(meaning, german_text, english_text):
     ("meaning", "prefield", "german_text", "english_text"),
     [
         (clause("sehen", WOMAN, DOG), "accusative", "den hund sieht die frau", "the woman sees the dog"),
-        (clause("helfen", WOMAN, dative=CHILD), "dative", "dem kind hilft die frau", "the woman helps the child"),
-        (clause("an+sehen", WOMAN, CHILDREN), "accusative", "die kinder sieht die frau an", "the woman looks at the children"),
-        (clause("an+rufen", HE, DOCTOR, time="morgen"), "time", "morgen ruft er den arzt an", "tomorrow he will call the doctor"),
+        (
+            clause("helfen", WOMAN, dative=CHILD),
+            "dative",
+            "dem kind hilft die frau",
+            "the woman helps the child",
+        ),
+        (
+            clause("an+sehen", WOMAN, CHILDREN),
+            "accusative",
+            "die kinder sieht die frau an",
+            "the woman looks at the children",
+        ),
+        (
+            clause("an+rufen", HE, DOCTOR, time="morgen"),
+            "time",
+            "morgen ruft er den arzt an",
+            "tomorrow he will call the doctor",
+        ),
         (clause("warten", HE, place="am see"), "place", "am see wartet er", "by the lake he waits"),
-        (clause("schlafen", HE, mode="perfect", time="gestern"), "time", "gestern hat er geschlafen", "yesterday he slept"),
+        (
+            clause("schlafen", HE, mode="perfect", time="gestern"),
+            "time",
+            "gestern hat er geschlafen",
+            "yesterday he slept",
+        ),
     ],
 )
 def test_finite_verb_is_second_whatever_comes_first(meaning, prefield, german_text, english_text):
@@ -191,7 +328,11 @@ def test_zu_stands_between_particle_and_infinitive():
             "hat er gestern den arzt angerufen",
             "did he call the doctor yesterday",
         ),
-        (clause("sehen", YOU, DOG, mode="können", negated=True), "kannst du den hund nicht sehen", "can you not see the dog"),
+        (
+            clause("sehen", YOU, DOG, mode="können", negated=True),
+            "kannst du den hund nicht sehen",
+            "can you not see the dog",
+        ),
         (clause("gefallen", BOOK, dative=WOMAN), "gefällt das buch der frau", "does the woman like the book"),
     ],
 )
@@ -203,7 +344,12 @@ def test_polar_question(meaning, german_text, english_text):
 @pytest.mark.parametrize(
     ("kind", "seed", "german_text", "english_text"),
     [
-        ("statement", 5, "meinen gartentisch sollen leiter streichen .", "managers should paint my garden table ."),
+        (
+            "statement",
+            5,
+            "meinen gartentisch sollen leiter streichen .",
+            "managers should paint my garden table .",
+        ),
         (
             "statement_with_relative_clause",
             5,
@@ -213,14 +359,24 @@ def test_polar_question(meaning, german_text, english_text):
         ("polar_question", 2, "bauen sie jeden tag den turm ?", "do they build the tower every day ?"),
         ("subject_question", 1, "wer ist aufgestanden ?", "who has stood up ?"),
         ("object_question", 5, "wen holt dieses mädchen ab ?", "whom does this girl fetch ?"),
-        ("adverb_question", 2, "warum sieht das mädchen eine frau an ?", "why does the girl look at a woman ?"),
+        (
+            "adverb_question",
+            2,
+            "warum sieht das mädchen eine frau an ?",
+            "why does the girl look at a woman ?",
+        ),
         (
             "subordinate_clause_first",
             4,
             "weil er wartet , besuchst du deinen nachbarn .",
             "because he waits , you visit your neighbour .",
         ),
-        ("subordinate_clause_last", 4, "du besuchst deinen nachbarn , weil er wartet .", "you visit your neighbour because he waits ."),
+        (
+            "subordinate_clause_last",
+            4,
+            "du besuchst deinen nachbarn , weil er wartet .",
+            "you visit your neighbour because he waits .",
+        ),
         ("object_clause", 3, "sie kann sagen , dass sie aufstehen .", "she can say that they stand up ."),
         ("infinitive_clause", 3, "sie kann versuchen , aufzustehen .", "she can try to stand up ."),
         (
@@ -236,13 +392,32 @@ def test_kinds_of_sentence(kind, seed, german_text, english_text):
 
 
 def narrow_grammar(monkeypatch):
-    """Leave so little that many sentences come twice: short ones, of nouns with two senses and of persons whose forms coincide."""
+    """Leave so little that many sentences come twice: short ones, of nouns with two senses and of persons
+    whose forms coincide.
+    """
     nouns_kept = {"bank", "schloss", "hahn", "birne", "gericht", "decke", "leiter", "junge", "frau", "kind"}
-    verbs_kept = {"sehen", "stellen", "verklagen", "streichen", "kochen", "ersetzen", "helfen", "geben", "gefallen", "schlafen"}
+    verbs_kept = {
+        "sehen",
+        "stellen",
+        "verklagen",
+        "streichen",
+        "kochen",
+        "ersetzen",
+        "helfen",
+        "geben",
+        "gefallen",
+        "schlafen",
+    }
     for kind, nouns in lexicon.NOUNS_OF_KIND.items():
-        monkeypatch.setitem(lexicon.NOUNS_OF_KIND, kind, [noun for noun in nouns if noun.singular in nouns_kept] or nouns[:1])
+        monkeypatch.setitem(
+            lexicon.NOUNS_OF_KIND, kind, [noun for noun in nouns if noun.singular in nouns_kept] or nouns[:1]
+        )
     for frame, verbs in lexicon.VERBS_OF_FRAME.items():
-        monkeypatch.setitem(lexicon.VERBS_OF_FRAME, frame, [verb for verb in verbs if verb.infinitive in verbs_kept] or verbs[:1])
+        monkeypatch.setitem(
+            lexicon.VERBS_OF_FRAME,
+            frame,
+            [verb for verb in verbs if verb.infinitive in verbs_kept] or verbs[:1],
+        )
     monkeypatch.setattr(sampler, "VERBS_WITH_PERSON", [verb("sehen"), verb("helfen")])
     monkeypatch.setattr(sampler, "ADJECTIVES", ["groß"])
     monkeypatch.setattr(sampler, "DETERMINERS", ["d", "ein"])
@@ -263,14 +438,27 @@ def test_each_german_sentence_has_one_translation(monkeypatch):
 
 def test_no_verb_takes_two_senses_of_a_noun():
     nouns = [noun for nouns in lexicon.NOUNS_OF_KIND.values() for noun in nouns]
-    ambiguous = [(a, b) for a, b in combinations(nouns, 2) if {a.singular, a.plural} & {b.singular, b.plural} and a.english != b.english]
-    assert sorted({a.singular for a, _ in ambiguous}) == ["bank", "birne", "decke", "gericht", "hahn", "leiter", "schloss"]
+    ambiguous = [
+        (a, b)
+        for a, b in combinations(nouns, 2)
+        if {a.singular, a.plural} & {b.singular, b.plural} and a.english != b.english
+    ]
+    assert sorted({a.singular for a, _ in ambiguous}) == [
+        "bank",
+        "birne",
+        "decke",
+        "gericht",
+        "hahn",
+        "leiter",
+        "schloss",
+    ]
     for a, b in ambiguous:
         for verbs in lexicon.VERBS_OF_FRAME.values():
             assert [v.infinitive for v in verbs if {a.kind, b.kind} <= set(v.senses)] == []
 
 
-# ---- The command -----------------------------------------------------------------------------------------------------------------------
+# ---- The command
+# -----------------------------------------------------------------------------------------------
 
 
 def write_corpus(folder, *options):
@@ -291,7 +479,11 @@ def test_same_seed_same_bytes_on_every_machine(tmp_path):
     sizes = ["--train", "1000", "--valid", "10", "--test", "10"]
     for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
         write_corpus(tmp_path / name, *sizes, "--seed", seed)
-    assert digest(tmp_path / "a") == digest(tmp_path / "b") == "496940bfc566d89b30d5902e0076a495db1f9e889b59844e93dd620cf5d750c7"
+    assert (
+        digest(tmp_path / "a")
+        == digest(tmp_path / "b")
+        == "496940bfc566d89b30d5902e0076a495db1f9e889b59844e93dd620cf5d750c7"
+    )
     assert digest(tmp_path / "c") != digest(tmp_path / "a")
 
 
@@ -309,7 +501,9 @@ def test_no_sentence_occurs_twice(corpus):
 
 def test_words_of_valid_and_test_occur_in_train(corpus):
     for language in ("de", "en"):
-        words = {name: set(" ".join(corpus[f"{name}.{language}"]).split()) for name in ("train", "valid", "test")}
+        words = {
+            name: set(" ".join(corpus[f"{name}.{language}"]).split()) for name in ("train", "valid", "test")
+        }
         assert words["valid"] | words["test"] <= words["train"]
 
 
@@ -333,7 +527,9 @@ def likeliest_translations(pairs, iterations=6):
                     share = probability[word, other] / norm
                     count[word, other] += share
                     total[other] += share
-        probability = defaultdict(float, {(word, other): value / total[other] for (word, other), value in count.items()})
+        probability = defaultdict(
+            float, {(word, other): value / total[other] for (word, other), value in count.items()}
+        )
     best = {}
     for (word, other), value in probability.items():
         best[other] = max(best.get(other, (0.0, "")), (value, word))
@@ -341,10 +537,15 @@ def likeliest_translations(pairs, iterations=6):
 
 
 def test_neither_copying_nor_word_for_word_translation_scores(corpus):
-    pairs = [(source.split(), target.split()) for source, target in zip(corpus["train.de"][:2000], corpus["train.en"][:2000], strict=True)]
+    pairs = [
+        (source.split(), target.split())
+        for source, target in zip(corpus["train.de"][:2000], corpus["train.en"][:2000], strict=True)
+    ]
     dictionary = likeliest_translations(pairs)
     assert [dictionary[word] for word in ("hund", "buch", "nicht", "er")] == ["dog", "book", "not", "he"]
-    word_for_word = [" ".join(dictionary.get(word, word) for word in line.split()) for line in corpus["test.de"]]
+    word_for_word = [
+        " ".join(dictionary.get(word, word) for word in line.split()) for line in corpus["test.de"]
+    ]
     bleu = BLEU(tokenize="none", force=True)
     assert bleu.corpus_score(corpus["test.de"], [corpus["test.en"]]).score < 3
     assert 5 < bleu.corpus_score(word_for_word, [corpus["test.en"]]).score < 30
@@ -374,7 +575,10 @@ def test_out_that_is_a_file_is_refused(tmp_path):
     file.write_text("kept")
     with pytest.raises(SystemExit, match="file: is a file; give a folder, which need not exist yet$"):
         main(["toy-corpus", str(file), *SMALL])
-    with pytest.raises(SystemExit, match=r"file/out: cannot be written \(Not a directory\); give a folder that you may write to$"):
+    with pytest.raises(
+        SystemExit,
+        match=r"file/out: cannot be written \(Not a directory\); give a folder that you may write to$",
+    ):
         main(["toy-corpus", str(file / "out"), *SMALL])
     assert file.read_text() == "kept"
 

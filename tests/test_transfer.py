@@ -64,15 +64,26 @@ def test_subsets_are_nested_aligned_and_of_their_sizes(corpus):
             assert sentences(folder, language) == [lines[row] for row in rows]
         for source, target in zip(sentences(folder, "de"), sentences(folder, "en"), strict=True):
             assert source[:-1] == target[-2::-1]  # a translation is the sentence backwards
-        for file in ("dict.de.txt", "dict.en.txt", *(f"{split}.de-en.en.{kind}" for split in ("valid", "test") for kind in ("bin", "idx"))):
+        for file in (
+            "dict.de.txt",
+            "dict.en.txt",
+            *(f"{split}.de-en.en.{kind}" for split in ("valid", "test") for kind in ("bin", "idx")),
+        ):
             assert Path(folder, file).read_bytes() == (corpus / file).read_bytes()
         record = json.loads(Path(folder, "subset.json").read_text())
-        assert (record["percent"], record["seed"], record["pairs"], record["of"]) == (percent, 1, len(rows), PAIRS)
+        assert (record["percent"], record["seed"], record["pairs"], record["of"]) == (
+            percent,
+            1,
+            len(rows),
+            PAIRS,
+        )
 
 
 def test_fairseq_trains_on_a_subset(corpus):
     plain = {"dataset_impl": None, "train_subset": "train", "required_seq_len_multiple": 1}
-    config = TranslationConfig(data=subsets.draw(str(corpus), 25), source_lang="en", target_lang="de", **plain)
+    config = TranslationConfig(
+        data=subsets.draw(str(corpus), 25), source_lang="en", target_lang="de", **plain
+    )
     task = TranslationTask.setup_task(config)
     for split, size in (("train", 15), ("valid", 12)):
         task.load_dataset(split)
@@ -94,13 +105,19 @@ def test_what_a_killed_one_left_is_cleared_and_what_is_there_stays(corpus):
     assert not part.exists() and len(sentences(drawn, "de")) == 30
     before = {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in Path(drawn).iterdir()}
     assert subsets.draw(f"{corpus}/", 50) == drawn
-    assert {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in Path(drawn).iterdir()} == before
+    assert {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in Path(drawn).iterdir()
+    } == before
     elsewhere = subsets.draw(str(corpus), 50, out=str(corpus.parent / "new/folder"))
-    assert elsewhere == f"{corpus.parent}/new/folder/bin.50-percent" and sentences(elsewhere, "en") == sentences(drawn, "en")
+    assert elsewhere == f"{corpus.parent}/new/folder/bin.50-percent" and sentences(
+        elsewhere, "en"
+    ) == sentences(drawn, "en")
 
 
 def test_a_failed_one_leaves_nothing(corpus, monkeypatch):
-    monkeypatch.setattr(shutil, "copyfile", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        shutil, "copyfile", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(UsageError, match="No space left on device"):
         subsets.draw(str(corpus), 50)
     assert os.listdir(corpus.parent) == ["bin"]
@@ -122,12 +139,31 @@ def refused(capsys, *words):
         (None, ["--percent", 5, "--seed", -1], "--seed -1: give 0 or more"),
         (shutil.rmtree, ["--percent", 5], "bin: No such file or directory"),
         (lambda bin: (bin / "dict.en.txt").unlink(), ["--percent", 5], "has no dict.en.txt"),
-        (lambda bin: (bin / "train.de-en.en.bin").unlink(), ["--percent", 5], "train.de-en.en.idx: is no index of fairseq, or has no .bin"),
-        (lambda bin: (bin / "train1.de-en.en.bin").write_text("x"), ["--percent", 5], "and no other training data"),
-        (lambda bin: [path.unlink() for path in bin.glob("train*")], ["--percent", 5], "must have train.SOURCE-TARGET.SOURCE.idx"),
-        (lambda bin: os.truncate(bin / "train.de-en.en.bin", 20), ["--percent", 50], "train.de-en.en.bin: is cut short"),
         (
-            lambda bin: [shutil.copy(bin / f"valid.de-en.de.{kind}", bin / f"train.de-en.de.{kind}") for kind in ("bin", "idx")],
+            lambda bin: (bin / "train.de-en.en.bin").unlink(),
+            ["--percent", 5],
+            "train.de-en.en.idx: is no index of fairseq, or has no .bin",
+        ),
+        (
+            lambda bin: (bin / "train1.de-en.en.bin").write_text("x"),
+            ["--percent", 5],
+            "and no other training data",
+        ),
+        (
+            lambda bin: [path.unlink() for path in bin.glob("train*")],
+            ["--percent", 5],
+            "must have train.SOURCE-TARGET.SOURCE.idx",
+        ),
+        (
+            lambda bin: os.truncate(bin / "train.de-en.en.bin", 20),
+            ["--percent", 50],
+            "train.de-en.en.bin: is cut short",
+        ),
+        (
+            lambda bin: [
+                shutil.copy(bin / f"valid.de-en.de.{kind}", bin / f"train.de-en.de.{kind}")
+                for kind in ("bin", "idx")
+            ],
             ["--percent", 50],
             "its training data has 12 and 60 sentences",
         ),
@@ -142,7 +178,9 @@ def test_what_no_subset_can_be_drawn_of_is_one_sentence(corpus, capsys, spoil, w
 
 def test_another_subset_is_never_taken_for_this_one(corpus, capsys):
     drawn = Path(subsets.draw(str(corpus), 50))
-    assert "was drawn with seed 1, not 2; remove it" in refused(capsys, "subset", corpus, "--percent", 50, "--seed", 2)
+    assert "was drawn with seed 1, not 2; remove it" in refused(
+        capsys, "subset", corpus, "--percent", 50, "--seed", 2
+    )
     with open(corpus / "dict.en.txt", "a") as file:
         file.write("word 1\n")
     assert "was drawn from another " in refused(capsys, "subset", corpus, "--percent", 50)
@@ -151,13 +189,31 @@ def test_another_subset_is_never_taken_for_this_one(corpus, capsys):
 
 
 def arguments(folder, **changes):
-    given = {"table": str(TABLE), "seeds": "1", "only": [], "scale": "paper", "jobs": 1, "samples": 1000, "out": str(folder)}
-    return Namespace(**given | {"data": str(folder / "data"), "options": [], "pretrained": None, "run": True} | changes)
+    given = {
+        "table": str(TABLE),
+        "seeds": "1",
+        "only": [],
+        "scale": "paper",
+        "jobs": 1,
+        "samples": 1000,
+        "out": str(folder),
+    }
+    return Namespace(
+        **given | {"data": str(folder / "data"), "options": [], "pretrained": None, "run": True} | changes
+    )
 
 
 def test_the_commands_of_the_script(tmp_path):
     done = subprocess.run(
-        ["bash", str(ROOT / "scripts/transfer.sh"), "--dry-run", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")],
+        [
+            "bash",
+            str(ROOT / "scripts/transfer.sh"),
+            "--dry-run",
+            "--data",
+            str(tmp_path / "data"),
+            "--out",
+            str(tmp_path / "out"),
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -169,14 +225,24 @@ def test_the_commands_of_the_script(tmp_path):
     for method, epochs in (("ftg", 10), ("ftg-plus", 10), ("ftall", 20)):
         for percent in PERCENT:
             run = f"{tmp_path}/out/paper/mae-7/{method}-{percent}/seed-1/"
-            at = next(number for number, line in enumerate(commands) if line.startswith("fairseq-train") and f" --save-dir {run} " in line)
+            at = next(
+                number
+                for number, line in enumerate(commands)
+                if line.startswith("fairseq-train") and f" --save-dir {run} " in line
+            )
             assert commands[at - 1] == f"modular-fairseq subset {corpus}/bin --percent {percent}"
-            assert commands[at].startswith(f"fairseq-train {corpus}/bin.{percent}-percent --task translation ")
-            assert f" --finetune-from-model {tmp_path}/out/paper/mae-2/mae-7/seed-1/averaged.pt " in commands[at]
+            assert commands[at].startswith(
+                f"fairseq-train {corpus}/bin.{percent}-percent --task translation "
+            )
+            assert (
+                f" --finetune-from-model {tmp_path}/out/paper/mae-2/mae-7/seed-1/averaged.pt " in commands[at]
+            )
             assert f" --max-epoch {round(epochs * 100 / percent)} " in commands[at]
             assert f" --path {run}checkpoint_best.pt --gen-subset valid " in commands[at + 1]
             assert commands[at + 2] == f"cp {corpus}/raw/valid.de {run}valid.ref.de"
-    assert sum(line.startswith("fairseq-train ") for line in commands) == 1 + 1 + 3 + 15  # WMT14, SCRATCH, and fine-tuning
+    assert (
+        sum(line.startswith("fairseq-train ") for line in commands) == 1 + 1 + 3 + 15
+    )  # WMT14, SCRATCH, and fine-tuning
     assert sum(line.startswith("modular-fairseq subset ") for line in commands) == 15
 
 
@@ -184,7 +250,9 @@ def test_the_commands_of_the_script(tmp_path):
 def test_as_many_updates_whatever_the_data_and_the_last_epoch_is_saved(scale, tmp_path):
     for found in planning.plan(read_table(TABLE), arguments(tmp_path, scale=scale)).values():
         config = found.evaluations[0].run.config
-        whole = scaled(read_config(found.row.config), planning.read_scale(TABLE, scale)).get("optimization.max_epoch")
+        whole = scaled(read_config(found.row.config), planning.read_scale(TABLE, scale)).get(
+            "optimization.max_epoch"
+        )
         epochs, interval = config.get("optimization.max_epoch"), config.get("checkpoint.save_interval", 1)
         assert config.percent == found.row.percent
         assert epochs * config.percent / 100 == pytest.approx(whole, abs=config.percent / 200 * interval)
@@ -195,12 +263,19 @@ def test_as_many_updates_whatever_the_data_and_the_last_epoch_is_saved(scale, tm
 def test_a_subset_of_a_config_is_another_run_of_the_same_corpus():
     config = read_config(ROOT / "configs/mae-7/ftg-plus.yaml")
     small = on_subset(config, 5)
-    assert (small.name, small.get("task.data")) == ("mae-7/ftg-plus-5", "iwslt14.de-en.like-wmt14/bin.5-percent")
+    assert (small.name, small.get("task.data")) == (
+        "mae-7/ftg-plus-5",
+        "iwslt14.de-en.like-wmt14/bin.5-percent",
+    )
     assert small.data == config.data and small.whole == config.whole == config.get("task.data")
     assert (
-        small.get("optimization.max_epoch") == 200 and small.get("checkpoint.save_interval") == small.get("dataset.validate_interval") == 2
+        small.get("optimization.max_epoch") == 200
+        and small.get("checkpoint.save_interval") == small.get("dataset.validate_interval") == 2
     )
-    assert on_subset(config, 10).get("checkpoint.save_interval") == 1 and on_subset(config, 75).get("checkpoint.save_interval") == 1
+    assert (
+        on_subset(config, 10).get("checkpoint.save_interval") == 1
+        and on_subset(config, 75).get("checkpoint.save_interval") == 1
+    )
     assert on_subset(config, 100) == config and config.get("checkpoint.save_interval") is None
 
 
@@ -221,10 +296,18 @@ def place(tmp_path):
     rows = [
         {"name": "untuned", "label": "NoFT", "pretrained": True},
         {"name": "gates", "label": "FTG"},
-        *({"name": f"gates-{percent}", "label": "FTG", "config": "gates.yaml", "percent": percent} for percent in (50, 5)),
+        *(
+            {"name": f"gates-{percent}", "label": "FTG", "config": "gates.yaml", "percent": percent}
+            for percent in (50, 5)
+        ),
         {"name": "plain", "label": "SCRATCH"},
     ]
-    table = {"title": "Mine", "columns": ["percent", "bleu", "updates"], "figure": ["bleu", "updates"], "rows": rows}
+    table = {
+        "title": "Mine",
+        "columns": ["percent", "bleu", "updates"],
+        "figure": ["bleu", "updates"],
+        "rows": rows,
+    }
     (tmp_path / "configs/mine/table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
     return tmp_path
 
@@ -261,13 +344,20 @@ def test_the_figure_has_what_the_result_files_say(place):
         assert segment[:, 1] == pytest.approx([mean(values) - stdev(values), mean(values) + stdev(values)])
     assert list(scratch[0].get_xdata()) == [100] and list(scratch[0].get_ydata()) == [bleu["plain", 1]]
     assert points.get_marker() != scratch[0].get_marker() and points.get_color() != scratch[0].get_color()
-    assert axes.get_xlabel() == "training data (%)" and axes.get_ylabel() == "BLEU (test)" and drawn.get_suptitle() == "Mine"
+    assert (
+        axes.get_xlabel() == "training data (%)"
+        and axes.get_ylabel() == "BLEU (test)"
+        and drawn.get_suptitle() == "Mine"
+    )
     assert list(axes.get_xticks()) == [5, 100]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["NoFT", "FTG", "SCRATCH"]
     assert "scale smoke" in figure.draw(table, found, "smoke").get_suptitle()
     assert updates.get_ylabel() == "updates"
     counts = [
-        [json.loads((place / f"results/paper/mine/{row}/seed-{s}/training.json").read_text())["updates"] for s in (1, 2)]
+        [
+            json.loads((place / f"results/paper/mine/{row}/seed-{s}/training.json").read_text())["updates"]
+            for s in (1, 2)
+        ]
         for row in ("gates-5", "gates")
     ]
     assert list(updates.containers[0][0].get_ydata()) == [mean(each) for each in counts]
@@ -306,17 +396,30 @@ def test_without_matplotlib_there_is_a_table_and_a_sentence(place, capsys, monke
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     sentence = refused(capsys, *test_tables.command(place)[3:])
     assert "gates-50 missing" in sentence and "the figure needs matplotlib; install it" in sentence
-    assert (place / "results/paper/mine/table.txt").exists() and not (place / "results/paper/mine/figure.svg").exists()
+    assert (place / "results/paper/mine/table.txt").exists() and not (
+        place / "results/paper/mine/figure.svg"
+    ).exists()
 
 
 def test_a_row_on_a_subset_through_the_real_commands(original, tmp_path, monkeypatch, capsys):
-    """Drawn, trained, translated, and compared with the row on all of the data, as both have the same references."""
+    """Drawn, trained, translated, and compared with the row on all of the data, as both have the same
+    references.
+    """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shutil.copytree(original.parent, tmp_path / "data/toy.de-en")
     (tmp_path / "configs/mine").mkdir(parents=True)
     test_tables.write_configs(tmp_path / "configs/mine", optimization={"max_epoch": 2})
-    rows = [{"name": "plain", "label": "Plain"}, {"name": "half", "label": "Plain", "config": "plain.yaml", "percent": 50}]
-    table = {"title": "Mine", "baseline": "plain", "columns": ["percent", "bleu", "updates"], "figure": ["bleu", "updates"], "rows": rows}
+    rows = [
+        {"name": "plain", "label": "Plain"},
+        {"name": "half", "label": "Plain", "config": "plain.yaml", "percent": 50},
+    ]
+    table = {
+        "title": "Mine",
+        "baseline": "plain",
+        "columns": ["percent", "bleu", "updates"],
+        "figure": ["bleu", "updates"],
+        "rows": rows,
+    }
     (tmp_path / "configs/mine/table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
     done = test_tables.call(tmp_path, "--run")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,6 @@
-"""The encoder-decoder family: equal to fairseq's where it should be, causal, blind to padding, the same step by step."""
+"""The encoder-decoder family: equal to fairseq's where it should be, causal, blind to padding, the same step
+by step.
+"""
 
 from argparse import Namespace
 
@@ -30,7 +32,11 @@ MAE = [
     {"mae_gating": "uniform", "mae_inference": "random"},
 ]
 ALL = [{}, *({"attention_type": "mae", **changes} for changes in MAE)]
-SHAPES = [{}, {"encoder_normalize_before": True, "decoder_normalize_before": True}, {"decoder_embed_dim": 40, "encoder_embed_dim": 24}]
+SHAPES = [
+    {},
+    {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    {"decoder_embed_dim": 40, "encoder_embed_dim": 24},
+]
 
 
 def name(changes):
@@ -38,13 +44,27 @@ def name(changes):
 
 
 @pytest.mark.parametrize(
-    "neutral", [{}, {"mae_gate_init": "zero"}, {"mae_gate_init": "zero", "mae_gate_context": "source"}, {"mae_gating": "uniform"}], ids=name
+    "neutral",
+    [
+        {},
+        {"mae_gate_init": "zero"},
+        {"mae_gate_init": "zero", "mae_gate_context": "source"},
+        {"mae_gating": "uniform"},
+    ],
+    ids=name,
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=name)
 @pytest.mark.parametrize("heads", [2, 4, 8])
 def test_neutral_settings_equal_fairseqs_transformer(neutral, shape, heads):
-    """A stock state dict loads, and the logits are the same: to the bit between our models, within 1e-6 of fairseq's."""
-    size = {**shape, "encoder_attention_heads": heads, "decoder_attention_heads": heads, "attention_type": "mae" if neutral else "plain"}
+    """A stock state dict loads, and the logits are the same: to the bit between our models, within 1e-6 of
+    fairseq's.
+    """
+    size = {
+        **shape,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "attention_type": "mae" if neutral else "plain",
+    }
     stock = build_stock(seed=3, **shape, encoder_attention_heads=heads, decoder_attention_heads=heads).eval()
     ours = build(**size, **neutral).eval()
     ours.load_state_dict(stock.state_dict())
@@ -75,7 +95,11 @@ def test_properties_of_a_translation_model(changes, holds):
 @pytest.mark.parametrize("context", ["prefix", "window"])
 def test_words_to_come_do_not_change_earlier_logits_in_training_with_the_lagged_norm(context):
     model = build(
-        attention_type="mae", mae_gate_norm="lagged", mae_training="joint", mae_gate_context=context, mae_gate_dropout=0.0
+        attention_type="mae",
+        mae_gate_norm="lagged",
+        mae_training="joint",
+        mae_gate_context=context,
+        mae_gate_dropout=0.0,
     ).train()
     sample = batch([(5, 6), (8, 6)])
     norms = {key: value.clone() for key, value in model.state_dict().items() if "running" in key}
@@ -91,7 +115,13 @@ def generate(model, sample, beam):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"attention_type": "mae", "mae_gate_init": "zero"}, {"attention_type": "mae", "mae_gating": "uniform"}], ids=name
+    "changes",
+    [
+        {},
+        {"attention_type": "mae", "mae_gate_init": "zero"},
+        {"attention_type": "mae", "mae_gating": "uniform"},
+    ],
+    ids=name,
 )
 def test_beam_search_gives_the_same_output_as_fairseqs(changes):
     stock = build_stock(seed=3)
@@ -104,12 +134,16 @@ def test_beam_search_gives_the_same_output_as_fairseqs(changes):
         for expected, found in zip(generate(stock, sample, beam), generate(ours, sample, beam), strict=True):
             assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in expected]
             for a, b in zip(found, expected, strict=True):
-                torch.testing.assert_close(a["positional_scores"], b["positional_scores"], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(
+                    a["positional_scores"], b["positional_scores"], atol=1e-4, rtol=1e-4
+                )
                 torch.testing.assert_close(a["attention"], b["attention"], atol=1e-5, rtol=1e-4)
 
 
 def test_training_after_a_beam_search_is_not_changed_by_it():
-    """fairseq's own beam-shared attention would take 5 sentences for hypotheses of one (see `--eval-bleu`)."""
+    """fairseq's own beam-shared attention would take 5 sentences for hypotheses of one (see
+    `--eval-bleu`).
+    """
     model, sample = build().eval(), batch(LENGTHS)
     before = logits(model, sample)
     generate(model, sample, beam=5)
@@ -134,7 +168,9 @@ def test_activation_checkpointing_changes_nothing(norm, step):
     """Gradients, running statistics and what is counted, over two batches."""
     results = []
     for checkpoint in (False, True):
-        model = build(attention_type="mae", mae_gate_norm=norm, dropout=0.1, checkpoint_activations=checkpoint).train()
+        model = build(
+            attention_type="mae", mae_gate_norm=norm, dropout=0.1, checkpoint_activations=checkpoint
+        ).train()
         for p in gate_parameters(model):
             p.requires_grad_(step == "G")
         for mixture in mixtures(model).values():
@@ -171,17 +207,37 @@ def test_dropout_acts_where_fairseqs_does(kind):
     ("arch", "vocabulary", "changes", "parameters"),
     [
         # section 0.1 of the specification: separate dictionaries of 8848 and 6632 types; one of 32,768
-        ("modular_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True}, 39_469_056),
+        (
+            "modular_transformer_iwslt_de_en",
+            (8848, 6632),
+            {"share_decoder_input_output_embed": True},
+            39_469_056,
+        ),
         (
             "mae_transformer_iwslt_de_en",
             (8848, 6632),
             {"share_decoder_input_output_embed": True},
             39_469_056 + 18 * 134_408,
         ),  # the paper's 41M
-        ("mae_transformer_iwslt_de_en", (8848, 6632), {"share_decoder_input_output_embed": True, "mae_gating": "uniform"}, 39_469_056),
+        (
+            "mae_transformer_iwslt_de_en",
+            (8848, 6632),
+            {"share_decoder_input_output_embed": True, "mae_gating": "uniform"},
+            39_469_056,
+        ),
         ("modular_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 60_915_712),  # 61M
-        ("mae_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True}, 60_915_712 + 18 * 134_408),  # 63M
-        ("mae_transformer_wmt_en_de", (32768, 32768), {"share_all_embeddings": True, "mae_dropped_heads": 2}, 60_915_712 + 18 * 139_548),
+        (
+            "mae_transformer_wmt_en_de",
+            (32768, 32768),
+            {"share_all_embeddings": True},
+            60_915_712 + 18 * 134_408,
+        ),  # 63M
+        (
+            "mae_transformer_wmt_en_de",
+            (32768, 32768),
+            {"share_all_embeddings": True, "mae_dropped_heads": 2},
+            60_915_712 + 18 * 139_548,
+        ),
     ],
 )
 def test_presets_have_the_papers_parameter_counts(arch, vocabulary, changes, parameters):
@@ -198,14 +254,20 @@ def test_presets_have_the_papers_parameter_counts(arch, vocabulary, changes, par
 )
 def test_finetuning_leaves_frozen_parameters_out(finetune, trainable):
     model = build(attention_type="mae", mae_finetune=finetune)
-    assert {key for key, p in model.named_parameters() if p.requires_grad} == {key for key, _ in model.named_parameters() if trainable(key)}
+    assert {key for key, p in model.named_parameters() if p.requires_grad} == {
+        key for key, _ in model.named_parameters() if trainable(key)
+    }
     assert model.gate_training.interval == (5 if finetune == "all" else 1)
 
 
 def test_ftg_plus_updates_a_ninth_of_the_model():
     """Table 7: 7M of 63M, that is gates and 18 matrices of 512 x 512."""
-    model = build_preset("mae_transformer_wmt_en_de", (32768, 32768), share_all_embeddings=True, mae_finetune="gates+output")
-    learning = sum(p.numel() for p in model.parameters() if p.requires_grad) + sum(p.numel() for p in gate_parameters(model))
+    model = build_preset(
+        "mae_transformer_wmt_en_de", (32768, 32768), share_all_embeddings=True, mae_finetune="gates+output"
+    )
+    learning = sum(p.numel() for p in model.parameters() if p.requires_grad) + sum(
+        p.numel() for p in gate_parameters(model)
+    )
     assert learning == 7_137_936
 
 
@@ -215,24 +277,51 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"attention_type": "mae", "mae_dropped_heads": 4}, "--mae-dropped-heads 4 with --encoder-attention-heads 4"),
+        (
+            {"attention_type": "mae", "mae_dropped_heads": 4},
+            "--mae-dropped-heads 4 with --encoder-attention-heads 4",
+        ),
         ({"attention_type": "mae", "mae_dropped_heads": 0}, "--mae-dropped-heads 0"),
         ({"attention_type": "mae", "mae_dropped_heads": -1}, "--mae-dropped-heads -1"),
-        ({"attention_type": "mae", "mae_dropped_heads": 2, "decoder_attention_heads": 2}, "with --decoder-attention-heads 2"),
+        (
+            {"attention_type": "mae", "mae_dropped_heads": 2, "decoder_attention_heads": 2},
+            "with --decoder-attention-heads 2",
+        ),
         ({"mae_dropped_heads": 2}, "--mae-dropped-heads has no effect without --attention-type mae"),
         ({"mae_gate_lr": 0.5}, "--mae-gate-lr has no effect without --attention-type mae"),
         ({"attention_type": "mae", "mae_gate_lr": float("nan")}, "--mae-gate-lr must be positive"),
-        ({"attention_type": "mae", "mae_inference_seed": 2}, "--mae-inference-seed has no effect without --mae-inference random"),
+        (
+            {"attention_type": "mae", "mae_inference_seed": 2},
+            "--mae-inference-seed has no effect without --mae-inference random",
+        ),
         ({"attention_type": "mae", "quant_noise_pq": 0.1}, "--quant-noise-pq rewrites weights"),
-        ({"attention_type": "mae", "mae_inference": "specialized"}, "it must be one of mixture, specialised, random"),
+        (
+            {"attention_type": "mae", "mae_inference": "specialized"},
+            "it must be one of mixture, specialised, random",
+        ),
         ({"attention_type": "MAE"}, "--attention-type is 'MAE'; it must be one of plain, mae"),
-        ({"encoder_attention_heads": 5}, "--encoder-embed-dim 32 is not a multiple of --encoder-attention-heads 5"),
+        (
+            {"encoder_attention_heads": 5},
+            "--encoder-embed-dim 32 is not a multiple of --encoder-attention-heads 5",
+        ),
         ({"attention_type": "mae", "mae_gate_interval": 0}, "--mae-gate-interval must be at least 1"),
         ({"attention_type": "mae", "mae_gate_lr": 0.0}, "--mae-gate-lr must be positive"),
-        ({"attention_type": "mae", "mae_gate_dropout": 1.0}, "--mae-gate-dropout must be at least 0 and less than 1"),
-        ({"attention_type": "mae", "mae_gate_window": 5}, "--mae-gate-window has no effect without --mae-gate-context window"),
-        ({"attention_type": "mae", "mae_gate_context": "window", "mae_gate_window": 0}, "--mae-gate-window must be positive"),
-        ({"attention_type": "mae", "mae_gating": "uniform", "mae_gate_lr": 2.0}, "--mae-gate-lr has no effect with --mae-gating uniform"),
+        (
+            {"attention_type": "mae", "mae_gate_dropout": 1.0},
+            "--mae-gate-dropout must be at least 0 and less than 1",
+        ),
+        (
+            {"attention_type": "mae", "mae_gate_window": 5},
+            "--mae-gate-window has no effect without --mae-gate-context window",
+        ),
+        (
+            {"attention_type": "mae", "mae_gate_context": "window", "mae_gate_window": 0},
+            "--mae-gate-window must be positive",
+        ),
+        (
+            {"attention_type": "mae", "mae_gating": "uniform", "mae_gate_lr": 2.0},
+            "--mae-gate-lr has no effect with --mae-gating uniform",
+        ),
         (
             {"attention_type": "mae", "mae_gating": "uniform", "mae_training": "joint"},
             "--mae-training has no effect with --mae-gating uniform",
@@ -259,7 +348,10 @@ def test_options_that_cannot_work_or_would_be_ignored_are_refused(changes, sente
 
 def test_a_checkpoint_of_other_shapes_is_refused_by_name():
     model = build(attention_type="mae")
-    with pytest.raises(UsageError, match=r"encoder.layers.0.fc1.weight is \[64, 32\] in the checkpoint and \[48, 32\] in this model"):
+    with pytest.raises(
+        UsageError,
+        match=r"encoder.layers.0.fc1.weight is \[64, 32\] in the checkpoint and \[48, 32\] in this model",
+    ):
         model.load_state_dict(build_stock(encoder_ffn_embed_dim=64).state_dict())
     with pytest.raises(UsageError, match="the checkpoint has no encoder.layers.1.self_attn.k_proj.weight"):
         model.load_state_dict(build_stock(encoder_layers=1).state_dict())
@@ -267,7 +359,9 @@ def test_a_checkpoint_of_other_shapes_is_refused_by_name():
         model.load_state_dict(build_stock(encoder_layers=3).state_dict())
     half = model.state_dict()
     del half["encoder.layers.0.self_attn.gate.gate_network.fc1.weight"]
-    with pytest.raises(UsageError, match="the checkpoint has no encoder.layers.0.self_attn.gate.gate_network.fc1.weight"):
+    with pytest.raises(
+        UsageError, match="the checkpoint has no encoder.layers.0.self_attn.gate.gate_network.fc1.weight"
+    ):
         model.load_state_dict(half)
 
 
@@ -309,14 +403,20 @@ def test_padding_moves_neither_the_norms_nor_the_statistics_in_training(context)
     """The same sentences, with and without columns of padding on both sides."""
     seen = []
     for pads in (0, 3):
-        model, sample = build("mae_transformer", mae_gate_context=context, mae_gate_dropout=0.0).train(), batch([(5, 4), (5, 4)])
+        model, sample = (
+            build("mae_transformer", mae_gate_context=context, mae_gate_dropout=0.0).train(),
+            batch([(5, 4), (5, 4)]),
+        )
         inputs = sample["net_input"]
         inputs["src_tokens"] = F.pad(inputs["src_tokens"], (pads, 0), value=1)
         inputs["prev_output_tokens"] = F.pad(inputs["prev_output_tokens"], (0, pads), value=1)
         for mixture in mixtures(model).values():
             mixture.step, mixture.statistics = "G", GateStatistics()
         logits(model, sample)
-        seen.append([b for name, b in model.named_buffers() if "running" in name] + [m.statistics.take() for m in mixtures(model).values()])
+        seen.append(
+            [b for name, b in model.named_buffers() if "running" in name]
+            + [m.statistics.take() for m in mixtures(model).values()]
+        )
         assert len(seen[-1]) == 3 * len(mixtures(model))
     for a, b in zip(*seen, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

@@ -18,7 +18,9 @@ def recorded():
 
 
 def compose():
-    convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_generation_parser(), ["data", "--path", "model.pt"]))
+    convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(options.get_generation_parser(), ["data", "--path", "model.pt"])
+    )
 
 
 def test_composing_options_is_silent(recorded):
@@ -33,16 +35,36 @@ def test_composing_options_is_silent(recorded):
 @pytest.mark.parametrize(
     ("message", "category", "module"),
     [
-        ("'pin_memory' argument is set as true but no accelerator is found, then ...", UserWarning, "torch.utils.data.dataloader"),
-        ("`torch.cuda.amp.autocast(args...)` is deprecated. Please use ...", FutureWarning, "fairseq.tasks.fairseq_task"),
-        ("`torch.cuda.amp.GradScaler(args...)` is deprecated. Please use ...", FutureWarning, "fairseq.optim.amp_optimizer"),
-        ("Support for mismatched key_padding_mask and attn_mask is deprecated. Use ...", UserWarning, "torch.nn.functional"),
+        (
+            "'pin_memory' argument is set as true but no accelerator is found, then ...",
+            UserWarning,
+            "torch.utils.data.dataloader",
+        ),
+        (
+            "`torch.cuda.amp.autocast(args...)` is deprecated. Please use ...",
+            FutureWarning,
+            "fairseq.tasks.fairseq_task",
+        ),
+        (
+            "`torch.cuda.amp.GradScaler(args...)` is deprecated. Please use ...",
+            FutureWarning,
+            "fairseq.optim.amp_optimizer",
+        ),
+        (
+            "Support for mismatched key_padding_mask and attn_mask is deprecated. Use ...",
+            UserWarning,
+            "torch.nn.functional",
+        ),
     ],
 )
 def test_a_warning_is_silent_only_where_it_is_known(recorded, message, category, module):
     quiet_known_warnings()
     warnings.warn_explicit(message, category, "file.py", 1, module=module)
     assert recorded == []
-    for other in [(message, category, "my_model"), (message, DeprecationWarning, module), ("Something else", category, module)]:
+    for other in [
+        (message, category, "my_model"),
+        (message, DeprecationWarning, module),
+        ("Something else", category, module),
+    ]:
         warnings.warn_explicit(*other[:2], "file.py", 1, module=other[2])
     assert len(recorded) == 3

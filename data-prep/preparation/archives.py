@@ -1,6 +1,7 @@
 """Members of .tgz and .zip archives, as streams. Nothing is unpacked under a name that an archive chose.
 
-An archive is refused as a whole when any member has an absolute name, a name with `..`, or is a link or a device.
+An archive is refused as a whole when any member has an absolute name, a name with `..`, or is a link or a
+device.
 """
 
 import contextlib
@@ -80,7 +81,9 @@ def opener(archive: str, members: dict, open_member: Callable) -> Opener:
 def refuse_bad_name(archive: str, member: str) -> None:
     parts = member.replace("\\", "/").split("/")
     if member.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
-        raise CorpusError(f"{archive} has the member {member!r}, whose name leads out of the folder; it is refused")
+        raise CorpusError(
+            f"{archive} has the member {member!r}, whose name leads out of the folder; it is refused"
+        )
 
 
 def clean_name(member: str) -> str:
@@ -89,10 +92,14 @@ def clean_name(member: str) -> str:
 
 def refuse_link_in_tar(archive: str, member: tarfile.TarInfo) -> None:
     if not member.isfile() and not member.isdir():
-        raise CorpusError(f"{archive} has the member {member.name!r}, which is a link or a device; it is refused")
+        raise CorpusError(
+            f"{archive} has the member {member.name!r}, which is a link or a device; it is refused"
+        )
 
 
 def refuse_link_in_zip(archive: str, member: zipfile.ZipInfo) -> None:
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind and not stat.S_ISREG(kind) and not member.is_dir():
-        raise CorpusError(f"{archive} has the member {member.filename!r}, which is a link or a device; it is refused")
+        raise CorpusError(
+            f"{archive} has the member {member.filename!r}, which is a link or a device; it is refused"
+        )

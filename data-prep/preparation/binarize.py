@@ -18,10 +18,19 @@ def binarize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
         arguments = ["--source-lang", source, "--target-lang", target]
         if settings.get("like"):
             other = Path(settings["like"]) / "bin"
-            arguments += ["--srcdict", str(other / f"dict.{source}.txt"), "--tgtdict", str(other / f"dict.{target}.txt")]
+            arguments += [
+                "--srcdict",
+                str(other / f"dict.{source}.txt"),
+                "--tgtdict",
+                str(other / f"dict.{target}.txt"),
+            ]
         elif settings["dictionaries"] == "joined":
             arguments += ["--joined-dictionary"]
-        counted = [(split, f"{split}.{source}-{target}.{lang}", f"{split}.{lang}") for split in names for lang in (source, target)]
+        counted = [
+            (split, f"{split}.{source}-{target}.{lang}", f"{split}.{lang}")
+            for split in names
+            for lang in (source, target)
+        ]
     else:
         names = {split: out / "text" / f"wiki.{split}.tokens" for split in ("train", "valid", "test")}
         arguments = ["--only-source"]
@@ -33,12 +42,15 @@ def binarize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
         arguments += [f"--{split}pref", str(path)]
     say(f"fairseq-preprocess by {workers} {'processes' if workers > 1 else 'process'}")
     run_preprocess([*arguments, "--workers", str(workers), "--destdir", str(part)], out / "preprocess.log")
-    (part / "preprocess.log").unlink(missing_ok=True)  # with the folder's name in it; preprocess.log in DIR has the same
+    (part / "preprocess.log").unlink(
+        missing_ok=True
+    )  # with the folder's name in it; preprocess.log in DIR has the same
     for _, binary, name in counted:
         found = count_sentences(part / f"{binary}.idx")
         if found != lines[name]:
             raise CorpusError(
-                f"{folder / name} has {lines[name]} lines, and fairseq-preprocess wrote {found} of them; see {out / 'preprocess.log'}"
+                f"{folder / name} has {lines[name]} lines, and fairseq-preprocess wrote {found} of them; see "
+                f"{out / 'preprocess.log'}"
             )
     for path in sorted(part.glob("dict.*txt")):
         say(f"bin/{path.name}: {count_lines(path):,} types")
@@ -49,7 +61,9 @@ def run_preprocess(arguments: list[str], log: Path) -> None:
         command = lifetime.command("fairseq_cli.preprocess", *arguments)
         code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if code:
-        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [
+            f"exit code {code}"
+        ]
         raise CorpusError(f"fairseq-preprocess failed ({last[0]}); all that it said is in {log}")
 
 
@@ -59,6 +73,8 @@ def count_lines(path: Path) -> int:
 
 
 def count_sentences(index: Path) -> int:
-    """What the header of fairseq's memory-mapped index says: magic (9 bytes), version (8), type (1), number of sentences (8)."""
+    """What the header of fairseq's memory-mapped index says: magic (9 bytes), version (8), type (1), number
+    of sentences (8).
+    """
     with index.open("rb") as file:
         return struct.unpack("<9sQBQ", file.read(26))[3]

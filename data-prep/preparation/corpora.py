@@ -1,7 +1,7 @@
 """Stage text/: from archives, test sets and folders to {train,valid,test}.LANG, one sentence a line.
 
-Each function writes one kind of corpus; `text` names them. Line counts that differ, text that is not UTF-8 and empty sentences of
-validation and test are refused here, by the names that the user knows.
+Each function writes one kind of corpus; `text` names them. Line counts that differ, text that is not UTF-8
+and empty sentences of validation and test are refused here, by the names that the user knows.
 """
 
 import gzip
@@ -36,10 +36,21 @@ def talks(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str
     languages = (settings["source_lang"], settings["target_lang"])
     with open_archive(archives[name], name) as member:
         train = [f"de-en/train.tags.de-en.{lang}" for lang in languages]
-        write_pair(part, "train", languages, [(f"{name}, {path}", tagged(member, path, name)) for path in train], blank_lines=True)
+        write_pair(
+            part,
+            "train",
+            languages,
+            [(f"{name}, {path}", tagged(member, path, name)) for path in train],
+            blank_lines=True,
+        )
         for test in TALKS_TEST:
             paths = [f"de-en/IWSLT14.{test}.de-en.{lang}.xml" for lang in languages]
-            write_pair(part, "test", languages, [(f"{name}, {path} (sentences)", segments(member, path, name)) for path in paths])
+            write_pair(
+                part,
+                "test",
+                languages,
+                [(f"{name}, {path} (sentences)", segments(member, path, name)) for path in paths],
+            )
 
 
 def tagged(member: Opener, path: str, archive: str) -> Iterator[str]:
@@ -50,7 +61,9 @@ def tagged(member: Opener, path: str, archive: str) -> Iterator[str]:
 
 
 def segments(member: Opener, path: str, archive: str) -> Iterator[str]:
-    """The <seg> elements of a test set, as they stand there: entities such as &amp; stay, as in fairseq's recipe."""
+    """The <seg> elements of a test set, as they stand there: entities such as &amp; stay, as in fairseq's
+    recipe.
+    """
     for line in read_lines(member(path), f"{archive}, {path}"):
         if match := SEGMENT.search(line):
             yield match[1].replace("’", "'")
@@ -61,24 +74,35 @@ def news(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str,
     languages = (settings["source_lang"], settings["target_lang"])
     for name, prefix in recipe.train:
         with open_archive(archives[name], name) as member:
-            sides = [(f"{name}, {prefix}.{lang}", read_lines(member(f"{prefix}.{lang}"), f"{name}, {prefix}.{lang}")) for lang in languages]
+            sides = [
+                (
+                    f"{name}, {prefix}.{lang}",
+                    read_lines(member(f"{prefix}.{lang}"), f"{name}, {prefix}.{lang}"),
+                )
+                for lang in languages
+            ]
             write_pair(part, "train", languages, sides, blank_lines=True)
     for split in ("valid", "test"):
         if not (split == "valid" and settings["valid_every"]):
             test_set = getattr(recipe, split)
             sides = [
-                (f"sacrebleu's {test_set}, {field}", sacrebleu_lines(test_set, "-".join(languages), field)) for field in ("src", "ref")
+                (f"sacrebleu's {test_set}, {field}", sacrebleu_lines(test_set, "-".join(languages), field))
+                for field in ("src", "ref")
             ]
             write_pair(part, split, languages, sides)
 
 
 def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
     """A test set as sacrebleu delivers and checks it; it keeps them in $SACREBLEU, or in ~/.sacrebleu."""
-    result = subprocess.run(lifetime.command("sacrebleu", "-t", test_set, "-l", pair, "--echo", field), capture_output=True)
+    result = subprocess.run(
+        lifetime.command("sacrebleu", "-t", test_set, "-l", pair, "--echo", field), capture_output=True
+    )
     if result.returncode or not result.stdout:
         why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         shown = f"sacrebleu -t {test_set} -l {pair} --echo {field}"
-        raise CorpusError(f"`{shown}` could not deliver the test set ({why[0]}); call the script again once it can")
+        raise CorpusError(
+            f"`{shown}` could not deliver the test set ({why[0]}); call the script again once it can"
+        )
     yield from read_lines(result.stdout.removesuffix(b"\n").split(b"\n"), f"sacrebleu's {test_set}, {field}")
 
 
@@ -100,11 +124,16 @@ def find(folder: Path, split: str, lang: str) -> Path:
     for name in (f"{split}.{lang}", f"{split}.{lang}.gz"):
         if (folder / name).is_file():
             return folder / name
-    raise CorpusError(f"{folder / f'{split}.{lang}'} is missing: the folder needs train, valid and test text in both languages")
+    raise CorpusError(
+        f"{folder / f'{split}.{lang}'} is missing: the folder needs train, valid and test text in both "
+        "languages"
+    )
 
 
 def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict]) -> dict[str, dict]:
-    """Size and sum of each input file; `kept` is what an earlier call gave, by which unchanged files are told without reading them."""
+    """Size and sum of each input file; `kept` is what an earlier call gave, by which unchanged files are told
+    without reading them.
+    """
     files = {}
     for split in SPLITS:
         for lang in languages:
@@ -118,7 +147,9 @@ def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict])
     return files
 
 
-def articles(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+def articles(
+    recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
     """WikiText: the token files as they were published."""
     name = recipe.sources[0].name
     with open_archive(archives[name], name) as member:
@@ -130,9 +161,15 @@ def articles(recipe: Namespace, settings: dict, user: Namespace, archives: dict[
 
 
 def write_pair(
-    part: Path, split: str, languages: tuple[str, str], sides: list[tuple[str, Iterator[str]]], blank_lines: bool = False
+    part: Path,
+    split: str,
+    languages: tuple[str, str],
+    sides: list[tuple[str, Iterator[str]]],
+    blank_lines: bool = False,
 ) -> None:
-    """Append a parallel text to the files of a split; `sides` holds its name and its lines for each language."""
+    """Append a parallel text to the files of a split; `sides` holds its name and its lines for each
+    language.
+    """
     written: list[Side] = []
     for lang, (name, lines) in zip(languages, sides, strict=True):
         with (part / f"{split}.{lang}").open("ab") as out:

@@ -1,8 +1,8 @@
 """The folder archives/: the official archives, downloaded by curl or given by the user, and their sums.
 
-Corpora that lie beside each other share it. A download goes to NAME.part, is continued where it was cut off, and gets its name once its
-size and sum are right. Where no sum is published, that of the first file that could be unpacked is recorded as NAME.sha256 beside it, and
-each file that is used later is compared with it.
+Corpora that lie beside each other share it. A download goes to NAME.part, is continued where it was cut off,
+and gets its name once its size and sum are right. Where no sum is published, that of the first file that
+could be unpacked is recorded as NAME.sha256 beside it, and each file that is used later is compared with it.
 """
 
 import contextlib
@@ -22,7 +22,9 @@ from preparation.progress import say
 
 @dataclass
 class Source:
-    """An archive: its official name, its address, its size in bytes, and its sum as ALGORITHM:HEX; "-" where none is published."""
+    """An archive: its official name, its address, its size in bytes, and its sum as ALGORITHM:HEX; "-" where
+    none is published.
+    """
 
     name: str
     url: str
@@ -31,7 +33,11 @@ class Source:
 
     def __str__(self) -> str:
         size = "size not published" if self.bytes == "-" else f"{int(self.bytes):,} bytes"
-        checked = "no sum published: that of the first download is recorded" if self.sum == "-" else f"checked by {self.sum.split(':')[0]}"
+        checked = (
+            "no sum published: that of the first download is recorded"
+            if self.sum == "-"
+            else f"checked by {self.sum.split(':')[0]}"
+        )
         return f"{self.url} ({size}, {checked})"
 
 
@@ -42,7 +48,9 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 
 @contextlib.contextmanager
 def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -> Iterator[dict[str, Path]]:
-    """Where each archive is, by its name, for as long as it is read; what was read to the end is then known by its sum."""
+    """Where each archive is, by its name, for as long as it is read; what was read to the end is then known
+    by its sum.
+    """
     with contextlib.ExitStack() as stack:
         paths = {}
         for source in sources:
@@ -63,7 +71,9 @@ def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -
 def lock(source: Source, folder: Path) -> Iterator[None]:
     """Two runs never fetch one archive, nor does one use what the other has not yet found sound."""
     with (folder / f".{source.name}.lock").open("w") as file:
-        os.set_inheritable(file.fileno(), True)  # so that a curl that outlives a killed run keeps others from its file
+        os.set_inheritable(
+            file.fileno(), True
+        )  # so that a curl that outlives a killed run keeps others from its file
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,7 +83,9 @@ def lock(source: Source, folder: Path) -> Iterator[None]:
 
 
 def fetch(source: Source, given: Path | None, folder: Path) -> Path:
-    """Where the right archive is: the file that the user gave, or folder/NAME, which may have to be downloaded."""
+    """Where the right archive is: the file that the user gave, or folder/NAME, which may have to be
+    downloaded.
+    """
     path = folder / source.name
     if given:
         verify(given, source, folder)
@@ -95,48 +107,89 @@ def fetch(source: Source, given: Path | None, folder: Path) -> Path:
 def download(source: Source, part: Path) -> None:
     if part.exists() and str(part.stat().st_size) == source.bytes:
         return
-    say(f"{source.name}: from {source.url}" + (f", going on after {part.stat().st_size:,} bytes" if part.exists() else ""))
+    say(
+        f"{source.name}: from {source.url}"
+        + (f", going on after {part.stat().st_size:,} bytes" if part.exists() else "")
+    )
     result = curl(source.url, part)
     if part.exists() and (result.returncode in (33, 36) or result.stdout.endswith("416")):
-        # The server does not continue downloads, or has nothing behind what is there already: the whole file once more.
+        # The server does not continue downloads, or has nothing behind what is there already: the whole file
+        # once more.
         part.unlink()
         result = curl(source.url, part)
     if result.returncode:
         why = (result.stderr or "").strip().splitlines()[-1:] or [f"curl ended with {result.returncode}"]
         raise CorpusError(
-            f"{source.url} could not be fetched ({why[0]}); call the script again to go on, or give the file with --archive {source.name}"
+            f"{source.url} could not be fetched ({why[0]}); call the script again to go on, or give the file "
+            f"with --archive {source.name}"
         )
 
 
 def curl(url: str, part: Path) -> subprocess.CompletedProcess:
     terminal = sys.stderr.isatty()
-    command = ["curl", "--fail", "--location", "--retry", "4", "--retry-delay", "1", "--connect-timeout", "30"]
-    command += ["--progress-bar" if terminal else "--silent", "--show-error", "--continue-at", "-", "--output", str(part)]
+    command = [
+        "curl",
+        "--fail",
+        "--location",
+        "--retry",
+        "4",
+        "--retry-delay",
+        "1",
+        "--connect-timeout",
+        "30",
+    ]
+    command += [
+        "--progress-bar" if terminal else "--silent",
+        "--show-error",
+        "--continue-at",
+        "-",
+        "--output",
+        str(part),
+    ]
     command += ["--write-out", "%{http_code}", url]
     lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock`
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=None if terminal else subprocess.PIPE, text=True, **lasting)
+        return subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=None if terminal else subprocess.PIPE,
+            text=True,
+            **lasting,
+        )
     except FileNotFoundError:
-        raise CorpusError(f"{url} cannot be fetched without curl; install curl, or give the file with --archive") from None
+        raise CorpusError(
+            f"{url} cannot be fetched without curl; install curl, or give the file with --archive"
+        ) from None
 
 
 def verify(path: Path, source: Source, folder: Path) -> None:
     """Compare with the published size and sum, or with the sum recorded at the first time."""
     size = path.stat().st_size
     if source.bytes != "-" and size != int(source.bytes):
-        raise CorpusError(f"{path} has {size:,} bytes, and {source.name} has {int(source.bytes):,}: it is another file, or cut short")
+        raise CorpusError(
+            f"{path} has {size:,} bytes, and {source.name} has {int(source.bytes):,}: it is another file, or "
+            "cut short"
+        )
     if source.sum != "-":
         algorithm, expected = source.sum.split(":")
         if (found := digest(path, algorithm)) != expected:
-            raise CorpusError(f"{path} has the {algorithm} sum {found}, and {source.name} has {expected}: it is another file, or damaged")
+            raise CorpusError(
+                f"{path} has the {algorithm} sum {found}, and {source.name} has {expected}: it is another "
+                "file, or damaged"
+            )
         return
     recorded = folder / f"{source.name}.sha256"
     if recorded.exists() and (found := digest(path)) != (first := recorded.read_text().split()[0]):
-        raise CorpusError(f"{path} has the sha256 sum {found}, and that of the first {source.name}, in {recorded}, is {first}")
+        raise CorpusError(
+            f"{path} has the sha256 sum {found}, and that of the first {source.name}, in {recorded}, is "
+            f"{first}"
+        )
 
 
 def record(source: Source, archive: Path, folder: Path) -> None:
-    """Keep of an archive that has been found sound a link, where it was given, and its sum, where none is published."""
+    """Keep of an archive that has been found sound a link, where it was given, and its sum, where none is
+    published.
+    """
     if not (folder / source.name).exists():
         link = folder / f"{source.name}.link"
         link.unlink(missing_ok=True)
@@ -149,4 +202,7 @@ def record(source: Source, archive: Path, folder: Path) -> None:
     part = folder / f"{path.name}.part"
     part.write_text(f"{found}  {source.name}\n")
     os.replace(part, path)
-    say(f"{source.name}: no sum is published; that of this file, sha256 {found}, is recorded in {path} and compared from now on")
+    say(
+        f"{source.name}: no sum is published; that of this file, sha256 {found}, is recorded in {path} and "
+        "compared from now on"
+    )

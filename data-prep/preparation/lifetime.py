@@ -1,6 +1,8 @@
-"""No process outlives the run that started it: a killed run would leave one that waits for ever, or that writes into a folder.
+"""No process outlives the run that started it: a killed run would leave one that waits for ever, or that
+writes into a folder.
 
-As a program, `lifetime.py PARENT MODULE ARGUMENTS` is `python -m MODULE ARGUMENTS` that ends with the process PARENT; what it forks, too.
+As a program, `lifetime.py PARENT MODULE ARGUMENTS` is `python -m MODULE ARGUMENTS` that ends with the process
+PARENT; what it forks, too.
 """
 
 import ctypes
@@ -17,7 +19,9 @@ forking = 0  # the process that forks at this moment
 
 
 def end_with(parent: int) -> None:
-    """What a process calls first: the system ends it with its parent. Where a system does not know this, a thread looks twice a second."""
+    """What a process calls first: the system ends it with its parent. Where a system does not know this, a
+    thread looks twice a second.
+    """
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(1, signal.SIGKILL):  # PR_SET_PDEATHSIG
         threading.Thread(target=watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it ended before it was heard of

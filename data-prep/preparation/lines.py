@@ -1,7 +1,8 @@
 """Text, one sentence a line: read with care, written so that no tool downstream can see other lines.
 
-Lines end at LF only. What some tools take for the end of a line too (CR, vertical tab, form feed, U+001C to U+001E, U+0085, U+2028, U+2029)
-becomes a space; a CR before LF and a byte order mark at the beginning are left out.
+Lines end at LF only. What some tools take for the end of a line too (CR, vertical tab, form feed, U+001C to
+U+001E, U+0085, U+2028, U+2029) becomes a space; a CR before LF and a byte order mark at the beginning are
+left out.
 """
 
 import itertools
@@ -18,14 +19,18 @@ ODD_SEPARATOR = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
-    """The lines of a binary file, without their ends. Raises CorpusError, naming file and line, on what is not UTF-8 or has no text."""
+    """The lines of a binary file, without their ends. Raises CorpusError, naming file and line, on what is
+    not UTF-8 or has no text.
+    """
     number = crlf = odd = 0
     blank = True
     for number, data in enumerate(file, 1):
         try:
             line = data.decode()
         except UnicodeDecodeError:
-            raise CorpusError(f"{name}, line {number}: is not UTF-8; convert the file, for example with iconv -t utf-8") from None
+            raise CorpusError(
+                f"{name}, line {number}: is not UTF-8; convert the file, for example with iconv -t utf-8"
+            ) from None
         line = line.removesuffix("\n")
         if number == 1:
             line = line.removeprefix("\ufeff")
@@ -47,7 +52,9 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
 
 @dataclass
 class Side:
-    """One language of a text that was written: its name for messages, its lines, the first line without visible text (0: none)."""
+    """One language of a text that was written: its name for messages, its lines, the first line without
+    visible text (0: none).
+    """
 
     name: str
     lines: int = 0
@@ -70,19 +77,29 @@ def write_lines(lines: Iterable[str], out: BinaryIO, name: str) -> Side:
 
 
 def is_visible(line: str) -> bool:
-    """Whether a tokenizer finds anything in a line: a character that is neither a space nor a control or format character."""
-    return bool(line) and (line[0].isalnum() or any(char.isprintable() and not char.isspace() for char in line))
+    """Whether a tokenizer finds anything in a line: a character that is neither a space nor a control or
+    format character.
+    """
+    return bool(line) and (
+        line[0].isalnum() or any(char.isprintable() and not char.isspace() for char in line)
+    )
 
 
 def check_pair(source: Side, target: Side, blank_lines: bool) -> None:
-    """Line n of one is the translation of line n of the other. Empty lines are for train only, which leaves them out."""
+    """Line n of one is the translation of line n of the other. Empty lines are for train only, which leaves
+    them out.
+    """
     if source.lines != target.lines:
         raise CorpusError(
-            f"{source.name} has {source.lines} lines and {target.name} has {target.lines}: line n of one must translate line n of the other"
+            f"{source.name} has {source.lines} lines and {target.name} has {target.lines}: line n of one "
+            "must translate line n of the other"
         )
     for side in (source, target):
         if side.blank and not blank_lines:
-            raise CorpusError(f"{side.name}, line {side.blank}: is empty, and a score needs both sides; remove the line on both")
+            raise CorpusError(
+                f"{side.name}, line {side.blank}: is empty, and a score needs both sides; remove the line on "
+                "both"
+            )
 
 
 def read_chunks(paths: list[Path], lines: int) -> Iterator[tuple[bytes, ...]]:

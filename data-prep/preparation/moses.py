@@ -1,10 +1,11 @@
 """Moses tokens by sacremoses, many times faster than sentence by sentence and with exactly its result.
 
-What a sentence's words become in sacremoses depends on their neighbours only where a full stop, an apostrophe or a comma stands beside the
-space: on whether the next word begins in lower case ("No. 5", "etc. and"), on what an apostrophe touches, on the digits round a comma.
-Every other space is a border that none of its rules looks across, so a sentence is cut there, each piece (nearly always one word) is
-tokenized by sacremoses by itself, and the result is kept for the next time the piece occurs. A comma that ends a word is cut off in every
-rule, whatever follows, so it is no obstacle after an ordinary character.
+What a sentence's words become in sacremoses depends on their neighbours only where a full stop, an apostrophe
+or a comma stands beside the space: on whether the next word begins in lower case ("No. 5", "etc. and"), on
+what an apostrophe touches, on the digits round a comma. Every other space is a border that none of its rules
+looks across, so a sentence is cut there, each piece (nearly always one word) is tokenized by sacremoses by
+itself, and the result is kept for the next time the piece occurs. A comma that ends a word is cut off in
+every rule, whatever follows, so it is no obstacle after an ordinary character.
 """
 
 import re
@@ -20,7 +21,9 @@ NORMALIZABLE = re.compile(r"[\r`„“”–—´‘‚’…«»\u00a0()]|  |''
 
 
 class QuickMosesTokenizer(MosesTokenizer):
-    """sacremoses, with two sets of characters made once that it makes anew for each word that ends in a full stop (milliseconds)."""
+    """sacremoses, with two sets of characters made once that it makes anew for each word that ends in a full
+    stop (milliseconds).
+    """
 
     def __init__(self, lang: str):
         super().__init__(lang)
@@ -37,12 +40,15 @@ class QuickMosesTokenizer(MosesTokenizer):
 class Tokenizer:
     """A function from a raw line to its tokens, separated by single spaces.
 
-    normalize: first Moses' normalization of punctuation, then a space for each non-printing character (Unicode category C).
+    normalize: first Moses' normalization of punctuation, then a space for each non-printing character
+        (Unicode category C).
     aggressive_hyphens: "well-kept" becomes "well @-@ kept".
     lowercase: after tokenizing, so that abbreviations are told by their case.
     """
 
-    def __init__(self, lang: str, normalize: bool = False, aggressive_hyphens: bool = False, lowercase: bool = False):
+    def __init__(
+        self, lang: str, normalize: bool = False, aggressive_hyphens: bool = False, lowercase: bool = False
+    ):
         self.moses = QuickMosesTokenizer(lang)
         self.normalizer = MosesPunctNormalizer(lang) if normalize else None
         self.aggressive_hyphens = aggressive_hyphens
@@ -67,7 +73,9 @@ class Tokenizer:
         return " ".join(tokens)
 
     def tokenize_piece(self, piece: str) -> str:
-        tokenized = self.moses.tokenize(piece, aggressive_dash_splits=self.aggressive_hyphens, return_str=True)
+        tokenized = self.moses.tokenize(
+            piece, aggressive_dash_splits=self.aggressive_hyphens, return_str=True
+        )
         if self.lowercase:
             tokenized = tokenized.lower()
         if len(self.pieces) >= MAX_PIECES:

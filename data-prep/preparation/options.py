@@ -1,7 +1,8 @@
 """The words of a recipe, the options of its users, and the settings that both come to.
 
-A recipe is written in a prepare-*.sh script as options, too; `--accepts` names those of OPTIONAL that its users may give.
-The settings are what decides how the prepared files look. They are kept in DIR/settings, so that a folder is never continued with others.
+A recipe is written in a prepare-*.sh script as options, too; `--accepts` names those of OPTIONAL that its
+users may give. The settings are what decides how the prepared files look. They are kept in DIR/settings, so
+that a folder is never continued with others.
 """
 
 import argparse
@@ -29,8 +30,20 @@ OPTIONAL = {
     "separate-dictionaries": {"action": "store_const", "const": "separate", "dest": "dictionaries"},
 }
 # What --like takes from the other folder, and so cannot be given beside it.
-FROM_LIKE = ["tokens", "normalize", "aggressive_hyphens", "lowercase", "subwords", "bpe_merges", "vocab_size", "dictionaries"]
-SAID_BY = {"lowercase": "--lowercase or --keep-case", "dictionaries": "--joined-dictionary or --separate-dictionaries"}
+FROM_LIKE = [
+    "tokens",
+    "normalize",
+    "aggressive_hyphens",
+    "lowercase",
+    "subwords",
+    "bpe_merges",
+    "vocab_size",
+    "dictionaries",
+]
+SAID_BY = {
+    "lowercase": "--lowercase or --keep-case",
+    "dictionaries": "--joined-dictionary or --separate-dictionaries",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,7 +58,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, argparse.Namespace]:
-    """The recipe, before the first `--`, and the user's options, after it. Exits with 2 when the user's make no sense."""
+    """The recipe, before the first `--`, and the user's options, after it. Exits with 2 when the user's make
+    no sense.
+    """
     border = argv.index("--")
     recipe = recipe_parser().parse_args(argv[:border])
     recipe.sources = [Source(*source) for source in recipe.fetch]
@@ -59,12 +74,20 @@ def recipe_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="the folder to write where the user names none")
     parser.add_argument("--languages", nargs=2, default=[None, None], metavar=("SOURCE", "TARGET"))
     parser.add_argument("--licence", default="")
-    parser.add_argument("--fetch", nargs=4, action="append", default=[], metavar=("NAME", "URL", "BYTES", "SUM"))
+    parser.add_argument(
+        "--fetch", nargs=4, action="append", default=[], metavar=("NAME", "URL", "BYTES", "SUM")
+    )
     parser.add_argument("--text", required=True, choices=["talks", "news", "folder", "articles"])
     parser.add_argument("--train", nargs=2, action="append", default=[], metavar=("ARCHIVE", "PREFIX"))
     parser.add_argument("--valid", help="a test set of sacrebleu")
     parser.add_argument("--test", help="a test set of sacrebleu")
-    parser.add_argument("--valid-every", type=int, default=0, metavar="N", help="each N-th train pair is for validation instead")
+    parser.add_argument(
+        "--valid-every",
+        type=int,
+        default=0,
+        metavar="N",
+        help="each N-th train pair is for validation instead",
+    )
     parser.add_argument("--tokens", choices=["moses", "none"])
     parser.add_argument("--normalize", action="store_true")
     parser.add_argument("--aggressive-hyphens", action="store_true")
@@ -80,7 +103,11 @@ def recipe_parser() -> argparse.ArgumentParser:
 def user_options(recipe: argparse.Namespace, argv: list[str]) -> argparse.Namespace:
     parser = Parser(recipe.script)
     parser.add_argument("--out", type=Path, default=recipe.out, required=recipe.out is None)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    )
     for name in recipe.accepts:
         if name == "folder":
             parser.add_argument("folder", type=Path, metavar="FOLDER")
@@ -128,25 +155,40 @@ def check_archives(parser: Parser, recipe: argparse.Namespace, user: argparse.Na
 
 def settings(recipe: argparse.Namespace, user: argparse.Namespace) -> dict:
     """What decides how the prepared files look, ready for JSON."""
-    source, target = recipe.languages if recipe.languages[0] else (getattr(user, "source_lang", None), getattr(user, "target_lang", None))
+    source, target = (
+        recipe.languages
+        if recipe.languages[0]
+        else (getattr(user, "source_lang", None), getattr(user, "target_lang", None))
+    )
     chosen = {"data_set": recipe.data_set, "source_lang": source, "target_lang": target}
     if recipe.tokens:
         every = 100 if getattr(user, "valid", None) == "every-100th" else recipe.valid_every
-        words = recipe.bpe_merges and getattr(user, "vocab_size", None) is None  # else sentencepiece, which takes text without words, too
+        words = (
+            recipe.bpe_merges and getattr(user, "vocab_size", None) is None
+        )  # else sentencepiece, which takes text without words, too
         unit, low, high, ratio = recipe.clean
         chosen |= {
-            "valid": f"every {every}{'rd' if every % 10 == 3 else 'th'} train pair" if every else recipe.valid or "given",
+            "valid": f"every {every}{'rd' if every % 10 == 3 else 'th'} train pair"
+            if every
+            else recipe.valid or "given",
             "valid_every": every,
             "test": recipe.test or "given",
             "tokens": recipe.tokens if words else "none",
             "normalize": recipe.normalize,
             "aggressive_hyphens": recipe.aggressive_hyphens,
             "lowercase": first(getattr(user, "lowercase", None), recipe.lowercase),
-            "clean": {"unit": unit if words else "subwords", "min": int(low), "max": int(high), "ratio": float(ratio)},
+            "clean": {
+                "unit": unit if words else "subwords",
+                "min": int(low),
+                "max": int(high),
+                "ratio": float(ratio),
+            },
             "subwords": "subword-nmt" if words else "sentencepiece",
             "bpe_merges": first(getattr(user, "bpe_merges", None), recipe.bpe_merges) if words else None,
             "vocab_size": first(getattr(user, "vocab_size", None), recipe.vocab_size),
-            "dictionaries": first(getattr(user, "dictionaries", None), recipe.dictionaries if words else "separate"),
+            "dictionaries": first(
+                getattr(user, "dictionaries", None), recipe.dictionaries if words else "separate"
+            ),
         }
         if getattr(user, "like", None):
             chosen |= like(user.like, {source, target})
@@ -161,11 +203,18 @@ def like(folder: Path, languages: set[str]) -> dict:
     """Those settings of a prepared folder that text for its models must be prepared with."""
     kept = read_settings(folder)
     if kept is None or "tokens" not in kept or not (folder / "bin").is_dir():
-        raise CorpusError(f"--like {folder}: is not a finished folder of these scripts with two languages; prepare it first")
+        raise CorpusError(
+            f"--like {folder}: is not a finished folder of these scripts with two languages; prepare it first"
+        )
     others = {kept["source_lang"], kept["target_lang"]}
     if others != languages:
-        raise CorpusError(f"--like {folder}: has {' and '.join(sorted(others))}, and this corpus is {' and '.join(sorted(languages))}")
-    taken = [*FROM_LIKE, "clean"] if kept["tokens"] == "none" else FROM_LIKE  # words are no measure of length there
+        raise CorpusError(
+            f"--like {folder}: has {' and '.join(sorted(others))}, and this corpus is "
+            f"{' and '.join(sorted(languages))}"
+        )
+    taken = (
+        [*FROM_LIKE, "clean"] if kept["tokens"] == "none" else FROM_LIKE
+    )  # words are no measure of length there
     return {name: kept[name] for name in taken} | {"like": str(folder.resolve())}
 
 
@@ -176,11 +225,15 @@ def read_settings(folder: Path) -> dict | None:
     except FileNotFoundError:
         return None
     except ValueError:
-        raise CorpusError(f"{folder / 'settings'} is damaged; give another --out, or remove {folder}") from None
+        raise CorpusError(
+            f"{folder / 'settings'} is damaged; give another --out, or remove {folder}"
+        ) from None
 
 
 def write_settings(folder: Path, chosen: dict) -> None:
-    (folder / "settings.part").write_text(json.dumps(chosen, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "settings.part").write_text(
+        json.dumps(chosen, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     os.replace(folder / "settings.part", folder / "settings")
 
 
@@ -191,15 +244,21 @@ def compare_settings(folder: Path, chosen: dict) -> None:
         return
     kept = read_settings(folder)
     if kept is None:
-        raise CorpusError(f"{folder / stages[0]} exists and was not written by this script; give another --out")
+        raise CorpusError(
+            f"{folder / stages[0]} exists and was not written by this script; give another --out"
+        )
     for name in [*chosen, *kept]:
         was, now = kept.get(name), chosen.get(name)
         if was == now:
             continue
         if name == "files":
             changed = next(file for file in now if was.get(file) != now[file])
-            raise CorpusError(f"{changed} is not the file that {folder} was prepared from; give another --out, or remove {folder}")
+            raise CorpusError(
+                f"{changed} is not the file that {folder} was prepared from; give another --out, or remove "
+                f"{folder}"
+            )
         shown = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
         raise CorpusError(
-            f"{folder} was prepared with {name.replace('_', ' ')} {shown[0]}, not {shown[1]}; give another --out, or remove {folder}"
+            f"{folder} was prepared with {name.replace('_', ' ')} {shown[0]}, not {shown[1]}; give another "
+            f"--out, or remove {folder}"
         )

@@ -1,4 +1,6 @@
-"""A function over the blocks of a text, by several processes, in order, with a bounded number of blocks in memory."""
+"""A function over the blocks of a text, by several processes, in order, with a bounded number of blocks in
+memory.
+"""
 
 import multiprocessing
 import os
@@ -16,11 +18,15 @@ function: Callable | None = None  # of a worker process
 
 
 def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable, workers: int) -> Iterator:
-    """`make(*arguments)(block)` for each block, in order. Each process makes the function once, so that it may remember words."""
+    """`make(*arguments)(block)` for each block, in order. Each process makes the function once, so that it
+    may remember words.
+    """
     if workers == 1:
         yield from map(make(*arguments), blocks)
         return
-    context = multiprocessing.get_context("fork") if sys.platform == "linux" else None  # workers are children of this process
+    context = (
+        multiprocessing.get_context("fork") if sys.platform == "linux" else None
+    )  # workers are children of this process
     with ProcessPoolExecutor(workers, context, start_worker, (make, arguments, os.getpid())) as pool:
         waiting = deque()
         try:
@@ -32,7 +38,8 @@ def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise CorpusError(
-                "a worker process was ended from outside, perhaps for want of memory; try again with fewer --workers"
+                "a worker process was ended from outside, perhaps for want of memory; try again with fewer "
+                "--workers"
             ) from None
         finally:
             for future in waiting:

@@ -1,4 +1,5 @@
-"""The stages, one after the other. A stage is a folder: written as NAME.part..., renamed when whole, and skipped when it is there.
+"""The stages, one after the other. A stage is a folder: written as NAME.part..., renamed when whole, and
+skipped when it is there.
 
 So a run that was killed at any moment goes on at the stage where it was, and ends with the same bytes.
 """
@@ -60,14 +61,19 @@ def announce(recipe: Namespace, user: Namespace, out: Path, archives: Path) -> N
         else:
             lines.append(f"  fetches {source}")
     for name in filter(None, (recipe.valid, recipe.test)):
-        lines.append(f"  fetches sacrebleu's test set {name}, unless it is there already (size not published; checked by sacrebleu)")
+        lines.append(
+            f"  fetches sacrebleu's test set {name}, unless it is there already (size not published; checked "
+            "by sacrebleu)"
+        )
     if recipe.licence:
         lines.append(f"  licence: {recipe.licence}")
     sys.stderr.write("\n".join(lines) + "\n")
 
 
 def begin(recipe: Namespace, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
-    """The first stage. From its end on the folder belongs to these settings; text that was refused may be corrected before."""
+    """The first stage. From its end on the folder belongs to these settings; text that was refused may be
+    corrected before.
+    """
     with open_archives(recipe.sources, user.archives, archives) as paths:
         text(recipe, chosen, user, paths, part)
     options.write_settings(out, chosen)
@@ -78,7 +84,9 @@ def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:
         return
     for old in out.glob(f"{name}.part*"):
         shutil.rmtree(old, ignore_errors=True)
-    part = out / f"{name}.part{os.getpid()}"  # a program that outlived a killed run goes on writing to the old name
+    part = (
+        out / f"{name}.part{os.getpid()}"
+    )  # a program that outlived a killed run goes on writing to the old name
     part.mkdir()
     try:
         make(part)
@@ -90,7 +98,9 @@ def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Two runs never write into one folder. The workers of a killed run hold its lock until they have ended, too."""
+    """Two runs never write into one folder. The workers of a killed run hold its lock until they have ended,
+    too.
+    """
     with (out / ".lock").open("w") as file:
         for attempt in range(WAIT * 10 + 1):
             try:
@@ -98,6 +108,8 @@ def lock(out: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if attempt == WAIT * 10:
-                    raise CorpusError(f"{out} is being prepared by another run; wait until it has ended") from None
+                    raise CorpusError(
+                        f"{out} is being prepared by another run; wait until it has ended"
+                    ) from None
                 time.sleep(0.1)
         yield

@@ -1,7 +1,8 @@
 """Stage bpe/: sub-words, learnt on the tokens of train and applied to every split.
 
-subword-nmt learns joint merges of both languages (bpe/codes), sentencepiece a BPE model per language (bpe/spm.LANG.model). With --like,
-they come from the other folder. Where a recipe cleans by sub-words, train pairs are left out here.
+subword-nmt learns joint merges of both languages (bpe/codes), sentencepiece a BPE model per language
+(bpe/spm.LANG.model). With --like, they come from the other folder. Where a recipe cleans by sub-words, train
+pairs are left out here.
 """
 
 import contextlib
@@ -28,10 +29,18 @@ def subwords(settings: dict, user: Namespace, out: Path, part: Path) -> None:
     if settings.get("like"):
         copy_models(Path(settings["like"]) / "bpe", part)
     elif settings["subwords"] == "subword-nmt":
-        learn_merges([out / "tok" / f"train.{lang}" for lang in languages], settings["bpe_merges"], part / "codes")
+        learn_merges(
+            [out / "tok" / f"train.{lang}" for lang in languages], settings["bpe_merges"], part / "codes"
+        )
     else:
         for lang in languages:
-            learn_pieces(out / "tok" / f"train.{lang}", lang, settings["vocab_size"], user.workers, part / f"spm.{lang}.model")
+            learn_pieces(
+                out / "tok" / f"train.{lang}",
+                lang,
+                settings["vocab_size"],
+                user.workers,
+                part / f"spm.{lang}.model",
+            )
     for split in ("train", "valid", "test"):
         progress = Progress(f"sub-words of {split}")
         left_out: Counter[str] = Counter()
@@ -39,7 +48,9 @@ def subwords(settings: dict, user: Namespace, out: Path, part: Path) -> None:
         chunks = read_chunks([out / "tok" / f"{split}.{lang}" for lang in languages], CHUNK)
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context((part / f"{split}.{lang}").open("wb")) for lang in languages]
-            for lines, blocks, reasons in map_blocks(make_worker, (settings["subwords"], part, languages, rule), chunks, user.workers):
+            for lines, blocks, reasons in map_blocks(
+                make_worker, (settings["subwords"], part, languages, rule), chunks, user.workers
+            ):
                 for file, block in zip(files, blocks, strict=True):
                     file.write(block)
                 left_out.update(reasons)
@@ -47,7 +58,9 @@ def subwords(settings: dict, user: Namespace, out: Path, part: Path) -> None:
         progress.done()
         say_left_out(left_out)
         if (part / f"{split}.{languages[0]}").stat().st_size == 0:
-            raise CorpusError(f"{out / 'tok'}: no {split} pair is left; each is too long, or of too unequal lengths")
+            raise CorpusError(
+                f"{out / 'tok'}: no {split} pair is left; each is too long, or of too unequal lengths"
+            )
 
 
 def copy_models(source: Path, part: Path) -> None:
@@ -92,7 +105,9 @@ def learn_pieces(path: Path, lang: str, size: int, workers: int, model: Path) ->
             )
         except RuntimeError as error:
             why = str(error).strip().splitlines()[-1].rpartition("] ")[2].strip()
-            raise CorpusError(f"--vocab-size {size}: sentencepiece cannot learn so many from {path} ({why})") from None
+            raise CorpusError(
+                f"--vocab-size {size}: sentencepiece cannot learn so many from {path} ({why})"
+            ) from None
 
 
 def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict | None) -> Callable:
@@ -103,7 +118,10 @@ def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict 
         splitters = [make_pieces(folder / f"spm.{lang}.model") for lang in languages]
 
     def work(blocks: tuple[bytes, bytes]) -> tuple[int, list[bytes], Counter]:
-        sides = [[split(line) for line in split_block(block)] for split, block in zip(splitters, blocks, strict=True)]
+        sides = [
+            [split(line) for line in split_block(block)]
+            for split, block in zip(splitters, blocks, strict=True)
+        ]
         lines = len(sides[0])
         reasons: Counter[str] = Counter()
         if rule:
@@ -114,7 +132,9 @@ def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict 
 
 
 class Merges:
-    """subword-nmt's sub-words of a line of tokens; remembers each word's as a string, which saves its loop over the words of a line."""
+    """subword-nmt's sub-words of a line of tokens; remembers each word's as a string, which saves its loop
+    over the words of a line.
+    """
 
     def __init__(self, codes: Path):
         from subword_nmt.apply_bpe import BPE

@@ -1,7 +1,8 @@
-"""Stage tok/, and raw/ with it: the tokens of each split, without the train pairs that are empty or, by the recipe's rule, unfit.
+"""Stage tok/, and raw/ with it: the tokens of each split, without the train pairs that are empty or, by the
+recipe's rule, unfit.
 
-Where the recipe says so, each n-th of the train pairs that are left is for validation instead. raw/ holds valid and test as text,
-in the case of the tokens: what sacrebleu compares detokenized translations with.
+Where the recipe says so, each n-th of the train pairs that are left is for validation instead. raw/ holds
+valid and test as text, in the case of the tokens: what sacrebleu compares detokenized translations with.
 """
 
 import os
@@ -31,8 +32,12 @@ def tokenize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
             continue  # valid, which comes out of train
         progress = Progress(f"tokens of {split}")
         left_out: Counter[str] = Counter()
-        with Writer(part, raw, languages, split, settings["valid_every"] if split == "train" else 0) as writer:
-            results = map_blocks(make_worker, (settings, split == "train"), read_chunks(sources, CHUNK), user.workers)
+        with Writer(
+            part, raw, languages, split, settings["valid_every"] if split == "train" else 0
+        ) as writer:
+            results = map_blocks(
+                make_worker, (settings, split == "train"), read_chunks(sources, CHUNK), user.workers
+            )
             for lines, tokens, texts, reasons in results:
                 writer.write(tokens, texts)
                 left_out.update(reasons)
@@ -40,11 +45,14 @@ def tokenize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
         progress.done()
         say_left_out(left_out)
         if split == "train" and not writer.pairs["train"]:
-            raise CorpusError(f"{out / 'text'}: no train pair is left; each is empty, too long, or of too unequal lengths")
+            raise CorpusError(
+                f"{out / 'text'}: no train pair is left; each is empty, too long, or of too unequal lengths"
+            )
         if split == "train" and settings["valid_every"] and not writer.pairs["valid"]:
             every = settings["valid_every"]
             raise CorpusError(
-                f"{out / 'text'}: {writer.pairs['train']} train pairs are too few to take every {every}th of them for validation"
+                f"{out / 'text'}: {writer.pairs['train']} train pairs are too few to take every {every}th of "
+                "them for validation"
             )
     shutil.rmtree(out / "raw", ignore_errors=True)
     os.replace(raw, out / "raw")
@@ -54,7 +62,13 @@ class Writer:
     """Writes the blocks of one split, and each n-th pair of train to valid."""
 
     def __init__(self, tok: Path, raw: Path, languages: tuple[str, str], split: str, valid_every: int):
-        self.tok, self.raw, self.languages, self.split, self.valid_every = tok, raw, languages, split, valid_every
+        self.tok, self.raw, self.languages, self.split, self.valid_every = (
+            tok,
+            raw,
+            languages,
+            split,
+            valid_every,
+        )
         self.pairs = {"train": 0, "valid": 0, "test": 0}
         self.files: dict[Path, BinaryIO] = {}
 
@@ -66,7 +80,9 @@ class Writer:
             file.close()
 
     def write(self, tokens: list[list[str]], texts: list[list[str]]) -> None:
-        """tokens, texts: for each language the lines of a block; texts is empty where nothing comes into raw/."""
+        """tokens, texts: for each language the lines of a block; texts is empty where nothing comes into
+        raw/.
+        """
         if not self.valid_every:
             self.append(self.split, tokens, texts)
             return
@@ -97,13 +113,20 @@ def make_worker(settings: dict, is_train: bool) -> Callable:
         lines = len(texts[0])
         reasons: Counter[str] = Counter()
         if is_train:
-            texts = keep(texts, [None if is_visible(s) and is_visible(t) else "empty" for s, t in zip(*texts, strict=True)], reasons)
+            texts = keep(
+                texts,
+                [None if is_visible(s) and is_visible(t) else "empty" for s, t in zip(*texts, strict=True)],
+                reasons,
+            )
         tokens = [[tokenize(line) for line in side] for tokenize, side in zip(tokenizers, texts, strict=True)]
         if is_train and rule:
             verdicts = [unfit(s, t, rule) for s, t in zip(*tokens, strict=True)]
             texts, tokens = keep(texts, verdicts), keep(tokens, verdicts, reasons)
         if needs_text:
-            texts = [[line.strip().lower() if settings["lowercase"] else line.strip() for line in side] for side in texts]
+            texts = [
+                [line.strip().lower() if settings["lowercase"] else line.strip() for line in side]
+                for side in texts
+            ]
         return lines, tokens, texts if needs_text else [], reasons
 
     return work
@@ -125,7 +148,9 @@ def one_space_lowered(line: str) -> str:
     return " ".join(line.split()).lower()
 
 
-def keep(sides: list[list[str]], verdicts: list[str | None], reasons: Counter | None = None) -> list[list[str]]:
+def keep(
+    sides: list[list[str]], verdicts: list[str | None], reasons: Counter | None = None
+) -> list[list[str]]:
     """The lines whose verdict is None; the others are counted by verdict."""
     if reasons is not None:
         reasons.update(verdict for verdict in verdicts if verdict)
@@ -133,7 +158,9 @@ def keep(sides: list[list[str]], verdicts: list[str | None], reasons: Counter | 
 
 
 def unfit(source: str, target: str, rule: dict) -> str | None:
-    """Why a train pair is left out, as by Moses' clean-corpus-n; None for a fit one. Lines are tokens with single spaces between them."""
+    """Why a train pair is left out, as by Moses' clean-corpus-n; None for a fit one. Lines are tokens with
+    single spaces between them.
+    """
     if not source or not target:
         return "empty"
     m, n = source.count(" ") + 1, target.count(" ") + 1

@@ -2,7 +2,8 @@
 
     scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)    in all self-attention, s_h learned by every head h
 
-Weights fall with distance; s_h = 0 is plain attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022)."""
+Weights fall with distance; s_h = 0 is plain attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE
+(Chi et al. 2022)."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +22,9 @@ from modular_fairseq.models.attention_parts import register_attention
 
 @dataclass
 class DistanceOptions(FairseqDataclass):
-    distance_slope: float = field(default=0.5, metadata={"help": "s_h of every head before training; 0: plain attention"})
+    distance_slope: float = field(
+        default=0.5, metadata={"help": "s_h of every head before training; 0: plain attention"}
+    )
 
 
 @with_incremental_state
@@ -31,9 +34,13 @@ class DistancePenalty(nn.Module):
         self.slope = nn.Parameter(torch.full((1, num_heads, 1, 1), float(slope)))
 
     def forward(self, query, key, projected, query_padding_mask, key_padding_mask, incremental_state=None):
-        """[1, H, T, S]: the T queries are the last of S words, of which earlier steps of a search have seen S - T."""
+        """[1, H, T, S]: the T queries are the last of S words, of which earlier steps of a search have seen S
+        - T.
+        """
         seen = self.get_incremental_state(incremental_state, "seen") or 0
-        self.set_incremental_state(incremental_state, "seen", seen + len(query))  # neither does anything outside a search
+        self.set_incremental_state(
+            incremental_state, "seen", seen + len(query)
+        )  # neither does anything outside a search
         words = torch.arange(seen + len(query), device=query.device)
         return -self.slope * (words[seen:, None] - words).abs().log1p()
 
@@ -43,7 +50,9 @@ def build_penalty(options, place):
     return DistancePenalty(place.num_heads, options.distance_slope) if place.self_attention else None
 
 
-architectures.register("distance_transformer_tiny_cpu", architectures.TINY_CPU, {"attention_type": "distance"})
+architectures.register(
+    "distance_transformer_tiny_cpu", architectures.TINY_CPU, {"attention_type": "distance"}
+)
 
 
 @dataclass
@@ -58,26 +67,43 @@ class Distances(Report):
 
 
 class Distance(Analysis):
-    summary = "how fast the attention of each head falls with distance, and how far it looks on average, in words"
+    summary = (
+        "how fast the attention of each head falls with distance, and how far it looks on average, in words"
+    )
     needs_attention = True
 
     def __init__(self, model):
-        self.slopes = {name.removesuffix(".mask"): m.slope.flatten() for name, m in model.named_modules() if isinstance(m, DistancePenalty)}
+        self.slopes = {
+            name.removesuffix(".mask"): m.slope.flatten()
+            for name, m in model.named_modules()
+            if isinstance(m, DistancePenalty)
+        }
         if not self.slopes:
-            raise UsageError("the model has no distance penalty to look at; it needs --attention-type distance")
-        self.sums = dict.fromkeys(self.slopes, 0.0)  # over positions: distances of the heads, and the positions themselves
+            raise UsageError(
+                "the model has no distance penalty to look at; it needs --attention-type distance"
+            )
+        self.sums = dict.fromkeys(
+            self.slopes, 0.0
+        )  # over positions: distances of the heads, and the positions themselves
 
     def see(self, batch, maps):
         for seen in (each for each in maps if each.module in self.slopes):
-            words, valid = torch.arange(seen.weights.size(-1), device=seen.weights.device), seen.valid_queries()
+            words, valid = (
+                torch.arange(seen.weights.size(-1), device=seen.weights.device),
+                seen.valid_queries(),
+            )
             sums = (seen.weights * (words[:, None] - words).abs()).sum(dim=-1)[:, valid].sum(dim=-1)
             self.sums[seen.module] += torch.cat([sums, valid.sum().view(1)])
 
     def report(self):
         rows = []
         for name, slopes in self.slopes.items():
-            for head, (slope, mean) in enumerate(zip(slopes, self.sums[name][:-1] / self.sums[name][-1], strict=True), start=1):
-                rows.append({"module": name, "head": head, "slope": float(slope), "mean distance": float(mean)})
+            for head, (slope, mean) in enumerate(
+                zip(slopes, self.sums[name][:-1] / self.sums[name][-1], strict=True), start=1
+            ):
+                rows.append(
+                    {"module": name, "head": head, "slope": float(slope), "mean distance": float(mean)}
+                )
         return Distances(rows)
 
 

@@ -1,19 +1,22 @@
-"""What each mechanism of the Transformer is worth: train it without any of them, then add the best one, again and again.
+"""What each mechanism of the Transformer is worth: train it without any of them, then add the best one, again
+and again.
 
     modular-fairseq ablate DATA --out FOLDER -- --arch modular_transformer_tiny_cpu --optimizer adam --lr 1e-3 \\
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 --max-update 2000 --no-epoch-checkpoints
     modular-fairseq ablate --out FOLDER           # goes on where it was stopped
     modular-fairseq ablate --out FOLDER --table   # the table of what is there
 
-The protocol is that of "Ensemble Mechanisms in the Transformer" (table 1): evaluate the model without mechanisms; in each iteration train
-it with each mechanism that it lacks, and keep the best one, also where the model was better without it. Four take 11 runs per seed.
+The protocol is that of "Ensemble Mechanisms in the Transformer" (table 1): evaluate the model without
+mechanisms; in each iteration train it with each mechanism that it lacks, and keep the best one, also where
+the model was better without it. Four take 11 runs per seed.
 
-DATA is what fairseq-preprocess wrote, with train, valid and test. What follows the -- goes to fairseq-train, and after it the options of
-the mechanisms, --user-dir, --seed, --save-dir, --update-epoch-batch-itr, --best-checkpoint-metric ppl and --log-format json. Each run has a
-folder in FOLDER: checkpoints, train.log, validate.log, and, when it has ended, result.json; then it is not run again. The training commands
-that --dry-run shows may as well be given elsewhere, several at a time: only evaluation is then left to do here. Perplexities on
-validation, which selects, and on test are fairseq's, of two decimals, of the best checkpoint, without dropout. Of equal ones the mechanism
-that is listed first is kept; of several seeds, means select.
+DATA is what fairseq-preprocess wrote, with train, valid and test. What follows the -- goes to fairseq-train,
+and after it the options of the mechanisms, --user-dir, --seed, --save-dir, --update-epoch-batch-itr,
+--best-checkpoint-metric ppl and --log-format json. Each run has a folder in FOLDER: checkpoints, train.log,
+validate.log, and, when it has ended, result.json; then it is not run again. The training commands that
+--dry-run shows may as well be given elsewhere, several at a time: only evaluation is then left to do here.
+Perplexities on validation, which selects, and on test are fairseq's, of two decimals, of the best checkpoint,
+without dropout. Of equal ones the mechanism that is listed first is kept; of several seeds, means select.
 
 --mechanisms FILE names others, in YAML. The default is the paper's for translation:
 
@@ -40,7 +43,14 @@ from typing import Any
 from modular_fairseq.ablation.protocol import Model, models
 from modular_fairseq.ablation.runs import Run
 from modular_fairseq.ablation.settings import choose_settings, write_settings
-from modular_fairseq.ablation.table import Result, format_markdown, format_text, format_tsv, rows, validation_perplexity
+from modular_fairseq.ablation.table import (
+    Result,
+    format_markdown,
+    format_text,
+    format_tsv,
+    rows,
+    validation_perplexity,
+)
 from modular_fairseq.arguments import take_options_after_dashes
 from modular_fairseq.errors import UsageError
 from modular_fairseq.processes import only_one, say, write_file
@@ -48,12 +58,28 @@ from modular_fairseq.processes import only_one, say, write_file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "modular-fairseq ablate DATA --out FOLDER [--seeds 1,2,3] [--mechanisms FILE] [--dry-run | --table] -- OPTIONS"
-    parser.add_argument("data", nargs="?", metavar="DATA", help="a folder; without it and OPTIONS, those of the runs in FOLDER")
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="for a folder per run and table.txt, table.tsv and table.md")
-    parser.add_argument("--seeds", metavar="N,N", help="of each model's runs; default: 1, or those of the runs in FOLDER")
+    parser.add_argument(
+        "data",
+        nargs="?",
+        metavar="DATA",
+        help="a folder; without it and OPTIONS, those of the runs in FOLDER",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FOLDER",
+        help="for a folder per run and table.txt, table.tsv and table.md",
+    )
+    parser.add_argument(
+        "--seeds", metavar="N,N", help="of each model's runs; default: 1, or those of the runs in FOLDER"
+    )
     parser.add_argument("--mechanisms", metavar="FILE", help="YAML, as above")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--dry-run", action="store_true", help="only show the commands of the runs that are known so far; writes nothing")
+    what.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only show the commands of the runs that are known so far; writes nothing",
+    )
     what.add_argument("--table", action="store_true", help="only make the table of the runs that have ended")
 
     take_options_after_dashes(parser)
@@ -70,22 +96,31 @@ def run(args: argparse.Namespace) -> None:
 
 
 class Ablation:
-    """The runs of a folder: `settings` are their data, options and mechanisms, and `seeds` those of each model."""
+    """The runs of a folder: `settings` are their data, options and mechanisms, and `seeds` those of each
+    model.
+    """
 
     def __init__(self, folder: str, settings: dict[str, Any], seeds: list[int]):
         self.folder, self.settings, self.seeds = folder, settings, seeds
         self.names = [each.name for each in settings["mechanisms"]]
         self.total = (len(self.names) * (len(self.names) + 1) // 2 + 1) * len(seeds)
-        self.command = shlex.join(["modular-fairseq", "ablate", "--out", folder, "--seeds", ",".join(map(str, seeds))])
+        self.command = shlex.join(
+            ["modular-fairseq", "ablate", "--out", folder, "--seeds", ",".join(map(str, seeds))]
+        )
 
     def runs(self, model: Model) -> list[Run]:
-        return [Run(**self.settings, folder=os.path.abspath(self.folder), model=model, seed=seed) for seed in self.seeds]
+        return [
+            Run(**self.settings, folder=os.path.abspath(self.folder), model=model, seed=seed)
+            for seed in self.seeds
+        ]
 
     def results(self, model: Model) -> list[Result | None]:
         return [run.result for run in self.runs(model)]
 
     def known_runs(self) -> Iterator[Run]:
-        """All runs in their order, as far as it is known: the models of an iteration depend on the results of the one before."""
+        """All runs in their order, as far as it is known: the models of an iteration depend on the results of
+        the one before.
+        """
         for model in models(self.names, validation_perplexity(self.results)):
             yield from self.runs(model)
 
@@ -100,14 +135,19 @@ class Ablation:
             os.makedirs(self.folder, exist_ok=True)
             write_settings(self.folder, self.settings, self.seeds)
         except OSError as error:
-            raise UsageError(f"--out {self.folder}: cannot be written ({error}); mend that, or give another folder") from None
+            raise UsageError(
+                f"--out {self.folder}: cannot be written ({error}); mend that, or give another folder"
+            ) from None
         try:
             with only_one(self.folder):
                 for number, each in enumerate(self.known_runs(), 1):
                     if each.result is None:
                         say(f"[{number} of {self.total}] {each.name}")
                         each.finish(say)
-                    say(f"[{number} of {self.total}] {each.name}: validation perplexity {each.result['valid']:.2f}")
+                    say(
+                        f"[{number} of {self.total}] {each.name}: validation perplexity "
+                        f"{each.result['valid']:.2f}"
+                    )
         except KeyboardInterrupt:
             print(f"\nstopped; this goes on: {self.command}", file=sys.stderr)
             sys.exit(130)
@@ -133,15 +173,26 @@ class Ablation:
         of_seeds = f"seed {seeds}" if len(self.seeds) == 1 else f"seeds {seeds} (mean ± standard deviation)"
         title = f"Perplexity, {of_seeds}. Validation, test: best checkpoint, dropout off. Training: last epoch, as logged."
         lines = rows(self.names, self.results)
-        files = {"txt": format_text(lines, title), "md": format_markdown(lines, title), "tsv": format_tsv(lines)}
+        files = {
+            "txt": format_text(lines, title),
+            "md": format_markdown(lines, title),
+            "tsv": format_tsv(lines),
+        }
         try:
             for kind, content in files.items():
                 write_file(os.path.join(self.folder, f"table.{kind}"), content)
         except OSError as error:
-            raise UsageError(f"--out {self.folder}: the table cannot be written ({error.strerror}); mend that") from None
+            raise UsageError(
+                f"--out {self.folder}: the table cannot be written ({error.strerror}); mend that"
+            ) from None
         print(files["txt"], end="", flush=True)
         known = list(self.known_runs())
         missing = [each.name for each in known if each.result is None]
         if missing:
-            later = f", and {self.total - len(known)} more that depend on them" if len(known) < self.total else ""
-            raise UsageError(f"the table is not complete: missing are {', '.join(missing)}{later}; to finish: {self.command}")
+            later = (
+                f", and {self.total - len(known)} more that depend on them" if len(known) < self.total else ""
+            )
+            raise UsageError(
+                f"the table is not complete: missing are {', '.join(missing)}{later}; to finish: "
+                f"{self.command}"
+            )

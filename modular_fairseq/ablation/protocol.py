@@ -1,7 +1,9 @@
-"""The greedy protocol of "Ensemble Mechanisms in the Transformer" (section 4, table 1): which models to train, in which order.
+"""The greedy protocol of "Ensemble Mechanisms in the Transformer" (section 4, table 1): which models to
+train, in which order.
 
-Start without any mechanism. In each iteration, train the model with each mechanism that it lacks and keep the one of least perplexity, also
-where the model was better without it; after the last iteration all are on. N mechanisms take N (N + 1) / 2 + 1 models.
+Start without any mechanism. In each iteration, train the model with each mechanism that it lacks and keep the
+one of least perplexity, also where the model was better without it; after the last iteration all are on. N
+mechanisms take N (N + 1) / 2 + 1 models.
 """
 
 import math
@@ -50,32 +52,45 @@ def read_mechanisms(path: str) -> list[Mechanism]:
             entries = yaml.load(file, Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-        raise UsageError(f"--mechanisms {path}: cannot be read ({reason}); give a file like that in `ablate --help`") from None
+        raise UsageError(
+            f"--mechanisms {path}: cannot be read ({reason}); give a file like that in `ablate --help`"
+        ) from None
     try:
-        mechanisms = [Mechanism(each.pop("name"), *(shlex.split(each.pop(state, "")) for state in ("off", "on"))) for each in entries]
-        well_formed = all(re.fullmatch(r"[\w.-][\w. -]*", each.name) and each.off != each.on for each in mechanisms)
+        mechanisms = [
+            Mechanism(each.pop("name"), *(shlex.split(each.pop(state, "")) for state in ("off", "on")))
+            for each in entries
+        ]
+        well_formed = all(
+            re.fullmatch(r"[\w.-][\w. -]*", each.name) and each.off != each.on for each in mechanisms
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
         well_formed = False
     if not well_formed or not mechanisms or any(entries):
         raise UsageError(
-            f"--mechanisms {path}: must be a list in which each has a `name` (letters, digits, spaces, dots, hyphens) and options, `off` "
+            f"--mechanisms {path}: must be a list in which each has a `name` (letters, digits, spaces, dots, "
+            "hyphens) and options, `off` "
             "and `on`, that differ, and nothing else; `ablate --help` shows one"
         )
     names = ["baseline", *(each.file_name for each in mechanisms)]
     if len(set(names)) < len(names):
         raise UsageError(
-            f"--mechanisms {path}: the name {max(names, key=names.count)} is taken already; give each its own, and none baseline"
+            f"--mechanisms {path}: the name {max(names, key=names.count)} is taken already; give each its "
+            "own, and none baseline"
         )
     return mechanisms
 
 
-def iterations(names: list[str], perplexity: Callable[[Model], float | None]) -> Iterator[tuple[Model, list[Model]]]:
-    """Every iteration as far as it is known: the model that it starts from, and that model with one more mechanism, for each that it lacks.
+def iterations(
+    names: list[str], perplexity: Callable[[Model], float | None]
+) -> Iterator[tuple[Model, list[Model]]]:
+    """Every iteration as far as it is known: the model that it starts from, and that model with one more
+    mechanism, for each that it lacks.
 
     Args:
         names: of the mechanisms; of equal perplexities, that of the earlier one counts as less.
-        perplexity: that of a model on the validation set, or None: then this iteration is the last that is known. It is asked for the
-            models of an iteration when the next one is wanted, so they may be trained in between. What is not finite counts as worst.
+        perplexity: that of a model on the validation set, or None: then this iteration is the last that is
+            known. It is asked for the models of an iteration when the next one is wanted, so they may be
+            trained in between. What is not finite counts as worst.
     """
     base: Model = ()
     while len(base) < len(names):
@@ -84,7 +99,10 @@ def iterations(names: list[str], perplexity: Callable[[Model], float | None]) ->
         perplexities = {model: perplexity(model) for model in candidates}
         if None in perplexities.values():
             return
-        base = min(candidates, key=lambda model: perplexities[model] if math.isfinite(perplexities[model]) else math.inf)
+        base = min(
+            candidates,
+            key=lambda model: perplexities[model] if math.isfinite(perplexities[model]) else math.inf,
+        )
 
 
 def models(names: list[str], perplexity: Callable[[Model], float | None]) -> Iterator[Model]:

@@ -1,4 +1,5 @@
-"""The runs of an ablation: fairseq's commands for each, in processes of their own, and what they leave in a folder each.
+"""The runs of an ablation: fairseq's commands for each, in processes of their own, and what they leave in a
+folder each.
 
 A run may be killed at any moment and started again: it ends as it would have ended.
 """
@@ -28,7 +29,9 @@ LIMITS = ("--max-update", "--max-epoch")
 
 
 class Run(NamedTuple):
-    """A model and a seed; `folder` is that of all runs, and `options` those of fairseq-train that all of them have."""
+    """A model and a seed; `folder` is that of all runs, and `options` those of fairseq-train that all of them
+    have.
+    """
 
     data: str
     options: list[str]
@@ -48,9 +51,14 @@ class Run(NamedTuple):
 
     @property
     def train_command(self) -> list[str]:
-        switches = [word for each in self.mechanisms for word in (each.on if each.name in self.model else each.off)]
-        # Updating the iterator gives a resumed run the batches of an uninterrupted one: all runs see the same data in the same order.
-        own = f"--seed {self.seed} --update-epoch-batch-itr True --best-checkpoint-metric ppl --log-format json"
+        switches = [
+            word for each in self.mechanisms for word in (each.on if each.name in self.model else each.off)
+        ]
+        # Updating the iterator gives a resumed run the batches of an uninterrupted one: all runs see the same
+        # data in the same order.
+        own = (
+            f"--seed {self.seed} --update-epoch-batch-itr True --best-checkpoint-metric ppl --log-format json"
+        )
         own = ["--user-dir", PLUGIN, "--save-dir", self.path(""), *own.split()]
         return [sys.executable, "-m", "fairseq_cli.train", self.data, *self.options, *switches, *own]
 
@@ -60,23 +68,38 @@ class Run(NamedTuple):
         sizes = ["--max-tokens", "--batch-size", "--max-sentences"]
         given |= {name: given[f"{name}-valid"] for name in sizes if f"{name}-valid" in given}
         names = ["--task", *sizes, "--num-workers", "--cpu", "--skip-invalid-size-inputs-valid-test"]
-        own = ["--user-dir", PLUGIN, "--path", self.path("checkpoint_best.pt"), "--valid-subset", "valid,test", "--log-format", "json"]
+        own = [
+            "--user-dir",
+            PLUGIN,
+            "--path",
+            self.path("checkpoint_best.pt"),
+            "--valid-subset",
+            "valid,test",
+            "--log-format",
+            "json",
+        ]
         own += [word for name in names if name in given for word in (name, *given[name])]
         return [sys.executable, "-m", "fairseq_cli.validate", self.data, *own]
 
     @property
     def result(self) -> Result | None:
-        """Perplexities on valid, test and train, train_loss, updates, and whether training diverged; None before the run has ended."""
+        """Perplexities on valid, test and train, train_loss, updates, and whether training diverged; None
+        before the run has ended.
+        """
         try:
             with open(self.path("result.json")) as file:
                 return json.load(file)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UsageError(f"{self.path('result.json')}: cannot be read ({error}); remove it to have the run evaluated again") from None
+            raise UsageError(
+                f"{self.path('result.json')}: cannot be read ({error}); remove it to have the run evaluated "
+                "again"
+            ) from None
 
     def finish(self, say: Callable[[str], None]) -> None:
-        """Trains what is left to train, evaluates and writes result.json; `say` gets each command before it runs, and its progress.
+        """Trains what is left to train, evaluates and writes result.json; `say` gets each command before it
+        runs, and its progress.
 
         Raises:
             UsageError: a command failed; the message names its log.
@@ -91,11 +114,24 @@ class Run(NamedTuple):
             logged = map(LOGGED.search, self._call(self.validate_command, "validate.log", say))
             stats = {name: value for match in logged if match for name, value in json.loads(match[2]).items()}
             if not {"valid_ppl", "test_ppl"} <= stats.keys():
-                raise UsageError(f"{self.name}: fairseq_cli.validate shows no perplexity; see {self.path('validate.log')}")
+                raise UsageError(
+                    f"{self.name}: fairseq_cli.validate shows no perplexity; see {self.path('validate.log')}"
+                )
             valid, test = float(stats["valid_ppl"]), float(stats["test_ppl"])
-        elif not diverged and (state is None or math.isfinite(state["extra_state"]["val_loss"] or 0)):  # and not because it was nan
-            raise UsageError(f"{self.name}: has no checkpoint_best.pt after training; let fairseq-train validate and save at least once")
-        result = {"mechanisms": self.model, "seed": self.seed, "diverged": diverged, "valid": valid, "test": test}
+        elif not diverged and (
+            state is None or math.isfinite(state["extra_state"]["val_loss"] or 0)
+        ):  # and not because it was nan
+            raise UsageError(
+                f"{self.name}: has no checkpoint_best.pt after training; let fairseq-train validate and save "
+                "at least once"
+            )
+        result = {
+            "mechanisms": self.model,
+            "seed": self.seed,
+            "diverged": diverged,
+            "valid": valid,
+            "test": test,
+        }
         write_file(self.path("result.json"), json.dumps(result | training_statistics(state), indent=1) + "\n")
 
     def _last_checkpoint(self) -> dict[str, Any] | None:
@@ -104,22 +140,42 @@ class Run(NamedTuple):
 
     def _is_trained(self, state: dict[str, Any] | None) -> bool:
         given = by_option(self.options)
-        return state is not None and training_ended(state, *(int((given.get(name) or ["0"])[0]) for name in LIMITS))
+        return state is not None and training_ended(
+            state, *(int((given.get(name) or ["0"])[0]) for name in LIMITS)
+        )
 
     def _call(self, command: list[str], log: str, say: Callable[[str], None]) -> list[str]:
-        """The last lines of what one of fairseq's commands says, after it has ended, or diverged; all of it goes to `log`."""
+        """The last lines of what one of fairseq's commands says, after it has ended, or diverged; all of it
+        goes to `log`.
+        """
         say(shlex.join(command))
         status, tail = call(command, self.path(log), lambda line: (text := progress(line)) and say(text))
         if status != 0 and not any(map(DIVERGED.search, tail)):
             last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no word")
-            raise UsageError(f"{self.name}: {command[2]} failed with status {status} ({last}); see {self.path(log)}; nothing is lost")
+            raise UsageError(
+                f"{self.name}: {command[2]} failed with status {status} ({last}); see {self.path(log)}; "
+                "nothing is lost"
+            )
         return tail
 
 
 def training_statistics(state: dict[str, Any] | None) -> Result:
-    """What fairseq-train logged of its last epoch, from its last checkpoint: after a kill the log may lack it."""
+    """What fairseq-train logged of its last epoch, from its last checkpoint: after a kill the log may lack
+    it.
+    """
     if state is None:
         return {"train": math.nan, "train_loss": math.nan, "updates": 0}
-    meters = {name: meter for _, name, kind, meter in state["extra_state"]["metrics"]["train"] if kind == "AverageMeter"}
-    loss, nll = (float(meters[name]["sum"] / meters[name]["count"]) for name in ("loss", "nll_loss" if "nll_loss" in meters else "loss"))
-    return {"train": get_perplexity(nll), "train_loss": loss, "updates": state["optimizer_history"][-1]["num_updates"]}
+    meters = {
+        name: meter
+        for _, name, kind, meter in state["extra_state"]["metrics"]["train"]
+        if kind == "AverageMeter"
+    }
+    loss, nll = (
+        float(meters[name]["sum"] / meters[name]["count"])
+        for name in ("loss", "nll_loss" if "nll_loss" in meters else "loss")
+    )
+    return {
+        "train": get_perplexity(nll),
+        "train_loss": loss,
+        "updates": state["optimizer_history"][-1]["num_updates"],
+    }

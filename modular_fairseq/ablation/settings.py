@@ -1,4 +1,6 @@
-"""What all runs of an ablation have in common: given on the command line, kept in protocol.json beside the runs, and checked first."""
+"""What all runs of an ablation have in common: given on the command line, kept in protocol.json beside the
+runs, and checked first.
+"""
 
 import argparse
 import glob
@@ -18,17 +20,40 @@ from modular_fairseq.models.checks import check_options as check_model_options
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.processes import write_file
 
-# Options that the command sets, and others without whose defaults runs would not be equally long, validated, or continued after a kill.
+# Options that the command sets, and others without whose defaults runs would not be equally long, validated,
+# or continued after a kill.
 OWN_OPTIONS = [
-    *["--seed", "--save-dir", "--user-dir", "--log-format", "--valid-subset", "--update-epoch-batch-itr", "--best-checkpoint-metric"],
-    *["--maximize-best-checkpoint-metric", "--disable-validation", "--patience", "--stop-time-hours", "--no-save", "--no-last-checkpoints"],
-    *["--no-save-optimizer-state", "--checkpoint-suffix", "--restore-file", "--reset-dataloader", "--reset-lr-scheduler"],
+    *[
+        "--seed",
+        "--save-dir",
+        "--user-dir",
+        "--log-format",
+        "--valid-subset",
+        "--update-epoch-batch-itr",
+        "--best-checkpoint-metric",
+    ],
+    *[
+        "--maximize-best-checkpoint-metric",
+        "--disable-validation",
+        "--patience",
+        "--stop-time-hours",
+        "--no-save",
+        "--no-last-checkpoints",
+    ],
+    *[
+        "--no-save-optimizer-state",
+        "--checkpoint-suffix",
+        "--restore-file",
+        "--reset-dataloader",
+        "--reset-lr-scheduler",
+    ],
     *["--reset-meters", "--reset-optimizer"],
 ]
 
 
 def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]]:
-    """Data, options and mechanisms, which all runs of a folder have in common, and the seeds: as given, or as the folder has them.
+    """Data, options and mechanisms, which all runs of a folder have in common, and the seeds: as given, or as
+    the folder has them.
 
     Raises:
         UsageError: there are none, they are refused, or the folder has others.
@@ -42,15 +67,22 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
         if not args.data:
             raise UsageError("DATA is missing: give the folder that fairseq-preprocess wrote")
         check_options(args.options, mechanisms)
-        data = os.pathsep.join(map(os.path.abspath, args.data.split(os.pathsep)))  # fairseq takes several, with parts of a large train set
+        data = os.pathsep.join(
+            map(os.path.abspath, args.data.split(os.pathsep))
+        )  # fairseq takes several, with parts of a large train set
         settings = {"data": data, "options": args.options, "mechanisms": mechanisms}
         if saved:
             refuse_difference(args.out, saved[0], settings)
     if settings is None:
-        raise UsageError(f"--out {args.out}: holds no runs; give DATA, and after a -- the options of fairseq-train")
+        raise UsageError(
+            f"--out {args.out}: holds no runs; give DATA, and after a -- the options of fairseq-train"
+        )
     folder = settings["data"].split(os.pathsep)[0]
     if not args.table and not glob.glob(os.path.join(glob.escape(folder), "test[.0-9]*")):
-        raise UsageError(f"DATA {folder}: does not exist or holds no test set; give what fairseq-preprocess wrote, with --testpref")
+        raise UsageError(
+            f"DATA {folder}: does not exist or holds no test set; give what fairseq-preprocess wrote, with "
+            "--testpref"
+        )
     if args.seeds is not None:
         seeds = read_seeds(args.seeds)
     return settings, seeds
@@ -60,11 +92,15 @@ def check_options(options: list[str], mechanisms: list[Mechanism]) -> None:
     """Refuses options that no protocol can be made of.
 
     Raises:
-        UsageError: two of user, mechanisms and protocol set the same; no --arch, or no end to training; fairseq-train would refuse them.
+        UsageError: two of user, mechanisms and protocol set the same; no --arch, or no end to training;
+            fairseq-train would refuse them.
     """
     owner = dict.fromkeys(OWN_OPTIONS, "the protocol sets it, or needs its default")
     given = by_option(options)
-    for who, names in [("it is given", given), *((f"{each.name} sets it", by_option(each.off + each.on)) for each in mechanisms)]:
+    for who, names in [
+        ("it is given", given),
+        *((f"{each.name} sets it", by_option(each.off + each.on)) for each in mechanisms),
+    ]:
         for name in names:
             if name and owner.setdefault(name, who) != who:
                 raise UsageError(f"{name}: {who}, and {owner[name]}; leave one of them out")
@@ -78,7 +114,8 @@ def check_options(options: list[str], mechanisms: list[Mechanism]) -> None:
 
         def refuse(message: str, state: str = state) -> NoReturn:
             raise UsageError(
-                f"with all mechanisms {state}, fairseq-train refuses your options and theirs: {message.partition(' (choose from')[0]}; "
+                f"with all mechanisms {state}, fairseq-train refuses your options and theirs: "
+                f"{message.partition(' (choose from')[0]}; "
                 "change yours, or name other mechanisms by --mechanisms FILE"
             )
 
@@ -99,8 +136,14 @@ def read_settings(folder: str) -> tuple[dict[str, Any], list[int]] | None:
     try:
         with open(path) as file:
             saved = json.load(file)
-        mechanisms = [Mechanism(name, shlex.split(off), shlex.split(on)) for name, off, on in saved["mechanisms"]]
-        return {"data": saved["data"], "options": shlex.split(saved["options"]), "mechanisms": mechanisms}, saved["seeds"]
+        mechanisms = [
+            Mechanism(name, shlex.split(off), shlex.split(on)) for name, off, on in saved["mechanisms"]
+        ]
+        return {
+            "data": saved["data"],
+            "options": shlex.split(saved["options"]),
+            "mechanisms": mechanisms,
+        }, saved["seeds"]
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -110,13 +153,20 @@ def read_settings(folder: str) -> tuple[dict[str, Any], list[int]] | None:
 def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> None:
     """What `read_settings` reads: options as one would type them."""
     mechanisms = [(name, shlex.join(off), shlex.join(on)) for name, off, on in settings["mechanisms"]]
-    saved = {"data": settings["data"], "options": shlex.join(settings["options"]), "mechanisms": mechanisms, "seeds": seeds}
+    saved = {
+        "data": settings["data"],
+        "options": shlex.join(settings["options"]),
+        "mechanisms": mechanisms,
+        "seeds": seeds,
+    }
     write_file(os.path.join(folder, "protocol.json"), json.dumps(saved, indent=1) + "\n")
 
 
 def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:
     """Runs of other settings cannot be compared. A folder in which nothing was trained yet takes new ones."""
-    if not any(glob.glob(os.path.join(glob.escape(folder), "*", name)) for name in ("result.json", "checkpoint*.pt")):
+    if not any(
+        glob.glob(os.path.join(glob.escape(folder), "*", name)) for name in ("result.json", "checkpoint*.pt")
+    ):
         return
     there, here = ({"DATA": [each["data"]], **by_option(each["options"])} for each in (saved, settings))
     differences = [
@@ -127,4 +177,6 @@ def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, An
     if saved["mechanisms"] != settings["mechanisms"]:
         differences.append("other mechanisms")
     if differences:
-        raise UsageError(f"--out {folder}: holds runs with {', '.join(differences)}; give the same, or another --out")
+        raise UsageError(
+            f"--out {folder}: holds runs with {', '.join(differences)}; give the same, or another --out"
+        )

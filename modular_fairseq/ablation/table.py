@@ -1,4 +1,6 @@
-"""The table of an ablation: a block per iteration, headed by the model that it starts from, as in the paper's table 1."""
+"""The table of an ablation: a block per iteration, headed by the model that it starts from, as in the paper's
+table 1.
+"""
 
 import math
 from collections.abc import Callable
@@ -12,7 +14,9 @@ Result = dict[str, Any]  # perplexities by column, and whether training `diverge
 
 
 class Row(NamedTuple):
-    """A model that heads the block of an iteration, or what that iteration `added` to it; its results by seed, None where missing."""
+    """A model that heads the block of an iteration, or what that iteration `added` to it; its results by
+    seed, None where missing.
+    """
 
     iteration: int
     model: str
@@ -28,11 +32,15 @@ class Row(NamedTuple):
 
 
 def summarize(results: list[Result | None], column: str) -> tuple[float, float | None] | None:
-    """Mean and standard deviation (of a sample; None for one seed and for what is not finite) over seeds; None if a result is missing."""
+    """Mean and standard deviation (of a sample; None for one seed and for what is not finite) over seeds;
+    None if a result is missing.
+    """
     if None in results:
         return None
     values = [result[column] for result in results]
-    return sum(values) / len(values), stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+    return sum(values) / len(values), stdev(values) if len(values) > 1 and all(
+        map(math.isfinite, values)
+    ) else None
 
 
 def format_cell(found: tuple[float, float | None] | None) -> str:
@@ -49,7 +57,8 @@ def validation_perplexity(results: Callable[[Model], list[Result | None]]) -> Ca
 
 
 def rows(names: list[str], results: Callable[[Model], list[Result | None]]) -> list[Row]:
-    """The table's lines as far as they are known; the last iteration, which has nothing to choose, is one line: full transformer.
+    """The table's lines as far as they are known; the last iteration, which has nothing to choose, is one
+    line: full transformer.
 
     Args:
         names: of the mechanisms.
@@ -73,7 +82,9 @@ def format_text(lines: list[Row], title: str) -> str:
         label, *cells = row.cells
         table.append([f"  {label}" if row.added else label, *cells])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    head, *rest = ("  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in table)
+    head, *rest = (
+        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in table
+    )
     text = [title, "", head]
     for row, line in zip(lines, rest, strict=True):
         if not row.added:
@@ -90,10 +101,28 @@ def format_markdown(lines: list[Row], title: str) -> str:
 
 
 def format_tsv(lines: list[Row]) -> str:
-    """The same for programs: numbers in full, nothing where they are missing, and in every line the whole model."""
-    table = [["iteration", "model", "added", *(name for column in COLUMNS for name in (column, f"{column}_std")), "diverged"]]
+    """The same for programs: numbers in full, nothing where they are missing, and in every line the whole
+    model.
+    """
+    table = [
+        [
+            "iteration",
+            "model",
+            "added",
+            *(name for column in COLUMNS for name in (column, f"{column}_std")),
+            "diverged",
+        ]
+    ]
     for row in lines:
         numbers = [number for column in COLUMNS for number in summarize(row.results, column) or (None, None)]
         diverged = sum(result["diverged"] for result in row.results if result)
-        table.append([row.iteration, row.model, row.added, *("" if number is None else number for number in numbers), diverged])
+        table.append(
+            [
+                row.iteration,
+                row.model,
+                row.added,
+                *("" if number is None else number for number in numbers),
+                diverged,
+            ]
+        )
     return "".join("\t".join(map(str, cells)) + "\n" for cells in table)

@@ -27,7 +27,11 @@ ALL = "all"
 
 
 def analyze(
-    path: str | Path, data: str | Path, subset: str = "valid", names: Iterable[str] = (ALL,), max_tokens: int = MAX_TOKENS
+    path: str | Path,
+    data: str | Path,
+    subset: str = "valid",
+    names: Iterable[str] = (ALL,),
+    max_tokens: int = MAX_TOKENS,
 ) -> dict[str, Report]:
     """The reports of a checkpoint on one part of binarized data, by name; for Python.
 
@@ -35,7 +39,8 @@ def analyze(
         names: of `ANALYSES`, or "all".
 
     Raises:
-        UsageError: an unknown name, files that are missing or do not fit, a model or data with nothing to see.
+        UsageError: an unknown name, files that are missing or do not fit, a model or data with nothing to
+            see.
     """
     names = chosen([names] if isinstance(names, str) else names)
     loaded = load(path, data, subset)
@@ -51,10 +56,16 @@ def chosen(names: Iterable[str], others: Iterable[str] = ()) -> list[str]:
     """
     names, known = list(dict.fromkeys(names)), [*ANALYSES, *others]
     if ALL in names and names != [ALL]:
-        raise UsageError(f"{ALL} goes alone; leave it out, or the others: {', '.join(name for name in names if name != ALL)}")
+        raise UsageError(
+            f"{ALL} goes alone; leave it out, or the others: "
+            f"{', '.join(name for name in names if name != ALL)}"
+        )
     for name in names:
         if name not in known and names != [ALL]:
-            raise UsageError(f"there is no analysis {name!r}; give {ALL}, or with commas between them some of {', '.join(known)}")
+            raise UsageError(
+                f"there is no analysis {name!r}; give {ALL}, or with commas between them some of "
+                f"{', '.join(known)}"
+            )
     return names
 
 

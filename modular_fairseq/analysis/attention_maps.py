@@ -1,11 +1,12 @@
-"""The attention weights of a model as it runs: of our attention modules and of fairseq's, per head, by forward hooks.
+"""The attention weights of a model as it runs: of our attention modules and of fairseq's, per head, by
+forward hooks.
 
     with attention_maps(model) as maps:
         model(**batch["net_input"])
     maps[0].weights     # [H, B, T, S]
 
-Hooks ask each module for the weights of its heads, and hand on what its caller asked for, so that the model computes what it did (to
-rounding: where weights are wanted, attention takes another way to the same numbers).
+Hooks ask each module for the weights of its heads, and hand on what its caller asked for, so that the model
+computes what it did (to rounding: where weights are wanted, attention takes another way to the same numbers).
 """
 
 import inspect
@@ -30,9 +31,11 @@ class AttentionMap:
     Args:
         module: its name in the model, such as encoder.layers.0.self_attn.
         kind: one of `KINDS`.
-        weights: [H, B, T, S], those of the softmax: masks are in them, dropout and head scales (MAE) are not; 0 where a key is hidden.
+        weights: [H, B, T, S], those of the softmax: masks are in them, dropout and head scales (MAE) are not;
+            0 where a key is hidden.
         query_padding, key_padding: bool [B, T] and [B, S], True = pad; None: no pad.
-        hidden: bool [T, S], True: a key that this query may not see, such as a later word; None: it may see all.
+        hidden: bool [T, S], True: a key that this query may not see, such as a later word; None: it may see
+            all.
     """
 
     module: str
@@ -60,7 +63,11 @@ class AttentionMap:
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """By name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, MultiheadAttention | FairseqAttention)}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, MultiheadAttention | FairseqAttention)
+    }
 
 
 def kind_of(name: str, module: nn.Module) -> str:
@@ -86,13 +93,20 @@ def attention_maps(model: nn.Module) -> Iterator[list[AttentionMap]]:
 class _Watcher:
     """The hooks of one attention module.
 
-    fairseq's cross-attention is not told which of its queries are pads; the self-attention before it in the same layer is.
+    fairseq's cross-attention is not told which of its queries are pads; the self-attention before it in the
+    same layer is.
 
     Args:
         padding_of_layers: bool [B, T] or None by the name of a layer; shared by all watchers.
     """
 
-    def __init__(self, name: str, module: nn.Module, maps: list[AttentionMap], padding_of_layers: dict[str, Tensor | None]):
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        maps: list[AttentionMap],
+        padding_of_layers: dict[str, Tensor | None],
+    ):
         self.name, self.kind, self.layer = name, kind_of(name, module), name.rpartition(".")[0]
         self.maps, self.padding_of_layers = maps, padding_of_layers
         self.signature = inspect.signature(module.forward)
@@ -113,10 +127,14 @@ class _Watcher:
         self.asked = (asked["need_weights"], asked["need_head_weights"])
         wanted = {**asked, "need_weights": True, "need_head_weights": True}
         if asked["incremental_state"] is None:
-            wanted["static_kv"] = True  # without a cache it means nothing, but else fairseq's takes torch's attention, which averages heads
+            wanted["static_kv"] = (
+                True  # without a cache it means nothing, but else fairseq's takes torch's attention, which averages heads
+            )
         return (), wanted
 
-    def after(self, module: nn.Module, args: tuple, kwargs: dict, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def after(
+        self, module: nn.Module, args: tuple, kwargs: dict, output: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
         attended, weights = output
         key_padding = _as_bool(kwargs["key_padding_mask"])
         query_padding = _as_bool(kwargs.get("query_padding_mask"))
@@ -124,10 +142,16 @@ class _Watcher:
             if self.kind == CROSS:
                 query_padding = self.padding_of_layers.get(self.layer)
             elif key_padding is not None:
-                query_padding = key_padding[:, -weights.size(2) :]  # with --cross-self-attention, keys are the source and then the queries
+                query_padding = key_padding[
+                    :, -weights.size(2) :
+                ]  # with --cross-self-attention, keys are the source and then the queries
         if self.kind != CROSS:
             self.padding_of_layers[self.layer] = query_padding
-        self.maps.append(AttentionMap(self.name, self.kind, weights, query_padding, key_padding, _hidden(kwargs["attn_mask"])))
+        self.maps.append(
+            AttentionMap(
+                self.name, self.kind, weights, query_padding, key_padding, _hidden(kwargs["attn_mask"])
+            )
+        )
         need_weights, need_head_weights = self.asked
         if not need_head_weights:
             weights = weights.mean(dim=0) if need_weights else None

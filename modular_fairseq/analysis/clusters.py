@@ -1,4 +1,5 @@
-"""What the clusters of disentangled mask attention are ("Bayesian Transformer Using Disentangled Mask Attention", section 3.1).
+"""What the clusters of disentangled mask attention are ("Bayesian Transformer Using Disentangled Mask
+Attention", section 3.1).
 
 For every head of every module with a semantic mask, over the tokens that are its queries:
 
@@ -58,16 +59,30 @@ class ClusterReport(Report):
         """A row a head: shares of its clusters in %, entropies."""
         most = max(len(head.shares) for each in self.modules for head in each.heads)
         lines = [
-            [each.module, number, head.usage_entropy, head.posterior_entropy, *(100 * share for share in head.shares)]
+            [
+                each.module,
+                number,
+                head.usage_entropy,
+                head.posterior_entropy,
+                *(100 * share for share in head.shares),
+            ]
             for each in self.modules
             for number, head in enumerate(each.heads, start=1)
         ]
-        headers = ["module", "head", "usage entropy", "posterior entropy", *(f"C{c + 1} %" for c in range(most))]
+        headers = [
+            "module",
+            "head",
+            "usage entropy",
+            "posterior entropy",
+            *(f"C{c + 1} %" for c in range(most)),
+        ]
         return tabulate(lines, headers, floatfmt=("", "", ".3f", ".3f", *[".1f"] * most), tablefmt="plain")
 
     def tables(self) -> dict[str, list[dict]]:
         heads = [
-            ({"module": each.module, "head": number}, head) for each in self.modules for number, head in enumerate(each.heads, start=1)
+            ({"module": each.module, "head": number}, head)
+            for each in self.modules
+            for number, head in enumerate(each.heads, start=1)
         ]
         usage = [
             {
@@ -81,7 +96,12 @@ class ClusterReport(Report):
             for names, head in heads
             for cluster in range(1, len(head.usage) + 1)
         ]
-        return {"clusters": usage, "clusters-tokens": [{**names, **row} for names, head in heads for row in rows(head.tokens, "cluster")]}
+        return {
+            "clusters": usage,
+            "clusters-tokens": [
+                {**names, **row} for names, head in heads for row in rows(head.tokens, "cluster")
+            ],
+        }
 
 
 def posteriors(mask: SemanticMask, args: tuple, output: Tensor | None) -> Tensor:

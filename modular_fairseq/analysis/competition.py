@@ -1,4 +1,5 @@
-"""How the mechanisms of TIM layers compete on a data set ("Transformers with Competitive Ensembles of Independent Mechanisms", section 4).
+"""How the mechanisms of TIM layers compete on a data set ("Transformers with Competitive Ensembles of
+Independent Mechanisms", section 4).
 
 For every layer with a competition c [positions, mechanisms], whose values sum to 1 at each position:
 
@@ -48,8 +49,8 @@ class LayerReport:
 
 @dataclass
 class CompetitionReport(Report):
-    """`correlation`: for each side "layers" and a "matrix", None where c of a layer never changes; `tokens`: for each layer the most
-    frequent ones; `all_tokens` in the same form has all and is only in the tables."""
+    """`correlation`: for each side "layers" and a "matrix", None where c of a layer never changes; `tokens`:
+    for each layer the most frequent ones; `all_tokens` in the same form has all and is only in the tables."""
 
     mechanisms: int
     layers: list[LayerReport]
@@ -57,8 +58,17 @@ class CompetitionReport(Report):
     all_tokens: list[dict]
 
     def text(self) -> str:
-        headers = ["module", "entropy", "of uniform", *(f"{p} %" for p in PERCENTILES), *(f"c{m + 1}" for m in range(self.mechanisms))]
-        rows = [[each.module, each.entropy, each.entropy / each.uniform, *each.percentiles.values(), *each.mean] for each in self.layers]
+        headers = [
+            "module",
+            "entropy",
+            "of uniform",
+            *(f"{p} %" for p in PERCENTILES),
+            *(f"c{m + 1}" for m in range(self.mechanisms)),
+        ]
+        rows = [
+            [each.module, each.entropy, each.entropy / each.uniform, *each.percentiles.values(), *each.mean]
+            for each in self.layers
+        ]
         return tabulate(rows, headers, floatfmt=".3f", tablefmt="plain")
 
     def data(self) -> dict:
@@ -98,18 +108,27 @@ class CompetitionReport(Report):
 
 def competitions(model: nn.Module) -> dict[str, Competition]:
     """By the name of their layer, in the order in which a word passes them."""
-    parts = {name.removesuffix(".competition"): part for name, part in model.named_modules() if isinstance(part, Competition)}
+    parts = {
+        name.removesuffix(".competition"): part
+        for name, part in model.named_modules()
+        if isinstance(part, Competition)
+    }
     return in_order({name: part for name, part in parts.items() if part.mechanisms > 1})
 
 
 class CompetitionOfMechanisms(Analysis):
-    summary = "how the mechanisms of TIM layers compete: entropy, correlation between layers, values for each token"
+    summary = (
+        "how the mechanisms of TIM layers compete: entropy, correlation between layers, values for each token"
+    )
 
     def __init__(self, model: nn.Module):
         self.model = model
         self.parts = competitions(model)
         if not self.parts:
-            raise UsageError("the model has no mechanisms that compete; it needs --tim-layers middle or all, without --tim-no-competition")
+            raise UsageError(
+                "the model has no mechanisms that compete; it needs --tim-layers middle or all, without "
+                "--tim-no-competition"
+            )
         self.layers = {side: [name for name in self.parts if side_of(name) == side] for side in SIDES}
         self.sums: dict[str, LayerSums] = {}
         self.correlations: dict[str, Correlation] = {}
@@ -138,14 +157,29 @@ class CompetitionOfMechanisms(Analysis):
         for name in self.parts:
             sums, side = self.sums[name], side_of(name)
             uniform = math.log(len(sums.mean()))
-            layers.append(LayerReport(name, *place(name, self.parts), side, sums.entropy(), uniform, sums.percentiles(), sums.mean()))
+            layers.append(
+                LayerReport(
+                    name,
+                    *place(name, self.parts),
+                    side,
+                    sums.entropy(),
+                    uniform,
+                    sums.percentiles(),
+                    sums.mean(),
+                )
+            )
             tokens.append({"module": name, "tokens": sums.tokens(dictionary_of(side, self.model).symbols)})
-        correlation = [{"side": side, "layers": self.layers[side], "matrix": each.matrix()} for side, each in self.correlations.items()]
+        correlation = [
+            {"side": side, "layers": self.layers[side], "matrix": each.matrix()}
+            for side, each in self.correlations.items()
+        ]
         return CompetitionReport(len(layers[0].mean), layers, correlation, tokens)
 
 
 class LayerSums:
-    """What is kept of one layer: a histogram of entropies, and min, sum and max of c for every type of token."""
+    """What is kept of one layer: a histogram of entropies, and min, sum and max of c for every type of
+    token.
+    """
 
     def __init__(self, types: int, mechanisms: int, device: torch.device):
         self.top = math.log(mechanisms)
@@ -160,7 +194,9 @@ class LayerSums:
     def add(self, tokens: Tensor, c: Tensor) -> None:
         """tokens int64 [N], c float64 [N, n]."""
         entropy = torch.special.entr(c).sum(dim=1)
-        bins = (entropy / self.top * BINS).long().clamp_(0, BINS - 1) if self.top else torch.zeros_like(tokens)
+        bins = (
+            (entropy / self.top * BINS).long().clamp_(0, BINS - 1) if self.top else torch.zeros_like(tokens)
+        )
         self.histogram += torch.bincount(bins, minlength=BINS)
         self.entropies += entropy.sum()
         self.count += torch.bincount(tokens, minlength=len(self.count))
@@ -198,7 +234,9 @@ class LayerSums:
 
 
 class Correlation:
-    """Pearson's correlation of c between layers, from sums around the first position: a layer that never changes has none."""
+    """Pearson's correlation of c between layers, from sums around the first position: a layer that never
+    changes has none.
+    """
 
     def __init__(self):
         self.count = 0
@@ -222,5 +260,10 @@ class Correlation:
         covariance = self.second / self.count - mean @ mean.transpose(1, 2)
         deviation = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
         varies = (deviation > 0).all(dim=0)
-        matrix = (covariance / (deviation.unsqueeze(2) * deviation.unsqueeze(1))).mean(dim=0).clamp(-1, 1).tolist()
-        return [[value if varies[i] and varies[j] else None for j, value in enumerate(row)] for i, row in enumerate(matrix)]
+        matrix = (
+            (covariance / (deviation.unsqueeze(2) * deviation.unsqueeze(1))).mean(dim=0).clamp(-1, 1).tolist()
+        )
+        return [
+            [value if varies[i] and varies[j] else None for j, value in enumerate(row)]
+            for i, row in enumerate(matrix)
+        ]

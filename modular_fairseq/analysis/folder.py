@@ -1,4 +1,5 @@
-"""The folder that an analysis is written to: analysis.json, a .tsv file for each table, and the sample sentences.
+"""The folder that an analysis is written to: analysis.json, a .tsv file for each table, and the sample
+sentences.
 
 analysis.json is written last and names the other files: where it is, all of it is there.
 """
@@ -32,10 +33,18 @@ def prepare(folder: Path) -> None:
         write_file(probe, "")
         probe.unlink()
     except OSError as error:
-        raise UsageError(f"--out {folder} cannot be written ({error.strerror}); give another folder") from None
+        raise UsageError(
+            f"--out {folder} cannot be written ({error.strerror}); give another folder"
+        ) from None
 
 
-def write(folder: Path, about: dict[str, Any], analyses: dict[str, Any], tables: dict[str, list[dict]], samples: Any | None) -> None:
+def write(
+    folder: Path,
+    about: dict[str, Any],
+    analyses: dict[str, Any],
+    tables: dict[str, list[dict]],
+    samples: Any | None,
+) -> None:
     """Write results in the place of those that were there.
 
     Args:
@@ -58,11 +67,15 @@ def write(folder: Path, about: dict[str, Any], analyses: dict[str, Any], tables:
             write_file(folder / name, content)
         write_file(folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1, allow_nan=False))
     except OSError as error:
-        raise UsageError(f"--out {folder} cannot be written ({error.strerror}); give another folder") from None
+        raise UsageError(
+            f"--out {folder} cannot be written ({error.strerror}); give another folder"
+        ) from None
 
 
 def remove(folder: Path) -> None:
-    """What an earlier analysis wrote, its index first, and what a killed one left half-written; nothing else."""
+    """What an earlier analysis wrote, its index first, and what a killed one left half-written; nothing
+    else.
+    """
     for path in folder.iterdir():
         if LEFT_OVER.search(path.name):
             path.unlink()
@@ -70,7 +83,12 @@ def remove(folder: Path) -> None:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return
-    if not isinstance(index, dict) or index.get("format") != FORMAT or "analyses" not in index or not isinstance(index.get("files"), list):
+    if (
+        not isinstance(index, dict)
+        or index.get("format") != FORMAT
+        or "analyses" not in index
+        or not isinstance(index.get("files"), list)
+    ):
         return
     (folder / INDEX).unlink()
     for name in index["files"]:
@@ -79,10 +97,15 @@ def remove(folder: Path) -> None:
 
 
 def tsv(rows: list[dict]) -> str:
-    """Columns in the order in which rows bring them; numbers to six digits; no value, None, is an empty field."""
+    """Columns in the order in which rows bring them; numbers to six digits; no value, None, is an empty
+    field.
+    """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
     writer.writeheader()
-    writer.writerows({column: f"{value:.6g}" if isinstance(value, float) else value for column, value in row.items()} for row in rows)
+    writer.writerows(
+        {column: f"{value:.6g}" if isinstance(value, float) else value for column, value in row.items()}
+        for row in rows
+    )
     return text.getvalue()

@@ -1,8 +1,9 @@
 """What the gates of a mixture of attentive experts do on a data set (MAE, section 5.1 and appendix C).
 
-For every attention module: the entropy of its gate in nats (ln E is uniform), and for every expert the share of instances whose
-largest gate is that expert's. Instances are sentences where a gate sees a whole sentence, and positions where it sees a prefix or window.
-`Experts` names the tokens that are typical of each expert: those of its sentences, or its positions.
+For every attention module: the entropy of its gate in nats (ln E is uniform), and for every expert the share
+of instances whose largest gate is that expert's. Instances are sentences where a gate sees a whole sentence,
+and positions where it sees a prefix or window. `Experts` names the tokens that are typical of each expert:
+those of its sentences, or its positions.
 """
 
 import math
@@ -25,7 +26,9 @@ from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics,
 
 @dataclass
 class GateReport:
-    """One attention module: mean entropy in nats, that of a uniform gate, how many instances there were, and each expert's share."""
+    """One attention module: mean entropy in nats, that of a uniform gate, how many instances there were, and
+    each expert's share.
+    """
 
     module: str
     kind: str
@@ -40,8 +43,9 @@ class GateReport:
 
 @dataclass
 class GateReports(Report):
-    """All modules. `entropy` and `uniform` are means over them, `kinds` the entropies of each kind of attention: those of the paper
-    (section 5.1) are of the encoder. The shares tell whether the rich get richer."""
+    """All modules. `entropy` and `uniform` are means over them, `kinds` the entropies of each kind of
+    attention: those of the paper (section 5.1) are of the encoder. The shares tell whether the rich get
+    richer."""
 
     entropy: float
     kinds: dict[str, float]
@@ -75,10 +79,17 @@ class GateReports(Report):
         width = max(len(report.module) for report in self.modules)
         lines = [f"{'module':<{width}}  entropy  largest gate: % of instances at each expert, E1, E2, ..."]
         for report in self.modules:
-            lines.append(f"{report.module:<{width}}  {report.entropy:7.3f}  " + " ".join(f"{100 * share:5.1f}" for share in report.shares))
-        lines.append("mean gate entropy by kind: " + ", ".join(f"{kind} {entropy:.3f}" for kind, entropy in self.kinds.items()))
+            lines.append(
+                f"{report.module:<{width}}  {report.entropy:7.3f}  "
+                + " ".join(f"{100 * share:5.1f}" for share in report.shares)
+            )
         lines.append(
-            f"mean gate entropy {self.entropy:.3f} nats ({self.entropy / self.uniform:.3f} of uniform, {self.uniform:.3f}); "
+            "mean gate entropy by kind: "
+            + ", ".join(f"{kind} {entropy:.3f}" for kind, entropy in self.kinds.items())
+        )
+        lines.append(
+            f"mean gate entropy {self.entropy:.3f} nats ({self.entropy / self.uniform:.3f} of uniform, "
+            f"{self.uniform:.3f}); "
             f"shares {100 * self.min_share:.1f} to {100 * self.max_share:.1f} %, "
             f"{self.rare_experts} of {self.experts} experts under {100 * RARE:.0f} %"
         )
@@ -104,7 +115,9 @@ def learned_mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
     """Raises UsageError where there is none."""
     found = in_order(mixtures(model))
     if not found:
-        raise UsageError("the model has no learned gates to look at; it needs --attention-type mae --mae-gating learned")
+        raise UsageError(
+            "the model has no learned gates to look at; it needs --attention-type mae --mae-gating learned"
+        )
     return found
 
 
@@ -141,7 +154,9 @@ class Gates(Analysis):
             instances = "sentences" if mixture.running_mean is None else "positions"
             uniform = math.log(len(shares))
             where = (name, self.kinds[name], *place(name, self.mixtures))
-            reports.append(GateReport(*where, entropy, uniform, instances, int(sums[1:].sum()), shares.tolist()))
+            reports.append(
+                GateReport(*where, entropy, uniform, instances, int(sums[1:].sum()), shares.tolist())
+            )
         return GateReports.of(reports)
 
 
@@ -164,15 +179,28 @@ class ExpertReport(Report):
     modules: list[ExpertTokens]
 
     def text(self) -> str:
-        """The five most indicative tokens of each expert (table 6), of the first layer; all others are in the other forms."""
+        """The five most indicative tokens of each expert (table 6), of the first layer; all others are in the
+        other forms.
+        """
         first, *others = self.modules
-        lines = [f"indicative tokens of {first.module}, by pointwise mutual information; --out has those of {len(others)} more modules"]
+        lines = [
+            f"indicative tokens of {first.module}, by pointwise mutual information; --out has those of "
+            f"{len(others)} more modules"
+        ]
         for number, tokens in enumerate(first.experts, start=1):
-            lines.append(f"  expert {number}: " + (" ".join(entry["token"] for entry in tokens[:5]) or "(none)"))
+            lines.append(
+                f"  expert {number}: " + (" ".join(entry["token"] for entry in tokens[:5]) or "(none)")
+            )
         return "\n".join(lines)
 
     def tables(self) -> dict[str, list[dict]]:
-        return {"experts": [{"module": each.module, **row} for each in self.modules for row in rows(each.experts, "expert")]}
+        return {
+            "experts": [
+                {"module": each.module, **row}
+                for each in self.modules
+                for row in rows(each.experts, "expert")
+            ]
+        }
 
 
 class Experts(Analysis):

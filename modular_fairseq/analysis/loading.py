@@ -35,7 +35,9 @@ def _quiet() -> Iterator[None]:
 
 
 class Loaded(NamedTuple):
-    """A model in evaluation mode, on a GPU if there is one; its task with a part of the data; what a reader wants to know of both."""
+    """A model in evaluation mode, on a GPU if there is one; its task with a part of the data; what a reader
+    wants to know of both.
+    """
 
     model: nn.Module
     task: FairseqTask
@@ -46,45 +48,68 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
     """A trained model, and one part of binarized data.
 
     Raises:
-        UsageError: there is no such checkpoint, data or part, or the data has other dictionaries than the model.
+        UsageError: there is no such checkpoint, data or part, or the data has other dictionaries than the
+            model.
     """
     path, data = str(path), str(data)
     if not any(Path(data).glob("dict.*txt")):
         raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
-    if any(file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")):  # which fairseq cannot read
+    if any(
+        file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")
+    ):  # which fairseq cannot read
         raise UsageError(_EMPTY.format(subset))
     state = load_checkpoint(path)
     try:
         with _quiet():
-            models, _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides={"data": data})
+            models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+                [path], arg_overrides={"data": data}
+            )
             task.load_dataset(subset)
     except FileNotFoundError as error:
-        raise UsageError(f"{error}: give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset") from None
+        raise UsageError(
+            f"{error}: give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset"
+        ) from None
     except RuntimeError as error:  # of fairseq's own models; ours say it themselves
         misfit = re.search(r"(size mismatch for \S+): .*", str(error))
         if misfit is None:
             raise
         raise UsageError(
-            f"{path} does not fit {data} ({misfit[1]}); give the data with the dictionaries that it was trained with"
+            f"{path} does not fit {data} ({misfit[1]}); give the data with the dictionaries that it was "
+            "trained with"
         ) from None
     except KeyError as error:
         if "_name" not in str(error):
             raise
-        raise UsageError(f"{path} is of an arch that is not known here; give the plugin that registers it as --user-dir") from None
+        raise UsageError(
+            f"{path} is of an arch that is not known here; give the plugin that registers it as --user-dir"
+        ) from None
     except Exception as error:  # fairseq raises no narrower one
         if "infer language pair" not in str(error):
             raise
-        raise UsageError(f"{data} has no pair of languages, which this model translates; give the data that it was trained with") from None
+        raise UsageError(
+            f"{data} has no pair of languages, which this model translates; give the data that it was "
+            "trained with"
+        ) from None
     model = models[0].eval()
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
-        raise UsageError(f"{path} has weights that are not numbers (NaN or infinite); its training diverged, use an earlier checkpoint")
-    about = {"checkpoint": os.path.abspath(path), "data": os.path.abspath(data), "subset": subset, **_about(state, task)}
+        raise UsageError(
+            f"{path} has weights that are not numbers (NaN or infinite); its training diverged, use an "
+            "earlier checkpoint"
+        )
+    about = {
+        "checkpoint": os.path.abspath(path),
+        "data": os.path.abspath(data),
+        "subset": subset,
+        **_about(state, task),
+    }
     about["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return Loaded(model.cuda() if torch.cuda.is_available() else model, task, about)
 
 
 def model_options(state: dict[str, Any]) -> dict[str, Any]:
-    """The options of a checkpoint's model, which fairseq saves as a dictionary or as a namespace, and in old files in another place."""
+    """The options of a checkpoint's model, which fairseq saves as a dictionary or as a namespace, and in old
+    files in another place.
+    """
     options = (state.get("cfg") or {}).get("model") or state.get("args")
     return options if isinstance(options, Mapping) else vars(options)
 
@@ -106,15 +131,20 @@ def _about(state: dict[str, Any], task: FairseqTask) -> dict[str, Any]:
     }
 
 
-def batches(model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = MAX_TOKENS, skip_invalid: bool = False) -> Iterator[dict]:
+def batches(
+    model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = MAX_TOKENS, skip_invalid: bool = False
+) -> Iterator[dict]:
     """Sentences of about the same length together, with progress where standard error is a terminal.
 
     Raises:
-        UsageError: `max_tokens` is less than the longest sentence has; there is no sentence; one is longer than the model's positions, and
-            they are not to be skipped.
+        UsageError: `max_tokens` is less than the longest sentence has; there is no sentence; one is longer
+            than the model's positions, and they are not to be skipped.
     """
     if max_tokens < 1:
-        raise UsageError(f"--max-tokens {max_tokens}: a batch must have one token at least, and those of the longest sentence")
+        raise UsageError(
+            f"--max-tokens {max_tokens}: a batch must have one token at least, and those of the longest "
+            "sentence"
+        )
     dataset = task.dataset(subset)
     if not len(dataset):
         raise UsageError(_EMPTY.format(subset))
@@ -122,12 +152,17 @@ def batches(model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = 
     try:
         with _quiet():
             iterator = task.get_batch_iterator(
-                dataset, max_tokens=max_tokens, max_positions=max_positions, ignore_invalid_inputs=skip_invalid
+                dataset,
+                max_tokens=max_tokens,
+                max_positions=max_positions,
+                ignore_invalid_inputs=skip_invalid,
             ).next_epoch_itr(shuffle=False)
     except AssertionError as error:
         if "max_tokens" not in str(error):
             raise
-        raise UsageError(f"--max-tokens {max_tokens} is less than the longest sentence of {subset} has; give more") from None
+        raise UsageError(
+            f"--max-tokens {max_tokens} is less than the longest sentence of {subset} has; give more"
+        ) from None
     except Exception as error:  # fairseq raises no narrower one
         if "invalid" not in str(error):
             raise

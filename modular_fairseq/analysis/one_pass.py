@@ -1,7 +1,7 @@
 """One teacher-forced pass over data that feeds any number of analyses.
 
-An analysis is a class made of a model, which refuses a model that has nothing to see, is fed batch by batch and ends in a report. It keeps
-sums and not what it saw, so its memory does not grow with the data.
+An analysis is a class made of a model, which refuses a model that has nothing to see, is fed batch by batch
+and ends in a report. It keeps sums and not what it saw, so its memory does not grow with the data.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,9 @@ class Report(ABC):
 
 
 class Analysis(ABC):
-    """One look into a model. Its constructor takes the model, and raises UsageError where there is nothing to see."""
+    """One look into a model. Its constructor takes the model, and raises UsageError where there is nothing to
+    see.
+    """
 
     summary: str  # what it is, in a line
     needs_attention = False  # whether `see` wants maps
@@ -55,11 +57,14 @@ class Analysis(ABC):
         """Raises UsageError where what was seen says nothing."""
 
 
-def one_pass(model: nn.Module, batches: Iterable[dict], analyses: Iterable[Analysis]) -> list[Report | UsageError]:
+def one_pass(
+    model: nn.Module, batches: Iterable[dict], analyses: Iterable[Analysis]
+) -> list[Report | UsageError]:
     """Run the model in evaluation mode, teacher-forced, on batches with a `net_input`.
 
     Returns:
-        for each analysis its report, or the error that says why it has none: the others have seen what they need all the same.
+        for each analysis its report, or the error that says why it has none: the others have seen what they
+        need all the same.
 
     Raises:
         UsageError: there is no batch.
@@ -79,7 +84,10 @@ def one_pass(model: nn.Module, batches: Iterable[dict], analyses: Iterable[Analy
             maps.clear()
             empty = False
         if empty:
-            raise UsageError("there is no sentence to look at: the data is empty, or every sentence is longer than the model's positions")
+            raise UsageError(
+                "there is no sentence to look at: the data is empty, or every sentence is longer than the "
+                "model's positions"
+            )
         return [_report(analysis) for analysis in analyses]
 
 

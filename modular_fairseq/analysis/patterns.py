@@ -1,5 +1,6 @@
-"""Which pattern each attention head shows, sentence by sentence (Multi-Stream Transformers, section 3.3; the classes are those of Kovaleva
-et al. 2019, "Revealing the Dark Secrets of BERT", with the diagonal split by direction).
+"""Which pattern each attention head shows, sentence by sentence (Multi-Stream Transformers, section 3.3; the
+classes are those of Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT", with the diagonal split by
+direction).
 
     vertical         most words attend to the same one or two
     diagonal         most words attend to themselves; in cross-attention, to the word at the same relative place
@@ -8,14 +9,15 @@ et al. 2019, "Revealing the Dark Secrets of BERT", with the diagonal split by di
     soft diagonal    most attention is on at most two words to either side, and none of the above
     heterogeneous    none of these
 
-The paper shows pictures and no rule; this is ours. For the keys of a class, m is the attention they get, the mean over the queries that
-see one of them, and u what they would get if these queries attended to all that they see alike. The score of a class is (m - u) / (1 - u):
-0 for uniform attention, 1 for a perfect pattern, whatever the length of the sentence and the causal mask. A map is of the class with the
-largest score among the first four if that is 1/2 or more, else a soft diagonal if that scores 1/2, else heterogeneous. Vertical keys are
-the two that get most attention in all, of those that half of the queries see at least.
+The paper shows pictures and no rule; this is ours. For the keys of a class, m is the attention they get, the
+mean over the queries that see one of them, and u what they would get if these queries attended to all that
+they see alike. The score of a class is (m - u) / (1 - u): 0 for uniform attention, 1 for a perfect pattern,
+whatever the length of the sentence and the causal mask. A map is of the class with the largest score among
+the first four if that is 1/2 or more, else a soft diagonal if that scores 1/2, else heterogeneous. Vertical
+keys are the two that get most attention in all, of those that half of the queries see at least.
 
-Maps with fewer than five queries or keys are not counted: there everything is near the diagonal. Nor are queries that see fewer than three
-keys. Relative places: query t of T looks at key t (S - 1) / (T - 1) of S.
+Maps with fewer than five queries or keys are not counted: there everything is near the diagonal. Nor are
+queries that see fewer than three keys. Relative places: query t of T looks at key t (S - 1) / (T - 1) of S.
 """
 
 from dataclasses import dataclass
@@ -49,7 +51,9 @@ class HeadPatterns:
 
 @dataclass
 class ModulePatterns:
-    """One attention module; `stream` is None outside streams; `shares` of the classes are over heads and sentences."""
+    """One attention module; `stream` is None outside streams; `shares` of the classes are over heads and
+    sentences.
+    """
 
     module: str
     kind: str
@@ -80,7 +84,9 @@ class PatternReport(Report):
     def data(self) -> dict:
         data = super().data()
         for module in data["modules"]:
-            module["heads"] = [{"counts": head["counts"], "class": head["most_frequent"]} for head in module["heads"]]
+            module["heads"] = [
+                {"counts": head["counts"], "class": head["most_frequent"]} for head in module["heads"]
+            ]
         return data
 
     def tables(self) -> dict[str, list[dict]]:
@@ -119,16 +125,27 @@ class Patterns(Analysis):
             of_kind = [attention for attention in maps if attention.kind == kind]
             if not of_kind:
                 continue
-            templates = Templates.of(of_kind[0])  # modules of a kind attend from the same words to the same words
+            templates = Templates.of(
+                of_kind[0]
+            )  # modules of a kind attend from the same words to the same words
             for attention in of_kind:
-                shown = torch.nn.functional.one_hot(templates.classify(attention.weights), len(CLASSES) + 1)[..., :-1].sum(dim=1)
+                shown = torch.nn.functional.one_hot(templates.classify(attention.weights), len(CLASSES) + 1)[
+                    ..., :-1
+                ].sum(dim=1)
                 self.counts[attention.module] = self.counts.get(attention.module, 0) + shown
                 self.kinds[attention.module] = kind
 
     def report(self) -> PatternReport:
         if not any(int(counts.sum()) for counts in self.counts.values()):
-            raise UsageError(f"patterns need sentences of {SHORTEST} tokens or more, and this data has none; give longer ones")
-        return PatternReport(list(CLASSES), self.sentences, [self._of_module(name, counts.cpu()) for name, counts in self.counts.items()])
+            raise UsageError(
+                f"patterns need sentences of {SHORTEST} tokens or more, and this data has none; give longer "
+                "ones"
+            )
+        return PatternReport(
+            list(CLASSES),
+            self.sentences,
+            [self._of_module(name, counts.cpu()) for name, counts in self.counts.items()],
+        )
 
     def _of_module(self, name: str, counts: Tensor) -> ModulePatterns:
         """Of counts [H, classes]."""
@@ -143,8 +160,8 @@ class Templates:
 
     Args:
         long_enough: bool [B].
-        bands: [B, 4, T, S], diagonal, shift forward, shift backward and soft diagonal, each query weighed so that the weights of a class
-            sum to 1 over queries that see one of its keys.
+        bands: [B, 4, T, S], diagonal, shift forward, shift backward and soft diagonal, each query weighed so
+            that the weights of a class sum to 1 over queries that see one of its keys.
         uniform: [B, 4], what these get from uniform attention.
         rows: bool [B, T], the queries that count.
         seen_by: [B, S], how many of them see each key.
@@ -165,7 +182,9 @@ class Templates:
         from_query, to_key = place_of(queries), place_of(keys)
         looked_at = from_query
         if attention.kind == CROSS:
-            looked_at = from_query * (keys.sum(1, keepdim=True) - 1) / (queries.sum(1, keepdim=True) - 1).clamp(min=1)
+            looked_at = (
+                from_query * (keys.sum(1, keepdim=True) - 1) / (queries.sum(1, keepdim=True) - 1).clamp(min=1)
+            )
         counted = queries & (seen.sum(dim=2) >= FEWEST_KEYS)
         seen = (seen & counted[:, :, None]).to(attention.weights.dtype)
         visible = seen.sum(dim=2, keepdim=True).clamp(min=1)
@@ -175,7 +194,14 @@ class Templates:
         sees_one = bands.any(dim=3, keepdim=True)
         bands = bands / sees_one.sum(dim=2, keepdim=True).clamp(min=1)
         long_enough = (queries.sum(dim=1) >= SHORTEST) & (keys.sum(dim=1) >= SHORTEST)
-        return cls(long_enough, bands, (bands / visible[:, None]).sum(dim=(2, 3)), counted, seen.sum(dim=1), (seen / visible).sum(dim=1))
+        return cls(
+            long_enough,
+            bands,
+            (bands / visible[:, None]).sum(dim=(2, 3)),
+            counted,
+            seen.sum(dim=1),
+            (seen / visible).sum(dim=1),
+        )
 
     def classify(self, weights: Tensor) -> Tensor:
         """weights [H, B, T, S] -> classes [H, B], int64; those of short sentences are len(CLASSES)."""
@@ -191,7 +217,8 @@ class Templates:
     def _vertical(self, columns: Tensor) -> Tensor:
         """The score of the two keys that get most, [H, B], from what all keys get, [H, B, S].
 
-        The queries that see one of them are those that see the earlier one: causal masks hide later keys only.
+        The queries that see one of them are those that see the earlier one: causal masks hide later keys
+        only.
         """
         eligible = self.seen_by >= self.rows.sum(dim=1, keepdim=True) / 2
         best = columns.masked_fill(~eligible, -1).topk(min(COLUMNS, columns.size(2)), dim=2)
@@ -201,7 +228,9 @@ class Templates:
 
 
 def place_of(valid: Tensor) -> Tensor:
-    """The number of each word in its sentence, from 0, whatever side the pads are on: bool [B, T] -> float64 [B, T]."""
+    """The number of each word in its sentence, from 0, whatever side the pads are on: bool [B, T] -> float64
+    [B, T].
+    """
     return (valid.cumsum(dim=1) - 1).double()
 
 

@@ -16,9 +16,11 @@ from torch import nn
 
 @contextmanager
 def recorded(
-    modules: Mapping[str, nn.Module], take: Callable[[nn.Module, tuple, Any], Any] = lambda module, args, output: output
+    modules: Mapping[str, nn.Module],
+    take: Callable[[nn.Module, tuple, Any], Any] = lambda module, args, output: output,
 ) -> Iterator[dict[str, list[Any]]]:
-    """Inside it, every call of a module adds what `take(module, args, output)` makes of it to the list of that name.
+    """Inside it, every call of a module adds what `take(module, args, output)` makes of it to the list of
+    that name.
 
     The lists are the caller's to clear.
     """
@@ -39,7 +41,9 @@ def recorded(
 
 
 def pop(outputs: dict[str, list[Any]]) -> dict[str, Any]:
-    """What each module computed in its first call since the last `pop`; LayerDrop and the like may leave modules out."""
+    """What each module computed in its first call since the last `pop`; LayerDrop and the like may leave
+    modules out.
+    """
     first = {name: calls[0] for name, calls in outputs.items() if calls}
     for calls in outputs.values():
         calls.clear()

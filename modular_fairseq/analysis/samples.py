@@ -1,7 +1,7 @@
 """Some sentences with everything that a model computes on them: what a report lets people step through.
 
-Attention weights, and where the model has them semantic masks and clusters (DMA), gates (MAE) and competition (TIM), of each sentence by
-itself, teacher-forced, as NumPy arrays in float16.
+Attention weights, and where the model has them semantic masks and clusters (DMA), gates (MAE) and competition
+(TIM), of each sentence by itself, teacher-forced, as NumPy arrays in float16.
 """
 
 import io
@@ -34,7 +34,8 @@ LONGEST = 64  # tokens a side, end of sentence included: a map of more cannot be
 
 @dataclass
 class Sentence:
-    """One sentence as tokens: `source` (None in a language model), what the decoder reads and what it predicts.
+    """One sentence as tokens: `source` (None in a language model), what the decoder reads and what it
+    predicts.
 
     `translated`: the target is the model's own translation.
     """
@@ -49,7 +50,9 @@ class Sentence:
 
 @dataclass
 class Samples:
-    """`modules` describes attention modules, `competition_layers` names layers, `sentences` have their arrays by "KIND/MODULE"."""
+    """`modules` describes attention modules, `competition_layers` names layers, `sentences` have their arrays
+    by "KIND/MODULE".
+    """
 
     modules: list[dict]
     competition_layers: list[str]
@@ -57,8 +60,15 @@ class Samples:
 
     def data(self) -> dict:
         """All but the arrays."""
-        sentences = [{key: value for key, value in vars(sentence).items() if key != "arrays"} for sentence in self.sentences]
-        return {"modules": self.modules, "competition_layers": self.competition_layers, "sentences": sentences}
+        sentences = [
+            {key: value for key, value in vars(sentence).items() if key != "arrays"}
+            for sentence in self.sentences
+        ]
+        return {
+            "modules": self.modules,
+            "competition_layers": self.competition_layers,
+            "sentences": sentences,
+        }
 
     def npz(self) -> bytes:
         """The arrays, under "KIND/SENTENCE INDEX/MODULE"."""
@@ -73,8 +83,8 @@ class Samples:
 
 
 class Tokens(NamedTuple):
-    """A sentence before it is read: where it is from, tokens of the source (None for a language model), int64 [S], what the decoder reads
-    and is to predict, both [T], and whether the model translated it."""
+    """A sentence before it is read: where it is from, tokens of the source (None for a language model), int64
+    [S], what the decoder reads and is to predict, both [T], and whether the model translated it."""
 
     origin: str
     source: Tensor | None
@@ -86,7 +96,10 @@ class Tokens(NamedTuple):
 def check(model: nn.Module) -> None:
     """Raises UsageError: the model neither translates nor predicts the next word, or has no attention."""
     if not hasattr(model, "decoder") or not attention_modules(model):
-        raise UsageError("the model has no samples to step through; they need a translation model or a language model with attention")
+        raise UsageError(
+            "the model has no samples to step through; they need a translation model or a language model "
+            "with attention"
+        )
 
 
 def sentences_of_data(model: nn.Module, task: FairseqTask, subset: str, count: int) -> Iterator[Tokens]:
@@ -108,18 +121,23 @@ def sentences_of_data(model: nn.Module, task: FairseqTask, subset: str, count: i
 
 
 def sentence_of_text(model: nn.Module, task: FairseqTask, text: str, option: str) -> Tokens:
-    """One that a user typed, of tokens as in the training text, and after a tab its translation; else the model translates it, by beam
-    search with fairseq's defaults.
+    """One that a user typed, of tokens as in the training text, and after a tab its translation; else the
+    model translates it, by beam search with fairseq's defaults.
 
     Raises:
         UsageError: it is empty, or longer than `LONGEST` or the model's positions.
     """
     source, _, target = (part.strip() for part in text.partition("\t"))
     if not source:
-        raise UsageError(f"{option}: is empty; give tokens as in the training text, and after a tab the translation if it is known")
+        raise UsageError(
+            f"{option}: is empty; give tokens as in the training text, and after a tab the translation if it "
+            "is known"
+        )
     if is_language_model(model):
         if target:
-            raise UsageError(f"{option}: has a translation after a tab, which a language model does not read; leave it out")
+            raise UsageError(
+                f"{option}: has a translation after a tab, which a language model does not read; leave it out"
+            )
         tokens = _encode(model, TARGET, source, option)
         return Tokens(option, None, _shifted(model, tokens), tokens)
     tokens = _encode(model, SOURCE, source, option)
@@ -127,8 +145,13 @@ def sentence_of_text(model: nn.Module, task: FairseqTask, text: str, option: str
         given = _encode(model, TARGET, target, option)
         return Tokens(option, tokens, _shifted(model, given), given)
     device = next(model.parameters()).device
-    net_input = {"src_tokens": tokens[None].to(device), "src_lengths": torch.tensor([len(tokens)], device=device)}
-    generator = task.build_generator([model], Namespace(beam=5, max_len_a=0, max_len_b=_longest(model, TARGET) - 2))
+    net_input = {
+        "src_tokens": tokens[None].to(device),
+        "src_lengths": torch.tensor([len(tokens)], device=device),
+    }
+    generator = task.build_generator(
+        [model], Namespace(beam=5, max_len_a=0, max_len_b=_longest(model, TARGET) - 2)
+    )
     [[best, *_]] = task.inference_step(generator, [model], {"net_input": net_input})
     translation = best["tokens"].cpu()
     return Tokens(option, tokens, _shifted(model, translation), translation, translated=True)
@@ -140,11 +163,19 @@ def _encode(model: nn.Module, side: str, text: str, option: str) -> Tensor:
     longest = _longest(model, side)
     unknown = int(tokens.eq(dictionary.unk()).sum())
     if unknown:
-        say(f"{option}: {unknown} of {len(tokens) - 1} tokens are not in the dictionary; give them as the training text has them")
+        say(
+            f"{option}: {unknown} of {len(tokens) - 1} tokens are not in the dictionary; give them as the "
+            "training text has them"
+        )
     if dictionary.pad() in tokens:
-        raise UsageError(f"{option}: has {dictionary[dictionary.pad()]}, which stands for no word; leave it out")
+        raise UsageError(
+            f"{option}: has {dictionary[dictionary.pad()]}, which stands for no word; leave it out"
+        )
     if len(tokens) > longest:
-        raise UsageError(f"{option}: has {len(tokens)} tokens with </s>, and {longest} can be shown; give a shorter sentence")
+        raise UsageError(
+            f"{option}: has {len(tokens)} tokens with </s>, and {longest} can be shown; give a shorter "
+            "sentence"
+        )
     return tokens
 
 
@@ -154,7 +185,9 @@ def _longest(model: nn.Module, side: str) -> int:
 
 
 def _shifted(model: nn.Module, target: Tensor) -> Tensor:
-    """What a decoder reads to predict the target, as fairseq has it: the end of the sentence before stands for its beginning."""
+    """What a decoder reads to predict the target, as fairseq has it: the end of the sentence before stands
+    for its beginning.
+    """
     return torch.cat([target.new_tensor([dictionary_of(TARGET, model).eos()]), target[:-1]])
 
 
@@ -174,7 +207,9 @@ def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
     with ExitStack() as stack, torch.no_grad():
         maps = stack.enter_context(attention_maps(model))
         others = {
-            "gates": stack.enter_context(recorded({name: mixture.gate_network for name, mixture in gates.items()}, _gates)),
+            "gates": stack.enter_context(
+                recorded({name: mixture.gate_network for name, mixture in gates.items()}, _gates)
+            ),
             "clusters": stack.enter_context(recorded(masks, _clusters)),
             "competition": stack.enter_context(recorded(competitions(model), _competition)),
         }
@@ -186,7 +221,11 @@ def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
             for kind, outputs in others.items():
                 arrays |= {f"{kind}/{name}": output for name, output in pop(outputs).items()}
             of_masks = {name: bias for name, bias in pop(biases).items() if bias is not None}
-            arrays |= {f"mask/{each.module}": _mask(of_masks[each.module], each) for each in maps if each.module in of_masks}
+            arrays |= {
+                f"mask/{each.module}": _mask(of_masks[each.module], each)
+                for each in maps
+                if each.module in of_masks
+            }
             maps.clear()
             collected.append(
                 Sentence(
@@ -199,18 +238,31 @@ def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
                 )
             )
     if not collected:
-        raise UsageError(f"there is no sentence of at most {LONGEST} tokens to show; give --sentence, or --samples 0")
+        raise UsageError(
+            f"there is no sentence of at most {LONGEST} tokens to show; give --sentence, or --samples 0"
+        )
     descriptions = []
     for name, module in modules.items():
         layer, stream = place(name, modules)
-        descriptions.append({"module": name, "kind": kind_of(name, module), "layer": layer, "stream": stream, "heads": module.num_heads})
+        descriptions.append(
+            {
+                "module": name,
+                "kind": kind_of(name, module),
+                "layer": layer,
+                "stream": stream,
+                "heads": module.num_heads,
+            }
+        )
     return Samples(descriptions, list(competitions(model)), collected)
 
 
 def _net_input(model: nn.Module, source: Tensor | None, target_in: Tensor) -> dict[str, Tensor]:
     device = next(model.parameters()).device
     first = target_in if source is None else source
-    net_input = {"src_tokens": first[None].to(device), "src_lengths": torch.tensor([len(first)], device=device)}
+    net_input = {
+        "src_tokens": first[None].to(device),
+        "src_lengths": torch.tensor([len(first)], device=device),
+    }
     return net_input if source is None else {**net_input, "prev_output_tokens": target_in[None].to(device)}
 
 

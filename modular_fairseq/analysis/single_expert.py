@@ -1,8 +1,9 @@
 """BLEU with one expert in every attention layer (MAE, table 5): how far experts have specialised.
 
-A part of the data is translated by the mixture, by the most specialised expert of each layer (that of the largest gate, for each sentence
-or position), and by random experts, one for each layer, drawn five times. BLEU is sacrebleu's of the tokens that fairseq-generate prints,
-as in the paper: comparable among the rows, and to nothing else. `modular-fairseq table configs/mae-5/table.yaml` trains the paper's rows.
+A part of the data is translated by the mixture, by the most specialised expert of each layer (that of the
+largest gate, for each sentence or position), and by random experts, one for each layer, drawn five times.
+BLEU is sacrebleu's of the tokens that fairseq-generate prints, as in the paper: comparable among the rows,
+and to nothing else. `modular-fairseq table configs/mae-5/table.yaml` trains the paper's rows.
 """
 
 import json
@@ -35,7 +36,9 @@ OWN_OPTIONS = ("--path", "--gen-subset", "--model-overrides", "--user-dir", "--r
 
 @dataclass
 class Inference:
-    """One way to translate: `BLEU` of each draw, their mean, sample standard deviation (None for one), and difference from the mixture."""
+    """One way to translate: `BLEU` of each draw, their mean, sample standard deviation (None for one), and
+    difference from the mixture.
+    """
 
     inference: str
     scores: list[float]
@@ -53,10 +56,16 @@ class SingleExpertReport(Report):
 
     def text(self) -> str:
         lines = [
-            [row.inference, f"{row.BLEU:.2f}" + ("" if row.deviation is None else f" ± {row.deviation:.2f}"), f"{row.difference:+.2f}"]
+            [
+                row.inference,
+                f"{row.BLEU:.2f}" + ("" if row.deviation is None else f" ± {row.deviation:.2f}"),
+                f"{row.difference:+.2f}",
+            ]
             for row in self.rows
         ]
-        return tabulate(lines, ["experts", "tokenised BLEU", "difference"], tablefmt="plain", disable_numparse=True)
+        return tabulate(
+            lines, ["experts", "tokenised BLEU", "difference"], tablefmt="plain", disable_numparse=True
+        )
 
     def tables(self) -> dict[str, list[dict]]:
         columns = ("inference", "BLEU", "deviation", "difference")
@@ -64,7 +73,12 @@ class SingleExpertReport(Report):
 
 
 def compare_experts(
-    path: str, data: str, subset: str, options: list[str], folder: Path | None = None, user_dir: str | None = None
+    path: str,
+    data: str,
+    subset: str,
+    options: list[str],
+    folder: Path | None = None,
+    user_dir: str | None = None,
 ) -> SingleExpertReport:
     """Translate and score. In `folder` translations are kept, and those that are there are not made again.
 
@@ -82,7 +96,9 @@ def compare_experts(
     if "mae" not in str(model.get("attention_type")).split("+"):
         raise UsageError(f"{path} has no experts to translate alone; it needs --attention-type mae")
     if "encoder_layers" not in model:
-        raise UsageError(f"{path} is no translation model, and {SINGLE_EXPERT} translates; choose other analyses")
+        raise UsageError(
+            f"{path} is no translation model, and {SINGLE_EXPERT} translates; choose other analyses"
+        )
     own = ["--user-dir", user_dir or str(PLUGIN), "--path", path, "--gen-subset", subset]
     learned = str(model["mae_gating"]) == "learned"
     ways: dict[str, list[dict[str, Any]]] = {"mixture": [{"mae_inference": "mixture"}]}
@@ -96,7 +112,13 @@ def compare_experts(
             scores = [_bleu(_translate([data, *own, *options], each, subset, kept)) for each in overrides]
             average = mean(scores)
             rows.append(
-                Inference(name, scores, average, stdev(scores) if len(scores) > 1 else None, average - (rows[0].BLEU if rows else average))
+                Inference(
+                    name,
+                    scores,
+                    average,
+                    stdev(scores) if len(scores) > 1 else None,
+                    average - (rows[0].BLEU if rows else average),
+                )
             )
     return SingleExpertReport(shlex.join(options), rows)
 
@@ -111,7 +133,9 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
     say(f"translating {subset} with {' '.join(map(str, overrides.values()))}")
     temporary = output.with_suffix(".tmp")
     write_file(temporary, stamp)
-    status, lines = call([sys.executable, "-m", "fairseq_cli.generate", *command[1:]], str(temporary), lambda line: None)
+    status, lines = call(
+        [sys.executable, "-m", "fairseq_cli.generate", *command[1:]], str(temporary), lambda line: None
+    )
     if status:
         temporary.unlink()
         last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
@@ -123,5 +147,8 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
 def _bleu(path: Path) -> float:
     output = read_output(path, detokenize="none")
     if output.tokens is None or output.reference_tokens is None:
-        raise UsageError("BLEU is of tokens: leave --tokenizer and --bpe out of the options after --, and give --remove-bpe")
+        raise UsageError(
+            "BLEU is of tokens: leave --tokenizer and --bpe out of the options after --, and give "
+            "--remove-bpe"
+        )
     return BLEU(tokenize="none", force=True).corpus_score(output.tokens, [output.reference_tokens]).score

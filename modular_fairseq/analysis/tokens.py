@@ -1,8 +1,10 @@
-"""Which tokens are typical of a group, an expert or a cluster: pointwise mutual information (MAE, section 5.1; Church and Hanks 1990)
+"""Which tokens are typical of a group, an expert or a cluster: pointwise mutual information (MAE, section
+5.1; Church and Hanks 1990)
 
     PMI(token, group) = log p(token, group) / (p(token) p(group))
 
-in nats, with probabilities from counts of tokens, so that the margins agree: a sentence at an expert counts with each of its tokens.
+in nats, with probabilities from counts of tokens, so that the margins agree: a sentence at an expert counts
+with each of its tokens.
 """
 
 from collections.abc import Iterable
@@ -15,7 +17,9 @@ MOST = 10  # tokens listed for a group
 
 
 class TokenCounts:
-    """How often each token occurs in each group; its memory is that of dictionary x groups, whatever is counted."""
+    """How often each token occurs in each group; its memory is that of dictionary x groups, whatever is
+    counted.
+    """
 
     def __init__(self, types: int, groups: int):
         self.groups = groups
@@ -32,8 +36,9 @@ class TokenCounts:
         return self.counts.view(-1, self.groups).sum(dim=0).double()
 
     def indicative(self, symbols: list[str]) -> list[list[dict]]:
-        """For every group up to `MOST` tokens that occur `MINIMUM_COUNT` times or more, of the largest PMI first; the more frequent of
-        equals first. Each with its "pmi", its "count" in the group and its "total" in all groups."""
+        """For every group up to `MOST` tokens that occur `MINIMUM_COUNT` times or more, of the largest PMI
+        first; the more frequent of equals first. Each with its "pmi", its "count" in the group and its
+        "total" in all groups."""
         return indicative(self.counts.view(-1, self.groups), symbols)
 
 
@@ -45,7 +50,10 @@ def indicative(counts: Tensor, symbols: list[str]) -> list[list[dict]]:
     lists = []
     for group in range(counts.size(1)):
         [candidates] = torch.where((of_token >= MINIMUM_COUNT) & (counts[:, group] > 0))
-        order = sorted(candidates.tolist(), key=lambda token: (-float(pmi[token, group]), -float(counts[token, group]), token))
+        order = sorted(
+            candidates.tolist(),
+            key=lambda token: (-float(pmi[token, group]), -float(counts[token, group]), token),
+        )
         lists.append(
             [
                 {

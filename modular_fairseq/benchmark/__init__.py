@@ -6,26 +6,29 @@
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
     modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
 
-A MODEL is an arch of this package or of the --user-dir, which gives the size, and any options of fairseq-train, in quotes. Every model has
---dropout 0.3 --share-decoder-input-output-embed, Adam and --criterion modular_cross_entropy with label smoothing 0.1 unless it says
-otherwise. Batches are random tokens: no data is needed.
+A MODEL is an arch of this package or of the --user-dir, which gives the size, and any options of
+fairseq-train, in quotes. Every model has --dropout 0.3 --share-decoder-input-output-embed, Adam and
+--criterion modular_cross_entropy with label smoothing 0.1 unless it says otherwise. Batches are random
+tokens: no data is needed.
 
-Its peer, "stock", is fairseq's Transformer with the same options, ours left out, and fairseq's own label-smoothed cross-entropy, twice;
-its encoder has as many layers as a multi-stream one has in all. An arch that is wider than a plain one so as to have about as many
-parameters (tim_transformer*, but not _tiny_cpu) is compared with fairseq's Transformer in the size of that plain arch, the options after
-the arch given to both; where the two sizes differ, the model's line says its own and the parameters of both. Give TIM layers to a plain
-arch to compare them at equal width.
+Its peer, "stock", is fairseq's Transformer with the same options, ours left out, and fairseq's own
+label-smoothed cross-entropy, twice; its encoder has as many layers as a multi-stream one has in all. An arch
+that is wider than a plain one so as to have about as many parameters (tim_transformer*, but not _tiny_cpu) is
+compared with fairseq's Transformer in the size of that plain arch, the options after the arch given to both;
+where the two sizes differ, the model's line says its own and the parameters of both. Give TIM layers to a
+plain arch to compare them at equal width.
 
-Every round times each job once, in random order (a first round warms up and does not count). A ratio is a time over the mean of the two
-stock copies in the same round; shown is the median [min..max] over rounds. Where the ratios of the two copies are more than 3 % apart,
-other programs decide and not the models: then seconds are shown, but no ratios, and the exit status is 1. Times are process CPU time,
-summed over threads, or wall time on a GPU.
+Every round times each job once, in random order (a first round warms up and does not count). A ratio is a
+time over the mean of the two stock copies in the same round; shown is the median [min..max] over rounds.
+Where the ratios of the two copies are more than 3 % apart, other programs decide and not the models: then
+seconds are shown, but no ratios, and the exit status is 1. Times are process CPU time, summed over threads,
+or wall time on a GPU.
 
-training step  fairseq's Trainer.train_step: forward, loss, backward, Adam. For a model whose gates learn in G steps instead:
-F step         the training step in an epoch without G steps
-G step         what comes before each F step in an epoch with G steps; its ratio is to stock's training step
-BCD average    F step + G step / --mae-gate-interval
-layers         with --layers: forward and backward of all encoder and decoder layers on the training batch, without embeddings, output
+training step  fairseq's Trainer.train_step: forward, loss, backward, Adam. For a model whose gates learn in G
+steps instead: F step         the training step in an epoch without G steps G step         what comes before
+each F step in an epoch with G steps; its ratio is to stock's training step BCD average    F step + G step /
+--mae-gate-interval layers         with --layers: forward and backward of all encoder and decoder layers on
+the training batch, without embeddings, output
                projection, losses (also those of DMA) and Adam; in training mode, as in an F step
 beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before, so that all do the same work
 """
@@ -71,7 +74,8 @@ MODELS = [
     "modular_transformer_iwslt_de_en --no-residual",
 ]
 COMMON = (
-    "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 --clip-norm 0 "
+    "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
+    "--clip-norm 0 "
     "--criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
 )
 COUNTS = {  # option: default, smallest value, help
@@ -95,14 +99,34 @@ class Configs(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL", help=f"default: {', '.join(map(repr, MODELS))}")
+    parser.add_argument(
+        "models", nargs="*", default=MODELS, metavar="MODEL", help=f"default: {', '.join(map(repr, MODELS))}"
+    )
     for name, (default, _, text) in COUNTS.items():
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text}; default {default}" if default else text)
-    parser.add_argument("--layers", action="store_true", help="also time all layers alone, without embeddings and output projection")
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            default=default,
+            metavar="N",
+            help=f"{text}; default {default}" if default else text,
+        )
+    parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="also time all layers alone, without embeddings and output projection",
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default cpu")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batches and the order of jobs; default 1")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of weights, batches and the order of jobs; default 1",
+    )
     add_user_dir(parser)
-    parser.add_argument("--json", metavar="FILE", help="write settings, versions, all times and the ratios that are reported")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write settings, versions, all times and the ratios that are reported"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -114,8 +138,16 @@ def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
     task = random_task(args.source_types, args.target_types)
     configs = {model: parse_model(model, task, args) for model in dict.fromkeys(args.models)}
-    versions = {name: next((d.version for d in distributions(name=name)), None) for name in ("torch", "fairseq-fixed", "modular_fairseq")}
-    report = {"device": device_name(args.device), "threads": torch.get_num_threads(), "versions": versions, "settings": vars(args)}
+    versions = {
+        name: next((d.version for d in distributions(name=name)), None)
+        for name in ("torch", "fairseq-fixed", "modular_fairseq")
+    }
+    report = {
+        "device": device_name(args.device),
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+        "settings": vars(args),
+    }
     print(format_header(report), flush=True)
     comparisons = []
     for group in group_by_stock(configs):
@@ -123,7 +155,9 @@ def run(args: argparse.Namespace) -> None:
         print(f"\n{format_comparison(comparisons[-1])}", flush=True)
     if args.json:
         with open(args.json, "w") as file:
-            json.dump({**report, "comparisons": [asdict(comparison) for comparison in comparisons]}, file, indent=1)
+            json.dump(
+                {**report, "comparisons": [asdict(comparison) for comparison in comparisons]}, file, indent=1
+            )
     refusals = [refusal for comparison in comparisons for refusal in comparison.refusals]
     if refusals:
         raise UsageError(f"{'; '.join(refusals)}; close other programs or raise --rounds")
@@ -137,14 +171,21 @@ def check_arguments(args: argparse.Namespace) -> None:
     if 2 * args.beam >= args.target_types:
         raise UsageError(f"--beam {args.beam}: must be less than half of --target-types {args.target_types}")
     if args.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch finds no GPU; use --device cpu, or install a torch built for this GPU")
-    if args.json and (os.path.isdir(args.json) or not os.path.isdir(os.path.dirname(os.path.abspath(args.json)))):
-        raise UsageError(f"--json {args.json}: is a folder or in a folder that does not exist; give a file in one that does")
+        raise UsageError(
+            "--device cuda: torch finds no GPU; use --device cpu, or install a torch built for this GPU"
+        )
+    if args.json and (
+        os.path.isdir(args.json) or not os.path.isdir(os.path.dirname(os.path.abspath(args.json)))
+    ):
+        raise UsageError(
+            f"--json {args.json}: is a folder or in a folder that does not exist; give a file in one that "
+            "does"
+        )
 
 
 def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> Configs:
-    """The configurations that fairseq-train makes of "ARCH --option value ..." and of the same options with the plain arch that it is
-    compared with, after building both once to see that they can be built.
+    """The configurations that fairseq-train makes of "ARCH --option value ..." and of the same options with
+    the plain arch that it is compared with, after building both once to see that they can be built.
 
     Raises:
         UsageError: no such arch, or fairseq's parser or one of the models refuses an option.
@@ -156,11 +197,17 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
     def configure(arch: str) -> DictConfig:
         parser = options.get_training_parser()
         parser.error = refuse
-        namespace = options.parse_args_and_arch(parser, ["no-data", *COMMON.split(), "--seed", str(args.seed), *flags, "--arch", arch])
+        namespace = options.parse_args_and_arch(
+            parser, ["no-data", *COMMON.split(), "--seed", str(args.seed), *flags, "--arch", arch]
+        )
         namespace.cpu = args.device == "cpu"
         cfg = convert_namespace_to_omegaconf(namespace)
         # The last of `steps` tokens is </s>, and no other can be.
-        cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b = args.beam, args.steps - 1, args.steps - 1
+        cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b = (
+            args.beam,
+            args.steps - 1,
+            args.steps - 1,
+        )
         return cfg
 
     def check(kind: str, cfg: DictConfig, prefix: str = "") -> None:
@@ -187,10 +234,16 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
 
 
 def group_by_stock(configs: dict[str, Configs]) -> list[dict[str, Configs]]:
-    """The models that share their stock: those whose stock has the same options of fairseq's, for the model and for its training."""
+    """The models that share their stock: those whose stock has the same options of fairseq's, for the model
+    and for its training.
+    """
     groups: dict[str, dict[str, Configs]] = {}
     for model, pair in configs.items():
-        training = {name: value for name, value in OmegaConf.to_container(pair.stock).items() if name not in ("model", "task")}
+        training = {
+            name: value
+            for name, value in OmegaConf.to_container(pair.stock).items()
+            if name not in ("model", "task")
+        }
         groups.setdefault(repr((asdict(nested_config(pair.stock.model)), training)), {})[model] = pair
     return list(groups.values())
 
@@ -198,22 +251,34 @@ def group_by_stock(configs: dict[str, Configs]) -> list[dict[str, Configs]]:
 def compare(group: dict[str, Configs], task: TranslationTask, args: argparse.Namespace) -> Comparison:
     """Times models that share their stock."""
     stock = next(iter(group.values())).stock
-    jobs, intervals, equal = all_jobs(stock, {model: configs.own for model, configs in group.items()}, task, args)
+    jobs, intervals, equal = all_jobs(
+        stock, {model: configs.own for model, configs in group.items()}, task, args
+    )
     size, other_sizes = format_size(stock), {}
     for model, configs in group.items():
         if format_size(configs.own) != size:
-            ours, theirs = (count_parameters(*kind, task) / 1e6 for kind in ((model, configs.own), (STOCK[0], stock)))
-            other_sizes[model] = f"{format_size(configs.own)}; {ours:.1f} million parameters, stock {theirs:.1f}"
+            ours, theirs = (
+                count_parameters(*kind, task) / 1e6 for kind in ((model, configs.own), (STOCK[0], stock))
+            )
+            other_sizes[model] = (
+                f"{format_size(configs.own)}; {ours:.1f} million parameters, stock {theirs:.1f}"
+            )
     title = f"fairseq's Transformer ({size})"
     return evaluate(title, equal, measure(jobs, args, title), intervals, other_sizes)
 
 
 def measure(jobs: Jobs, args: argparse.Namespace, title: str) -> Times:
-    """Runs every job once a round, each round in another order; the first of `args.rounds` + 1 does not count."""
+    """Runs every job once a round, each round in another order; the first of `args.rounds` + 1 does not
+    count.
+    """
     order = random.Random(args.seed)
     times: Times = {key: [] for key in jobs}
     for number in range(args.rounds + 1):
-        print(f"{title}: {f'round {number} of {args.rounds}' if number else 'warming up'}", file=sys.stderr, flush=True)
+        print(
+            f"{title}: {f'round {number} of {args.rounds}' if number else 'warming up'}",
+            file=sys.stderr,
+            flush=True,
+        )
         for key in order.sample(list(jobs), len(jobs)):
             start = clock(args.device)
             jobs[key]()
@@ -223,7 +288,9 @@ def measure(jobs: Jobs, args: argparse.Namespace, title: str) -> Times:
 
 
 def clock(device: str) -> float:
-    """Seconds: CPU time of all threads of this process, or the time when the GPU has done all that it was given."""
+    """Seconds: CPU time of all threads of this process, or the time when the GPU has done all that it was
+    given.
+    """
     if device == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -231,13 +298,23 @@ def clock(device: str) -> float:
 
 
 def format_size(cfg: DictConfig) -> str:
-    names = {"width": "embed_dim", "feed-forward": "ffn_embed_dim", "heads": "attention_heads", "layers": "layers"}
+    names = {
+        "width": "embed_dim",
+        "feed-forward": "ffn_embed_dim",
+        "heads": "attention_heads",
+        "layers": "layers",
+    }
     config = nested_config(cfg.model)
-    return ", ".join(f"{name} {getattr(config.encoder, key)}+{getattr(config.decoder, key)}" for name, key in names.items())
+    return ", ".join(
+        f"{name} {getattr(config.encoder, key)}+{getattr(config.decoder, key)}" for name, key in names.items()
+    )
 
 
 def format_header(report: dict[str, Any]) -> str:
-    settings, versions = report["settings"], ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
+    settings, versions = (
+        report["settings"],
+        ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version),
+    )
     kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
     sizes = ", ".join(f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name != "threads")
     return f"{report['device']}, {report['threads']} thread(s), {versions}; seconds of {kind}, ratios to stock\n{sizes}"

@@ -1,4 +1,6 @@
-"""What `modular-fairseq bench` times (the package is the command): models, batches of random tokens, and a job for each kind of work."""
+"""What `modular-fairseq bench` times (the package is the command): models, batches of random tokens, and a
+job for each kind of work.
+"""
 
 import argparse
 import math
@@ -36,22 +38,36 @@ def random_task(source_types: int, target_types: int) -> TranslationTask:
 
 
 def random_batch(task: TranslationTask, sentences: int, length: int, seed: int) -> dict[str, Any]:
-    """Pairs of sentences of 4/5 `length` to `length` tokens, sorted and padded as fairseq does it; one has `length` on both sides."""
+    """Pairs of sentences of 4/5 `length` to `length` tokens, sorted and padded as fairseq does it; one has
+    `length` on both sides.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def sentence(words: Dictionary, shortest: int) -> torch.Tensor:
         tokens = int(torch.randint(shortest, length + 1, (), generator=generator))
-        return torch.cat([torch.randint(words.nspecial, len(words), (tokens - 1,), generator=generator), torch.tensor([words.eos()])])
+        return torch.cat(
+            [
+                torch.randint(words.nspecial, len(words), (tokens - 1,), generator=generator),
+                torch.tensor([words.eos()]),
+            ]
+        )
 
     shortest = [length] + [math.ceil(0.8 * length)] * (sentences - 1)
-    pairs = [{"id": i, "source": sentence(task.src_dict, n), "target": sentence(task.tgt_dict, n)} for i, n in enumerate(shortest)]
+    pairs = [
+        {"id": i, "source": sentence(task.src_dict, n), "target": sentence(task.tgt_dict, n)}
+        for i, n in enumerate(shortest)
+    ]
     return collate(pairs, task.src_dict.pad(), task.src_dict.eos())
 
 
 def build(model: str, cfg: DictConfig, task: TranslationTask) -> TransformerModelBase:
     """A model of `cfg`, or fairseq's if `model` is one of `STOCK`; the same seed gives the same weights."""
     utils.set_torch_seed(cfg.common.seed)
-    return TransformerModelBase.build_model(nested_config(cfg.model), task) if model in STOCK else task.build_model(cfg.model)
+    return (
+        TransformerModelBase.build_model(nested_config(cfg.model), task)
+        if model in STOCK
+        else task.build_model(cfg.model)
+    )
 
 
 def count_parameters(model: str, cfg: DictConfig, task: TranslationTask) -> int:
@@ -61,8 +77,8 @@ def count_parameters(model: str, cfg: DictConfig, task: TranslationTask) -> int:
 def all_jobs(
     stock: DictConfig, models: dict[str, DictConfig], task: TranslationTask, args: argparse.Namespace
 ) -> tuple[Jobs, dict[str, int | None], dict[str, tuple[int, int] | None]]:
-    """The jobs of stock's copies and of `models`; then by model, the interval of its G steps, and how many hypotheses are stock's when the
-    weights are (`count_equal`)."""
+    """The jobs of stock's copies and of `models`; then by model, the interval of its G steps, and how many
+    hypotheses are stock's when the weights are (`count_equal`)."""
     weights = build(STOCK[0], stock, task).state_dict()
     pairs = random_batch(task, args.sentences, args.length, args.seed)
     sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
@@ -85,16 +101,23 @@ def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dic
     gates = getattr(built, "gate_training", None)
     alternates = gates is not None and not gates.gates_only
     if alternates:
-        built.gate_training = replace(gates, interval=sys.maxsize)  # no epoch has G steps: they are timed by themselves
+        built.gate_training = replace(
+            gates, interval=sys.maxsize
+        )  # no epoch has G steps: they are timed by themselves
     trainer = Trainer(cfg, task, built, task.build_criterion(cfg.criterion))
     trainer.begin_epoch(1)
     if not alternates:
         return {(model, TRAINING): lambda: trainer.train_step([batch])}, None
-    return {(model, F_STEP): lambda: trainer.train_step([batch]), (model, G_STEP): lambda: trainer.bcd_of().g_step([batch])}, gates.interval
+    return {
+        (model, F_STEP): lambda: trainer.train_step([batch]),
+        (model, G_STEP): lambda: trainer.bcd_of().g_step([batch]),
+    }, gates.interval
 
 
 class Given(nn.Module):
-    """Stands for an embedding: the same vectors every time, with a gradient, so that the first layer's backward pass is whole."""
+    """Stands for an embedding: the same vectors every time, with a gradient, so that the first layer's
+    backward pass is whole.
+    """
 
     def __init__(self, vectors: Tensor):
         super().__init__()
@@ -105,8 +128,9 @@ class Given(nn.Module):
 
 
 def layers_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> Job:
-    """Forward and backward of all layers as in a training step (F step), without what comes before and after them: embedded tokens
-    [B, T, C] are given, and the gradient of the decoder's output. It returns that output."""
+    """Forward and backward of all layers as in a training step (F step), without what comes before and after
+    them: embedded tokens [B, T, C] are given, and the gradient of the decoder's output. It returns that
+    output."""
     built = build(model, cfg, task)
     tokens = move(built, batch, cfg)["net_input"]
     for mixture in mixtures(built).values():
@@ -141,7 +165,9 @@ def move(model: nn.Module, batch: dict, cfg: DictConfig) -> dict:
     return utils.move_to_cuda(batch)
 
 
-def search_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict, weights: dict) -> tuple[Job, bool]:
+def search_job(
+    model: str, cfg: DictConfig, task: TranslationTask, batch: dict, weights: dict
+) -> tuple[Job, bool]:
     """Beam search as fairseq-generate does it, with `weights` if they fit the model, and whether they do."""
     built, fits = build(model, cfg, task), True
     try:
@@ -155,7 +181,16 @@ def search_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict, 
 
 
 def count_equal(hypotheses: list[list[dict]], reference: list[list[dict]]) -> tuple[int, int]:
-    """How many hypotheses have the tokens and, up to 0.1 %, the score of the one in the same place of `reference`; and of how many."""
-    pairs = [pair for ours, theirs in zip(hypotheses, reference, strict=True) for pair in zip(ours, theirs, strict=True)]
-    same = [torch.equal(a["tokens"], b["tokens"]) and math.isclose(a["score"], b["score"], rel_tol=1e-3) for a, b in pairs]
+    """How many hypotheses have the tokens and, up to 0.1 %, the score of the one in the same place of
+    `reference`; and of how many.
+    """
+    pairs = [
+        pair
+        for ours, theirs in zip(hypotheses, reference, strict=True)
+        for pair in zip(ours, theirs, strict=True)
+    ]
+    same = [
+        torch.equal(a["tokens"], b["tokens"]) and math.isclose(a["score"], b["score"], rel_tol=1e-3)
+        for a, b in pairs
+    ]
     return sum(same), len(same)

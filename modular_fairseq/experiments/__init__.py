@@ -4,17 +4,20 @@
     modular-fairseq table configs/mae-3/table.yaml --data data --dry-run              # shows the commands of that
     modular-fairseq table configs/mae-3/table.yaml --seeds 1,2,3                      # only makes the table of what is there
 
-A row is a file beside table.yaml, an experiment in the keys of fairseq-hydra-train; configs/manual.yaml explains them. What follows
-a -- goes to every fairseq-train, as in `-- --fp16`. DATA holds the prepared corpora under the names that the rows give (task.data).
+A row is a file beside table.yaml, an experiment in the keys of fairseq-hydra-train; configs/manual.yaml
+explains them. What follows a -- goes to every fairseq-train, as in `-- --fp16`. DATA holds the prepared
+corpora under the names that the rows give (task.data).
 
-Runs are filed in OUT/SCALE/TABLE/ROW/seed-N: checkpoints, train.log, settings.json, training.json, and per test set the translation
-(.out), its references (.ref) and scores (.json). What is there is not done again; killed runs go on where they were. Several rows can
-be trained at the same time: with --jobs, or by the same command with --only in other shells or on other machines (give each its GPU by
-CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE, and figure.svg and .png where table.yaml wants a figure.
+Runs are filed in OUT/SCALE/TABLE/ROW/seed-N: checkpoints, train.log, settings.json, training.json, and per
+test set the translation (.out), its references (.ref) and scores (.json). What is there is not done again;
+killed runs go on where they were. Several rows can be trained at the same time: with --jobs, or by the same
+command with --only in other shells or on other machines (give each its GPU by CUDA_VISIBLE_DEVICES).
+table.txt, .tsv and .md lie in OUT/SCALE/TABLE, and figure.svg and .png where table.yaml wants a figure.
 
-BLEU is sacrebleu's, of detokenised text, mean and standard deviation over seeds. The difference is from the row's baseline, seed by
-seed; its p is that of sacrebleu's paired bootstrap (of the choice of sentences), the largest of the seeds, and, where there are
-several, that of Welch's t-test (of training noise). Tokenised and compound-split BLEU are there to be compared with the paper.
+BLEU is sacrebleu's, of detokenised text, mean and standard deviation over seeds. The difference is from the
+row's baseline, seed by seed; its p is that of sacrebleu's paired bootstrap (of the choice of sentences), the
+largest of the seeds, and, where there are several, that of Welch's t-test (of training noise). Tokenised and
+compound-split BLEU are there to be compared with the paper.
 """
 
 import argparse
@@ -37,16 +40,37 @@ from modular_fairseq.processes import processors, say, write_file
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "modular-fairseq table TABLE [--data DIR] [--out DIR] [--run | --dry-run] [options] [-- OPTIONS of fairseq-train]"
     parser.add_argument("table", metavar="TABLE", help="a table.yaml")
-    parser.add_argument("--data", default="data", metavar="DIR", help="the prepared corpora, each in a folder of its own (default: data)")
-    parser.add_argument("--out", default="results", metavar="DIR", help="for runs and tables (default: results)")
+    parser.add_argument(
+        "--data",
+        default="data",
+        metavar="DIR",
+        help="the prepared corpora, each in a folder of its own (default: data)",
+    )
+    parser.add_argument(
+        "--out", default="results", metavar="DIR", help="for runs and tables (default: results)"
+    )
     parser.add_argument("--seeds", default="1", metavar="N,N", help="of every row's runs (default: 1)")
-    parser.add_argument("--only", action="append", default=[], metavar="ROW", help="by name, as in table.yaml; may be given again")
-    parser.add_argument("--scale", default="paper", metavar="NAME", help="paper, or a file of configs/scales: smoke, small")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ROW",
+        help="by name, as in table.yaml; may be given again",
+    )
+    parser.add_argument(
+        "--scale", default="paper", metavar="NAME", help="paper, or a file of configs/scales: smoke, small"
+    )
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: 1)")
-    parser.add_argument("--samples", type=int, default=1000, metavar="N", help="of the paired bootstrap (default: 1000)")
-    parser.add_argument("--pretrained", metavar="FILE", help="what fine-tuning starts from, instead of a run of this project")
+    parser.add_argument(
+        "--samples", type=int, default=1000, metavar="N", help="of the paired bootstrap (default: 1000)"
+    )
+    parser.add_argument(
+        "--pretrained", metavar="FILE", help="what fine-tuning starts from, instead of a run of this project"
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--run", action="store_true", help="first train, average, translate and score what is missing")
+    what.add_argument(
+        "--run", action="store_true", help="first train, average, translate and score what is missing"
+    )
     what.add_argument("--dry-run", action="store_true", help="only show the commands of that; writes nothing")
     take_options_after_dashes(parser)
 
@@ -63,9 +87,16 @@ def run(args: argparse.Namespace) -> None:
     failures = make(results, args.only, args.jobs or 1) if args.run else []
     if any(each.found for each in results.values()):
         write_table(table, results, args)
-    missing = [name for name, each in results.items() if not each.is_complete and (not args.only or name in args.only)]
+    missing = [
+        name
+        for name, each in results.items()
+        if not each.is_complete and (not args.only or name in args.only)
+    ]
     if missing and not failures:
-        failures.append(f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to have them trained")
+        failures.append(
+            f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to "
+            "have them trained"
+        )
     if table.figure and any(each.found for each in results.values()):
         try:
             write_figure(draw(table, results, args.scale), folder_of(table, args))
@@ -97,15 +128,22 @@ def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:
             each.train(say)
             for evaluation in evaluations:
                 evaluation.finish(say)
-                say(f"[{number} of {len(work)}] {each.name}: {evaluation.subset} BLEU {evaluation.result['bleu']:.2f}")
+                say(
+                    f"[{number} of {len(work)}] {each.name}: {evaluation.subset} BLEU "
+                    f"{evaluation.result['bleu']:.2f}"
+                )
         except (UsageError, OSError) as error:
             say(f"{each.name}: {error}")
             return f"{each.name}: {error}"
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # a fault of this program: what is queued would run into it too
+            pool.shutdown(
+                wait=False, cancel_futures=True
+            )  # a fault of this program: what is queued would run into it too
             raise
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))  # else each command takes all processors
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", str(max(1, processors() // jobs))
+    )  # else each command takes all processors
     pool = ThreadPoolExecutor(jobs)
     try:
         for number, (each, evaluations) in enumerate(work, 1):
@@ -126,15 +164,32 @@ def write_table(table: Table, results: dict[str, Results], args: argparse.Namesp
     notes = [*table.notes, *footnotes(results, args)]
     right = {"colalign": ("left", *["right"] * (len(heads) - 1)), "disable_numparse": True}
     text = "\n".join([table.title, "", tabulate(shown, heads, "simple", **right), "", *notes]) + "\n"
-    markdown = "\n".join([f"**{table.title}**", "", tabulate(shown, heads, "pipe", **right), "", *(f"- {note}" for note in notes)]) + "\n"
-    files = {"txt": text, "md": markdown, "tsv": "".join("\t".join(map(str, line)) + "\n" for line in numbers)}
+    markdown = (
+        "\n".join(
+            [
+                f"**{table.title}**",
+                "",
+                tabulate(shown, heads, "pipe", **right),
+                "",
+                *(f"- {note}" for note in notes),
+            ]
+        )
+        + "\n"
+    )
+    files = {
+        "txt": text,
+        "md": markdown,
+        "tsv": "".join("\t".join(map(str, line)) + "\n" for line in numbers),
+    }
     folder = folder_of(table, args)
     try:
         os.makedirs(folder, exist_ok=True)
         for kind, content in files.items():
             write_file(os.path.join(folder, f"table.{kind}"), content)
     except OSError as error:
-        raise UsageError(f"--out {args.out}: the table cannot be written ({error.strerror}); mend that") from None
+        raise UsageError(
+            f"--out {args.out}: the table cannot be written ({error.strerror}); mend that"
+        ) from None
     print(text, end="", flush=True)
 
 
@@ -145,15 +200,20 @@ def folder_of(table: Table, args: argparse.Namespace) -> str:
 def footnotes(results: dict[str, Results], args: argparse.Namespace) -> list[str]:
     """What the numbers are."""
     known = [each.result for found in results.values() for each in found.evaluations if each.result]
-    scale = "" if args.scale == "paper" else f"Scale {args.scale}: other sizes than the paper's, so its figures are no target. "
+    scale = (
+        ""
+        if args.scale == "paper"
+        else f"Scale {args.scale}: other sizes than the paper's, so its figures are no target. "
+    )
     if args.scale == "smoke":
-        scale = (
-            "Scale smoke: tiny models, hardly trained, to see that everything runs; neither figures nor order of the rows say anything. "
-        )
+        scale = "Scale smoke: tiny models, hardly trained, to see that everything runs; neither figures nor order of the rows say anything. "
     notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
     notes += [f"BLEU: {signature}" for signature in sorted({result["bleu_signature"] for result in known})]
     if any("tokenized_bleu" in result for result in known):
         notes.append("Tokenised and compound-split BLEU are for comparison with the paper only.")
     several = "; of several the largest; then that of Welch's t-test over seeds" if "," in args.seeds else ""
-    notes.append(f"Difference from the baseline in BLEU, with the p of the paired bootstrap ({args.samples} samples){several}.")
+    notes.append(
+        f"Difference from the baseline in BLEU, with the p of the paired bootstrap ({args.samples} "
+        f"samples){several}."
+    )
     return notes

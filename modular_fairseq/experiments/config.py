@@ -3,8 +3,8 @@
     fairseq-hydra-train --config-dir $PWD/configs/mae-3 --config-name mae-7 \\
         common.user_dir=$PWD/modular_fairseq task.data=$PWD/data/iwslt14.de-en/bin
 
-trains one as it stands; here it becomes options of fairseq-train, fairseq-generate and `modular-fairseq average`.
-configs/manual.yaml explains every key.
+trains one as it stands; here it becomes options of fairseq-train, fairseq-generate and `modular-fairseq
+average`. configs/manual.yaml explains every key.
 """
 
 import argparse
@@ -26,12 +26,19 @@ from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
 
 # What a group's _name selects on fairseq-train's command line.
-SELECTORS = {"task": "--task", "model": "--arch", "criterion": "--criterion", "optimizer": "--optimizer", "lr_scheduler": "--lr-scheduler"}
+SELECTORS = {
+    "task": "--task",
+    "model": "--arch",
+    "criterion": "--criterion",
+    "optimizer": "--optimizer",
+    "lr_scheduler": "--lr-scheduler",
+}
 DECODING = ("generation", "common_eval")  # groups for fairseq-generate only; the others are for fairseq-train
 
 
 class Config(NamedTuple):
-    """A row's file, with its values by group; `name` is what its runs are filed under: FOLDER/FILE without .yaml.
+    """A row's file, with its values by group; `name` is what its runs are filed under: FOLDER/FILE without
+    .yaml.
 
     `percent` of the training data are used; see `on_subset`.
     """
@@ -66,7 +73,9 @@ class Config(NamedTuple):
         Raises:
             UsageError: fairseq has no such group or key; the message names the file.
         """
-        selected = [word for group, option in SELECTORS.items() for word in (option, str(self.get(f"{group}._name")))]
+        selected = [
+            word for group, option in SELECTORS.items() for word in (option, str(self.get(f"{group}._name")))
+        ]
         actions = _actions(tuple(selected))
         words = list(selected)
         for group, values in self.values.items():
@@ -82,18 +91,26 @@ class Config(NamedTuple):
         languages = ["--source-lang", self.languages[0], "--target-lang", self.languages[1]]
         groups = [(group, self.values.get(group, {})) for group in DECODING]
         return languages + [
-            word for group, values in groups for key in values for word in self._words(group, key, values[key], _generation())
+            word
+            for group, values in groups
+            for key in values
+            for word in self._words(group, key, values[key], _generation())
         ]
 
     @property
     def averaged(self) -> int:
-        """How many of the last epochs' checkpoints are averaged: those that are kept; 0: the best checkpoint is taken instead."""
+        """How many of the last epochs' checkpoints are averaged: those that are kept; 0: the best checkpoint
+        is taken instead.
+        """
         return max(self.get("checkpoint.keep_last_epochs", 0), 0)
 
     def _words(self, group: str, key: str, value: Any, actions: dict[str, argparse.Action]) -> list[str]:
         action = actions.get(key)
         if action is None or not action.option_strings:
-            raise UsageError(f"{self.path}: {group}.{key} is no option of fairseq or of this plugin here; correct or remove it")
+            raise UsageError(
+                f"{self.path}: {group}.{key} is no option of fairseq or of this plugin here; correct or "
+                "remove it"
+            )
         option = action.option_strings[0]
         if action.nargs == 0:  # a switch
             if not isinstance(value, bool):
@@ -115,26 +132,45 @@ def read_config(path: str | os.PathLike) -> Config:
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))  # as hydra does: 5e-4 is a number
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({why(error)}); give a YAML file such as configs/manual.yaml") from None
+        raise UsageError(
+            f"{path}: cannot be read ({why(error)}); give a YAML file such as configs/manual.yaml"
+        ) from None
     config = Config(f"{path.resolve().parent.name}/{path.stem}", str(path), values)
     if not isinstance(values, dict) or not all(isinstance(group, dict) for group in values.values()):
         raise UsageError(
-            f"{path}: must hold groups of keys, such as `optimization:` with `max_epoch: 50` below it; see configs/manual.yaml"
+            f"{path}: must hold groups of keys, such as `optimization:` with `max_epoch: 50` below it; see "
+            "configs/manual.yaml"
         )
     for group in values:
         if group not in FairseqConfig.__dataclass_fields__:
-            raise UsageError(f"{path}: {group} is no group of fairseq's configuration; see configs/manual.yaml")
-    for key in [*(f"{group}._name" for group in SELECTORS), "task.data", "task.source_lang", "task.target_lang"]:
+            raise UsageError(
+                f"{path}: {group} is no group of fairseq's configuration; see configs/manual.yaml"
+            )
+    for key in [
+        *(f"{group}._name" for group in SELECTORS),
+        "task.data",
+        "task.source_lang",
+        "task.target_lang",
+    ]:
         if config.get(key) is None:
             raise UsageError(f"{path}: {key} is missing; every row needs it, see configs/manual.yaml")
     if config.get("model._name") == "modular_transformer":
-        model = argparse.Namespace(**{name: value for name, value in values["model"].items() if name != "_name" and value is not None})
+        model = argparse.Namespace(
+            **{
+                name: value
+                for name, value in values["model"].items()
+                if name != "_name" and value is not None
+            }
+        )
         try:
             check_options(model, FAMILIES["modular_transformer"])
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
     if not config.data:
-        raise UsageError(f"{path}: task.data is {config.get('task.data')}; it must be SET/bin, where SET is a prepared corpus in --data")
+        raise UsageError(
+            f"{path}: task.data is {config.get('task.data')}; it must be SET/bin, where SET is a prepared "
+            "corpus in --data"
+        )
     return config
 
 
@@ -150,16 +186,20 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
 
     Args:
         config: a row.
-        scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key": value} replaces what it sets;
-            "finetuning": the same, after that and only for a row that is fine-tuned.
-            Keys that a row does not set stay away, so that one scale fits all. Whole numbers stay whole, and at least 1.
+        scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key":
+            value} replaces what it sets; "finetuning": the same, after that and only for a row that is
+            fine-tuned. Keys that a row does not set stay away, so that one scale fits all. Whole numbers stay
+            whole, and at least 1.
 
     Raises:
         UsageError: the scale says anything else.
     """
-    if not scale.keys() <= {"divide", "set", "finetuning"} or not all(key.count(".") == 1 for part in scale.values() for key in part):
+    if not scale.keys() <= {"divide", "set", "finetuning"} or not all(
+        key.count(".") == 1 for part in scale.values() for key in part
+    ):
         raise UsageError(
-            "a scale has `divide:`, `set:` and `finetuning:`, each with keys of the form group.key; see configs/scales/smoke.yaml"
+            "a scale has `divide:`, `set:` and `finetuning:`, each with keys of the form group.key; see "
+            "configs/scales/smoke.yaml"
         )
     values = copy.deepcopy(config.values)
     for key, by in scale.get("divide", {}).items():
@@ -178,9 +218,10 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
 def on_subset(config: Config, percent: int) -> Config:
     """The same experiment on so many percent of the training pairs, with as many updates.
 
-    max_epoch is that of the whole corpus by percent / 100, so that the number of updates, for which warm-up and decay are made, stays what
-    it is, but for rounding. An epoch of a small subset is a few updates: so validation and checkpoints come after so many epochs as make
-    a tenth of the whole corpus' epoch, or after every one that is longer. The last epoch is one with them.
+    max_epoch is that of the whole corpus by percent / 100, so that the number of updates, for which warm-up
+    and decay are made, stays what it is, but for rounding. An epoch of a small subset is a few updates: so
+    validation and checkpoints come after so many epochs as make a tenth of the whole corpus' epoch, or after
+    every one that is longer. The last epoch is one with them.
 
     Args:
         config: as it is, or scaled; its name becomes NAME-PERCENT.
@@ -204,7 +245,9 @@ def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
     parser = fairseq_options.get_training_parser()
 
     def refuse(message: str) -> None:
-        raise UsageError(f"fairseq-train refuses {' '.join(selected)}: {message.partition(' (choose from')[0]}")
+        raise UsageError(
+            f"fairseq-train refuses {' '.join(selected)}: {message.partition(' (choose from')[0]}"
+        )
 
     parser.error = refuse
     fairseq_options.parse_args_and_arch(parser, ["DATA", *selected])

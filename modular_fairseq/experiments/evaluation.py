@@ -1,4 +1,6 @@
-"""What a run is worth on a part of its corpus: translation, scores and redundancy, in files beside its checkpoints."""
+"""What a run is worth on a part of its corpus: translation, scores and redundancy, in files beside its
+checkpoints.
+"""
 
 import json
 import os
@@ -14,7 +16,9 @@ from modular_fairseq.scoring import Output, read_lines, read_output, score
 
 
 class Evaluation(NamedTuple):
-    """A run's translation of a part of its corpus, `overrides` being options of the model at inference, and its scores."""
+    """A run's translation of a part of its corpus, `overrides` being options of the model at inference, and
+    its scores.
+    """
 
     run: Run
     subset: str = "test"
@@ -52,7 +56,15 @@ class Evaluation(NamedTuple):
     @property
     def score_command(self) -> list[str]:
         """For people who want to repeat it; here it is done without a process of its own."""
-        return ["modular-fairseq", "score", "--reference", self.ref, self.path("out"), "--detokenize", self._detokenizer]
+        return [
+            "modular-fairseq",
+            "score",
+            "--reference",
+            self.ref,
+            self.path("out"),
+            "--detokenize",
+            self._detokenizer,
+        ]
 
     @property
     def _detokenizer(self) -> str:
@@ -97,7 +109,10 @@ class Evaluation(NamedTuple):
             return
         os.makedirs(self.run.path(), exist_ok=True)
         if not os.path.isfile(self.reference):
-            raise UsageError(f"{self.reference}: is missing; it must hold the untokenised references, as the scripts of data-prep write it")
+            raise UsageError(
+                f"{self.reference}: is missing; it must hold the untokenised references, as the scripts of "
+                "data-prep write it"
+            )
         with only_one(self.run.path()):
             for old in ("json", "out.tmp"):
                 with suppress(FileNotFoundError):

@@ -1,7 +1,8 @@
-"""A table's figure: columns over the share of the training data, a line per label, as figure 2 of Peng et al. (2020) is drawn.
+"""A table's figure: columns over the share of the training data, a line per label, as figure 2 of Peng et al.
+(2020) is drawn.
 
-What needs no training (pretrained rows) is a horizontal line. Points are means, error bars standard deviations over seeds. The legend tells
-how many parameters are trained, where the table does.
+What needs no training (pretrained rows) is a horizontal line. Points are means, error bars standard
+deviations over seeds. The legend tells how many parameters are trained, where the table does.
 """
 
 import io
@@ -17,11 +18,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Colours that people who see fewer of them can tell apart (Okabe and Ito 2008); markers differ, too.
-STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P")]
+STYLES = [
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "D"),
+    ("#E69F00", "v"),
+    ("#56B4E9", "P"),
+]
 
 
 class Line(NamedTuple):
-    """A label's points, ascending in the percent of the training data; `flat`: its one point holds for any."""
+    """A label's points, ascending in the percent of the training data; `flat`: its one point holds for
+    any.
+    """
 
     label: str
     percent: list[int]
@@ -56,7 +66,8 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
         from matplotlib.ticker import FixedLocator
     except ImportError:
         raise UsageError(
-            "the figure needs matplotlib; install it with pip install matplotlib, or run scripts/setup.sh, and repeat"
+            "the figure needs matplotlib; install it with pip install matplotlib, or run scripts/setup.sh, "
+            "and repeat"
         ) from None
     figure = Figure(figsize=(6.0 * len(table.figure), 4.4), layout="constrained")
     of_rows = {row.label.strip(): found[row.name] for row in table.rows if row.name in found}
@@ -74,12 +85,18 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
             spread = line.deviation if any(line.deviation) else None
             axes.errorbar(line.percent, line.mean, spread, color=color, marker=marker, capsize=3, label=label)
         axes.set(
-            xlabel="training data (%)", ylabel=f"{COLUMNS[column][0]} ({', '.join(subsets)})" if column == "bleu" else COLUMNS[column][0]
+            xlabel="training data (%)",
+            ylabel=f"{COLUMNS[column][0]} ({', '.join(subsets)})" if column == "bleu" else COLUMNS[column][0],
         )
-        axes.xaxis.set_major_locator(FixedLocator(sorted({percent for line in drawn if not line.flat for percent in line.percent})))
+        axes.xaxis.set_major_locator(
+            FixedLocator(sorted({percent for line in drawn if not line.flat for percent in line.percent}))
+        )
         axes.set_xlim(0, 104)
         axes.grid(alpha=0.3)
-    figure.suptitle(table.title + ("" if scale == "paper" else f"\n(scale {scale}: other sizes than the paper's)"), fontsize="medium")
+    figure.suptitle(
+        table.title + ("" if scale == "paper" else f"\n(scale {scale}: other sizes than the paper's)"),
+        fontsize="medium",
+    )
     panels[0].legend(fontsize="small")
     return figure
 
@@ -91,7 +108,8 @@ def legend(label: str, results: Results, table: Table) -> str:
 
 
 def write_figure(figure: "Figure", folder: str) -> None:
-    """figure.svg and figure.png in the folder, each whole or not at all; the same results give the same bytes.
+    """figure.svg and figure.png in the folder, each whole or not at all; the same results give the same
+    bytes.
 
     Raises:
         UsageError: the folder cannot be written.

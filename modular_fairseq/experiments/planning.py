@@ -21,7 +21,8 @@ OWN_OPTIONS = re.findall(
     r"\S+",
     "--arch -a --task --source-lang -s --target-lang -t --seed --save-dir --user-dir --log-format --log-file "
     "--max-update --max-epoch --stop-time-hours --patience --disable-validation "
-    "--keep-last-epochs --no-epoch-checkpoints --no-save --no-last-checkpoints --no-best-checkpoints --no-save-optimizer-state "
+    "--keep-last-epochs --no-epoch-checkpoints --no-save --no-last-checkpoints --no-best-checkpoints "
+    "--no-save-optimizer-state "
     "--restore-file --checkpoint-suffix --finetune-from-model "
     "--attention-type --mae-training --mae-gating --mae-finetune",
 )
@@ -45,13 +46,18 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
     for option in by_option(args.options):
         if option in OWN_OPTIONS:
             raise UsageError(
-                f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use --seeds and --scale"
+                f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use "
+                "--seeds and --scale"
             )
     rows = Rows(args, read_scale(args.table, args.scale))
     results = {row.name: rows.results(row, seeds, "LR" in table.columns) for row in table.rows if row.name}
     refuse_equal_rows(results, args.scale)
-    if args.pretrained and not any(each.run.start for found in results.values() for each in found.evaluations):
-        raise UsageError(f"--pretrained has no effect on {args.table}, of which no row is fine-tuned; leave it out")
+    if args.pretrained and not any(
+        each.run.start for found in results.values() for each in found.evaluations
+    ):
+        raise UsageError(
+            f"--pretrained has no effect on {args.table}, of which no row is fine-tuned; leave it out"
+        )
     return results
 
 
@@ -60,11 +66,19 @@ def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
     seen: dict[Any, str] = {}
     for name, found in results.items():
         (each, *_) = found.evaluations
-        key = (*each.run.config.train_options(), *each.generate_command[1:], str(each.run.start), each.run.trains, each.run.config.data)
+        key = (
+            *each.run.config.train_options(),
+            *each.generate_command[1:],
+            str(each.run.start),
+            each.run.trains,
+            each.run.config.data,
+        )
         key = tuple(word for word in key if not str(word).startswith(each.run.path()))
         if seen.setdefault(key, name) != name:
             where = "" if scale == "paper" else f" at --scale {scale}, which sets what they differ in"
-            raise UsageError(f"rows {seen[key]} and {name} are the same{where}; change one of them, or take another scale")
+            raise UsageError(
+                f"rows {seen[key]} and {name} are the same{where}; change one of them, or take another scale"
+            )
 
 
 def read_scale(table: str, name: str) -> dict:
@@ -74,11 +88,15 @@ def read_scale(table: str, name: str) -> dict:
     folder = Path(table).resolve().parent.parent / "scales"
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in known:
-        raise UsageError(f"--scale {name}: there is no {folder / name}.yaml; give one of {', '.join([*known, 'paper'])}")
+        raise UsageError(
+            f"--scale {name}: there is no {folder / name}.yaml; give one of {', '.join([*known, 'paper'])}"
+        )
     try:
         return yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{folder / name}.yaml: cannot be read ({why(error)}); see configs/scales/smoke.yaml") from None
+        raise UsageError(
+            f"{folder / name}.yaml: cannot be read ({why(error)}); see configs/scales/smoke.yaml"
+        ) from None
 
 
 class Rows:
@@ -105,12 +123,24 @@ class Rows:
 
     def results(self, row: Row, seeds: list[int], redundancy: bool) -> Results:
         config = on_subset(self.config(row.config), row.percent)
-        runs = [self.run(config, seed)._replace(trains=not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]]
-        return Results(row, [Evaluation(each, row.subset, tuple(values.items()), redundancy) for each in runs for values in row.overrides])
+        runs = [
+            self.run(config, seed)._replace(trains=not row.pretrained)
+            for seed in seeds[: 1 if row.pretrained else None]
+        ]
+        return Results(
+            row,
+            [
+                Evaluation(each, row.subset, tuple(values.items()), redundancy)
+                for each in runs
+                for values in row.overrides
+            ],
+        )
 
 
 def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Evaluation]]]:
-    """The runs, and of each what is to be translated, in an order in which a run comes after the one that it fine-tunes."""
+    """The runs, and of each what is to be translated, in an order in which a run comes after the one that it
+    fine-tunes.
+    """
     wanted: dict[str, tuple[Run, list[Evaluation]]] = {}
 
     def add(each: Run) -> list[Evaluation]:
@@ -134,10 +164,15 @@ def show_commands(results: dict[str, Results], only: list[str]) -> str:
         if each.subset_command:  # does nothing where it has been done
             lines.append(done + shlex.join(each.subset_command))
         if each.trains:
-            lines += [done + shlex.join(each.train_command), *([done + shlex.join(each.average_command)] if each.config.averaged else [])]
+            lines += [
+                done + shlex.join(each.train_command),
+                *([done + shlex.join(each.average_command)] if each.config.averaged else []),
+            ]
         for evaluation in evaluations:
             done = "" if evaluation.result is None else "# done: "
-            lines += [f"{done}{shlex.join(evaluation.generate_command)} >{shlex.quote(evaluation.path('out'))}"]
+            lines += [
+                f"{done}{shlex.join(evaluation.generate_command)} >{shlex.quote(evaluation.path('out'))}"
+            ]
             lines += [f"{done}cp {shlex.quote(evaluation.reference)} {shlex.quote(evaluation.ref)}"]
             lines += [done + shlex.join(evaluation.score_command)]
             lines += [done + shlex.join(evaluation.redundancy_command)] if evaluation.redundancy else []

@@ -7,12 +7,14 @@ A table.yaml has
     columns: [bleu, parameters]         # see `COLUMNS`
     figure: [bleu]                      # if any, columns that are also drawn over the share of the training data, a line per label
     rows:
-      - {name: base, label: BASE, paper: {bleu: "34.60", parameters: 39M}}  # trains base.yaml, which lies beside it
+      - {name: base, label: BASE, paper: {bleu: "34.60", parameters: 39M}}  # trains base.yaml, which lies
+      beside it
       - {label: Large Transformer, paper: {bleu: 28.4}}                     # no name: quoted from the paper
 
-and a row may have: config (another file, as ../mae-2/mae-7.yaml), subset (valid), baseline (of its own), overrides (options of the model at
-inference, or a list of such: their mean is shown), pretrained: true (the checkpoint that the config would fine-tune, as it is),
-percent: 5 (of the training data that the config names; the subset is drawn).
+and a row may have: config (another file, as ../mae-2/mae-7.yaml), subset (valid), baseline (of its own),
+overrides (options of the model at inference, or a list of such: their mean is shown), pretrained: true (the
+checkpoint that the config would fine-tune, as it is), percent: 5 (of the training data that the config names;
+the subset is drawn).
 """
 
 import os
@@ -46,7 +48,9 @@ ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides
 
 
 class Row(NamedTuple):
-    """A line of the table; `name` is "" for what is only quoted from the paper. See the module's docstring for the rest."""
+    """A line of the table; `name` is "" for what is only quoted from the paper. See the module's docstring
+    for the rest.
+    """
 
     name: str
     label: str
@@ -78,10 +82,17 @@ def read_table(path: str | os.PathLike) -> Table:
     try:
         spec = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({why(error)}); give a table such as configs/mae-3/table.yaml") from None
-    if not isinstance(spec, dict) or not isinstance(spec.get("rows"), list) or not {"title", "columns"} <= spec.keys() <= KEYS:
         raise UsageError(
-            f"{path}: must have title, columns and rows, and may have baseline, figure and notes; see configs/mae-3/table.yaml"
+            f"{path}: cannot be read ({why(error)}); give a table such as configs/mae-3/table.yaml"
+        ) from None
+    if (
+        not isinstance(spec, dict)
+        or not isinstance(spec.get("rows"), list)
+        or not {"title", "columns"} <= spec.keys() <= KEYS
+    ):
+        raise UsageError(
+            f"{path}: must have title, columns and rows, and may have baseline, figure and notes; see "
+            "configs/mae-3/table.yaml"
         )
     if not isinstance(spec["columns"], list):
         raise UsageError(f"{path}: columns must be a list, as in columns: [bleu, parameters]")
@@ -90,22 +101,37 @@ def read_table(path: str | os.PathLike) -> Table:
         raise UsageError(f"{path}: there is no column {wrong[0]}; use some of {', '.join(COLUMNS)}")
     figure = spec.get("figure", [])
     if not isinstance(figure, list) or not set(figure) <= set(spec["columns"]):
-        raise UsageError(f"{path}: figure is {figure}, which is no list of columns of the table; use some of {', '.join(spec['columns'])}")
+        raise UsageError(
+            f"{path}: figure is {figure}, which is no list of columns of the table; use some of "
+            f"{', '.join(spec['columns'])}"
+        )
     rows = []
     for row in spec["rows"]:
         if not isinstance(row, dict) or not row.keys() <= ROW_KEYS or not row.keys() & {"name", "label"}:
-            raise UsageError(f"{path}: row {row} must have name or label, and of the rest only {', '.join(sorted(ROW_KEYS))}")
-        wrong = [column for column in row.get("paper", {}) if column not in spec["columns"] or not COLUMNS[column][1]]
+            raise UsageError(
+                f"{path}: row {row} must have name or label, and of the rest only "
+                f"{', '.join(sorted(ROW_KEYS))}"
+            )
+        wrong = [
+            column
+            for column in row.get("paper", {})
+            if column not in spec["columns"] or not COLUMNS[column][1]
+        ]
         if wrong:
             raise UsageError(
-                f"{path}: row {row.get('name', row.get('label'))} has the paper's {wrong[0]}, which is in no column; add it to columns"
+                f"{path}: row {row.get('name', row.get('label'))} has the paper's {wrong[0]}, which is in no "
+                "column; add it to columns"
             )
         if row.get("overrides") and {"LR", "HR"} & {*spec["columns"]}:
-            raise UsageError(f"{path}: row {row.get('name')} has overrides, which LR and HR would not know of; leave one of them out")
+            raise UsageError(
+                f"{path}: row {row.get('name')} has overrides, which LR and HR would not know of; leave one "
+                "of them out"
+            )
         percent = row.get("percent", 100)
         if type(percent) is not int or not 1 <= percent <= 100 or (percent < 100 and row.get("pretrained")):
             raise UsageError(
-                f"{path}: row {row.get('name')} has percent {percent}; it must be a whole number from 1 to 100, and not of a pretrained row"
+                f"{path}: row {row.get('name')} has percent {percent}; it must be a whole number from 1 to "
+                "100, and not of a pretrained row"
             )
         name = str(row.get("name", ""))
         overrides = row.get("overrides", {})
@@ -127,7 +153,10 @@ def read_table(path: str | os.PathLike) -> Table:
         if row.name and names.count(row.name) > 1:
             raise UsageError(f"{path}: has two rows {row.name}; names must differ")
         if row.name and row.baseline and row.baseline not in names:
-            raise UsageError(f"{path}: row {row.name} is compared with {row.baseline}, which is no row; there are {', '.join(names)}")
+            raise UsageError(
+                f"{path}: row {row.name} is compared with {row.baseline}, which is no row; there are "
+                f"{', '.join(names)}"
+            )
     notes = spec.get("notes", [])
     notes = [notes] if isinstance(notes, str) else notes
     return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, figure)
@@ -141,7 +170,9 @@ class Results(NamedTuple):
 
     @property
     def found(self) -> list[Evaluation]:
-        return [each for each in self.evaluations if each.result is not None and each.run.training is not None]
+        return [
+            each for each in self.evaluations if each.result is not None and each.run.training is not None
+        ]
 
     @property
     def is_complete(self) -> bool:
@@ -156,11 +187,19 @@ class Results(NamedTuple):
 
     def __str__(self) -> str:
         """What is missing, in a word or two."""
-        return "" if self.is_complete else f"{len(self.found)} of {len(self.evaluations)}" if self.found else "missing"
+        return (
+            ""
+            if self.is_complete
+            else f"{len(self.found)} of {len(self.evaluations)}"
+            if self.found
+            else "missing"
+        )
 
 
 class Difference(NamedTuple):
-    """From the baseline in BLEU: one number per evaluation, the largest p of their paired bootstrap tests, and Welch's over seeds."""
+    """From the baseline in BLEU: one number per evaluation, the largest p of their paired bootstrap tests,
+    and Welch's over seeds.
+    """
 
     values: list[float]
     p: float
@@ -172,7 +211,8 @@ class Difference(NamedTuple):
 
 
 def difference(ours: Results, baseline: Results, samples: int) -> Difference | None:
-    """Each evaluation against the baseline's of the same seed, or against its only one; None where there is nothing to compare.
+    """Each evaluation against the baseline's of the same seed, or against its only one; None where there is
+    nothing to compare.
 
     Raises:
         UsageError: they are of one corpus, and yet of other references.
@@ -182,14 +222,25 @@ def difference(ours: Results, baseline: Results, samples: int) -> Difference | N
         return None
     values, worst = [], 0.0
     for each in ours.found:
-        other = first if len(baseline.evaluations) == 1 else next((it for it in baseline.found if it.run.seed == each.run.seed), None)
+        other = (
+            first
+            if len(baseline.evaluations) == 1
+            else next((it for it in baseline.found if it.run.seed == each.run.seed), None)
+        )
         if other is None or other.reference != each.reference:
             continue
         references = each.references()
         if references != other.references():
-            raise UsageError(f"{each.ref} and {other.ref}: differ, so the rows cannot be compared; translate both again with --run")
+            raise UsageError(
+                f"{each.ref} and {other.ref}: differ, so the rows cannot be compared; translate both again "
+                "with --run"
+            )
         (test,) = paired_bootstrap(
-            [references], other.output().hypotheses, [each.output().hypotheses], samples, language=each.run.config.languages[1]
+            [references],
+            other.output().hypotheses,
+            [each.output().hypotheses],
+            samples,
+            language=each.run.config.languages[1],
         )
         values.append(test["bleu"]["difference"])
         worst = max(worst, test["bleu"]["p_value"])
@@ -206,23 +257,49 @@ def summary(values: list[float], pattern: str) -> str:
     return text if len(set(values)) == 1 else f"{text} ± {pattern.replace('+', '').format(stdev(values))}"
 
 
-def cells(table: Table, found: dict[str, Results], samples: int) -> tuple[list[str], list[list[str]], list[list[Any]]]:
+def cells(
+    table: Table, found: dict[str, Results], samples: int
+) -> tuple[list[str], list[list[str]], list[list[Any]]]:
     """Headings and rows for people, and the same as lists of words and numbers for programs, headings first.
 
     Args:
         found: results by row; a row without is only quoted.
         samples: of the paired bootstrap.
     """
-    quoted = [column for column in table.columns if COLUMNS[column][1] and any(column in row.paper for row in table.rows)]
-    heads = ["", *(COLUMNS[column][0] for column in table.columns), "difference (p)", *(COLUMNS[column][1] for column in quoted)]
+    quoted = [
+        column
+        for column in table.columns
+        if COLUMNS[column][1] and any(column in row.paper for row in table.rows)
+    ]
+    heads = [
+        "",
+        *(COLUMNS[column][0] for column in table.columns),
+        "difference (p)",
+        *(COLUMNS[column][1] for column in quoted),
+    ]
     spread = [f"{column}{suffix}" for column in [*table.columns, "difference"] for suffix in ("", "_std")]
     first = next((number for number, column in enumerate(table.columns) if column != "percent"), 0)
-    shown, numbers = [], [["row", "label", "translations", *spread, "p", "welch_p", *(f"paper_{column}" for column in quoted)]]
+    shown, numbers = (
+        [],
+        [
+            [
+                "row",
+                "label",
+                "translations",
+                *spread,
+                "p",
+                "welch_p",
+                *(f"paper_{column}" for column in quoted),
+            ]
+        ],
+    )
     for row in table.rows:
         ours = found.get(row.name)
         values = [ours.numbers(column) if ours else [] for column in table.columns]
         apart = difference(ours, found[row.baseline], samples) if ours and row.baseline else None
-        texts = [summary(each, COLUMNS[column][2]) for each, column in zip(values, table.columns, strict=True)]
+        texts = [
+            summary(each, COLUMNS[column][2]) for each, column in zip(values, table.columns, strict=True)
+        ]
         if ours and not ours.is_complete:
             texts[first] = f"{texts[first]} ({ours})" if ours.found else str(ours)
         theirs = [row.paper.get(column, "") for column in quoted]

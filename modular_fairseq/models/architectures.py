@@ -1,4 +1,5 @@
-"""The papers' architectures as rows of defaults: an arch sets what it lists, the command line changes the rest.
+"""The papers' architectures as rows of defaults: an arch sets what it lists, the command line changes the
+rest.
 
 | arch                      | paper                                                                                                    |
 |---------------------------|----------------------------------------------------------------------------------------------------------|
@@ -33,7 +34,11 @@ def mechanisms(n: int, layers: str = "middle") -> dict:
     return {"tim_layers": layers, "tim_mechanisms": n}
 
 
-IWSLT_DE_EN, WMT_EN_DE, TINY_CPU = size(512, 1024, heads=4), size(512, 2048, heads=8), size(128, 256, heads=8, layers=2)
+IWSLT_DE_EN, WMT_EN_DE, TINY_CPU = (
+    size(512, 1024, heads=4),
+    size(512, 2048, heads=8),
+    size(128, 256, heads=8, layers=2),
+)
 MAE = {"attention_type": "mae"}
 
 
@@ -41,7 +46,8 @@ def clusters(number: int, centroid_gradient: float = 10.0) -> dict:
     return {"attention_type": "dma", "dma_clusters": number, "dma_centroid_gradient": centroid_gradient}
 
 
-# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is the same.
+# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is
+# the same.
 EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
 
 TRANSLATION = {
@@ -52,8 +58,9 @@ TRANSLATION = {
     "mae_transformer_iwslt_de_en": [IWSLT_DE_EN, MAE, EIGHT_HEADS],
     "mae_transformer_wmt_en_de": [WMT_EN_DE, MAE],
     "mae_transformer_tiny_cpu": [TINY_CPU, MAE],
-    # Section 4.1: 4 clusters, except in the IWSLT base model; c_grad 10, except for Chinese. Widths are not in the paper, but give its
-    # parameter counts (with 43,690 joint types for WMT14); for Chinese they do not: its sizes are those of IWSLT.
+    # Section 4.1: 4 clusters, except in the IWSLT base model; c_grad 10, except for Chinese. Widths are not
+    # in the paper, but give its parameter counts (with 43,690 joint types for WMT14); for Chinese they do
+    # not: its sizes are those of IWSLT.
     "dma_transformer": [clusters(4)],
     "dma_transformer_iwslt_de_en": [IWSLT_DE_EN, clusters(8)],
     "dma_transformer_iwslt_de_en_small": [size(384, 1024, heads=4), clusters(4)],
@@ -116,8 +123,8 @@ LANGUAGE_MODELS = {
 
 
 def register(arch: str, *rows: dict, model: str = "modular_transformer") -> None:
-    """Make `--arch` of rows of defaults, of which later ones override earlier ones. `model`: its family, modular_transformer or
-    modular_transformer_lm."""
+    """Make `--arch` of rows of defaults, of which later ones override earlier ones. `model`: its family,
+    modular_transformer or modular_transformer_lm."""
     defaults = {name: value for row in rows for name, value in row.items()}
 
     def set_defaults(args) -> None:

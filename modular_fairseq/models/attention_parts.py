@@ -1,9 +1,11 @@
-"""What --attention-type names: parts of attention modules, each in one of their two seams (`modules/attention.py`).
+"""What --attention-type names: parts of attention modules, each in one of their two seams
+(`modules/attention.py`).
 
     @register_attention("distance", seam="mask", options=DistanceOptions)
     def build_penalty(options, place: Place) -> nn.Module | None: ...
 
-is all that --attention-type distance needs, in every model family, and mae+distance, as mae has the other seam.
+is all that --attention-type distance needs, in every model family, and mae+distance, as mae has the other
+seam.
 """
 
 from collections.abc import Callable
@@ -53,21 +55,30 @@ class AttentionPart:
 PARTS: dict[str, AttentionPart] = {}
 
 
-def register_attention(name: str, seam: str, options: type[FairseqDataclass] = FairseqDataclass) -> Callable[[Builder], Builder]:
-    """Decorates what builds a part out of the model's options, or None for a place that shall have none; it may raise UsageError.
+def register_attention(
+    name: str, seam: str, options: type[FairseqDataclass] = FairseqDataclass
+) -> Callable[[Builder], Builder]:
+    """Decorates what builds a part out of the model's options, or None for a place that shall have none; it
+    may raise UsageError.
 
     Args:
         name: for --attention-type.
         seam: one of `SEAMS`.
-        options: a FairseqDataclass whose fields all start with `name` and have a help text; every model family gets them.
+        options: a FairseqDataclass whose fields all start with `name` and have a help text; every model
+            family gets them.
 
     Raises:
         ValueError: the name is taken, there is no such seam, or an option is called otherwise.
     """
     if name in PARTS or name == "plain" or not name.isidentifier():
-        raise ValueError(f"attention type {name!r} is registered already, or is no name of letters, digits and _; take another")
+        raise ValueError(
+            f"attention type {name!r} is registered already, or is no name of letters, digits and _; take "
+            "another"
+        )
     if seam not in SEAMS:
-        raise ValueError(f"attention type {name} is registered for the seam {seam!r}; it must be one of {', '.join(SEAMS)}")
+        raise ValueError(
+            f"attention type {name} is registered for the seam {seam!r}; it must be one of {', '.join(SEAMS)}"
+        )
     for option in option_names(options):
         if not option.startswith(f"{name}_"):
             raise ValueError(f"option {option} of attention type {name} must start with {name}_")
@@ -104,14 +115,22 @@ def check_attention_type(value: str) -> None:
     if value != "plain" and (not PARTS.keys() >= set(names) or len(set(names)) < len(names)):
         gates, masks = ([name for name, part in PARTS.items() if part.seam == seam] for seam in SEAMS)
         choices = ["plain", *gates, *masks, *(f"{gate}+{mask}" for gate in gates for mask in masks)]
-        raise UsageError(f"--attention-type is {value!r}; it must be one of {', '.join(choices)}, or what another --user-dir registers")
+        raise UsageError(
+            f"--attention-type is {value!r}; it must be one of {', '.join(choices)}, or what another "
+            "--user-dir registers"
+        )
     for seam, effect in SEAMS.items():
         same = [name for name in names if value != "plain" and PARTS[name].seam == seam]
         if len(same) > 1:
-            raise UsageError(f"--attention-type {value}: {' and '.join(same)} both {effect}, and only one part can; leave one of them out")
+            raise UsageError(
+                f"--attention-type {value}: {' and '.join(same)} both {effect}, and only one part can; leave "
+                "one of them out"
+            )
 
 
 def build_parts(options, place: Place) -> dict[str, nn.Module | None]:
-    """What --attention-type puts in the seams of one attention module; gates first, so that the same seed gives the same weights."""
+    """What --attention-type puts in the seams of one attention module; gates first, so that the same seed
+    gives the same weights.
+    """
     chosen = [part for name, part in PARTS.items() if uses(options, name)]
     return {part.seam: part.build(options, place) for seam in SEAMS for part in chosen if part.seam == seam}

@@ -12,7 +12,9 @@ class TransformerDecoder(TransformerDecoderBase):
     """fairseq's decoder with our layers."""
 
     def __init__(self, cfg, dictionary, embed_tokens, no_encoder_attn: bool = False):
-        self._placement = iter(tim_layers(cfg.tim_layers, cfg.decoder.layers))  # fairseq builds layers without saying which
+        self._placement = iter(
+            tim_layers(cfg.tim_layers, cfg.decoder.layers)
+        )  # fairseq builds layers without saying which
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
         del self._placement
 
@@ -20,5 +22,6 @@ class TransformerDecoder(TransformerDecoderBase):
         return wrap_layer(TransformerDecoderLayer(cfg, no_encoder_attn, next(self._placement)), cfg)
 
     def output_layer(self, features: Tensor) -> Tensor:
-        # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are frozen.
+        # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are
+        # frozen.
         return super().output_layer(features.contiguous())

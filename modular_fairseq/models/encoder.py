@@ -1,4 +1,6 @@
-"""The encoder: fairseq's with our layers, one stream or several, and an output that stays one row a sentence in beam search."""
+"""The encoder: fairseq's with our layers, one stream or several, and an output that stays one row a sentence
+in beam search.
+"""
 
 from collections.abc import Iterable
 
@@ -18,14 +20,15 @@ class TransformerEncoder(TransformerEncoderBase):
 
         Z_in = L_in(x),    Z_out = L_out(sum_i S_i(Z_in) + [skip] Z_in)
 
-    `layers` are then L_in and L_out, and `streams` the K stacks of (layers - 2) / K layers between them; with one stream `layers` are all
-    of them. As every layer is initialised by itself, streams differ from the start. In a pre-norm model the streams, and so their sum, have
-    no norm at their end; L_out normalises it.
+    `layers` are then L_in and L_out, and `streams` the K stacks of (layers - 2) / K layers between them; with
+    one stream `layers` are all of them. As every layer is initialised by itself, streams differ from the
+    start. In a pre-norm model the streams, and so their sum, have no norm at their end; L_out normalises it.
 
-    In beam search fairseq's generator repeats the encoder output for every hypothesis, and each cross-attention then projects each copy.
-    Here the repetition is only noted in the output, as "beam_size", and the hypotheses of a sentence share its keys and values. (fairseq's
-    own way to that, `set_beam_size`, stays set in the modules: a later generator of beam 1, or training after --eval-bleu, would take
-    sentences for hypotheses.)
+    In beam search fairseq's generator repeats the encoder output for every hypothesis, and each
+    cross-attention then projects each copy. Here the repetition is only noted in the output, as "beam_size",
+    and the hypotheses of a sentence share its keys and values. (fairseq's own way to that, `set_beam_size`,
+    stays set in the modules: a later generator of beam 1, or training after --eval-bleu, would take sentences
+    for hypotheses.)
     """
 
     def __init__(self, cfg, dictionary, embed_tokens):
@@ -42,7 +45,9 @@ class TransformerEncoder(TransformerEncoderBase):
             first, *layers, last = self.layers
             self.layers = nn.ModuleList([first, last])
             self.num_layers = 2
-            self.streams = Streams([layers[i : i + depth - 2] for i in range(0, len(layers), depth - 2)], cfg.stream_batched)
+            self.streams = Streams(
+                [layers[i : i + depth - 2] for i in range(0, len(layers), depth - 2)], cfg.stream_batched
+            )
 
     def build_encoder_layer(self, cfg) -> nn.Module:
         return wrap_layer(TransformerEncoderLayer(cfg, next(self._placement)), cfg)
@@ -54,8 +59,8 @@ class TransformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> dict:
-        """As fairseq's: src_tokens [B, S] -> a dictionary of lists; "encoder_states" is filled if `return_all_hiddens`; for layer l of
-        all streams it has the sum of their outputs."""
+        """As fairseq's: src_tokens [B, S] -> a dictionary of lists; "encoder_states" is filled if
+        `return_all_hiddens`; for layer l of all streams it has the sum of their outputs."""
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         x = x * padding_mask.logical_not().unsqueeze(-1).type_as(x)
@@ -94,7 +99,11 @@ class TransformerEncoder(TransformerEncoderBase):
         beam = encoder_out.get("beam_size", 1)
         sentences = encoder_out["encoder_out"][0].size(1)
         repeats = new_order.numel() // sentences
-        if beam == 1 and repeats > 1 and torch.equal(new_order, torch.arange(sentences).repeat_interleave(repeats).to(new_order)):
+        if (
+            beam == 1
+            and repeats > 1
+            and torch.equal(new_order, torch.arange(sentences).repeat_interleave(repeats).to(new_order))
+        ):
             return {**encoder_out, "beam_size": repeats}
         order = sentence_order(new_order, beam, sentences)
         if order is None:

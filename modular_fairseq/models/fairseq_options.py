@@ -1,5 +1,5 @@
-"""fairseq's Transformer options, flat, because its own `TransformerConfig` nests encoder and decoder in a way that its command line cannot
-fill in.
+"""fairseq's Transformer options, flat, because its own `TransformerConfig` nests encoder and decoder in a way
+that its command line cannot fill in.
 
 (`Optional[int]`, because fairseq's parser does not know `int | None`.)
 """
@@ -15,7 +15,8 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecBaseConfig, QuantNoiseConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-# fairseq's options that do not apply: other kernels, other layers, other checkpointing, TorchScript, and names kept for old checkpoints.
+# fairseq's options that do not apply: other kernels, other layers, other checkpointing, TorchScript, and
+# names kept for old checkpoints.
 _LEFT_OUT = {
     "base_layers",
     "base_shuffle",
@@ -33,7 +34,8 @@ _LEFT_OUT = {
     "scale_heads",
     "scale_resids",
 }
-# Not set: as in fairseq's own Transformer presets, the decoder follows the encoder, and its ends follow the decoder.
+# Not set: as in fairseq's own Transformer presets, the decoder follows the encoder, and its ends follow the
+# decoder.
 _FOLLOWS = {
     "decoder_embed_dim": "encoder_embed_dim",
     "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
@@ -44,7 +46,9 @@ _NESTED = {"encoder": EncDecBaseConfig, "decoder": DecoderConfig, "quant_noise":
 
 
 def _flat(config: type, left_out: Set[str] = frozenset()) -> type:
-    """The dataclass of fairseq's options in `config`, nested parts flat (encoder.layers is encoder_layers), without those left out."""
+    """The dataclass of fairseq's options in `config`, nested parts flat (encoder.layers is encoder_layers),
+    without those left out.
+    """
     parts = [
         (f"{outer.name}_{part.name}" if outer.name in _NESTED else part.name, part)
         for outer in fields(config)
@@ -59,11 +63,16 @@ def _flat(config: type, left_out: Set[str] = frozenset()) -> type:
         kind, default, metadata = part.type, part.default, dict(part.metadata)
         if _FOLLOWS.get(name) in names:
             kind, default = Optional[int], None
-            metadata["help"] = metadata.get("help", name.replace("_", " ")) + f" (default: {_FOLLOWS[name].replace('_', ' ')})"
+            metadata["help"] = (
+                metadata.get("help", name.replace("_", " "))
+                + f" (default: {_FOLLOWS[name].replace('_', ' ')})"
+            )
         elif name.endswith("layers_to_keep"):
             kind = Optional[str]  # fairseq declares a list and reads "0,2,4"
         flat.append((name, kind, field(default=default, metadata=metadata)))
-    return make_dataclass(f"Flat{config.__name__}", flat, bases=(FairseqDataclass,), namespace={"__module__": __name__})
+    return make_dataclass(
+        f"Flat{config.__name__}", flat, bases=(FairseqDataclass,), namespace={"__module__": __name__}
+    )
 
 
 FlatTransformerConfig = _flat(TransformerConfig, left_out={"adaptive_input"})

@@ -11,10 +11,12 @@ from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttent
 
 
 class _Layer:
-    """What encoder and decoder layers share: their sub-layers, and what a TIM layer has instead and in addition.
+    """What encoder and decoder layers share: their sub-layers, and what a TIM layer has instead and in
+    addition.
 
-    In a TIM layer (`tim`) every linear layer and norm has a group of features for each mechanism (`grouped.py`), and two parts join the
-    mechanisms: competition and inter-mechanism attention (`mechanisms.py`).
+    In a TIM layer (`tim`) every linear layer and norm has a group of features for each mechanism
+    (`grouped.py`), and two parts join the mechanisms: competition and inter-mechanism attention
+    (`mechanisms.py`).
     """
 
     def _set_groups(self, cfg, tim: bool) -> None:
@@ -23,7 +25,9 @@ class _Layer:
         self.no_residual = cfg.no_residual
 
     def _add_mechanisms(self, cfg, tim: bool) -> None:
-        """After it: norms of groups in the place of fairseq's, competition, and inter-mechanism attention with its norm."""
+        """After it: norms of groups in the place of fairseq's, competition, and inter-mechanism attention
+        with its norm.
+        """
         if self.groups > 1:
             for name in ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"):
                 if getattr(self, name, None) is not None:
@@ -33,7 +37,9 @@ class _Layer:
             self.competition = Competition(self.groups, self.embed_dim)
         if tim and cfg.tim_communication_heads:
             heads, dim = cfg.tim_communication_heads, cfg.tim_communication_dim
-            self.communication = InterMechanismAttention(self.groups, self.embed_dim, heads, dim, cfg.attention_dropout)
+            self.communication = InterMechanismAttention(
+                self.groups, self.embed_dim, heads, dim, cfg.attention_dropout
+            )
             self.communication_layer_norm = build_layer_norm(self.groups, self.embed_dim)
 
     def build_fc1(self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int) -> nn.Module:
@@ -42,7 +48,14 @@ class _Layer:
     build_fc2 = build_fc1
 
     def _build_attention(
-        self, cfg, embed_dim: int, num_heads: int, gate_dim: int, decoder: bool, self_attention: bool = False, **kind
+        self,
+        cfg,
+        embed_dim: int,
+        num_heads: int,
+        gate_dim: int,
+        decoder: bool,
+        self_attention: bool = False,
+        **kind,
     ) -> MultiheadAttention:
         """`gate_dim`: width of what a gate looks at."""
         return MultiheadAttention(
@@ -79,7 +92,9 @@ class _Layer:
         residual = x
         x = self._before(self.self_attn_layer_norm, x)
         competition = None if self.competition is None else self.competition(x)
-        x, weights = self.self_attn(x, x, x, padding_mask, incremental_state, attn_mask=attn_mask, gate_input=gate_input)
+        x, weights = self.self_attn(
+            x, x, x, padding_mask, incremental_state, attn_mask=attn_mask, gate_input=gate_input
+        )
         if competition is not None:
             x = weigh(x, competition)
         return self._after(self.self_attn_layer_norm, x, residual), weights
@@ -101,8 +116,8 @@ class _Layer:
 
 
 class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
-    """[T, B, C] -> [T, B, C]: self-attention, inter-mechanism attention in a TIM layer, feed-forward, each with dropout, residual
-    connection and LayerNorm."""
+    """[T, B, C] -> [T, B, C]: self-attention, inter-mechanism attention in a TIM layer, feed-forward, each
+    with dropout, residual connection and LayerNorm."""
 
     def __init__(self, cfg, tim: bool = False):
         self._set_groups(cfg, tim)
@@ -113,21 +128,25 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
         heads = cfg.encoder.attention_heads
         return self._build_attention(cfg, embed_dim, heads, embed_dim, decoder=False, self_attention=True)
 
-    def forward(self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None
+    ) -> Tensor:
         """As fairseq's: encoder_padding_mask bool [B, T], attn_mask [T, T]."""
         x, _ = self._attend_to_self(x, encoder_padding_mask, attn_mask)
         return self._feed_forward(self._communicate(x))
 
 
 class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
-    """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, inter-mechanism attention in a TIM layer, feed-forward.
+    """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, inter-mechanism attention in a TIM
+    layer, feed-forward.
 
-    fairseq's, without its options for TorchScript, ONNX and cross+self-attention. Both attentions are told what their gates look at: the
-    decoder's inputs with their padding, or the encoder output.
+    fairseq's, without its options for TorchScript, ONNX and cross+self-attention. Both attentions are told
+    what their gates look at: the decoder's inputs with their padding, or the encoder output.
 
-    The TIM paper only says that its layer is a drop-in replacement. Here mechanism m attends to slice m of the encoder output
-    (so mechanisms mix only in the inter-mechanism attention, which follows the cross-attention), and the competition weighs the update
-    "after the self-attention" (section 2.2.1), not that of the cross-attention.
+    The TIM paper only says that its layer is a drop-in replacement. Here mechanism m attends to slice m of
+    the encoder output (so mechanisms mix only in the inter-mechanism attention, which follows the
+    cross-attention), and the competition weighs the update "after the self-attention" (section 2.2.1), not
+    that of the cross-attention.
     """
 
     def __init__(self, cfg, no_encoder_attn: bool = False, tim: bool = False):
@@ -136,16 +155,22 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         super().__init__(cfg, no_encoder_attn)
         self._add_mechanisms(cfg, tim)
 
-    def build_self_attention(self, embed_dim: int, cfg, add_bias_kv: bool = False, add_zero_attn: bool = False) -> MultiheadAttention:
+    def build_self_attention(
+        self, embed_dim: int, cfg, add_bias_kv: bool = False, add_zero_attn: bool = False
+    ) -> MultiheadAttention:
         return self._build_decoder_attention(cfg, embed_dim, self_attention=True)
 
     def build_encoder_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
         source = cfg.encoder.embed_dim
-        return self._build_decoder_attention(cfg, embed_dim, kdim=source, vdim=source, encoder_decoder_attention=True)
+        return self._build_decoder_attention(
+            cfg, embed_dim, kdim=source, vdim=source, encoder_decoder_attention=True
+        )
 
     def _build_decoder_attention(self, cfg, embed_dim: int, **kind) -> MultiheadAttention:
         gate_dim = cfg.encoder.embed_dim if self.source_gates else embed_dim
-        return self._build_attention(cfg, embed_dim, cfg.decoder.attention_heads, gate_dim, decoder=True, **kind)
+        return self._build_attention(
+            cfg, embed_dim, cfg.decoder.attention_heads, gate_dim, decoder=True, **kind
+        )
 
     def forward(
         self,
@@ -158,7 +183,9 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """As fairseq's: x [T, rows, C], encoder_out [S, B, C], self_attn_padding_mask [rows, T] (new positions only when decoding)."""
+        """As fairseq's: x [T, rows, C], encoder_out [S, B, C], self_attn_padding_mask [rows, T] (new
+        positions only when decoding).
+        """
         source = (encoder_out, encoder_padding_mask) if self.source_gates else None
         x, attn = self._attend_to_self(x, self_attn_padding_mask, self_attn_mask, incremental_state, source)
         if self.encoder_attn is not None and encoder_out is not None:

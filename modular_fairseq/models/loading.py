@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 class ChecksStateDict:
     """Mixin for fairseq models: `load_state_dict` names the first parameter that does not fit.
 
-    Gates and masks that the checkpoint does not have stay as initialised: so a plain fairseq Transformer loads into a mixture of experts,
-    into disentangled mask attention, and into what others put there.
+    Gates and masks that the checkpoint does not have stay as initialised: so a plain fairseq Transformer
+    loads into a mixture of experts, into disentangled mask attention, and into what others put there.
     """
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg=None, args=None):
@@ -23,7 +23,8 @@ class ChecksStateDict:
         if strict:
             self._upgrade_and_check(state_dict)
         else:
-            # What EMA loads has no version, which fairseq takes for a file from before there was a final LayerNorm.
+            # What EMA loads has no version, which fairseq takes for a file from before there was a final
+            # LayerNorm.
             versions = {key: value for key, value in self.state_dict().items() if key.endswith("version")}
             state_dict = {**versions, **state_dict}
         return super().load_state_dict(state_dict, strict, model_cfg, args)
@@ -34,13 +35,25 @@ class ChecksStateDict:
         missing = {}
         for seam in SEAMS:
             prefixes = [f"{name}.{seam}." for name in attentions]
-            missing[seam] = [p for p in prefixes if any(k.startswith(p) for k in own) and not any(k.startswith(p) for k in state_dict)]
+            missing[seam] = [
+                p
+                for p in prefixes
+                if any(k.startswith(p) for k in own) and not any(k.startswith(p) for k in state_dict)
+            ]
         self.upgrade_state_dict(state_dict)
         for seam, prefixes in missing.items():
             if prefixes:
                 logger.info(f"{len(prefixes)} {seam}s are not in the checkpoint and start afresh")
-                state_dict.update({key: value for key, value in self.state_dict().items() if key.startswith(tuple(prefixes))})
-        if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(self.cfg, "decoder_layers_to_keep", None):
+                state_dict.update(
+                    {
+                        key: value
+                        for key, value in self.state_dict().items()
+                        if key.startswith(tuple(prefixes))
+                    }
+                )
+        if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(
+            self.cfg, "decoder_layers_to_keep", None
+        ):
             return  # fairseq drops and renumbers layers afterwards
         check_state_dict(self, state_dict)
 
@@ -50,15 +63,18 @@ def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
     for key, value in own.items():
         if key not in state_dict:
             raise UsageError(
-                f"the checkpoint has no {key}, which this model has: it was trained with another --arch or other model options"
+                f"the checkpoint has no {key}, which this model has: it was trained with another --arch or "
+                "other model options"
             )
         if state_dict[key].shape != value.shape:
             raise UsageError(
-                f"{key} is {list(state_dict[key].shape)} in the checkpoint and {list(value.shape)} in this model: "
+                f"{key} is {list(state_dict[key].shape)} in the checkpoint and {list(value.shape)} in this "
+                "model: "
                 "use the dictionaries, sizes and other model options that the checkpoint was trained with"
             )
     for key in state_dict:
         if key not in own:
             raise UsageError(
-                f"the checkpoint has {key}, which this model has not: it was trained with another --arch or other model options"
+                f"the checkpoint has {key}, which this model has not: it was trained with another --arch or "
+                "other model options"
             )

@@ -1,4 +1,6 @@
-"""How the models use semantic masks (DMA): a mask per attention module, and the losses that a criterion wants of them."""
+"""How the models use semantic masks (DMA): a mask per attention module, and the losses that a criterion wants
+of them.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,8 @@ from modular_fairseq.modules.semantic_mask import SemanticMask
 def build_mask(options, place: Place) -> SemanticMask:
     """The `mask` of one attention module.
 
-    In the decoder's self-attention "the semantic mask was disregarded [...] in test phase" (section 4.1), unless it is asked for.
+    In the decoder's self-attention "the semantic mask was disregarded [...] in test phase" (section 4.1),
+    unless it is asked for.
     """
     return SemanticMask(
         place.num_heads,
@@ -32,14 +35,20 @@ def build_mask(options, place: Place) -> SemanticMask:
 
 def semantic_masks(model: nn.Module) -> dict[str, SemanticMask]:
     """By the name of their attention module, such as encoder.layers.0.self_attn."""
-    return {name.removesuffix(".mask"): module for name, module in model.named_modules() if isinstance(module, SemanticMask)}
+    return {
+        name.removesuffix(".mask"): module
+        for name, module in model.named_modules()
+        if isinstance(module, SemanticMask)
+    }
 
 
 @contextmanager
 def measuring(model: nn.Module, wanted: LossSettings) -> Iterator[dict[str, Tensor]]:
-    """Around a forward pass in training: afterwards the dictionary has the losses that are `wanted`, [B] each, by name.
+    """Around a forward pass in training: afterwards the dictionary has the losses that are `wanted`, [B]
+    each, by name.
 
-    They are means over the modules that took part: LayerDrop may leave some out. No module keeps a graph, also after an exception.
+    They are means over the modules that took part: LayerDrop may leave some out. No module keeps a graph,
+    also after an exception.
     """
     masks, losses = semantic_masks(model).values(), {}
     for mask in masks:
@@ -55,7 +64,9 @@ def measuring(model: nn.Module, wanted: LossSettings) -> Iterator[dict[str, Tens
 
 
 class CountsUpdates:
-    """Mixin for fairseq models: `num_updates` is how many updates there have been, or None outside fairseq's training."""
+    """Mixin for fairseq models: `num_updates` is how many updates there have been, or None outside fairseq's
+    training.
+    """
 
     num_updates: int | None = None
 

@@ -1,4 +1,6 @@
-"""How the models use mixtures of attentive experts: a mixture per attention module, and what the BCD hook must know."""
+"""How the models use mixtures of attentive experts: a mixture per attention module, and what the BCD hook
+must know.
+"""
 
 import math
 from dataclasses import dataclass
@@ -44,17 +46,31 @@ def build_mixture(options, place: Place) -> ExpertMixture:
     if options.mae_gating == "learned":
         num_experts = math.comb(place.num_heads, options.mae_dropped_heads)
         gate_network = GateNetwork(
-            place.gate_dim, options.mae_gate_dim, num_experts, options.mae_gate_dropout, options.mae_gate_norm, options.mae_gate_init
+            place.gate_dim,
+            options.mae_gate_dim,
+            num_experts,
+            options.mae_gate_dropout,
+            options.mae_gate_norm,
+            options.mae_gate_init,
         )
         if place.decoder and options.mae_gate_context != "source":
-            running_mean = RunningMean(options.mae_gate_window if options.mae_gate_context == "window" else None)
+            running_mean = RunningMean(
+                options.mae_gate_window if options.mae_gate_context == "window" else None
+            )
     return ExpertMixture(
-        place.num_heads, options.mae_dropped_heads, gate_network, running_mean, options.mae_training, options.mae_inference
+        place.num_heads,
+        options.mae_dropped_heads,
+        gate_network,
+        running_mean,
+        options.mae_training,
+        options.mae_inference,
     )
 
 
 def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
-    """The mixtures with learned gates, by the name of their attention module, such as encoder.layers.0.self_attn."""
+    """The mixtures with learned gates, by the name of their attention module, such as
+    encoder.layers.0.self_attn.
+    """
     return {
         name.removesuffix(".gate"): module
         for name, module in model.named_modules()
@@ -63,7 +79,9 @@ def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
 
 
 def draw_random_experts(model: nn.Module, seed: int) -> None:
-    """For inference with one random expert per module: the same experts for the same seed, in every command of fairseq."""
+    """For inference with one random expert per module: the same experts for the same seed, in every command
+    of fairseq.
+    """
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
         if isinstance(module, ExpertMixture) and module.inference == "random":
@@ -72,14 +90,18 @@ def draw_random_experts(model: nn.Module, seed: int) -> None:
 
 def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
     """phi: all parameters of all gate networks."""
-    return [parameter for mixture in mixtures(model).values() for parameter in mixture.gate_network.parameters()]
+    return [
+        parameter for mixture in mixtures(model).values() for parameter in mixture.gate_network.parameters()
+    ]
 
 
 def set_up_gate_training(model: nn.Module, options) -> GateTraining | None:
     """Decide which parameters the main optimizer gets, and return how the gates learn (None: no BCD).
 
-    FTALL and training from scratch: all but the gates. FTG+: the weights of the output projections W (Eq. 4), not their biases. FTG: the
-    gates are left trainable, so that fairseq counts and saves them, but no F step is ever taken, so only G steps change them.
+    FTALL and training from scratch: all but the gates. FTG+: the weights of the output projections W (Eq. 4),
+        not their biases. FTG: the
+    gates are left trainable, so that fairseq counts and saves them, but no F step is ever taken, so only G
+    steps change them.
     """
     if not uses(options, "mae") or options.mae_gating == "uniform" or options.mae_training == "joint":
         return None
@@ -95,4 +117,10 @@ def set_up_gate_training(model: nn.Module, options) -> GateTraining | None:
     interval = options.mae_gate_interval
     if interval is None:
         interval = DEFAULT_INTERVAL if options.mae_finetune == "all" else 1
-    return GateTraining(interval, options.mae_gate_lr, options.mae_gate_loss, gates_only, finetunes=options.mae_finetune != "all")
+    return GateTraining(
+        interval,
+        options.mae_gate_lr,
+        options.mae_gate_loss,
+        gates_only,
+        finetunes=options.mae_finetune != "all",
+    )

@@ -12,8 +12,8 @@ from modular_fairseq.modules.recomputation import recomputation
 
 
 def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
-    """torch's checkpointing instead of fairseq's, which gives no gradient to a layer whose input needs none: in a G step, and when
-    fine-tuning a part of the model, embeddings are frozen.
+    """torch's checkpointing instead of fairseq's, which gives no gradient to a layer whose input needs none:
+    in a G step, and when fine-tuning a part of the model, embeddings are frozen.
     """
     if cfg.checkpoint_activations:
         layer.forward = functools.partial(_checkpointed, layer.forward)
@@ -23,4 +23,6 @@ def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
 def _checkpointed(forward, *args, **kwargs):
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), recomputation()), **kwargs)
+    return checkpoint(
+        forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), recomputation()), **kwargs
+    )

@@ -1,11 +1,13 @@
-"""Multi-head attention ("Attention Is All You Need", Vaswani et al. 2017) with two seams for other mechanisms.
+"""Multi-head attention ("Attention Is All You Need", Vaswani et al. 2017) with two seams for other
+mechanisms.
 
     scores  = Q K^T / sqrt(head_dim)  (+ causal mask, padding mask)  (+ score bias)      [B, H, T, S]
     heads   = softmax(scores) V       (* head scale)                                     [B, H, T, head_dim]
     output  = out_proj(concatenated heads)                                               [T, B, C]
 
-`gate` gives the head scale, `mask` the score bias; with both absent this is fairseq's `MultiheadAttention`: the same parameter
-names, initialisation, calls and caches, and the same numbers, on `scaled_dot_product_attention` instead of hand-written products.
+`gate` gives the head scale, `mask` the score bias; with both absent this is fairseq's `MultiheadAttention`:
+the same parameter names, initialisation, calls and caches, and the same numbers, on
+`scaled_dot_product_attention` instead of hand-written products.
 """
 
 import math
@@ -28,14 +30,17 @@ class MultiheadAttention(nn.Module):
         num_heads: H; must divide `embed_dim`.
         kdim, vdim: widths of keys and values, default `embed_dim`.
         dropout: probability on the attention weights.
-        self_attention, encoder_decoder_attention: which of fairseq's two kinds this is (neither: keys and values as given).
-        gate: module `(x, padding_mask, incremental_state, rows) -> [rows, H, T or 1, 1] or None`, multiplied to the heads.
-        mask: module `(query, key, projected query [rows, H, T, head_dim], query_padding_mask, key_padding_mask, incremental_state) ->
-            [B, H or 1, rows / B x T, S] or None`, added to the scores. Step by step, it gets the new query and key of self-attention, and
-            must keep in `incremental_state` what it needs of the S - 1 earlier ones.
+        self_attention, encoder_decoder_attention: which of fairseq's two kinds this is (neither: keys and
+            values as given).
+        gate: module `(x, padding_mask, incremental_state, rows) -> [rows, H, T or 1, 1] or None`, multiplied
+            to the heads.
+        mask: module `(query, key, projected query [rows, H, T, head_dim], query_padding_mask,
+            key_padding_mask, incremental_state) -> [B, H or 1, rows / B x T, S] or None`, added to the
+            scores. Step by step, it gets the new query and key of self-attention, and must keep in
+            `incremental_state` what it needs of the S - 1 earlier ones.
         q_noise, qn_block_size: quantisation noise on the projections, as in fairseq.
-        groups: of features that do not mix (`grouped.py`): each has `num_heads` / `groups` heads, and projections of its own from its slice
-            of queries, keys and values to its slice of the output.
+        groups: of features that do not mix (`grouped.py`): each has `num_heads` / `groups` heads, and
+            projections of its own from its slice of queries, keys and values to its slice of the output.
 
     Raises:
         ValueError: `num_heads` does not divide `embed_dim`, or `groups` not `num_heads`.
@@ -110,22 +115,26 @@ class MultiheadAttention(nn.Module):
 
         Args:
             query: [T, rows, C].
-            key, value: [S, B, kdim], [S, B, vdim]. rows is B, or B x beam in beam search with one source for all hypotheses of
-                a sentence; the rows of a sentence are then neighbours.
+            key, value: [S, B, kdim], [S, B, vdim]. rows is B, or B x beam in beam search with one source for
+                all hypotheses of a sentence; the rows of a sentence are then neighbours.
             key_padding_mask: bool [B, S], True = pad.
-            incremental_state: fairseq's dictionary for step-by-step decoding; keys and values of earlier steps are kept there.
+            incremental_state: fairseq's dictionary for step-by-step decoding; keys and values of earlier
+                steps are kept there.
             static_kv: keys and values do not change between steps (cross-attention): project them once.
             attn_mask: float [T, S], added to the scores (0 or -inf).
             need_weights, need_head_weights: also return the attention weights, averaged or per head.
-            query_padding_mask: bool [rows, T], True = pad: for gate and mask, which must not count them; in self-attention the default
-                is that of the keys.
-            gate_input: `(x [T', B, C], padding mask [B, T'] or None)` that the gate looks at; default the query.
+            query_padding_mask: bool [rows, T], True = pad: for gate and mask, which must not count them; in
+                self-attention the default is that of the keys.
+            gate_input: `(x [T', B, C], padding mask [B, T'] or None)` that the gate looks at; default the
+                query.
 
         Returns:
-            output [T, rows, C]; weights [rows, T, S], or [H, rows, T, S] per head, or None. Weights are those of the softmax:
-            no dropout, no head scale.
+            output [T, rows, C]; weights [rows, T, S], or [H, rows, T, S] per head, or None. Weights are those
+            of the softmax: no dropout, no head scale.
         """
-        query = query.contiguous()  # or each projection copies it, or takes a slow path where its weights are frozen
+        query = (
+            query.contiguous()
+        )  # or each projection copies it, or takes a slow path where its weights are frozen
         rows = query.size(1)
         if query_padding_mask is None and self.self_attention:
             query_padding_mask = key_padding_mask
@@ -141,7 +150,9 @@ class MultiheadAttention(nn.Module):
             k, v = self._split(self.k_proj(key)), self._split(self.v_proj(value))
             if incremental_state is not None:
                 if "prev_key" in cache:
-                    key_padding_mask = _append_padding(cache["prev_key_padding_mask"], cache["prev_key"], key_padding_mask, k)
+                    key_padding_mask = _append_padding(
+                        cache["prev_key_padding_mask"], cache["prev_key"], key_padding_mask, k
+                    )
                     k = torch.cat([cache["prev_key"], k], dim=2)
                     v = torch.cat([cache["prev_value"], v], dim=2)
                 cache = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
@@ -161,7 +172,9 @@ class MultiheadAttention(nn.Module):
         heads = _unfold_beam(heads, beam)
 
         if self.gate is not None:
-            scale = self.gate(*(gate_input or (query, query_padding_mask)), incremental_state=incremental_state, rows=rows)
+            scale = self.gate(
+                *(gate_input or (query, query_padding_mask)), incremental_state=incremental_state, rows=rows
+            )
             if scale is not None:
                 heads = heads * scale.to(heads.dtype)
         # B x H x T x D -> T x B x C
@@ -175,8 +188,12 @@ class MultiheadAttention(nn.Module):
         """[T, B, C] -> [B, H, T, head_dim], a view."""
         return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """softmax(q k^T / sqrt(head_dim) + bias) v, and the weights if asked for: [B, H, T, head_dim], [B, H, T, S]."""
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """softmax(q k^T / sqrt(head_dim) + bias) v, and the weights if asked for: [B, H, T, head_dim], [B, H,
+        T, S].
+        """
         dropout = self.dropout_module
         if not need_weights:
             p = dropout.p if self.training or dropout.apply_during_inference else 0.0
@@ -185,13 +202,16 @@ class MultiheadAttention(nn.Module):
         if bias is not None:
             scores = scores + bias
         at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
-        # A query that may see no key at all gets zeros, as from scaled_dot_product_attention, instead of NaN, also as gradients.
+        # A query that may see no key at all gets zeros, as from scaled_dot_product_attention, instead of NaN,
+        # also as gradients.
         blind = torch.isneginf(scores).all(dim=-1, keepdim=True)
-        weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1, dtype=at_least_float32).masked_fill(blind, 0.0)
+        weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1, dtype=at_least_float32).masked_fill(
+            blind, 0.0
+        )
         return torch.matmul(dropout(weights.to(v.dtype)), v), weights
 
-    # The caches, under the names that fairseq's decoder layers know. They belong to one batch: nothing about a search is kept
-    # in the module, so generators of different beam sizes can share a model.
+    # The caches, under the names that fairseq's decoder layers know. They belong to one batch: nothing about
+    # a search is kept in the module, so generators of different beam sizes can share a model.
 
     def _get_input_buffer(self, incremental_state: dict | None) -> dict[str, Tensor | None]:
         return self.get_incremental_state(incremental_state, "attn_state") or {}
@@ -202,8 +222,8 @@ class MultiheadAttention(nn.Module):
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> dict:
         """Follow the beam: row i of the caches becomes what was row `new_order[i]`.
 
-        Cross-attention keys are kept once a sentence. They change only when sentences leave the batch, since a hypothesis never
-        moves to another sentence.
+        Cross-attention keys are kept once a sentence. They change only when sentences leave the batch, since
+        a hypothesis never moves to another sentence.
         """
         cache = self._get_input_buffer(incremental_state)
         if cache:
@@ -231,10 +251,16 @@ def sentence_order(new_order: Tensor, beam: int, sentences: int) -> Tensor | Non
     return None if new_order.numel() == sentences * beam else new_order[::beam] // beam
 
 
-def _join_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """One additive mask [B or 1, 1, T or 1, S] out of float or bool (True = masked) [T, S] and bool [B, S]; None when nothing is masked."""
+def _join_masks(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """One additive mask [B or 1, 1, T or 1, S] out of float or bool (True = masked) [T, S] and bool [B, S];
+    None when nothing is masked.
+    """
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill(attn_mask, float("-inf"))
+        attn_mask = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill(
+            attn_mask, float("-inf")
+        )
     joined = None if attn_mask is None else attn_mask.to(dtype)[None, None]
     if key_padding_mask is not None:
         blocked = key_padding_mask.to(torch.bool)[:, None, None, :]
@@ -244,8 +270,12 @@ def _join_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, dtype
     return joined
 
 
-def _append_padding(previous: Tensor | None, previous_key: Tensor, current: Tensor | None, key: Tensor) -> Tensor | None:
-    """Padding mask of the cached keys [B, H, S', D] followed by the new ones; None when there is no pad in either."""
+def _append_padding(
+    previous: Tensor | None, previous_key: Tensor, current: Tensor | None, key: Tensor
+) -> Tensor | None:
+    """Padding mask of the cached keys [B, H, S', D] followed by the new ones; None when there is no pad in
+    either.
+    """
     if previous is None and current is None:
         return None
     if previous is None:
@@ -260,7 +290,11 @@ def fold_beam(x: Tensor, beam: int) -> Tensor:
     if beam == 1:
         return x
     rows, heads, length, dim = x.shape
-    return x.view(rows // beam, beam, heads, length, dim).transpose(1, 2).reshape(rows // beam, heads, beam * length, dim)
+    return (
+        x.view(rows // beam, beam, heads, length, dim)
+        .transpose(1, 2)
+        .reshape(rows // beam, heads, beam * length, dim)
+    )
 
 
 def _unfold_beam(x: Tensor, beam: int) -> Tensor:
@@ -268,4 +302,8 @@ def _unfold_beam(x: Tensor, beam: int) -> Tensor:
     if beam == 1:
         return x
     sentences, heads, length, dim = x.shape
-    return x.view(sentences, heads, beam, length // beam, dim).transpose(1, 2).reshape(sentences * beam, heads, length // beam, dim)
+    return (
+        x.view(sentences, heads, beam, length // beam, dim)
+        .transpose(1, 2)
+        .reshape(sentences * beam, heads, length // beam, dim)
+    )

@@ -1,6 +1,8 @@
-"""The losses that disentangle attention heads ("Bayesian Transformer Using Disentangled Mask Attention", sections 3.2 and 3.3).
+"""The losses that disentangle attention heads ("Bayesian Transformer Using Disentangled Mask Attention",
+sections 3.2 and 3.3).
 
-The queries of all heads are clustered by one mixture, and what heads know of each other is the mutual information of these clusters.
+The queries of all heads are clustered by one mixture, and what heads know of each other is the mutual
+information of these clusters.
 """
 
 import math
@@ -48,7 +50,8 @@ class DisentangledHeads(nn.Module):
             valid: bool [B, T], False = padding.
 
         Returns:
-            what is `wanted`, [B] each: kl (in nats per dimension, a mean over heads and tokens), qq (L_Dqq, Eq. 6), xq (L_Dxq, Eq. 7).
+            what is `wanted`, [B] each: kl (in nats per dimension, a mean over heads and tokens), qq (L_Dqq,
+            Eq. 6), xq (L_Dxq, Eq. 7).
         """
         clusters = self.mixture(queries.permute(2, 0, 1, 3), wanted.kl)
         losses = {}

@@ -1,4 +1,6 @@
-"""Dropout that spends less on random numbers on a CPU, where they take a noticeable part of a training step (`modular-fairseq bench`)."""
+"""Dropout that spends less on random numbers on a CPU, where they take a noticeable part of a training step
+(`modular-fairseq bench`).
+"""
 
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
@@ -10,8 +12,8 @@ LEVELS = 1 << 16
 class Dropout(FairseqDropout):
     """Zero elements with probability p and scale the others by 1 / (1 - p), as fairseq's dropout does.
 
-    On a CPU four elements share one 64-bit random number, 16 bits each; p is rounded to a multiple of 2^-16, also in the scale, so the
-    expectation is exact. Elsewhere torch's own dropout is faster.
+    On a CPU four elements share one 64-bit random number, 16 bits each; p is rounded to a multiple of 2^-16,
+    also in the scale, so the expectation is exact. Elsewhere torch's own dropout is faster.
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
@@ -22,7 +24,9 @@ class Dropout(FairseqDropout):
             return super().forward(x, inplace)
         if dropped == LEVELS:
             return x * 0
-        numbers = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)  # "new": also of each part under vmap
+        numbers = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(
+            -(2**63), None
+        )  # "new": also of each part under vmap
         numbers = numbers.view(torch.int16)[: x.numel()].view(x.shape)
         return x * (numbers >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
 

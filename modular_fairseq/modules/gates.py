@@ -1,4 +1,6 @@
-"""Gate networks g(.; phi) of a mixture of experts, and what they look at (MAE, section 2.3 and appendix A)."""
+"""Gate networks g(.; phi) of a mixture of experts, and what they look at (MAE, section 2.3 and appendix
+A).
+"""
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +14,15 @@ NORMS = ("batch", "lagged", "layer", "none")
 
 
 class GateNorm(nn.Module):
-    """Normalises gate inputs x [..., d] over the instances that `valid` [...] marks; returns slope and shift, each [d].
+    """Normalises gate inputs x [..., d] over the instances that `valid` [...] marks; returns slope and shift,
+    each [d].
 
-    `norm(x) = x * slope + shift`; the caller folds both into its linear layer, which saves a pass over x. Statistics are those of
-    BatchNorm1d on the valid rows alone: sentences, or positions that are not padding, so padding never counts. With fewer than two
-    valid rows the running statistics are used and left as they are. `lagged` normalises by the running statistics in training
-    too, and updates them afterwards: then no position sees another one even in training. (No `num_batches_tracked`: it counts for nothing
-    with a fixed momentum, and averaging and EMA of checkpoints want floats.)
+    `norm(x) = x * slope + shift`; the caller folds both into its linear layer, which saves a pass over x.
+    Statistics are those of BatchNorm1d on the valid rows alone: sentences, or positions that are not padding,
+    so padding never counts. With fewer than two valid rows the running statistics are used and left as they
+    are. `lagged` normalises by the running statistics in training too, and updates them afterwards: then no
+    position sees another one even in training. (No `num_batches_tracked`: it counts for nothing with a fixed
+    momentum, and averaging and EMA of checkpoints want floats.)
     """
 
     eps = 1e-5
@@ -56,7 +60,9 @@ class GateNorm(nn.Module):
 
 
 def masked_mean_and_variance(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean [d], biased variance [d] and count [] of the valid rows of x [..., d]; `valid` bool [...], None = all."""
+    """Mean [d], biased variance [d] and count [] of the valid rows of x [..., d]; `valid` bool [...], None =
+    all.
+    """
     x = x.flatten(0, -2)
     if valid is None:
         var, mean = torch.var_mean(x, dim=0, correction=0)
@@ -69,16 +75,20 @@ def masked_mean_and_variance(x: Tensor, valid: Tensor | None) -> tuple[Tensor, T
 
 
 class GateNetwork(nn.Module):
-    """g(.; phi): norm -> Linear -> tanh -> dropout -> Linear; logits over experts in float32 (section 2.3, appendix A).
+    """g(.; phi): norm -> Linear -> tanh -> dropout -> Linear; logits over experts in float32 (section 2.3,
+    appendix A).
 
     Kept in float32 under fp16 and bf16: a plain SGD update of a half-precision gate would be rounded away.
 
     Args:
         norm: batch (BatchNorm over valid instances), lagged (see `GateNorm`), layer (LayerNorm) or none.
-        init: zero (last layer zero: the gate starts uniform) or linear (nn.Linear's own: input-dependent from the start).
+        init: zero (last layer zero: the gate starts uniform) or linear (nn.Linear's own: input-dependent from
+            the start).
     """
 
-    def __init__(self, embed_dim: int, hidden_dim: int, num_experts: int, dropout: float, norm: str, init: str):
+    def __init__(
+        self, embed_dim: int, hidden_dim: int, num_experts: int, dropout: float, norm: str, init: str
+    ):
         super().__init__()
         self.norm = {
             "batch": GateNorm(embed_dim),
@@ -115,10 +125,12 @@ class GateNetwork(nn.Module):
 
 @with_incremental_state
 class RunningMean(nn.Module):
-    """Mean of the inputs so far: all of them (prefix), or the `window` most recent ones. No future input enters.
+    """Mean of the inputs so far: all of them (prefix), or the `window` most recent ones. No future input
+    enters.
 
-    Both are one matrix product with a [T, T] matrix of weights: exact, and with no drift of a cumulative sum. Appendix A averages "all
-    the input vectors" for translation; in a decoder that would show it the words to predict, hence the prefix.
+    Both are one matrix product with a [T, T] matrix of weights: exact, and with no drift of a cumulative sum.
+    Appendix A averages "all the input vectors" for translation; in a decoder that would show it the words to
+    predict, hence the prefix.
     """
 
     def __init__(self, window: int | None = None):
@@ -126,8 +138,8 @@ class RunningMean(nn.Module):
         self.window = window
 
     def forward(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
-        """x [T, B, d] (new inputs only, when decoding step by step), padding_mask [B, T] -> means float32 [B, T, d]; 0 where there is
-        nothing to average."""
+        """x [T, B, d] (new inputs only, when decoding step by step), padding_mask [B, T] -> means float32 [B,
+        T, d]; 0 where there is nothing to average."""
         x = _at_least_float32(x)
         counted = None if padding_mask is None else padding_mask.logical_not().to(x.dtype)
         if incremental_state is None:
@@ -149,14 +161,18 @@ class RunningMean(nn.Module):
         return torch.bmm(weights, x.transpose(0, 1))
 
     def _continue(self, x: Tensor, counted: Tensor, incremental_state: dict) -> Tensor:
-        """The same for the next inputs. State, batch first for reordering: the sum so far, or the inputs still in the window."""
+        """The same for the next inputs. State, batch first for reordering: the sum so far, or the inputs
+        still in the window.
+        """
         state = self.get_incremental_state(incremental_state, "mean_state") or {}
         if self.window is None:
             sums = (x.transpose(0, 1) * counted.unsqueeze(-1)).cumsum(dim=1)
             counts = counted.cumsum(dim=1)
             if state:
                 sums, counts = sums + state["sum"], counts + state["count"]
-            self.set_incremental_state(incremental_state, "mean_state", {"sum": sums[:, -1:], "count": counts[:, -1:]})
+            self.set_incremental_state(
+                incremental_state, "mean_state", {"sum": sums[:, -1:], "count": counts[:, -1:]}
+            )
             return sums / counts.clamp(min=1).unsqueeze(-1)
         new = x.size(0)
         if state:

@@ -1,5 +1,5 @@
-"""A mixture of diagonal Gaussians as the prior of latent vectors, one for every head or one for all ("Bayesian Transformer Using
-Disentangled Mask Attention", Chien and Huang, sections 2.2 and 3.1):
+"""A mixture of diagonal Gaussians as the prior of latent vectors, one for every head or one for all
+("Bayesian Transformer Using Disentangled Mask Attention", Chien and Huang, sections 2.2 and 3.1):
 
     p(z) = sum_c pi_c N(z | mu_c, diag sigma_c^2)                                       the prior
     q(z | x) = N(x, diag s^2)                                                           x: the vector that the network computed
@@ -22,7 +22,8 @@ LARGEST_LOG_VARIANCE = 8.0  # of clusters and of q(z | x); -8 is the smallest
 
 
 class Clustering(NamedTuple):
-    """What a mixture says of vectors of T positions, B sentences and H heads, in float32 (float64 for float64).
+    """What a mixture says of vectors of T positions, B sentences and H heads, in float32 (float64 for
+    float64).
 
     Args:
         posterior: q(c | x), [B, H, C, T].
@@ -38,16 +39,19 @@ class Clustering(NamedTuple):
 class GaussianMixture(nn.Module):
     """Clusters of the vectors of all heads, and how far these are from the prior.
 
-    What is computed is in float32, whatever the precision of the model. Densities come from one weighted sum over dimensions,
+    What is computed is in float32, whatever the precision of the model. Densities come from one weighted sum
+    over dimensions,
 
         log pi_c N(z | c) = sum_d (-z_d^2 / 2 sigma_cd^2 + z_d mu_cd / sigma_cd^2) + constant of c
 
-    as two products that add up, with clusters as rows: on a CPU 3 times as fast as one product on [z^2, z] with clusters as columns.
+    as two products that add up, with clusters as rows: on a CPU 3 times as fast as one product on [z^2, z]
+    with clusters as columns.
 
-    --weight-decay acts on all parameters, as fairseq knows no exceptions: at a learning rate of 5e-4 and a decay of 1e-4 they lose 5e-8 of
-    themselves in an update, which is nothing beside the divergence.
+    --weight-decay acts on all parameters, as fairseq knows no exceptions: at a learning rate of 5e-4 and a
+    decay of 1e-4 they lose 5e-8 of themselves in an update, which is nothing beside the divergence.
 
-    Start: pi uniform, sigma 1, mu ~ N(0, 1 / dim), s^2 = e^-4: near to plain attention on normalised input. With mu ~ N(0, 1) the clusters
+    Start: pi uniform, sigma 1, mu ~ N(0, 1 / dim), s^2 = e^-4: near to plain attention on normalised input.
+        With mu ~ N(0, 1) the clusters
     are decided before they have learned anything.
 
     Args:
@@ -55,17 +59,20 @@ class GaussianMixture(nn.Module):
         clusters: C.
         dim: of the vectors of a head, D.
         shared: one mixture for all heads; else each has its own. s is always by head.
-        posterior: sample draws z ~ q(z | x) in training (the paper's estimator) and takes z = x in evaluation; expected has
-            E_q[log N(z | c)] = log N(x | c) - sum_d s_d^2 / 2 sigma_cd^2 in the place of log N(z | c), always, and needs no random numbers:
-            a training step takes 0.91 of the time on a CPU; on the demo's corpus both translate alike (98.7 BLEU, sample 99.1).
+        posterior: sample draws z ~ q(z | x) in training (the paper's estimator) and takes z = x in
+            evaluation; expected has E_q[log N(z | c)] = log N(x | c) - sum_d s_d^2 / 2 sigma_cd^2 in the
+            place of log N(z | c), always, and needs no random numbers: a training step takes 0.91 of the time
+            on a CPU; on the demo's corpus both translate alike (98.7 BLEU, sample 99.1).
         centroid_gradient: the paper's c_grad, "to rapid the convergence" of centroids.
-        centroid_mode: hook multiplies the gradient of centroids by it, which is what the paper says and which Adam undoes, as it divides
-            by the gradient's size; lr takes steps that are really so many times as long under Adam, as mu = c_grad x parameter (with SGD,
-            c_grad^2 times; not with optimizers that scale steps by the size of parameters). Both multiply what gradient clipping sees.
-            Resumed with another value, centroids stay where they are; Adam's moments are at first those of the old scale.
+        centroid_mode: hook multiplies the gradient of centroids by it, which is what the paper says and which
+            Adam undoes, as it divides by the gradient's size; lr takes steps that are really so many times as
+            long under Adam, as mu = c_grad x parameter (with SGD, c_grad^2 times; not with optimizers that
+            scale steps by the size of parameters). Both multiply what gradient clipping sees. Resumed with
+            another value, centroids stay where they are; Adam's moments are at first those of the old scale.
 
     Raises:
-        ValueError: fewer than 1 cluster, a centroid gradient that is not positive, or an unknown posterior or centroid mode.
+        ValueError: fewer than 1 cluster, a centroid gradient that is not positive, or an unknown posterior or
+            centroid mode.
     """
 
     def __init__(
@@ -83,7 +90,10 @@ class GaussianMixture(nn.Module):
             raise ValueError(f"clusters must be at least 1, not {clusters}")
         if not 0 < centroid_gradient < math.inf:
             raise ValueError(f"centroid_gradient must be positive and finite, not {centroid_gradient}")
-        for name, value, choices in (("posterior", posterior, POSTERIORS), ("centroid_mode", centroid_mode, CENTROID_MODES)):
+        for name, value, choices in (
+            ("posterior", posterior, POSTERIORS),
+            ("centroid_mode", centroid_mode, CENTROID_MODES),
+        ):
             if value not in choices:
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
         self.num_heads = num_heads
@@ -91,9 +101,14 @@ class GaussianMixture(nn.Module):
         self.sampled = posterior == "sample"
         self.gradient_factor = centroid_gradient if centroid_mode == "hook" else 1.0
         mixtures = 1 if shared else num_heads
-        # Kept with the parameters: what is computed from a checkpoint does not depend on the options of training.
-        self.register_buffer("centroid_scale", torch.tensor(centroid_gradient if centroid_mode == "lr" else 1.0))
-        self.scaled_centroids = nn.Parameter(torch.randn(mixtures, clusters, dim) / math.sqrt(dim) / self.centroid_scale)
+        # Kept with the parameters: what is computed from a checkpoint does not depend on the options of
+        # training.
+        self.register_buffer(
+            "centroid_scale", torch.tensor(centroid_gradient if centroid_mode == "lr" else 1.0)
+        )
+        self.scaled_centroids = nn.Parameter(
+            torch.randn(mixtures, clusters, dim) / math.sqrt(dim) / self.centroid_scale
+        )
         self.log_variance = nn.Parameter(torch.zeros(mixtures, clusters, dim))
         self.logits = nn.Parameter(torch.zeros(mixtures, clusters))
         self.noise_log_variance = nn.Parameter(torch.full((num_heads, dim), -4.0))
@@ -109,7 +124,8 @@ class GaussianMixture(nn.Module):
             log_posterior = log_joint - log_evidence
             posterior, kl = log_posterior.exp(), None
             if divergence:
-                # E_q(z,c)[log q(c) - log p(z, c)]; without a sample, q(c) is the minimum of this, and it is -log sum_c exp.
+                # E_q(z,c)[log q(c) - log p(z, c)]; without a sample, q(c) is the minimum of this, and it is
+                # -log sum_c exp.
                 surprise = -log_evidence.squeeze(2)
                 if self.sampled:
                     surprise = (posterior * (log_posterior - self._log_joint(x, expected=True))).sum(dim=2)
@@ -142,11 +158,15 @@ class GaussianMixture(nn.Module):
         log_variance = self.log_variance.to(z.dtype).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
         precision = torch.exp(-log_variance)
         constant = torch.log_softmax(self.logits.to(z.dtype), dim=-1)
-        constant = constant - 0.5 * (dim * math.log(2 * math.pi) + (log_variance + mu * mu * precision).sum(dim=-1))
+        constant = constant - 0.5 * (
+            dim * math.log(2 * math.pi) + (log_variance + mu * mu * precision).sum(dim=-1)
+        )
         if expected:
             noise = self._noise(z.dtype).exp()
             constant = constant - 0.5 * (precision * noise.unsqueeze(1)).sum(dim=-1)
-        vectors = z.reshape(-1, precision.size(0), dim)  # all heads are vectors of one mixture where it is shared
+        vectors = z.reshape(
+            -1, precision.size(0), dim
+        )  # all heads are vectors of one mixture where it is shared
         sums = _WeightedSums.apply(vectors, -0.5 * precision, mu * precision)
         if precision.size(0) == heads:
             sums = sums.view(heads, -1, length, sentences).permute(3, 0, 1, 2)
@@ -157,14 +177,20 @@ class GaussianMixture(nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
         """Centroids of a checkpoint that was trained with another scale are brought to this one."""
         scaled, scale = (state_dict.get(prefix + name) for name in ("scaled_centroids", "centroid_scale"))
-        if scaled is not None and scale is not None and not torch.equal(scale.to(self.centroid_scale), self.centroid_scale):
+        if (
+            scaled is not None
+            and scale is not None
+            and not torch.equal(scale.to(self.centroid_scale), self.centroid_scale)
+        ):
             state_dict[prefix + "scaled_centroids"] = scaled * (scale / self.centroid_scale.to(scale.device))
             state_dict[prefix + "centroid_scale"] = self.centroid_scale.clone()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class _Sample(torch.autograd.Function):
-    """z = x + s * noise, for x [T, B, H, D] and log s^2 [H, D]. Saves z, which others hold anyway, and not the noise."""
+    """z = x + s * noise, for x [T, B, H, D] and log s^2 [H, D]. Saves z, which others hold anyway, and not
+    the noise.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, log_variance: Tensor) -> Tensor:
@@ -180,7 +206,9 @@ class _Sample(torch.autograd.Function):
 
 
 class _WeightedSums(torch.autograd.Function):
-    """sum_d a_cd x_d^2 + b_cd x_d: x [N, G, D], a and b [G, C, D] -> [G, C, N]. Saves x, which others hold anyway, but not its square."""
+    """sum_d a_cd x_d^2 + b_cd x_d: x [N, G, D], a and b [G, C, D] -> [G, C, N]. Saves x, which others hold
+    anyway, but not its square.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
-"""Linear layers and LayerNorm over groups of features that do not mix ("Group Linear Layer", section 2.1 of the TIM paper).
+"""Linear layers and LayerNorm over groups of features that do not mix ("Group Linear Layer", section 2.1 of
+the TIM paper).
 
-The features of a hidden state [..., groups x d] are `groups` neighbouring slices of d. Each slice has parameters of its own and sees no
-other: a linear layer is a block-diagonal matrix of which only the blocks are kept and computed. Hidden states keep fairseq's [T, B, C].
+The features of a hidden state [..., groups x d] are `groups` neighbouring slices of d. Each slice has
+parameters of its own and sees no other: a linear layer is a block-diagonal matrix of which only the blocks
+are kept and computed. Hidden states keep fairseq's [T, B, C].
 """
 
 import torch
@@ -16,8 +18,8 @@ class GroupLinear(nn.Module):
 
     Args:
         groups: n.
-        in_features, out_features: of all groups together; weight is [n, out_features / n, in_features / n], each slice initialised as
-            `nn.Linear` does.
+        in_features, out_features: of all groups together; weight is [n, out_features / n, in_features / n],
+            each slice initialised as `nn.Linear` does.
 
     Raises:
         ValueError: `groups` does not divide a width.
@@ -26,7 +28,9 @@ class GroupLinear(nn.Module):
     def __init__(self, groups: int, in_features: int, out_features: int):
         super().__init__()
         if in_features % groups or out_features % groups:
-            raise ValueError(f"{in_features} and {out_features} features cannot be divided into {groups} groups")
+            raise ValueError(
+                f"{in_features} and {out_features} features cannot be divided into {groups} groups"
+            )
         self.groups, self.in_features, self.out_features = groups, in_features, out_features
         slices = [nn.Linear(in_features // groups, out_features // groups) for _ in range(groups)]
         self.weight = nn.Parameter(torch.stack([part.weight.detach() for part in slices]))
@@ -35,8 +39,9 @@ class GroupLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., in_features] -> [..., out_features].
 
-        A product a group on a CPU, where it saves the copy that a batched product needs (5 to 10 % of it, d = 128 to 512); one batched
-        product elsewhere, where fewer and larger kernels are expected to win (not measured).
+        A product a group on a CPU, where it saves the copy that a batched product needs (5 to 10 % of it, d =
+        128 to 512); one batched product elsewhere, where fewer and larger kernels are expected to win (not
+        measured).
         """
         return self._one_by_one(x) if x.device.type == "cpu" else self._at_once(x)
 
@@ -55,7 +60,8 @@ class GroupLinear(nn.Module):
 
 
 class GroupLayerNorm(nn.Module):
-    """LayerNorm over the features of each group, with a weight and a bias [groups, d] of its own; [..., groups x d] -> the same.
+    """LayerNorm over the features of each group, with a weight and a bias [groups, d] of its own; [...,
+    groups x d] -> the same.
 
     Raises:
         ValueError: `groups` does not divide `features`.
@@ -71,13 +77,21 @@ class GroupLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         groups = x.unflatten(-1, self.weight.shape)
-        return torch.addcmul(self.bias, F.layer_norm(groups, groups.shape[-1:], eps=self.eps), self.weight).flatten(-2)
+        return torch.addcmul(
+            self.bias, F.layer_norm(groups, groups.shape[-1:], eps=self.eps), self.weight
+        ).flatten(-2)
 
 
 def build_linear(
-    groups: int, in_features: int, out_features: int, bias: bool = True, q_noise: float = 0.0, block_size: int = 8
+    groups: int,
+    in_features: int,
+    out_features: int,
+    bias: bool = True,
+    q_noise: float = 0.0,
+    block_size: int = 8,
 ) -> nn.Module:
-    """`nn.Linear` where there is one group, so that its parameters are those of a plain layer; else `GroupLinear`.
+    """`nn.Linear` where there is one group, so that its parameters are those of a plain layer; else
+    `GroupLinear`.
 
     Raises:
         ValueError: several groups without bias or with quantisation noise, or that do not divide the widths.
@@ -85,7 +99,10 @@ def build_linear(
     if groups == 1:
         return quant_noise(nn.Linear(in_features, out_features, bias=bias), q_noise, block_size)
     if q_noise or not bias:
-        raise ValueError(f"a linear layer of {groups} groups has a bias and no quantisation noise: bias {bias}, q_noise {q_noise}")
+        raise ValueError(
+            f"a linear layer of {groups} groups has a bias and no quantisation noise: bias {bias}, q_noise "
+            f"{q_noise}"
+        )
     return GroupLinear(groups, in_features, out_features)
 
 
@@ -94,6 +111,8 @@ def build_layer_norm(groups: int, features: int) -> nn.Module:
 
 
 def xavier_uniform(linear: nn.Module, gain: float = 1.0) -> None:
-    """Each matrix [d_out, d_in] on its own: torch would take the dimension of groups for a part of the fan."""
+    """Each matrix [d_out, d_in] on its own: torch would take the dimension of groups for a part of the
+    fan.
+    """
     for weight in linear.weight.detach() if isinstance(linear, GroupLinear) else [linear.weight]:
         nn.init.xavier_uniform_(weight, gain=gain)

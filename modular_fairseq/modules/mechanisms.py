@@ -1,10 +1,11 @@
-"""Competition and communication between the mechanisms of a layer, TIM ("Transformers with Competitive Ensembles of Independent
-Mechanisms", Algorithm 1).
+"""Competition and communication between the mechanisms of a layer, TIM ("Transformers with Competitive
+Ensembles of Independent Mechanisms", Algorithm 1).
 
-A layer of width d has n mechanisms of width d/n: feature c of mechanism m is feature m * d/n + c of the hidden state [T, B, d]. Attention,
-feed-forward and LayerNorm with grouped parameters (`grouped.py`) keep them apart, since the heads of an attention belong to one mechanism
-each. What joins them is here: the competition for updates (step 1) and attention between mechanisms (step 3), both within a position, so
-padding, causality and step-by-step decoding need nothing.
+A layer of width d has n mechanisms of width d/n: feature c of mechanism m is feature m * d/n + c of the
+hidden state [T, B, d]. Attention, feed-forward and LayerNorm with grouped parameters (`grouped.py`) keep them
+apart, since the heads of an attention belong to one mechanism each. What joins them is here: the competition
+for updates (step 1) and attention between mechanisms (step 3), both within a position, so padding, causality
+and step-by-step decoding need nothing.
 """
 
 import math
@@ -17,14 +18,16 @@ from modular_fairseq.modules.grouped import build_linear, xavier_uniform
 
 
 class Competition(nn.Module):
-    """Step 1: c = softmax over mechanisms of GroupLinear(h, W^c), which weighs the update after the self-attention (step 2).
+    """Step 1: c = softmax over mechanisms of GroupLinear(h, W^c), which weighs the update after the
+    self-attention (step 2).
 
-    c sums to 1 over the mechanisms of a position, so an undecided competition scales an update by 1/n, where no competition scales it by 1:
-    the paper's algorithm to the letter.
+    c sums to 1 over the mechanisms of a position, so an undecided competition scales an update by 1/n, where
+    no competition scales it by 1: the paper's algorithm to the letter.
 
-    W^c starts as `nn.Linear` does, its bias at 0; the paper does not say how. Xavier's initialisation of a matrix with one output starts
-    half decided: on normalised inputs the larger of two c is 0.78 in the mean, here 0.65 (20 seeds). It gave 97.4 and 97.4 BLEU on the
-    synthetic corpus, this 97.9 and 98.1 (`tim_transformer_tiny_cpu`, two seeds), and no competition 97.7 (one seed).
+    W^c starts as `nn.Linear` does, its bias at 0; the paper does not say how. Xavier's initialisation of a
+    matrix with one output starts half decided: on normalised inputs the larger of two c is 0.78 in the mean,
+    here 0.65 (20 seeds). It gave 97.4 and 97.4 BLEU on the synthetic corpus, this 97.9 and 98.1
+    (`tim_transformer_tiny_cpu`, two seeds), and no competition 97.7 (one seed).
 
     Args:
         mechanisms: n.
@@ -38,13 +41,17 @@ class Competition(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        """h [T, B, C], what queries, keys and values are made of -> c [T, B, mechanisms], float32 or better."""
+        """h [T, B, C], what queries, keys and values are made of -> c [T, B, mechanisms], float32 or
+        better.
+        """
         scores = self.linear(h)
         return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
 
 def weigh(update: Tensor, competition: Tensor) -> Tensor:
-    """c * M: update [T, B, C], competition [T, B, mechanisms] -> [T, B, C], the features of each mechanism weighed by its own value."""
+    """c * M: update [T, B, C], competition [T, B, mechanisms] -> [T, B, C], the features of each mechanism
+    weighed by its own value.
+    """
     groups = update.unflatten(-1, (competition.size(-1), -1))
     return (groups * competition.unsqueeze(-1).to(update.dtype)).flatten(-2)
 
@@ -52,8 +59,10 @@ def weigh(update: Tensor, competition: Tensor) -> Tensor:
 class InterMechanismAttention(nn.Module):
     """Step 3: multi-head attention in which the mechanisms of a position are the sequence.
 
-    As sums of elementwise products: for two mechanisms that is faster on a CPU than a tiny matrix product a position and head (1.8 ms
-    against 3.5, forward and backward of 1,020 positions), for four it is slower (10.5 against 4.0); a layer takes about 100 ms.
+    As sums of elementwise products: for two mechanisms that is faster on a CPU than a tiny matrix product a
+        position and head (1.8 ms
+    against 3.5, forward and backward of 1,020 positions), for four it is slower (10.5 against 4.0); a layer
+    takes about 100 ms.
 
     Args:
         mechanisms: n.
@@ -81,7 +90,9 @@ class InterMechanismAttention(nn.Module):
         q, k, v = (self._split(projection(h)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         # ... x n (queries) x n (keys) x heads
         scores = (q.unsqueeze(-3) * k.unsqueeze(-4)).sum(dim=-1) * self.head_dim**-0.5
-        weights = torch.softmax(scores, dim=-2, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+        weights = torch.softmax(scores, dim=-2, dtype=torch.promote_types(scores.dtype, torch.float32)).to(
+            v.dtype
+        )
         weights = self.dropout_module(weights)
         # ... x n x heads x head_dim
         heads = (weights.unsqueeze(-1) * v.unsqueeze(-4)).sum(dim=-3)

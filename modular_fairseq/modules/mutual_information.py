@@ -1,5 +1,5 @@
-"""Bounds of mutual information between attention heads ("Bayesian Transformer Using Disentangled Mask Attention", section 3.2), from the
-cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads:
+"""Bounds of mutual information between attention heads ("Bayesian Transformer Using Disentangled Mask
+Attention", section 3.2), from the cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads:
 
     L_Dqq = mean_i [ log p(q_i^a | q_i^b) - 1/(n-1) sum_{j != i} log p(q_i^a | q_j^b) ]         Eq. 6, an upper bound of I(q^a, q^b)
     p(q_i^a | q_j^b) = sum_c p(q_i^a | c) p(c | q_j^b)
@@ -8,11 +8,13 @@ cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads:
     L_Dxq = mean_i [ f(q_i^h, x_i) - log 1/n sum_j exp f(q_i^h, x_j) ]                          Eq. 7, a lower bound of I(x, q^h)
     f(q_i^h, x_j) = sum_c p(c | q_i^h) p(c | q_j^h')
 
-In Eq. 6 the factor p(q_i^a) is the same in both terms and cancels. So with U_ic = p(c | q_i^a) w_c, where w_c is one over the sum in the
-last denominator, p(q_i^a | q_j^b) may be replaced by G_ij = sum_c U_ic p(c | q_j^b), and so may U by a multiple of each of its rows.
+In Eq. 6 the factor p(q_i^a) is the same in both terms and cancels. So with U_ic = p(c | q_i^a) w_c, where w_c
+is one over the sum in the last denominator, p(q_i^a | q_j^b) may be replaced by G_ij = sum_c U_ic p(c |
+q_j^b), and so may U by a multiple of each of its rows.
 
-All tokens are those of one sentence, and the bounds are given by sentence. Both functions compute their gradient in the forward pass, head
-by head, while the products of all pairs of tokens are at hand; only the gradient, of the size of the posteriors, is kept.
+All tokens are those of one sentence, and the bounds are given by sentence. Both functions compute their
+gradient in the forward pass, head by head, while the products of all pairs of tokens are at hand; only the
+gradient, of the size of the posteriors, is kept.
 """
 
 from collections.abc import Callable
@@ -26,22 +28,26 @@ CRITICS = ("head", "mean")
 SMALLEST = 1e-30  # of a density, up to a factor
 
 
-def upper_bound(posterior: Tensor, log_joint: Tensor, valid: Tensor, densities: str = "pooled", pairs: int = 0) -> Tensor:
+def upper_bound(
+    posterior: Tensor, log_joint: Tensor, valid: Tensor, densities: str = "pooled", pairs: int = 0
+) -> Tensor:
     """L_Dqq (Eq. 6), the mean over pairs of heads.
 
     Args:
         posterior: p(c | q_i^h), [B, H, C, T].
         log_joint: log p(c, q_i^h), whose softmax it is.
         valid: bool [B, T], False = padding.
-        densities: what p(q_i) is in p(q_i | c). pooled: 1/n, with one sum over the tokens of all heads, who share the clusters; it is
-            taken as constant (no gradient), and the ordered pairs (a, b) and (b, a) then have the same bound, so that half of them do.
-            per_head: 1/n, with the sum of each head. gmm: the density of the mixture, literally; in many dimensions p(q_i | c) is
-            then nearly one-hot over tokens.
+        densities: what p(q_i) is in p(q_i | c). pooled: 1/n, with one sum over the tokens of all heads, who
+            share the clusters; it is taken as constant (no gradient), and the ordered pairs (a, b) and (b, a)
+            then have the same bound, so that half of them do. per_head: 1/n, with the sum of each head. gmm:
+            the density of the mixture, literally; in many dimensions p(q_i | c) is then nearly one-hot over
+            tokens.
         pairs: if positive, only so many pairs, drawn at random: as good on average.
 
     Returns:
-        [B], 0 for sentences of fewer than 2 tokens and for 1 head. A bound only where p(q_i | q_j) is the true density, and in expectation.
-        As it is computed it has no lowest value: heads whose tokens are never in the same clusters get far below 0.
+        [B], 0 for sentences of fewer than 2 tokens and for 1 head. A bound only where p(q_i | q_j) is the
+        true density, and in expectation. As it is computed it has no lowest value: heads whose tokens are
+        never in the same clusters get far below 0.
 
     Raises:
         ValueError: unknown `densities`.
@@ -50,7 +56,9 @@ def upper_bound(posterior: Tensor, log_joint: Tensor, valid: Tensor, densities: 
         raise ValueError(f"densities is {densities!r}; it must be one of {', '.join(DENSITIES)}")
     u = _class_likelihoods(log_joint, valid, densities)
     heads = posterior.size(1)
-    chosen = [(a, b) for a in range(heads) for b in range(heads) if a < b or (a != b and densities != "pooled")]
+    chosen = [
+        (a, b) for a in range(heads) for b in range(heads) if a < b or (a != b and densities != "pooled")
+    ]
     if 0 < pairs < len(chosen):
         chosen = [chosen[i] for i in torch.randperm(len(chosen))[:pairs].tolist()]
     return _with_gradient(lambda u, p: _leave_one_out(u, p, valid, chosen), u, posterior)
@@ -61,8 +69,8 @@ def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tenso
 
     Args:
         posterior, valid: as for `upper_bound`.
-        critic: which head is h' in f, where the paper leaves it open. head: h itself, as I(x, q^h) concerns no other, and heads are to
-            become independent by Eq. 6; mean: f is the mean over all h'.
+        critic: which head is h' in f, where the paper leaves it open. head: h itself, as I(x, q^h) concerns
+            no other, and heads are to become independent by Eq. 6; mean: f is the mean over all h'.
 
     Returns:
         [B], between -1 and 1; 0 for a sentence of one token (or none).
@@ -77,9 +85,11 @@ def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tenso
 
 
 def _class_likelihoods(log_joint: Tensor, valid: Tensor, densities: str) -> Tensor:
-    """p(q_i | c) = p(c, q_i) / sum_i' p(c, q_i'), or the same of p(c | q_i), up to a factor of i: [B, H, C, T].
+    """p(q_i | c) = p(c, q_i) / sum_i' p(c, q_i'), or the same of p(c | q_i), up to a factor of i: [B, H, C,
+    T].
 
-    That factor is chosen so that the sum over clusters is 1, and so no row is lost to underflow however unlikely its token is.
+    That factor is chosen so that the sum over clusters is 1, and so no row is lost to underflow however
+    unlikely its token is.
     """
     log_p = log_joint if densities == "gmm" else torch.log_softmax(log_joint, dim=2)
     log_p = log_p.masked_fill(valid.logical_not()[:, None, None, :], torch.finfo(log_p.dtype).min / 2)
@@ -90,7 +100,9 @@ def _class_likelihoods(log_joint: Tensor, valid: Tensor, densities: str) -> Tens
     return torch.softmax(log_joint - log_sums, dim=2)
 
 
-def _leave_one_out(u: Tensor, p: Tensor, valid: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+def _leave_one_out(
+    u: Tensor, p: Tensor, valid: Tensor, pairs: list[tuple[int, int]]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. 6 for u, p [B, H, C, T]: the mean over `pairs` [B], and its gradients."""
     sentences, heads, clusters, length = u.shape
     weights = _pair_weights(valid, u.dtype) / max(len(pairs), 1)
@@ -100,7 +112,11 @@ def _leave_one_out(u: Tensor, p: Tensor, valid: Tensor, pairs: list[tuple[int, i
         if not partners:
             continue
         others = p[:, partners].transpose(1, 2).reshape(sentences, clusters, -1)  # [B, C, partners x T]
-        densities = torch.bmm(u[:, a].transpose(1, 2), others).clamp_min_(SMALLEST).view(sentences, length, -1, length)
+        densities = (
+            torch.bmm(u[:, a].transpose(1, 2), others)
+            .clamp_min_(SMALLEST)
+            .view(sentences, length, -1, length)
+        )
         slopes = weights.unsqueeze(2) / densities
         value += densities.log_().mul_(weights.unsqueeze(2)).sum(dim=(1, 2, 3))
         slopes = slopes.flatten(2)
@@ -110,7 +126,9 @@ def _leave_one_out(u: Tensor, p: Tensor, valid: Tensor, pairs: list[tuple[int, i
 
 
 def _pair_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, T, T]: 1/n where i = j, else -1/(n (n - 1)); 0 for padding, and for all in a sentence with n < 2."""
+    """[B, T, T]: 1/n where i = j, else -1/(n (n - 1)); 0 for padding, and for all in a sentence with n <
+    2.
+    """
     counted = valid.to(dtype)
     n = counted.sum(dim=1, keepdim=True)
     enough = (n > 1).to(dtype)
@@ -138,7 +156,9 @@ def _noise_contrastive(p: Tensor, seen: Tensor, valid: Tensor) -> tuple[Tensor, 
     return value, dp, dseen
 
 
-def _with_gradient(bound: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, y: Tensor) -> Tensor:
+def _with_gradient(
+    bound: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, y: Tensor
+) -> Tensor:
     """The value [B] of `bound(x, y)`, differentiable by the gradients that come with it."""
     with torch.autocast(x.device.type, enabled=False):
         return _WithGradient.apply(bound, x, y)

@@ -9,7 +9,9 @@ _thread = threading.local()
 
 @contextmanager
 def recomputation() -> Iterator[None]:
-    """Around the second forward pass: norms use what they used in the first, and nothing is counted or handed out twice."""
+    """Around the second forward pass: norms use what they used in the first, and nothing is counted or handed
+    out twice.
+    """
     _thread.recomputing = True
     try:
         yield

@@ -1,16 +1,18 @@
-"""The semantic mask of attention ("Bayesian Transformer Using Disentangled Mask Attention", section 3.1), as a bias on the scores.
+"""The semantic mask of attention ("Bayesian Transformer Using Disentangled Mask Attention", section 3.1), as
+a bias on the scores.
 
     G_ij = sum_c p(c | z_i) p(c | z_j)              the probability that tokens i and j belong to the same cluster
     M_ij = G_ij / sum_j G_ij                                                                                        Eq. 5
     A'_ij = M_ij A_ij / sum_j' M_ij' A_ij'          for A = softmax(S)
           = softmax_j(S_ij + log G_ij)              as what normalises M and A cancels
 
-Multiplying by G after the softmax, and normalising the output, is the same; forward and backward of the attention alone then took 0.90 of
-the time for 34 x 30 tokens and 4 heads, and 1.08 for 32 x 128 and 8 heads, on a CPU. Attention without a bias over values p_j (x) [v_j, 1]
-is the same again, and took 7.6 and 3.3 times as long. A bias is what the seam of the attention module takes.
+Multiplying by G after the softmax, and normalising the output, is the same; forward and backward of the
+attention alone then took 0.90 of the time for 34 x 30 tokens and 4 heads, and 1.08 for 32 x 128 and 8 heads,
+on a CPU. Attention without a bias over values p_j (x) [v_j, 1] is the same again, and took 7.6 and 3.3 times
+as long. A bias is what the seam of the attention module takes.
 
-z are the inputs of the attention module, a head's slice of them for each head. The same clusters are used for the queries' and the keys'
-side of cross-attention, or they could not be compared.
+z are the inputs of the attention module, a head's slice of them for each head. The same clusters are used for
+the queries' and the keys' side of cross-attention, or they could not be compared.
 """
 
 import torch
@@ -28,10 +30,12 @@ SMALLEST_OVERLAP = 1e-6  # log: -13.8
 
 @with_incremental_state
 class SemanticMask(nn.Module):
-    """The `mask` of an attention module: clusters of tokens for the mask, and those of queries for losses alone (`disentangled_heads.py`).
+    """The `mask` of an attention module: clusters of tokens for the mask, and those of queries for losses
+    alone (`disentangled_heads.py`).
 
-    `wanted` says which losses forward passes in training compute. It stays as it is until the backward pass, as activation checkpointing
-    then computes all again; `losses` are those of the last forward pass, kept until they are taken (`models/masks.py`).
+    `wanted` says which losses forward passes in training compute. It stays as it is until the backward pass,
+    as activation checkpointing then computes all again; `losses` are those of the last forward pass, kept
+    until they are taken (`models/masks.py`).
 
     Args:
         num_heads, embed_dim: of the attention module; keys must be as wide as queries.
@@ -55,7 +59,11 @@ class SemanticMask(nn.Module):
         self.num_heads = num_heads
         self.self_attention = self_attention
         self.in_evaluation = in_evaluation
-        settings = {"posterior": posterior, "centroid_gradient": centroid_gradient, "centroid_mode": centroid_mode}
+        settings = {
+            "posterior": posterior,
+            "centroid_gradient": centroid_gradient,
+            "centroid_mode": centroid_mode,
+        }
         self.tokens = GaussianMixture(num_heads, clusters, embed_dim // num_heads, **settings)
         self.queries = DisentangledHeads(num_heads, clusters, embed_dim // num_heads, **settings)
         self.wanted = LossSettings()
@@ -74,10 +82,12 @@ class SemanticMask(nn.Module):
 
         Args:
             query: [T, rows, C].
-            key: [S, B, C], of cross-attention; not used in self-attention, nor where they are in `incremental_state`.
+            key: [S, B, C], of cross-attention; not used in self-attention, nor where they are in
+                `incremental_state`.
             projected: the queries of the heads, [rows, H, T, head_dim].
             query_padding_mask, key_padding_mask: bool [rows, T], [B, S], True = pad.
-            incremental_state: step by step, the clusters of earlier tokens (self-attention) or all keys (cross-attention) are kept there.
+            incremental_state: step by step, the clusters of earlier tokens (self-attention) or all keys
+                (cross-attention) are kept there.
 
         Returns:
             [B, H, rows / B x T, S], or None: no mask. Differentiable, in float32 at least.
@@ -94,7 +104,11 @@ class SemanticMask(nn.Module):
             keys = self.cluster(key, wanted.kl)
         else:
             keys = None
-        seen = keys.posterior if incremental_state is None else self._remember(keys, query.size(1), incremental_state)
+        seen = (
+            keys.posterior
+            if incremental_state is None
+            else self._remember(keys, query.size(1), incremental_state)
+        )
         if wanted.any:
             losses = self._measure(wanted, tokens, keys, projected, query_padding_mask, key_padding_mask)
             if not is_recomputation():
@@ -114,7 +128,9 @@ class SemanticMask(nn.Module):
         if keys is None:
             return known["posterior"]
         posterior = torch.cat([known["posterior"], keys.posterior], dim=3) if known else keys.posterior
-        self.set_incremental_state(incremental_state, "clusters", {"posterior": posterior, "beam": rows // posterior.size(0)})
+        self.set_incremental_state(
+            incremental_state, "clusters", {"posterior": posterior, "beam": rows // posterior.size(0)}
+        )
         return posterior
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
@@ -158,8 +174,9 @@ def _valid(padding_mask: Tensor | None, posterior: Tensor) -> Tensor:
 class _LogOverlap(torch.autograd.Function):
     """log max(G, 1e-6) for G_ij = sum_c p_ic k_jc: p [B, H, C, T], k [B, H, C, S] -> [B, H, T, S].
 
-    The floor lets a query attend as without a mask to keys of which none is in its clusters. Posteriors are in float32 at least: in
-    bfloat16, G would be wrong by up to a hundredth. One matrix of the size of the attention's is kept for the backward pass.
+    The floor lets a query attend as without a mask to keys of which none is in its clusters. Posteriors are
+    in float32 at least: in bfloat16, G would be wrong by up to a hundredth. One matrix of the size of the
+    attention's is kept for the backward pass.
     """
 
     @staticmethod

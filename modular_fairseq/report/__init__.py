@@ -1,10 +1,12 @@
-"""Make one HTML file of what `modular-fairseq analyze` found and of the training log: curves, gates, competition, attention maps.
+"""Make one HTML file of what `modular-fairseq analyze` found and of the training log: curves, gates,
+competition, attention maps.
 
     modular-fairseq report analysis --out report.html
     modular-fairseq report before after --label before after --log train.log train.log --out report.html --pictures figures
 
-ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. Several are shown side by side.
-The file needs no network and no server: any browser opens it. A section is there where an analysis has something for it.
+ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. Several
+are shown side by side. The file needs no network and no server: any browser opens it. A section is there
+where an analysis has something for it.
 """
 
 import argparse
@@ -24,16 +26,30 @@ MOST = 6  # checkpoints side by side: the colours that page and pictures have
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "analyses", nargs="+", type=Path, metavar="ANALYSIS", help="folder that `analyze --out` wrote; several: side by side"
+        "analyses",
+        nargs="+",
+        type=Path,
+        metavar="ANALYSIS",
+        help="folder that `analyze --out` wrote; several: side by side",
     )
     parser.add_argument(
-        "--label", nargs="+", metavar="NAME", help="one for every ANALYSIS; default: its arch, or its folder where archs repeat"
+        "--label",
+        nargs="+",
+        metavar="NAME",
+        help="one for every ANALYSIS; default: its arch, or its folder where archs repeat",
     )
     parser.add_argument(
-        "--log", nargs="+", type=Path, default=[], metavar="TRAINLOG", help="output of fairseq-train, in the order of the ANALYSIS folders"
+        "--log",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="TRAINLOG",
+        help="output of fairseq-train, in the order of the ANALYSIS folders",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the HTML file to write")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="write the figures there as well, by matplotlib")
+    parser.add_argument(
+        "--pictures", type=Path, metavar="FOLDER", help="write the figures there as well, by matplotlib"
+    )
     parser.add_argument("--format", type=_formats, metavar="svg,png", help="of the pictures; default both")
 
 
@@ -50,18 +66,29 @@ def run(args: argparse.Namespace) -> None:
     if args.pictures:
         _write_pictures(args.pictures, drawn)
     sentences = max((len(checkpoint.sentences) for checkpoint in checkpoints), default=0)
-    print(f"{args.out}: {len(page.encode()) / 1e6:.1f} MB, {len(checkpoints)} checkpoint(s), {sentences} sentence(s) to step through")
+    print(
+        f"{args.out}: {len(page.encode()) / 1e6:.1f} MB, {len(checkpoints)} checkpoint(s), {sentences} "
+        "sentence(s) to step through"
+    )
     if args.pictures:
         print(f"{args.pictures}: {len(drawn)} files")
 
 
 def _read(args: argparse.Namespace) -> list[Checkpoint]:
     if len(args.analyses) > MOST:
-        raise UsageError(f"{len(args.analyses)} ANALYSIS folders are too many to tell apart; give at most {MOST}")
+        raise UsageError(
+            f"{len(args.analyses)} ANALYSIS folders are too many to tell apart; give at most {MOST}"
+        )
     if args.label and len(args.label) != len(args.analyses):
-        raise UsageError(f"--label: {len(args.label)} name(s) for {len(args.analyses)} ANALYSIS folder(s); give one for every folder")
+        raise UsageError(
+            f"--label: {len(args.label)} name(s) for {len(args.analyses)} ANALYSIS folder(s); give one for "
+            "every folder"
+        )
     if len(args.log) > len(args.analyses):
-        raise UsageError(f"--log: {len(args.log)} files for {len(args.analyses)} ANALYSIS folder(s); give at most one for every folder")
+        raise UsageError(
+            f"--log: {len(args.log)} files for {len(args.analyses)} ANALYSIS folder(s); give at most one for "
+            "every folder"
+        )
     checkpoints = [read_analysis(folder) for folder in args.analyses]
     for checkpoint, log in zip(checkpoints, args.log, strict=False):
         checkpoint.log = read_log(log)
@@ -102,7 +129,9 @@ def _pictures():
     try:
         from modular_fairseq.report import pictures
     except ImportError as error:
-        raise UsageError(f"--pictures needs matplotlib ({error}); install it with `pip install matplotlib`") from None
+        raise UsageError(
+            f"--pictures needs matplotlib ({error}); install it with `pip install matplotlib`"
+        ) from None
     return pictures
 
 

@@ -1,7 +1,8 @@
 """The HTML file: assets/ put together with the numbers, all in one.
 
-Summaries stand in it as JSON. The arrays of a sentence (attention and mask weights, gates, cluster posteriors, competition) are one block,
-quantised, deflated and in base64, which the page unpacks when the sentence is chosen. A browser draws before it has read the blocks.
+Summaries stand in it as JSON. The arrays of a sentence (attention and mask weights, gates, cluster
+posteriors, competition) are one block, quantised, deflated and in base64, which the page unpacks when the
+sentence is chosen. A browser draws before it has read the blocks.
 """
 
 import base64
@@ -39,8 +40,8 @@ SIZE = 15_000_000  # bytes: it still opens at once, and goes by mail
 
 
 def build_page(checkpoints: list[Checkpoint]) -> str:
-    """The page, with weights as near as its size allows: fewer levels where more than `SIZE` bytes would be needed, and of the fewest
-    whatever it takes. Standard error says so in either case.
+    """The page, with weights as near as its size allows: fewer levels where more than `SIZE` bytes would be
+    needed, and of the fewest whatever it takes. Standard error says so in either case.
     """
     for levels in LEVELS:
         packed = [[pack(arrays, levels) for arrays in checkpoint.arrays] for checkpoint in checkpoints]
@@ -49,32 +50,46 @@ def build_page(checkpoints: list[Checkpoint]) -> str:
         if size <= SIZE:
             break
     if levels != LEVELS[0]:
-        kept = f"weights are kept to ± {largest_error(levels):.3f} instead of ± {largest_error(LEVELS[0]):.3f}"
-        fits = "to keep the page under" if size <= SIZE else f"and the page has {size / 1e6:.1f} MB all the same, over the"
+        kept = (
+            f"weights are kept to ± {largest_error(levels):.3f} instead of ± {largest_error(LEVELS[0]):.3f}"
+        )
+        fits = (
+            "to keep the page under"
+            if size <= SIZE
+            else f"and the page has {size / 1e6:.1f} MB all the same, over the"
+        )
         less = "`modular-fairseq analyze` with fewer --samples makes it smaller"
         print(f"modular-fairseq report: {kept}, {fits} {SIZE / 1e6:.0f} MB; {less}", file=sys.stderr)
     return page
 
 
 def quantize(values: np.ndarray, levels: int) -> np.ndarray:
-    """Weights in [0, 1] as whole numbers q, 0 to `levels`, that stand for (q / levels)^2: at most `largest_error` away, small ones less."""
+    """Weights in [0, 1] as whole numbers q, 0 to `levels`, that stand for (q / levels)^2: at most
+    `largest_error` away, small ones less.
+    """
     return np.rint(levels * np.sqrt(np.clip(values, 0, 1))).astype(np.uint8)
 
 
 def largest_error(levels: int) -> float:
-    """Half a step where steps are widest, between the last two levels: 1 / levels - 1 / (4 levels^2), above the rounding of the root."""
+    """Half a step where steps are widest, between the last two levels: 1 / levels - 1 / (4 levels^2), above
+    the rounding of the root.
+    """
     return 1 / levels
 
 
 def pack(arrays: dict[str, np.ndarray], levels: int) -> tuple[dict[str, list[int]], str]:
-    """The arrays of a sentence in a row, in base64, and by name their shape: where one ends the next begins."""
+    """The arrays of a sentence in a row, in base64, and by name their shape: where one ends the next
+    begins.
+    """
     shapes = {name: list(values.shape) for name, values in arrays.items()}
     content = b"".join(quantize(values, levels).tobytes() for values in arrays.values())
     return shapes, base64.b64encode(zlib.compress(content, 9)).decode()
 
 
 def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]], levels: int) -> str:
-    """packed: what `pack` gave, by checkpoint and sentence. Of files and folders only the names are in the page, as it may go anywhere."""
+    """packed: what `pack` gave, by checkpoint and sentence. Of files and folders only the names are in the
+    page, as it may go anywhere.
+    """
     data = {
         "levels": levels,
         "error": largest_error(levels),
@@ -82,7 +97,8 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
         "checkpoints": [
             {
                 "label": checkpoint.label,
-                "facts": checkpoint.facts | {key: PurePath(str(checkpoint.facts[key])).name for key in PATHS & checkpoint.facts.keys()},
+                "facts": checkpoint.facts
+                | {key: PurePath(str(checkpoint.facts[key])).name for key in PATHS & checkpoint.facts.keys()},
                 "analyses": checkpoint.analyses,
                 "modules": checkpoint.modules,
                 "competition_layers": checkpoint.competition_layers,
@@ -100,8 +116,11 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
     ]
     style, script = _asset("page.css"), "".join(_asset(name) for name in SCRIPTS)
     return Template(_asset("page.html")).substitute(
-        title=html.escape(" · ".join(checkpoint.label for checkpoint in checkpoints)).encode("utf-8", "replace").decode(),
-        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'",
+        title=html.escape(" · ".join(checkpoint.label for checkpoint in checkpoints))
+        .encode("utf-8", "replace")
+        .decode(),
+        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri "
+        "'none'; form-action 'none'",
         style=style,
         script=script,
         data=_embeddable(data),

@@ -1,4 +1,6 @@
-"""The figures of the report as files, by matplotlib: one a subject, named LABEL-SUBJECT, for papers and slides."""
+"""The figures of the report as files, by matplotlib: one a subject, named LABEL-SUBJECT, for papers and
+slides.
+"""
 
 import io
 import re
@@ -22,23 +24,44 @@ STYLE = {
     "svg.hashsalt": "modular_fairseq",  # the same numbers give the same file
     "svg.fonttype": "path",
 }
-COLOURS = ("#0b62b0", "#c2470a", "#00795a", "#a23b86", "#8a6d00", "#3f4650")  # of checkpoints, as on the page, and their marks
+COLOURS = (
+    "#0b62b0",
+    "#c2470a",
+    "#00795a",
+    "#a23b86",
+    "#8a6d00",
+    "#3f4650",
+)  # of checkpoints, as on the page, and their marks
 MARKS = "os^DPv"
 CLASS_COLOURS = ("#d55e00", "#0072b2", "#56b4e9", "#009e73", "#e0a800", "#9aa3ad")
-PERCENTILES = (("5", ":", "5 and 95 %"), ("25", "--", "25 and 75 %"), ("50", "-", "median"), ("75", "--", None), ("95", ":", None))
-FIGURES_OF_CURVES = {"learning-curves": LEARNING, "gates-over-training": GATES, "losses-over-training": LOSSES}
+PERCENTILES = (
+    ("5", ":", "5 and 95 %"),
+    ("25", "--", "25 and 75 %"),
+    ("50", "-", "median"),
+    ("75", "--", None),
+    ("95", ":", None),
+)
+FIGURES_OF_CURVES = {
+    "learning-curves": LEARNING,
+    "gates-over-training": GATES,
+    "losses-over-training": LOSSES,
+}
 
 Named = Iterator[tuple[str, Figure]]
 
 
 def draw(checkpoints: Sequence[Checkpoint], formats: Iterable[str]) -> dict[str, bytes]:
-    """NAME.svg, NAME.png, or both, of every figure that the checkpoints have something for: the content of each file by its name."""
+    """NAME.svg, NAME.png, or both, of every figure that the checkpoints have something for: the content of
+    each file by its name.
+    """
     files = {}
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(checkpoints):
             for kind in formats:
                 content = io.BytesIO()
-                figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+                figure.savefig(
+                    content, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None}
+                )
                 files[f"{name}.{kind}"] = content.getvalue()
     return files
 
@@ -51,7 +74,9 @@ def _figures(checkpoints: Sequence[Checkpoint]) -> Named:
             yield name, _curves(checkpoints, present)
     if any("redundancy" in checkpoint.analyses for checkpoint in checkpoints):
         yield "redundancy", _redundancy_bars(checkpoints)
-    for checkpoint, prefix in zip(checkpoints, _file_names([checkpoint.label for checkpoint in checkpoints]), strict=True):
+    for checkpoint, prefix in zip(
+        checkpoints, _file_names([checkpoint.label for checkpoint in checkpoints]), strict=True
+    ):
         for subject in (_gates, _competition, _patterns, _redundancy_pairs, _maps):
             for name, figure in subject(checkpoint):
                 yield f"{prefix}-{name}", figure
@@ -59,7 +84,10 @@ def _figures(checkpoints: Sequence[Checkpoint]) -> Named:
 
 def _file_names(labels: Sequence[str]) -> list[str]:
     names = [re.sub(r"[^\w.+-]+", "-", label).strip("-.") for label in labels]
-    return [name if name and names.count(name) == 1 else f"{name or 'checkpoint'}-{i + 1}" for i, name in enumerate(names)]
+    return [
+        name if name and names.count(name) == 1 else f"{name or 'checkpoint'}-{i + 1}"
+        for i, name in enumerate(names)
+    ]
 
 
 def _grid(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -83,22 +111,40 @@ def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure
             inner = "train_inner" if key in checkpoint.log.get("train_inner", {}) else "train"
             for split, curves in checkpoint.log.items():
                 if key in curves and (split == inner or not split.startswith("train")):
-                    style = {"linewidth": 0.8, "alpha": 0.8} if split == inner else {"linewidth": 1.6, "marker": mark, "markersize": 3}
+                    style = (
+                        {"linewidth": 0.8, "alpha": 0.8}
+                        if split == inner
+                        else {"linewidth": 1.6, "marker": mark, "markersize": 3}
+                    )
                     name = "training" if split == inner else "validation" if split == "valid" else split
                     ax.plot(*zip(*curves[key], strict=True), color=colour, label=f"{label}, {name}", **style)
-        ax.set(xlabel="update", ylabel=f"{title}, {unit}" if unit else title, yscale="log" if key == "ppl" else "linear")
+        ax.set(
+            xlabel="update",
+            ylabel=f"{title}, {unit}" if unit else title,
+            yscale="log" if key == "ppl" else "linear",
+        )
     axes[0].legend(fontsize=7)
     return figure
 
 
 def _redundancy_bars(checkpoints: Sequence[Checkpoint]) -> Figure:
     figure, [ax] = _grid(1, 1, 4, 2.8)
-    coloured = [(one, colour) for one, colour in zip(checkpoints, COLOURS, strict=False) if "redundancy" in one.analyses]
+    coloured = [
+        (one, colour)
+        for one, colour in zip(checkpoints, COLOURS, strict=False)
+        if "redundancy" in one.analyses
+    ]
     width = 0.8 / len(coloured)
     for i, (checkpoint, colour) in enumerate(coloured):
         values = [checkpoint.analyses["redundancy"][name] for name in ("LR", "HR")]
         heights = np.array(values, dtype=float)
-        bars = ax.bar(np.arange(2) + width * (i - (len(coloured) - 1) / 2), heights, width, color=colour, label=checkpoint.label)
+        bars = ax.bar(
+            np.arange(2) + width * (i - (len(coloured) - 1) / 2),
+            heights,
+            width,
+            color=colour,
+            label=checkpoint.label,
+        )
         ax.bar_label(bars, labels=[_number(value) for value in values], fontsize=7)
     ax.set_xticks(range(2), ["LR", "HR"])
     ax.set(ylim=(0, 1), ylabel="redundancy of heads")
@@ -115,14 +161,29 @@ def _gates(checkpoint: Checkpoint) -> Named:
     for row, module in zip(shares, modules, strict=True):
         row[: len(module["shares"])] = np.multiply(100, module["shares"])
     figure, [ax] = _grid(1, 1, 1.8 + 0.45 * shares.shape[1], 1 + 0.24 * len(modules))
-    _table(ax, shares, names, [f"E{i + 1}" for i in range(shares.shape[1])], "Blues", "{:.1f}", 0, 2 * np.nanmax(shares))
+    _table(
+        ax,
+        shares,
+        names,
+        [f"E{i + 1}" for i in range(shares.shape[1])],
+        "Blues",
+        "{:.1f}",
+        0,
+        2 * np.nanmax(shares),
+    )
     ax.set_title("% of instances at each expert")
     yield "assignment", figure
 
     figure, [ax] = _grid(1, 1, 4.5, 1 + 0.24 * len(modules))
     ax.barh(names, [module["entropy"] for module in modules], color=COLOURS[0])
     for row, module in enumerate(modules):
-        ax.plot([module["uniform"]] * 2, [row - 0.45, row + 0.45], color="black", linewidth=1, label="uniform" if row == 0 else None)
+        ax.plot(
+            [module["uniform"]] * 2,
+            [row - 0.45, row + 0.45],
+            color="black",
+            linewidth=1,
+            label="uniform" if row == 0 else None,
+        )
     ax.invert_yaxis()
     ax.set_xlabel("entropy of the gate, nats")
     figure.legend(fontsize=7, loc="outside upper right")
@@ -141,13 +202,19 @@ def _competition(checkpoint: Checkpoint) -> Named:
             values = [layer["percentiles"][percentile] for layer in layers]
             ax.plot(values, style, color=COLOURS[0], marker=".", label=legend)
         ax.plot([layer["uniform"] for layer in layers], color="black", linewidth=0.8, label="uniform")
-        ax.set_xticks(range(len(layers)), [_place(layer) for layer in layers], rotation=30, ha="right", fontsize=7)
+        ax.set_xticks(
+            range(len(layers)), [_place(layer) for layer in layers], rotation=30, ha="right", fontsize=7
+        )
         ax.set(ylabel="entropy of the competition, nats", title=side, ylim=(0, None))
     axes[0].legend(fontsize=7, ncols=2, handlelength=3)
     yield "competition-entropy", figure
 
     places = {layer["module"]: _place(layer) for layer in competition["layers"]}
-    correlations = [(one["side"], one["layers"], one["matrix"]) for one in competition.get("correlation", []) if len(one["layers"]) > 1]
+    correlations = [
+        (one["side"], one["layers"], one["matrix"])
+        for one in competition.get("correlation", [])
+        if len(one["layers"]) > 1
+    ]
     if correlations:
         size = 1.2 + 0.45 * max(len(layers) for _, layers, _ in correlations)
         figure, axes = _grid(len(correlations), 2, size + 0.6, size)
@@ -192,18 +259,34 @@ def _redundancy_pairs(checkpoint: Checkpoint) -> Named:
 
 
 def _maps(checkpoint: Checkpoint) -> Named:
-    """Of the first sentence: attention, and masks where there are, for every kind of attention a grid of modules and heads; competition."""
+    """Of the first sentence: attention, and masks where there are, for every kind of attention a grid of
+    modules and heads; competition.
+    """
     if not checkpoint.sentences:
         return
     sentence, arrays = checkpoint.sentences[0], checkpoint.arrays[0]
-    places = {layer["module"]: _place(layer) for layer in checkpoint.analyses.get("competition", {}).get("layers", [])}
+    places = {
+        layer["module"]: _place(layer)
+        for layer in checkpoint.analyses.get("competition", {}).get("layers", [])
+    }
     for what in ("attention", "mask"):
         for kind in dict.fromkeys(module["kind"] for module in checkpoint.modules):
-            of_kind = [module for module in checkpoint.modules if module["kind"] == kind and f"{what}/{module['module']}" in arrays]
+            of_kind = [
+                module
+                for module in checkpoint.modules
+                if module["kind"] == kind and f"{what}/{module['module']}" in arrays
+            ]
             if of_kind:
-                yield f"{what}-{kind.replace(' ', '-')}", _heads(of_kind, lambda name, what=what: arrays[f"{what}/{name}"])
+                yield (
+                    f"{what}-{kind.replace(' ', '-')}",
+                    _heads(of_kind, lambda name, what=what: arrays[f"{what}/{name}"]),
+                )
     for side, tokens in (("encoder", sentence["source"]), ("decoder", sentence["target_in"])):
-        layers = [layer for layer in checkpoint.competition_layers if layer.startswith(side) and f"competition/{layer}" in arrays]
+        layers = [
+            layer
+            for layer in checkpoint.competition_layers
+            if layer.startswith(side) and f"competition/{layer}" in arrays
+        ]
         if layers:
             strip = np.stack([arrays[f"competition/{layer}"][:, 0] for layer in layers])
             figure, [ax] = _grid(1, 1, 1.6 + 0.3 * len(tokens), 1 + 0.25 * len(layers))
@@ -225,7 +308,9 @@ def _heads(modules: Sequence[dict], weights: Callable[[str], np.ndarray]) -> Fig
             mosaic[row * height :, head * width :][:queries, :keys] = np.sqrt(values)
     figure, [ax] = _grid(1, 1, 0.9 * columns + 1.4, 0.9 * len(modules) + 0.5)
     image = ax.imshow(mosaic, cmap="viridis", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    ax.set_xticks(np.arange(columns) * width + keys / 2, [f"head {i + 1}" for i in range(columns)], fontsize=7)
+    ax.set_xticks(
+        np.arange(columns) * width + keys / 2, [f"head {i + 1}" for i in range(columns)], fontsize=7
+    )
     names = [_layer(module) for module in modules]
     ax.set_yticks(np.arange(len(modules)) * height + queries / 2, names, fontsize=7)
     ax.spines[:].set_visible(False)
@@ -236,16 +321,33 @@ def _heads(modules: Sequence[dict], weights: Callable[[str], np.ndarray]) -> Fig
 
 
 def _table(
-    ax: Axes, values: np.ndarray, rows: Sequence[str], columns: Sequence[str], colours: str, text: str, low: float, high: float
+    ax: Axes,
+    values: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    colours: str,
+    text: str,
+    low: float,
+    high: float,
 ) -> None:
     ax.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto")
-    ax.set_xticks(range(len(columns)), columns, fontsize=7, rotation=0 if len(max(columns, key=len)) < 4 else 90)
+    ax.set_xticks(
+        range(len(columns)), columns, fontsize=7, rotation=0 if len(max(columns, key=len)) < 4 else 90
+    )
     ax.set_yticks(range(len(rows)), rows, fontsize=7)
     middle, reach = (low + high) / 2, (high - low) / 2
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             strong = (value - middle) / reach > 0.55 or (low < 0 and abs(value) / reach > 0.7)
-            ax.text(column, row, text.format(value), ha="center", va="center", fontsize=7, color="white" if strong else "black")
+            ax.text(
+                column,
+                row,
+                text.format(value),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if strong else "black",
+            )
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
 

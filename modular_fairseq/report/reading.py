@@ -36,7 +36,8 @@ class Checkpoint:
         facts: analysis.json without its analyses: arch, data, parameters, ...
         analyses: by name.
         modules, competition_layers, sentences: those of samples.json; empty: no samples.
-        arrays: by sentence, and in it by "KIND/NAME", such as "attention/encoder.layers.0.self_attn"; 2 or 3 dimensions, in [0, 1].
+        arrays: by sentence, and in it by "KIND/NAME", such as "attention/encoder.layers.0.self_attn"; 2 or 3
+            dimensions, in [0, 1].
         log: curves of its training; empty: no log.
     """
 
@@ -53,12 +54,16 @@ class Checkpoint:
 def read_analysis(folder: Path) -> Checkpoint:
     """
     Raises:
-        UsageError: no such folder, not one of `analyze --out`, one of another format, damaged, or of a model that diverged.
+        UsageError: no such folder, not one of `analyze --out`, one of another format, damaged, or of a model
+            that diverged.
     """
     facts = _read_json(folder / INDEX, folder)
     analyses = facts.pop("analyses", None)
     if not isinstance(analyses, dict) or not isinstance(facts.get("arch"), str):
-        raise UsageError(f"{folder / INDEX}: has no analyses or no arch; write the folder again with `modular-fairseq analyze`")
+        raise UsageError(
+            f"{folder / INDEX}: has no analyses or no arch; write the folder again with `modular-fairseq "
+            "analyze`"
+        )
     for name, (part, key) in ENTRIES.items():
         if name in analyses:
             _check_entries(analyses[name], part, key, f"{folder / INDEX}: {name}")
@@ -73,7 +78,8 @@ def read_analysis(folder: Path) -> Checkpoint:
         checkpoint.arrays = _read_arrays(folder / ARRAYS, len(checkpoint.sentences))
     if not analyses and not checkpoint.sentences:
         raise UsageError(
-            f"{folder}: no analysis is in it; write it again with `modular-fairseq analyze all DATA --path CHECKPOINT --out {folder}`"
+            f"{folder}: no analysis is in it; write it again with `modular-fairseq analyze all DATA --path "
+            f"CHECKPOINT --out {folder}`"
         )
     return checkpoint
 
@@ -83,12 +89,19 @@ def _read_json(file: Path, folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(text, parse_constant=lambda name: None)  # NaN is no JSON to a browser
     except ValueError as error:
-        raise UsageError(f"{file}: is no JSON or is cut short ({error}); write the folder again with `modular-fairseq analyze`") from None
+        raise UsageError(
+            f"{file}: is no JSON or is cut short ({error}); write the folder again with `modular-fairseq "
+            "analyze`"
+        ) from None
     if not isinstance(content, dict) or "format" not in content:
-        raise UsageError(f"{file}: was not written by `modular-fairseq analyze`, as it names no format; give a folder of `analyze --out`")
+        raise UsageError(
+            f"{file}: was not written by `modular-fairseq analyze`, as it names no format; give a folder of "
+            "`analyze --out`"
+        )
     if content["format"] != FORMAT:
         raise UsageError(
-            f"{file}: is of format {content['format']}, and this version reads format {FORMAT}; write the folder again with this version"
+            f"{file}: is of format {content['format']}, and this version reads format {FORMAT}; write the "
+            "folder again with this version"
         )
     return content
 
@@ -98,29 +111,48 @@ def _attempt(read: Callable[[], Any], file: Path, folder: Path) -> Any:
         return read()
     except FileNotFoundError:
         if not folder.is_dir():
-            raise UsageError(f"{folder}: no such folder; give one that `modular-fairseq analyze --out` wrote") from None
-        raise UsageError(f"{folder}: is not what `modular-fairseq analyze --out` writes, {file.name} is missing") from None
+            raise UsageError(
+                f"{folder}: no such folder; give one that `modular-fairseq analyze --out` wrote"
+            ) from None
+        raise UsageError(
+            f"{folder}: is not what `modular-fairseq analyze --out` writes, {file.name} is missing"
+        ) from None
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror})") from None
 
 
 def _check_entries(content: Any, part: str, key: str, where: str) -> None:
     entries = content.get(part) if isinstance(content, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) and key in entry for entry in entries):
-        raise UsageError(f'{where} has no list "{part}" of entries with a "{key}"; write the folder again with `modular-fairseq analyze`')
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and key in entry for entry in entries
+    ):
+        raise UsageError(
+            f'{where} has no list "{part}" of entries with a "{key}"; write the folder again with `modular-fairseq analyze`'
+        )
 
 
 def _read_arrays(file: Path, sentences: int) -> list[dict[str, np.ndarray]]:
     content = _attempt(file.read_bytes, file, file.parent)
     try:
         arrays = _unpack(content, sentences)
-    except (ValueError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"{file}: is damaged or not of these sentences ({error}); write the folder again") from None
+    except (
+        ValueError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise UsageError(
+            f"{file}: is damaged or not of these sentences ({error}); write the folder again"
+        ) from None
     for sentence, values in enumerate(arrays, start=1):
         for name in values:
             if np.isnan(values[name]).any():
                 raise UsageError(
-                    f"{file}: {name} of sentence {sentence} has values that are no numbers (NaN), which is what a model computes that "
+                    f"{file}: {name} of sentence {sentence} has values that are no numbers (NaN), which is "
+                    "what a model computes that "
                     "diverged; analyze an earlier checkpoint"
                 )
     return arrays

@@ -1,8 +1,10 @@
-"""The curves in what fairseq-train prints, with --log-format json or simple (which tqdm becomes where its output is no terminal).
+"""The curves in what fairseq-train prints, with --log-format json or simple (which tqdm becomes where its
+output is no terminal).
 
-2026-01-01 10:00:00 | INFO | train_inner | {"epoch": 1, "update": 0.28, "loss": "7.59", "num_updates": "50", ...}
-2026-01-01 10:00:00 | INFO | train_inner | epoch 001:     50 / 178 loss=7.59, ppl=164.32, num_updates=50, ...
-2026-01-01 10:00:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 2.55 | ppl 2.64 | num_updates 178
+2026-01-01 10:00:00 | INFO | train_inner | {"epoch": 1, "update": 0.28, "loss": "7.59", "num_updates": "50",
+...} 2026-01-01 10:00:00 | INFO | train_inner | epoch 001:     50 / 178 loss=7.59, ppl=164.32, num_updates=50,
+... 2026-01-01 10:00:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 2.55 | ppl 2.64 |
+num_updates 178
 """
 
 import json
@@ -16,7 +18,9 @@ from modular_fairseq.processes import LOGGED
 
 
 class Curve(NamedTuple):
-    """A number of the log that is drawn: its name there, what it is called, its unit or symbol, and the group that it is shown in."""
+    """A number of the log that is drawn: its name there, what it is called, its unit or symbol, and the group
+    that it is shown in.
+    """
 
     key: str
     title: str
@@ -48,8 +52,9 @@ Log = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 def read_log(file: Path) -> Log:
-    """The curves by split ("train_inner": every --log-interval, "train": an epoch's mean, "valid" and other subsets) and by key, each a
-    list of (update, value). A run that was resumed repeats updates: the later values replace all from there on.
+    """The curves by split ("train_inner": every --log-interval, "train": an epoch's mean, "valid" and other
+    subsets) and by key, each a list of (update, value). A run that was resumed repeats updates: the later
+    values replace all from there on.
 
     Raises:
         UsageError: not readable, not fairseq-train's, or without numbers.
@@ -57,7 +62,9 @@ def read_log(file: Path) -> Log:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UsageError(f"--log {file}: cannot be read ({error.strerror}); give what fairseq-train printed") from None
+        raise UsageError(
+            f"--log {file}: cannot be read ({error.strerror}); give what fairseq-train printed"
+        ) from None
     points: dict[str, dict[int, dict[str, float]]] = {}
     for line in text.splitlines():
         split, stats = parse(line)
@@ -67,16 +74,24 @@ def read_log(file: Path) -> Log:
                 earlier.popitem()
             earlier[update] = stats
     curves = {
-        split: {key: curve for key, *_ in CURVES if (curve := [(at, values[key]) for at, values in by_update.items() if key in values])}
+        split: {
+            key: curve
+            for key, *_ in CURVES
+            if (curve := [(at, values[key]) for at, values in by_update.items() if key in values])
+        }
         for split, by_update in points.items()
     }
     curves = {split: by_key for split, by_key in curves.items() if by_key}
     if not curves:
         if FAIRSEQ.search(text):
             raise UsageError(
-                f"--log {file}: has no numbers of a training; train with --log-format json or simple, and for one update at least"
+                f"--log {file}: has no numbers of a training; train with --log-format json or simple, and "
+                "for one update at least"
             )
-        raise UsageError(f"--log {file}: is in a format unknown here; give what fairseq-train printed with --log-format json or simple")
+        raise UsageError(
+            f"--log {file}: is in a format unknown here; give what fairseq-train printed with --log-format "
+            "json or simple"
+        )
     return curves
 
 

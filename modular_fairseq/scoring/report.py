@@ -1,4 +1,6 @@
-"""What `modular-fairseq score` prints: tables of aligned columns, signatures, and notes in words on what was compared."""
+"""What `modular-fairseq score` prints: tables of aligned columns, signatures, and notes in words on what was
+compared.
+"""
 
 import html
 from collections.abc import Sequence
@@ -13,7 +15,9 @@ LABELS = METRICS | TOKEN_METRICS
 REMARKS = {"ter": " (lower is better)"} | dict.fromkeys(TOKEN_METRICS, " (comparable to paper)")
 
 
-def find_notes(references: Sequence[Sequence[str]], systems: list[list[Output]], lowercase: bool) -> list[str]:
+def find_notes(
+    references: Sequence[Sequence[str]], systems: list[list[Output]], lowercase: bool
+) -> list[str]:
     """Sentences on what was compared, and on what looks wrong but cannot be told for sure.
 
     Args:
@@ -27,30 +31,54 @@ def find_notes(references: Sequence[Sequence[str]], systems: list[list[Output]],
     for made_by in dict.fromkeys(output.made_by for output in outputs):
         which = [output.path for output in outputs if output.made_by == made_by]
         notes.append(f"Hypotheses{'' if len(which) == len(outputs) else f' of {_listed(which)}'}: {made_by}.")
-    small, cased = all(_is_lower(lines) for lines in references), any(line != line.upper() for line in references[0])
+    small, cased = (
+        all(_is_lower(lines) for lines in references),
+        any(line != line.upper() for line in references[0]),
+    )
     if small and cased and not lowercase:
-        notes.append("The reference has no capitals: these are scores of lower-cased text, whatever case the signature says.")
+        notes.append(
+            "The reference has no capitals: these are scores of lower-cased text, whatever case the "
+            "signature says."
+        )
     wrong = [output.path for output in outputs if _is_lower(output.hypotheses) != small]
     if wrong and cased and not lowercase:
         which = "and the reference has none" if small else "unlike the reference"
         has = "has capitals" if small else "has no capitals"
-        notes.append(f"{_listed(wrong)} {has}, {which}: BLEU and chrF count that as errors; --lowercase would ignore case.")
-    for what, texts in (("the reference", references), *((output.path, [output.hypotheses]) for output in outputs)):
+        notes.append(
+            f"{_listed(wrong)} {has}, {which}: BLEU and chrF count that as errors; --lowercase would ignore "
+            "case."
+        )
+    for what, texts in (
+        ("the reference", references),
+        *((output.path, [output.hypotheses]) for output in outputs),
+    ):
         empty = [number for number, lines in enumerate(zip(*texts, strict=True), 1) if not "".join(lines)]
         if empty:
-            notes.append(f"{len(empty)} of {len(texts[0])} sentences of {what} are empty, the first at {empty[0]}.")
+            notes.append(
+                f"{len(empty)} of {len(texts[0])} sentences of {what} are empty, the first at {empty[0]}."
+            )
     expected = [{_letters(line) for line in lines} for lines in zip(*references, strict=True)]
     for output in outputs:
         if output.reference_tokens:
-            same = sum(_letters(html.unescape(line)) in letters for line, letters in zip(output.reference_tokens, expected, strict=True))
+            same = sum(
+                _letters(html.unescape(line)) in letters
+                for line, letters in zip(output.reference_tokens, expected, strict=True)
+            )
             if not same and len(expected) >= 10:
-                raise UsageError(f"{output.path}: no T- line has the letters of the reference; give the reference of its test set")
+                raise UsageError(
+                    f"{output.path}: no T- line has the letters of the reference; give the reference of its "
+                    "test set"
+                )
             if same < len(expected) / 2:
                 notes.append(
-                    f"Only {same} of {len(expected)} T- lines of {output.path} have the letters of the reference: is it of that set?"
+                    f"Only {same} of {len(expected)} T- lines of {output.path} have the letters of the "
+                    "reference: is it of that set?"
                 )
     if len(systems) > 1:
-        notes.append("The bootstrap's p is of the choice of sentences, and knows nothing of training noise; that of a t-test, the reverse.")
+        notes.append(
+            "The bootstrap's p is of the choice of sentences, and knows nothing of training noise; that of a "
+            "t-test, the reverse."
+        )
     if len(systems) > 1 and len(references[0]) < FEW_SENTENCES:
         notes.append(f"{len(references[0])} sentences are too few for a bootstrap: its p means little.")
     return notes
@@ -61,11 +89,15 @@ def format_text(results: dict[str, Any]) -> str:
     systems = [results, *results["baselines"]]
     files = [file for system in systems for file in system["files"]]
     names = [name for name in LABELS if any(name in file for file in files)]
-    table = [[*(LABELS[name] for name in names), f"{results['sentences']} sentences of {results['reference']}"]]
+    table = [
+        [*(LABELS[name] for name in names), f"{results['sentences']} sentences of {results['reference']}"]
+    ]
     for number, system in enumerate(systems):
         prefix = "baseline: " if number else ""
         for file in system["files"]:
-            table.append([*(f"{file[name]:.2f}" if name in file else "-" for name in names), prefix + file["path"]])
+            table.append(
+                [*(f"{file[name]:.2f}" if name in file else "-" for name in names), prefix + file["path"]]
+            )
         if len(system["files"]) > 1:
             cells = [_spread(system["summary"][name]) if name in system["summary"] else "-" for name in names]
             table.append([*cells, f"{prefix}mean ± standard deviation over seeds"])
@@ -83,7 +115,9 @@ def format_text(results: dict[str, Any]) -> str:
         seeds = [baseline["seeds"][name] for name in shown]
         if len(results["files"]) > 1:
             of_pairs = " ± standard deviation of the pairs" if seeds[0]["std"] is not None else ""
-            table.append([*(_spread(each, "difference", "+") for each in seeds), f"difference of the means{of_pairs}"])
+            table.append(
+                [*(_spread(each, "difference", "+") for each in seeds), f"difference of the means{of_pairs}"]
+            )
         if any(each["welch_p"] is not None for each in seeds):
             cells = ["-" if each["welch_p"] is None else f"(p {each['welch_p']:.4f})" for each in seeds]
             table.append([*cells, "Welch's t-test over seeds"])

@@ -1,10 +1,12 @@
-"""Is one system better than another? Two questions, and a p for each; a difference that will hold needs an answer to both.
+"""Is one system better than another? Two questions, and a p for each; a difference that will hold needs an
+answer to both.
 
-Paired bootstrap (sacrebleu's, Koehn 2004) asks about the sentences: with these two sets of weights, would another test set of the kind show
-the difference? p is about how often a difference as large comes up by the choice of sentences alone. It knows nothing of training noise:
-two seeds of one system may well differ "significantly".
-Welch's t-test over seeds asks about training: would other seeds show the difference of the means on this test set? It knows nothing of
-the choice of sentences, and with two or three seeds it sees only large differences.
+Paired bootstrap (sacrebleu's, Koehn 2004) asks about the sentences: with these two sets of weights, would
+another test set of the kind show the difference? p is about how often a difference as large comes up by the
+choice of sentences alone. It knows nothing of training noise: two seeds of one system may well differ
+"significantly". Welch's t-test over seeds asks about training: would other seeds show the difference of the
+means on this test set? It knows nothing of the choice of sentences, and with two or three seeds it sees only
+large differences.
 """
 
 import os
@@ -39,13 +41,15 @@ def paired_bootstrap(
         names, lowercase, tokenize, language: as for `make_metrics`.
 
     Returns:
-        For each system and name: score, baseline, difference (score - baseline), mean and ci (of the resamples; half of the 95 %
-        interval), p_value, samples, signature. Where a system's translations are the baseline's, p_value is 1: the formula
-        of sacrebleu, which never compares a system with itself, would give its smallest, 1 / (samples + 1).
+        For each system and name: score, baseline, difference (score - baseline), mean and ci (of the
+            resamples; half of the 95 %
+        interval), p_value, samples, signature. Where a system's translations are the baseline's, p_value is
+        1: the formula of sacrebleu, which never compares a system with itself, would give its smallest, 1 /
+        (samples + 1).
 
     Raises:
-        UsageError: texts of different lengths; `samples` or SACREBLEU_SEED is no number that sacrebleu takes; a tokenizer that
-            is not installed.
+        UsageError: texts of different lengths; `samples` or SACREBLEU_SEED is no number that sacrebleu takes;
+            a tokenizer that is not installed.
     """
     if samples < 1:
         raise UsageError(f"--samples {samples}: is no number of resamples; give at least 1")
@@ -55,9 +59,15 @@ def paired_bootstrap(
     references = [references] if isinstance(references[0], str) else references
     lengths = {len(lines) for lines in (*references, baseline, *systems)}
     if len(lengths) > 1:
-        raise UsageError(f"paired_bootstrap: needs texts of one length, not of {sorted(lengths)} sentences; give translations of one set")
+        raise UsageError(
+            f"paired_bootstrap: needs texts of one length, not of {sorted(lengths)} sentences; give "
+            "translations of one set"
+        )
     metrics = make_metrics(names, references, lowercase, tokenize, language)
-    named = [("baseline", baseline), *((f"system {number}", system) for number, system in enumerate(systems, 1))]
+    named = [
+        ("baseline", baseline),
+        *((f"system {number}", system) for number, system in enumerate(systems, 1)),
+    ]
     signatures, results = PairedTest(named, metrics, None, test_type="bs", n_samples=samples)()
     compared = []
     for number, system in enumerate(systems, 1):
@@ -83,8 +93,10 @@ def compare_seeds(baseline: Sequence[float], system: Sequence[float]) -> dict[st
 
     Returns:
         difference: of the means, system - baseline.
-        std: standard deviation (of a sample) of the differences of the pairs; None where there are not two pairs.
-        welch_p: two-sided p of Welch's t-test; None where one has fewer than two seeds, or neither has any spread.
+        std: standard deviation (of a sample) of the differences of the pairs; None where there are not two
+            pairs.
+        welch_p: two-sided p of Welch's t-test; None where one has fewer than two seeds, or neither has any
+            spread.
     """
     pairs = [b - a for a, b in zip(baseline, system, strict=False)]
     means, p = (fmean(system), fmean(baseline)), None

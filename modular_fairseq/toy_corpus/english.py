@@ -16,13 +16,18 @@ from modular_fairseq.toy_corpus.lexicon import (
 )
 from modular_fairseq.toy_corpus.meaning import Clause, NounPhrase, Phrase
 
-# ---- Phrases ---------------------------------------------------------------------------------------------------------------------------
+# ---- Phrases
+# -----------------------------------------------------------------------------------------------
 
 
 def say(phrase: Phrase, subject: bool = False) -> str:
     if isinstance(phrase, Pronoun):
         return phrase.english_subject if subject else phrase.english_object
-    adjective = "tall" if phrase.adjective == "groß" and phrase.kind == "person" else ADJECTIVES.get(phrase.adjective, "")
+    adjective = (
+        "tall"
+        if phrase.adjective == "groß" and phrase.kind == "person"
+        else ADJECTIVES.get(phrase.adjective, "")
+    )
     words = join(adjective, phrase.noun.english_plural if phrase.plural else phrase.noun.english)
     determiner = DETERMINERS[phrase.determiner][phrase.plural]
     if determiner == "a" and words[0] in "aeiou":
@@ -37,7 +42,8 @@ def relative_clause(head: NounPhrase) -> str:
     return f"who {predicate(clause)}" if case == "nominative" else f"whom {statement(clause, without=case)}"
 
 
-# ---- Verbs -----------------------------------------------------------------------------------------------------------------------------
+# ---- Verbs
+# -----------------------------------------------------------------------------------------------
 
 
 def inflect(verb: str, form: str) -> str:
@@ -68,10 +74,14 @@ def subject_of(clause: Clause) -> Phrase:
 
 
 def main_verb(clause: Clause) -> str:
-    """The sense that the last object selects, or the subject of an experiencer verb; after the catenative verb that renders the mode."""
+    """The sense that the last object selects, or the subject of an experiencer verb; after the catenative
+    verb that renders the mode.
+    """
     frame = clause.verb.frame
     selecting = clause.arguments.get("nominative" if frame == "experiencer" else frame.split(" ")[-1])
-    return join(ENGLISH_CATENATIVES.get(clause.mode, ""), clause.verb.senses[selecting.kind if selecting else ""])
+    return join(
+        ENGLISH_CATENATIVES.get(clause.mode, ""), clause.verb.senses[selecting.kind if selecting else ""]
+    )
 
 
 def verb_group(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
@@ -93,7 +103,8 @@ def verb_group(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
     return "", inflect(verb, "third person") if subject.person == 3 and not subject.plural else verb
 
 
-# ---- Clauses ---------------------------------------------------------------------------------------------------------------------------
+# ---- Clauses
+# -----------------------------------------------------------------------------------------------
 
 
 def complements(clause: Clause, without: str = "") -> str:
@@ -117,7 +128,9 @@ def predicate(clause: Clause, without: str = "") -> str:
 def statement(clause: Clause, fronted: str = "", without: str = "") -> str:
     """An adverbial in the German prefield comes first in English too; an object does not."""
     front = {"time": TIMES.get(clause.time, ""), "place": PLACES.get(clause.place, "")}.get(fronted, "")
-    return join(front, say(subject_of(clause), subject=True), predicate(clause, fronted if front else without))
+    return join(
+        front, say(subject_of(clause), subject=True), predicate(clause, fronted if front else without)
+    )
 
 
 def question(clause: Clause, without: str = "") -> str:

@@ -3,13 +3,19 @@
 import re
 from typing import NamedTuple
 
-# kind of thing -> gender, singular and plural, English (and its plural where that is irregular); "m*" declines weakly (n-declension)
+# kind of thing -> gender, singular and plural, English (and its plural where that is irregular); "m*"
+# declines weakly (n-declension)
 NOUNS = {
-    "person": "m mann männer man/men, f frau frauen woman/women, n kind kinder child/children, m arzt ärzte doctor, "
-    "m lehrer lehrer teacher, f lehrerin lehrerinnen teacher, m* student studenten student, m* junge jungen boy, "
-    "n mädchen mädchen girl, m* nachbar nachbarn neighbour, f tochter töchter daughter, m leiter leiter manager",
-    "animal": "m hund hunde dog, f katze katzen cat, n pferd pferde horse, m* löwe löwen lion, m hahn hähne rooster",
-    "food": "m apfel äpfel apple, f suppe suppen soup, n ei eier egg, f birne birnen pear, n gericht gerichte dish",
+    "person": "m mann männer man/men, f frau frauen woman/women, n kind kinder child/children, m arzt ärzte "
+    "doctor, "
+    "m lehrer lehrer teacher, f lehrerin lehrerinnen teacher, m* student studenten student, m* junge jungen "
+    "boy, "
+    "n mädchen mädchen girl, m* nachbar nachbarn neighbour, f tochter töchter daughter, m leiter leiter "
+    "manager",
+    "animal": "m hund hunde dog, f katze katzen cat, n pferd pferde horse, m* löwe löwen lion, m hahn hähne "
+    "rooster",
+    "food": "m apfel äpfel apple, f suppe suppen soup, n ei eier egg, f birne birnen pear, n gericht "
+    "gerichte dish",
     "text": "n buch bücher book, f zeitung zeitungen newspaper, m roman romane novel",
     "mail": "m brief briefe letter, n telegramm telegramme telegram, f karte karten card",
     "clothing": "m mantel mäntel coat, f jacke jacken jacket, n kleid kleider dress",
@@ -27,8 +33,9 @@ NOUNS = {
 COMPOUND_MODIFIERS = {"haus": "house", "garten": "garden", "küchen": "kitchen", "keller": "cellar"}
 COMPOUND_HEADS = ("tür", "fenster", "tisch", "lampe")
 
-# frame: the cases of the objects, or what else the verb takes -> (particle+)infinitive, third person, participle, auxiliary (haben, unless
-# another is written) = kinds of object: English verb; kinds: another. The last object decides; for an experiencer verb the subject does.
+# frame: the cases of the objects, or what else the verb takes -> (particle+)infinitive, third person,
+# participle, auxiliary (haben, unless another is written) = kinds of object: English verb; kinds: another.
+# The last object decides; for an experiencer verb the subject does.
 VERBS = {
     "": """
         schlafen schläft geschlafen = sleep
@@ -124,8 +131,22 @@ ENDINGS = {  # masculine, feminine, neuter, plural; "-" is no ending
     "mixed adjective": {"nominative": "er e es en", "accusative": "en e es en", "dative": "en en en en"},
     "strong plural adjective": {"nominative": "- - - e", "accusative": "- - - e", "dative": "- - - en"},
 }
-ADJECTIVES = {"alt": "old", "neu": "new", "klein": "small", "groß": "big", "schön": "beautiful", "gut": "good", "seltsam": "strange"}
-TIMES = {"heute": "today", "jeden tag": "every day", "jetzt": "now", "morgen": "tomorrow", "gestern": "yesterday"}
+ADJECTIVES = {
+    "alt": "old",
+    "neu": "new",
+    "klein": "small",
+    "groß": "big",
+    "schön": "beautiful",
+    "gut": "good",
+    "seltsam": "strange",
+}
+TIMES = {
+    "heute": "today",
+    "jeden tag": "every day",
+    "jetzt": "now",
+    "morgen": "tomorrow",
+    "gestern": "yesterday",
+}
 PLACES = {
     "im garten": "in the garden",
     "in der stadt": "in the city",
@@ -197,7 +218,17 @@ def read_nouns() -> list[Noun]:
         for row in rows.split(", "):
             gender, singular, plural, english = row.split()
             english, _, english_plural = english.partition("/")
-            nouns.append(Noun(kind, gender[0], gender.endswith("*"), singular, plural, english, english_plural or add_s(english)))
+            nouns.append(
+                Noun(
+                    kind,
+                    gender[0],
+                    gender.endswith("*"),
+                    singular,
+                    plural,
+                    english,
+                    english_plural or add_s(english),
+                )
+            )
     heads = [noun for noun in nouns if noun.singular in COMPOUND_HEADS]
     return nouns + [compound(modifier, head) for modifier in COMPOUND_MODIFIERS for head in heads]
 
@@ -223,7 +254,9 @@ def read_verbs() -> list[Verb]:
             for translation in translations.split("; "):
                 kinds, _, english = translation.rpartition(": ")
                 senses |= dict.fromkeys(kinds.split() or [""], english)
-            verbs.append(Verb(frame, particle, infinitive, third_person, participle, *auxiliary or ["haben"], senses))
+            verbs.append(
+                Verb(frame, particle, infinitive, third_person, participle, *auxiliary or ["haben"], senses)
+            )
     return verbs
 
 

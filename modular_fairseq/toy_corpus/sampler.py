@@ -26,13 +26,21 @@ TOKENS = range(4, 17)  # the length of a sentence in either language
 FRAMES = ["", "dative", "experiencer", "dative accusative", *4 * ["accusative"]]
 DETERMINERS = ["dies", "mein", "dein", "sein", "unser", *3 * ["ein"], *6 * ["d"]]
 MODES = ["gern", "können", "müssen", "wollen", "sollen", "dürfen", *5 * ["perfect"], *8 * ["present"]]
-TIMES_OF_MODE = {"present": ["heute", "jeden tag", "jetzt", "morgen"], "perfect": ["gestern"], "gern": ["jeden tag"]}
+TIMES_OF_MODE = {
+    "present": ["heute", "jeden tag", "jetzt", "morgen"],
+    "perfect": ["gestern"],
+    "gern": ["jeden tag"],
+}
 TIMES_OF_MODALS = ["heute", "jetzt", "morgen"]
-VERBS_WITH_PERSON = [verb for frame in ("accusative", "dative") for verb in VERBS_OF_FRAME[frame] if "person" in verb.senses]
+VERBS_WITH_PERSON = [
+    verb for frame in ("accusative", "dative") for verb in VERBS_OF_FRAME[frame] if "person" in verb.senses
+]
 
 
 class Sampler:
-    """Draws with `random()` alone: of all the generator's methods, Python promises for this one that its numbers stay the same."""
+    """Draws with `random()` alone: of all the generator's methods, Python promises for this one that its
+    numbers stay the same.
+    """
 
     def __init__(self, seed: int):
         self.random = random.Random(seed).random
@@ -43,17 +51,26 @@ class Sampler:
     def pick(self, items: Sequence[Item]) -> Item:
         return items[int(self.random() * len(items))]
 
-    # ---- Meanings ----------------------------------------------------------------------------------------------------------------------
+    # ---- Meanings
+    # -----------------------------------------------------------------------------------------------
 
     def noun_phrase(self, kind: str) -> NounPhrase:
         adjective = self.pick(list(ADJECTIVES)) if self.chance(0.3) else ""
         return NounPhrase(self.pick(NOUNS_OF_KIND[kind]), self.chance(0.3), self.pick(DETERMINERS), adjective)
 
     def phrase(self, kind: str, case: str = "nominative", others: Sequence[Phrase] = ()) -> Phrase:
-        """One that differs from the others of its clause; never an accusative "sie", since nothing would tell her from them."""
+        """One that differs from the others of its clause; never an accusative "sie", since nothing would tell
+        her from them.
+        """
         if kind == "person" and self.chance(0.4):
             taken = [other.person for other in others if other.person < 3]
-            return self.pick([p for p in PRONOUNS if p.person not in taken and (case, p.accusative) != ("accusative", "sie")])
+            return self.pick(
+                [
+                    p
+                    for p in PRONOUNS
+                    if p.person not in taken and (case, p.accusative) != ("accusative", "sie")
+                ]
+            )
         phrase = self.noun_phrase(kind)
         while any(phrase.noun == other.noun for other in others if isinstance(other, NounPhrase)):
             phrase = self.noun_phrase(kind)
@@ -90,7 +107,12 @@ class Sampler:
         if adverbials and clause.verb.frame in ("", "accusative") and self.chance(0.2):
             place = self.pick(list(PLACES))
         arguments = clause.arguments
-        if negated and mode != "gern" and "accusative" not in given and has_determiner(arguments.get("accusative"), "ein"):
+        if (
+            negated
+            and mode != "gern"
+            and "accusative" not in given
+            and has_determiner(arguments.get("accusative"), "ein")
+        ):
             arguments = arguments | {"accusative": replace(arguments["accusative"], determiner="kein")}
         return Clause(clause.verb, arguments, mode, time, place, negated)
 
@@ -102,7 +124,9 @@ class Sampler:
         """The head is its object only where the words show that it is not its subject."""
         verb = self.pick(VERBS_WITH_PERSON)
         clause = self.clause(verb, **{verb.frame: head})
-        if self.chance(0.5) and german.roles_are_marked(clause.arguments["nominative"], head, verb.frame, german.relative_pronoun):
+        if self.chance(0.5) and german.roles_are_marked(
+            clause.arguments["nominative"], head, verb.frame, german.relative_pronoun
+        ):
             return RelativeClause(verb.frame, clause)
         return RelativeClause("nominative", self.clause(nominative=head))
 
@@ -114,7 +138,8 @@ class Sampler:
                 movable.append(case)
         return self.pick(movable) if movable and self.chance(0.5) else "nominative"
 
-    # ---- Sentences ---------------------------------------------------------------------------------------------------------------------
+    # ---- Sentences
+    # -----------------------------------------------------------------------------------------------
 
     def statement(self) -> Pair:
         clause = self.clause()
@@ -137,11 +162,17 @@ class Sampler:
     def object_question(self) -> Pair:
         verb = self.pick(VERBS_WITH_PERSON)
         clause = self.clause(verb, **{verb.frame: WHO})
-        return f"{german.main_clause(clause, verb.frame)} ?", f"whom {english.question(clause, without=verb.frame)} ?"
+        return (
+            f"{german.main_clause(clause, verb.frame)} ?",
+            f"whom {english.question(clause, without=verb.frame)} ?",
+        )
 
     def adverb_question(self) -> Pair:
         adverb, clause = self.pick(list(QUESTION_ADVERBS)), self.clause(adverbials=False)
-        return f"{adverb} {german.main_clause(clause)} ?", f"{QUESTION_ADVERBS[adverb]} {english.question(clause)} ?"
+        return (
+            f"{adverb} {german.main_clause(clause)} ?",
+            f"{QUESTION_ADVERBS[adverb]} {english.question(clause)} ?",
+        )
 
     def subordinate_clause_first(self) -> Pair:
         conjunction, subordinate, main = self.pick(list(CONJUNCTIONS)), self.clause(), self.clause()
@@ -153,7 +184,8 @@ class Sampler:
     def subordinate_clause_last(self) -> Pair:
         conjunction, subordinate, main = self.pick(list(CONJUNCTIONS)), self.clause(), self.clause()
         return (
-            f"{german.main_clause(main, 'nominative')} , {conjunction} {german.subordinate_clause(subordinate)} .",
+            f"{german.main_clause(main, 'nominative')} , {conjunction} "
+            f"{german.subordinate_clause(subordinate)} .",
             f"{english.statement(main)} {CONJUNCTIONS[conjunction]} {english.statement(subordinate)} .",
         )
 

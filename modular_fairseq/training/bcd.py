@@ -1,13 +1,14 @@
 """Block coordinate descent for gates (MAE, section 3): G steps update the gates, F steps everything else.
 
-fairseq has no place for a second update of other parameters on the same batch that works with every task, so `install` wraps four
-methods of its Trainer. For a model without mixtures of experts they do what they did.
+fairseq has no place for a second update of other parameters on the same batch that works with every task, so
+`install` wraps four methods of its Trainer. For a model without mixtures of experts they do what they did.
 
-In an epoch with G steps (Algorithm 3, `GateTraining.is_g_epoch`), `train_step(samples)` takes a G step on the whole update (all
-micro-batches of --update-freq, all workers) and then fairseq's ordinary step, which is the F step: the gates are outside the main
-optimizer (`requires_grad` False), so no optimizer, weight decay, gradient clipping or precision mode can touch them, and the schedule of
-updates and learning rates counts F steps only. A G step freezes all else by the same means. Gates follow plain SGD with a constant
-learning rate, which has no state to save.
+In an epoch with G steps (Algorithm 3, `GateTraining.is_g_epoch`), `train_step(samples)` takes a G step on the
+whole update (all micro-batches of --update-freq, all workers) and then fairseq's ordinary step, which is the
+F step: the gates are outside the main optimizer (`requires_grad` False), so no optimizer, weight decay,
+gradient clipping or precision mode can touch them, and the schedule of updates and learning rates counts F
+steps only. A G step freezes all else by the same means. Gates follow plain SGD with a constant learning rate,
+which has no state to save.
 """
 
 import functools
@@ -53,7 +54,9 @@ class GateMonitor:
         if not self.sums:
             return
         all_sums = list(self.sums.values())
-        sums = torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])  # one copy from the device for all
+        sums = (
+            torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])
+        )  # one copy from the device for all
         entropies, shares = zip(*map(entropy_and_shares, sums), strict=True)
         shares = torch.cat(shares)
         # Weight 0: these are means already; a meter shows the last of them.
@@ -93,22 +96,33 @@ class BlockCoordinateDescent:
         backend = cfg.distributed_training.ddp_backend
         if backend not in DDP_BACKENDS:
             raise UsageError(
-                f"--ddp-backend {backend} cannot train gates in G steps; use one of {', '.join(DDP_BACKENDS)}, or --mae-training joint"
+                f"--ddp-backend {backend} cannot train gates in G steps; use one of "
+                f"{', '.join(DDP_BACKENDS)}, or --mae-training joint"
             )
         if cfg.optimization.use_bmuf:
-            raise UsageError("--use-bmuf cannot train gates in G steps; leave it out, or use --mae-training joint")
+            raise UsageError(
+                "--use-bmuf cannot train gates in G steps; leave it out, or use --mae-training joint"
+            )
         files = cfg.checkpoint
         if self.settings.finetunes and not (
-            files.finetune_from_model or files.restore_file != "checkpoint_last.pt" or self.trainer.get_num_updates()
+            files.finetune_from_model
+            or files.restore_file != "checkpoint_last.pt"
+            or self.trainer.get_num_updates()
         ):
-            raise UsageError("--mae-finetune gates or gates+output trains parts of a trained model; name it with --finetune-from-model")
+            raise UsageError(
+                "--mae-finetune gates or gates+output trains parts of a trained model; name it with "
+                "--finetune-from-model"
+            )
         max_epoch = cfg.optimization.max_epoch
         if 0 < max_epoch < self.settings.interval and not self.settings.gates_only:
             logger.warning(
-                f"--max-epoch {max_epoch} ends before the first epoch with G steps (--mae-gate-interval {self.settings.interval})"
+                f"--max-epoch {max_epoch} ends before the first epoch with G steps (--mae-gate-interval "
+                f"{self.settings.interval})"
             )
         if self.settings.gates_only and cfg.ema.store_ema:
-            raise UsageError("--store-ema has no effect with --mae-finetune gates, which takes no F steps; leave it out")
+            raise UsageError(
+                "--store-ema has no effect with --mae-finetune gates, which takes no F steps; leave it out"
+            )
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -116,7 +130,9 @@ class BlockCoordinateDescent:
 
     def train_step(self, f_step, samples: list, raise_oom: bool):
         """One update: G step if this epoch has them, then `f_step`, fairseq's own `train_step`."""
-        if self.in_update:  # fairseq calls itself to try a batch again after an AMP overflow; its G step is taken already
+        if (
+            self.in_update
+        ):  # fairseq calls itself to try a batch again after an AMP overflow; its G step is taken already
             return f_step(self.trainer, samples, raise_oom)
         self.in_update = True
         try:
@@ -126,7 +142,9 @@ class BlockCoordinateDescent:
                 if self.settings is not None and self.settings.is_g_epoch(self.epoch):
                     self.g_step(samples)
                 elif self.g_loss is not None:
-                    metrics.log_scalar("g_loss", self.g_loss, weight=0, priority=299, round=3)  # the last one, or the log says None
+                    metrics.log_scalar(
+                        "g_loss", self.g_loss, weight=0, priority=299, round=3
+                    )  # the last one, or the log says None
                 logging_output = f_step(self.trainer, samples, raise_oom)
         finally:
             self.in_update = False
@@ -142,11 +160,13 @@ class BlockCoordinateDescent:
         return logging_output
 
     def g_step(self, samples: list) -> tuple[list[dict], float, Tensor]:
-        """Algorithm 1 on all micro-batches of an update; only gates change, and only if their gradient is finite.
+        """Algorithm 1 on all micro-batches of an update; only gates change, and only if their gradient is
+        finite.
 
         Returns:
-            the criterion's logging outputs on this worker (of a dummy batch when there is no other: workers must agree on their keys), its
-            summed sample size without dummies, and the norm of the gates' gradient over all workers.
+            the criterion's logging outputs on this worker (of a dummy batch when there is no other: workers
+            must agree on their keys), its summed sample size without dummies, and the norm of the gates'
+            gradient over all workers.
         """
         trainer, cfg = self.trainer, self.trainer.cfg
         scaler = getattr(trainer.optimizer, "scaler", None)
@@ -179,19 +199,30 @@ class BlockCoordinateDescent:
                     logger.warning("ran out of memory in a G step, leaving this batch out")
                     torch.cuda.empty_cache()
                     continue
-                gradients = [old if g is None else old + g / loss_scale for old, g in zip(gradients, new, strict=True)]
+                gradients = [
+                    old if g is None else old + g / loss_scale for old, g in zip(gradients, new, strict=True)
+                ]
                 logging_outputs.append(logging_output)
                 loss_sum += float(loss.detach())
                 sample_size += float(size)
-                denominator += float(logging_output["nsentences"] if self.settings.loss == "sentence" else size)
-        flat = torch.cat([g.flatten() for g in gradients] + [gradients[0].new_tensor([denominator, loss_sum, sample_size])])
+                denominator += float(
+                    logging_output["nsentences"] if self.settings.loss == "sentence" else size
+                )
+        flat = torch.cat(
+            [g.flatten() for g in gradients] + [gradients[0].new_tensor([denominator, loss_sum, sample_size])]
+        )
         if trainer.data_parallel_world_size > 1:
             dist.all_reduce(flat, group=trainer.data_parallel_process_group)
         flat, (denominator, loss_sum, total_size) = flat[:-3], flat[-3:].tolist()
         if denominator == 0 or not torch.isfinite(flat).all():
-            logger.info("G step skipped: " + ("no batch was left" if denominator == 0 else "the gates' gradient is not finite"))
+            logger.info(
+                "G step skipped: "
+                + ("no batch was left" if denominator == 0 else "the gates' gradient is not finite")
+            )
             if self.settings.gates_only and scaler is not None:  # no F step will lower the scale
-                scaler.update(scaler.get_scale() / 2) if cfg.common.amp else setattr(scaler, "loss_scale", scaler.loss_scale / 2)
+                scaler.update(scaler.get_scale() / 2) if cfg.common.amp else setattr(
+                    scaler, "loss_scale", scaler.loss_scale / 2
+                )
             return logging_outputs, sample_size, flat.norm()
         flat = flat / denominator
         with torch.no_grad():
@@ -229,14 +260,18 @@ class BlockCoordinateDescent:
         metrics.log_start_time("train_wall", priority=800, round=0)
         logging_outputs, sample_size, gradient_norm = self.g_step(samples)
         if trainer._sync_stats():
-            logging_outputs, (sample_size,) = trainer._aggregate_logging_outputs(logging_outputs, sample_size, ignore=sample_size == 0)
+            logging_outputs, (sample_size,) = trainer._aggregate_logging_outputs(
+                logging_outputs, sample_size, ignore=sample_size == 0
+            )
         trainer.set_num_updates(trainer.get_num_updates() + 1)
         logging_output = trainer._reduce_and_log_stats(logging_outputs, sample_size, gradient_norm)
         metrics.log_stop_time("train_wall")
         return logging_output
 
     def _average_norm_statistics(self) -> None:
-        """Running statistics come from each worker's own batches; their mean keeps the model the same everywhere."""
+        """Running statistics come from each worker's own batches; their mean keeps the model the same
+        everywhere.
+        """
         world_size = self.trainer.data_parallel_world_size
         if world_size == 1 or not self.norms:
             return
@@ -264,7 +299,11 @@ def install() -> None:
     @functools.wraps(plain_train_step)
     def train_step(self, samples, raise_oom=False):
         bcd = self.bcd_of()
-        return bcd.train_step(plain_train_step, samples, raise_oom) if bcd else plain_train_step(self, samples, raise_oom)
+        return (
+            bcd.train_step(plain_train_step, samples, raise_oom)
+            if bcd
+            else plain_train_step(self, samples, raise_oom)
+        )
 
     @functools.wraps(plain_begin_valid_epoch)
     def begin_valid_epoch(self, epoch):
@@ -275,7 +314,11 @@ def install() -> None:
     @functools.wraps(plain_valid_step)
     def valid_step(self, sample, raise_oom=False):
         bcd = self.bcd_of()
-        return bcd.valid_step(plain_valid_step, sample, raise_oom) if bcd else plain_valid_step(self, sample, raise_oom)
+        return (
+            bcd.valid_step(plain_valid_step, sample, raise_oom)
+            if bcd
+            else plain_valid_step(self, sample, raise_oom)
+        )
 
     Trainer.begin_epoch, Trainer.train_step = begin_epoch, train_step
     Trainer.begin_valid_epoch, Trainer.valid_step = begin_valid_epoch, valid_step
@@ -285,5 +328,7 @@ def _bcd_of(trainer: Trainer) -> BlockCoordinateDescent | None:
     """The BCD of a trainer, made when it is first asked for; None for a model without gates."""
     if not hasattr(trainer, "_bcd"):
         model = trainer.get_model()
-        trainer._bcd = BlockCoordinateDescent(trainer) if hasattr(model, "gate_training") and mixtures(model) else None
+        trainer._bcd = (
+            BlockCoordinateDescent(trainer) if hasattr(model, "gate_training") and mixtures(model) else None
+        )
     return trainer._bcd

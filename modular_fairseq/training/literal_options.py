@@ -1,8 +1,9 @@
 """fairseq's options as data: some are Python expressions, which fairseq gives to ``eval``.
 
-``--adaptive-softmax-cutoff 20000,60000``, ``--encoder-layers "[(512, 3)] * 20"``, ``--adam-betas "(0.9, 0.98)"``. On a command
-line that is its user's own affair. But to translate, fairseq reads the options of the model from the checkpoint, so a
-checkpoint of strings and tensors, which ``torch.load`` has nothing against, can run a program.
+``--adaptive-softmax-cutoff 20000,60000``, ``--encoder-layers "[(512, 3)] * 20"``, ``--adam-betas "(0.9,
+0.98)"``. On a command line that is its user's own affair. But to translate, fairseq reads the options of the
+model from the checkpoint, so a checkpoint of strings and tensors, which ``torch.load`` has nothing against,
+can run a program.
 """
 
 import ast
@@ -16,14 +17,17 @@ OPERATORS = {ast.Add: operator.add, ast.Mult: operator.mul}
 
 
 def evaluate_options_as_literals() -> None:
-    """Let `evaluate_literal` take the place of ``eval`` in the modules of fairseq; a second call changes nothing."""
+    """Let `evaluate_literal` take the place of ``eval`` in the modules of fairseq; a second call changes
+    nothing.
+    """
     for name, module in list(sys.modules.items()):
         if name.startswith("fairseq."):
             module.eval = evaluate_literal  # a name of the module is found before the builtin
 
 
 def evaluate_literal(expression: str) -> Any:
-    """The value of a Python literal, or of literals joined by ``+`` and ``*``: what fairseq's options look like.
+    """The value of a Python literal, or of literals joined by ``+`` and ``*``: what fairseq's options look
+    like.
 
     Raises:
         UsageError: ``expression`` is anything else, such as a call.
@@ -34,7 +38,9 @@ def evaluate_literal(expression: str) -> Any:
     try:
         return _value(ast.parse(expression.strip(), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, RecursionError):
-        raise UsageError(f"an option is {expression!r}, where fairseq expects numbers, strings, tuples or lists of them") from None
+        raise UsageError(
+            f"an option is {expression!r}, where fairseq expects numbers, strings, tuples or lists of them"
+        ) from None
 
 
 def _value(node: ast.expr) -> Any:

@@ -12,13 +12,21 @@ def entropy(p):
 
 def indicative(pairs, groups, minimum=5, most=10):
     """Of (token, group) pairs: for each group [(token, PMI, count, total), ...]."""
-    joint, tokens, of_group = Counter(pairs), Counter(token for token, _ in pairs), Counter(group for _, group in pairs)
+    joint, tokens, of_group = (
+        Counter(pairs),
+        Counter(token for token, _ in pairs),
+        Counter(group for _, group in pairs),
+    )
     lists = []
     for group in range(groups):
         found = []
         for token, total in tokens.items():
             if total >= minimum and joint[token, group]:
-                p_joint, p_token, p_group = joint[token, group] / len(pairs), total / len(pairs), of_group[group] / len(pairs)
+                p_joint, p_token, p_group = (
+                    joint[token, group] / len(pairs),
+                    total / len(pairs),
+                    of_group[group] / len(pairs),
+                )
                 found.append((token, math.log(p_joint / (p_token * p_group)), joint[token, group], total))
         lists.append(sorted(found, key=lambda entry: (-round(entry[1], 9), -entry[2], entry[0]))[:most])
     return lists
@@ -31,7 +39,9 @@ def pearson(xs, ys):
 
 
 def pattern(weights, causal=False, cross=False):
-    """The class of one map, a list of T rows over S keys, of a sentence without pads; None for a short sentence."""
+    """The class of one map, a list of T rows over S keys, of a sentence without pads; None for a short
+    sentence.
+    """
     queries, keys = len(weights), len(weights[0])
     if min(queries, keys) < 5:
         return None
@@ -52,7 +62,11 @@ def pattern(weights, causal=False, cross=False):
                 uniform.append(len(of_class) / len(visible))
         return above(attended, uniform) if attended else 0.0
 
-    received = {s: sum(weights[t][s] for t in seen) for s in range(keys) if sum(s in of for of in seen.values()) >= len(seen) / 2}
+    received = {
+        s: sum(weights[t][s] for t in seen)
+        for s in range(keys)
+        if sum(s in of for of in seen.values()) >= len(seen) / 2
+    }
     two = sorted(received, key=received.get)[-2:]
     scores = [score(lambda s, center: s in two)]
     scores += [score(lambda s, center, shift=shift: s == round(center) + shift) for shift in (0, 1, -1)]

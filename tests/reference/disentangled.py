@@ -1,4 +1,6 @@
-"""Disentangled mask attention as the paper writes it, by loops and torch.distributions; only parameters are shared with the package."""
+"""Disentangled mask attention as the paper writes it, by loops and torch.distributions; only parameters are
+shared with the package.
+"""
 
 import math
 
@@ -7,7 +9,9 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 
 def mixture_of(module, head):
-    """The prior of one head of a `GaussianMixture`: cluster weights, and the Gaussians [C] over D dimensions."""
+    """The prior of one head of a `GaussianMixture`: cluster weights, and the Gaussians [C] over D
+    dimensions.
+    """
     m = head if len(module.logits) > 1 else 0
     mu = module.scaled_centroids[m].double() * module.centroid_scale.double()
     deviation = (0.5 * module.log_variance[m].double().clamp(-8, 8)).exp()
@@ -16,7 +20,9 @@ def mixture_of(module, head):
 
 def noise_of(module, head, x):
     """q(z | x)."""
-    return Independent(Normal(x, (0.5 * module.noise_log_variance[head].double().clamp(-8, 8)).exp().expand_as(x)), 1)
+    return Independent(
+        Normal(x, (0.5 * module.noise_log_variance[head].double().clamp(-8, 8)).exp().expand_as(x)), 1
+    )
 
 
 def density(module, head, z):
@@ -40,7 +46,9 @@ def expected_posterior(module, head, x):
 
 
 def divergence(module, head, x, gamma):
-    """KL(q(z, c | x) || p(z, c)) / D for q(z | x) q(c | x), q(c | x) = gamma: the expected divergence of z, and that of c."""
+    """KL(q(z, c | x) || p(z, c)) / D for q(z | x) q(c | x), q(c | x) = gamma: the expected divergence of z,
+    and that of c.
+    """
     weights, gaussians = mixture_of(module, head)
     of_z = kl_divergence(noise_of(module, head, x.unsqueeze(-2)), gaussians)
     return ((gamma * of_z).sum(dim=-1) + kl_divergence(Categorical(probs=gamma), weights)) / x.size(-1)
@@ -65,13 +73,17 @@ def masked_attention(scores, m, blocked=None):
 
 
 def fold(scores, overlap, values):
-    """Another form of it: multiply by the overlap G [..., T, S] after the softmax, and normalise the output."""
+    """Another form of it: multiply by the overlap G [..., T, S] after the softmax, and normalise the
+    output.
+    """
     weights = torch.softmax(scores, dim=-1) * overlap
     return weights @ values / weights.sum(dim=-1, keepdim=True)
 
 
 def augmented_values(scores, p_query, p_key, values):
-    """A third: attention without a bias over values p_j (x) [v_j, 1], contracted with p_i; posteriors [..., T, C], [..., S, C]."""
+    """A third: attention without a bias over values p_j (x) [v_j, 1], contracted with p_i; posteriors [...,
+    T, C], [..., S, C].
+    """
     with_ones = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
     wide = (p_key.unsqueeze(-1) * with_ones.unsqueeze(-2)).flatten(-2)
     out = (torch.softmax(scores, dim=-1) @ wide).unflatten(-1, (p_key.size(-1), -1))
@@ -80,14 +92,16 @@ def augmented_values(scores, p_query, p_key, values):
 
 
 def class_likelihoods(p, densities="per_head", log_p=None):
-    """p(q_i^h | c) of posteriors p [H, n, C]: by Bayes' rule with p(q_i) = 1/n, or exp(log_p [H, n]). "pooled": the sum over tokens is one
-    over the tokens of all heads."""
+    """p(q_i^h | c) of posteriors p [H, n, C]: by Bayes' rule with p(q_i) = 1/n, or exp(log_p [H, n]).
+    "pooled": the sum over tokens is one over the tokens of all heads."""
     prior = torch.full(p.shape[:2], 1 / p.size(1), dtype=p.dtype) if log_p is None else log_p.exp()
     likelihoods = torch.zeros_like(p)
     for h in range(p.size(0)):
         for c in range(p.size(2)):
             if densities == "pooled":
-                total = sum(p[g, i, c] * prior[g, i] for g in range(p.size(0)) for i in range(p.size(1))).detach()
+                total = sum(
+                    p[g, i, c] * prior[g, i] for g in range(p.size(0)) for i in range(p.size(1))
+                ).detach()
             else:
                 total = sum(p[h, i, c] * prior[h, i] for i in range(p.size(1)))
             for i in range(p.size(1)):
@@ -103,7 +117,10 @@ def upper_bound(p, likelihoods):
         return (likelihoods[a, i] * p[b, j]).sum().log()
 
     return {
-        (a, b): sum(log_p(a, i, b, i) / n - sum(log_p(a, i, b, j) for j in range(n) if j != i) / (n * (n - 1)) for i in range(n))
+        (a, b): sum(
+            log_p(a, i, b, i) / n - sum(log_p(a, i, b, j) for j in range(n) if j != i) / (n * (n - 1))
+            for i in range(n)
+        )
         for a in range(heads)
         for b in range(heads)
         if a != b
@@ -118,4 +135,7 @@ def lower_bound(p, critic="head"):
         seen = [h] if critic == "head" else range(heads)
         return sum((p[h, i] * p[g, j]).sum() for g in seen) / len(seen)
 
-    return [sum(torch.log(f(h, i, i).exp() / (sum(f(h, i, j).exp() for j in range(n)) / n)) for i in range(n)) / n for h in range(heads)]
+    return [
+        sum(torch.log(f(h, i, i).exp() / (sum(f(h, i, j).exp() for j in range(n)) / n)) for i in range(n)) / n
+        for h in range(heads)
+    ]

@@ -1,6 +1,7 @@
 """A TIM layer as Algorithm 1 writes it, a mechanism at a time, on the parameters of one of our layers.
 
-Everything is a loop over mechanisms with ordinary matrices; nothing is shared with the package but the parameters.
+Everything is a loop over mechanisms with ordinary matrices; nothing is shared with the package but the
+parameters.
 """
 
 import math
@@ -15,18 +16,27 @@ def slice_of(x, m, n):
 
 def group_linear(x, module, n):
     """Where there is one mechanism, parameters have no dimension for it."""
-    weight, bias = (p.view(n, -1, p.size(-1)) if p.dim() == 2 + (n > 1) else p.view(n, -1) for p in (module.weight, module.bias))
+    weight, bias = (
+        p.view(n, -1, p.size(-1)) if p.dim() == 2 + (n > 1) else p.view(n, -1)
+        for p in (module.weight, module.bias)
+    )
     return torch.cat([slice_of(x, m, n) @ weight[m].T + bias[m] for m in range(n)], dim=-1)
 
 
 def group_norm(x, module, n):
     weight, bias = module.weight.view(n, -1), module.bias.view(n, -1)
-    return torch.cat([F.layer_norm(slice_of(x, m, n), weight[m].shape, weight[m], bias[m]) for m in range(n)], dim=-1)
+    return torch.cat(
+        [F.layer_norm(slice_of(x, m, n), weight[m].shape, weight[m], bias[m]) for m in range(n)], dim=-1
+    )
 
 
 def attention(module, query, key, n, blocked=None):
     """Multi-head attention of each mechanism; query [T, B, C], key [S, B, C'], blocked bool [B, T, S]."""
-    q, k, v = group_linear(query, module.q_proj, n), group_linear(key, module.k_proj, n), group_linear(key, module.v_proj, n)
+    q, k, v = (
+        group_linear(query, module.q_proj, n),
+        group_linear(key, module.k_proj, n),
+        group_linear(key, module.v_proj, n),
+    )
     heads = []
     for h in range(module.num_heads):
         qh, kh, vh = (slice_of(x, h, module.num_heads).transpose(0, 1) for x in (q, k, v))
@@ -52,7 +62,9 @@ def communication(module, x, n):
 
 
 def layer(module, x, n, blocked=None, encoder_out=None, encoder_blocked=None, pre_norm=False, residual=True):
-    """The output [T, B, C] of an encoder or decoder layer: each sub-layer F as norm(x + F(x)), or x + F(norm(x)) with pre-norm."""
+    """The output [T, B, C] of an encoder or decoder layer: each sub-layer F as norm(x + F(x)), or x +
+    F(norm(x)) with pre-norm.
+    """
 
     def sub_layer(x, norm, function):
         update = function(group_norm(x, norm, n) if pre_norm else x)
@@ -71,7 +83,11 @@ def layer(module, x, n, blocked=None, encoder_out=None, encoder_blocked=None, pr
 
     x = sub_layer(x, module.self_attn_layer_norm, self_attention)
     if encoder_out is not None:
-        x = sub_layer(x, module.encoder_attn_layer_norm, lambda h: attention(module.encoder_attn, h, encoder_out, n, encoder_blocked))
+        x = sub_layer(
+            x,
+            module.encoder_attn_layer_norm,
+            lambda h: attention(module.encoder_attn, h, encoder_out, n, encoder_blocked),
+        )
     if module.communication is not None:
         x = sub_layer(x, module.communication_layer_norm, lambda h: communication(module.communication, h, n))
     return sub_layer(x, module.final_layer_norm, feed_forward)

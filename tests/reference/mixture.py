@@ -1,4 +1,6 @@
-"""Mixture of attentive experts as the paper writes it: every expert's output on its own, then their weighted sum."""
+"""Mixture of attentive experts as the paper writes it: every expert's output on its own, then their weighted
+sum.
+"""
 
 import itertools
 
@@ -6,9 +8,16 @@ import torch
 from torch import Tensor, nn
 
 
-def attention_heads(attention: nn.Module, query: Tensor, key: Tensor, blocked: Tensor | None = None) -> list[Tensor]:
-    """H~_j of Eq. 2 for every head j: [B, T, head_dim]; query [T, B, C], key [S, B, C], blocked bool [B, T, S]."""
-    q, k, v = (p(x).transpose(0, 1) for p, x in ((attention.q_proj, query), (attention.k_proj, key), (attention.v_proj, key)))
+def attention_heads(
+    attention: nn.Module, query: Tensor, key: Tensor, blocked: Tensor | None = None
+) -> list[Tensor]:
+    """H~_j of Eq. 2 for every head j: [B, T, head_dim]; query [T, B, C], key [S, B, C], blocked bool [B, T,
+    S].
+    """
+    q, k, v = (
+        p(x).transpose(0, 1)
+        for p, x in ((attention.q_proj, query), (attention.k_proj, key), (attention.v_proj, key))
+    )
     heads = []
     for j in range(attention.num_heads):
         columns = slice(j * attention.head_dim, (j + 1) * attention.head_dim)
@@ -20,9 +29,16 @@ def attention_heads(attention: nn.Module, query: Tensor, key: Tensor, blocked: T
 
 
 def mixture_of_experts(
-    attention: nn.Module, query: Tensor, key: Tensor, gates: Tensor, dropped_heads: int, blocked: Tensor | None = None
+    attention: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    gates: Tensor,
+    dropped_heads: int,
+    blocked: Tensor | None = None,
 ) -> Tensor:
-    """sum_S g_S f_S with f_S = h/(h-t) sum_{j not in S} H~_j W_j (Eq. 5 and 6), and the output bias; gates [B, T or 1, E] -> [T, B, C]."""
+    """sum_S g_S f_S with f_S = h/(h-t) sum_{j not in S} H~_j W_j (Eq. 5 and 6), and the output bias; gates
+    [B, T or 1, E] -> [T, B, C].
+    """
     h = attention.num_heads
     projected = [
         head @ attention.out_proj.weight[:, j * attention.head_dim : (j + 1) * attention.head_dim].t()
@@ -36,7 +52,9 @@ def mixture_of_experts(
 
 
 def mean_of_recent(x: Tensor, padding_mask: Tensor | None, window: int | None) -> Tensor:
-    """Mean of the inputs that are not padding at positions t - window + 1 .. t, one by one; x [T, B, d] -> [T, B, d]."""
+    """Mean of the inputs that are not padding at positions t - window + 1 .. t, one by one; x [T, B, d] ->
+    [T, B, d].
+    """
     means = torch.zeros_like(x)
     for b in range(x.size(1)):
         for t in range(x.size(0)):

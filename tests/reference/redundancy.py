@@ -1,4 +1,6 @@
-"""The redundancy of attention: a sentence without padding, a pair of heads and a word at a time, in plain Python."""
+"""The redundancy of attention: a sentence without padding, a pair of heads and a word at a time, in plain
+Python.
+"""
 
 import itertools
 import math
@@ -57,7 +59,9 @@ def attention(module, query, key, causal):
 
 
 def heads_of_sentences(model, sentences):
-    """{type: {module: its heads}}; rows of one key are left out. `sentences` are the `net_input` of one sentence each."""
+    """{type: {module: its heads}}; rows of one key are left out. `sentences` are the `net_input` of one
+    sentence each.
+    """
     found, calls = {}, []
 
     def record(name):
@@ -68,14 +72,18 @@ def heads_of_sentences(model, sentences):
         return hook
 
     names = [name for name, _ in model.named_modules() if name.endswith(("self_attn", "encoder_attn"))]
-    handles = [model.get_submodule(name).register_forward_pre_hook(record(name), with_kwargs=True) for name in names]
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(record(name), with_kwargs=True) for name in names
+    ]
     for sentence in sentences:
         model(**sentence)
     for handle in handles:
         handle.remove()
     for name, module, query, key in calls:
         cross, decoder = name.endswith("encoder_attn"), name.startswith("decoder")
-        kind = "cross-attention" if cross else "decoder self-attention" if decoder else "encoder self-attention"
+        kind = (
+            "cross-attention" if cross else "decoder self-attention" if decoder else "encoder self-attention"
+        )
         heads = found.setdefault(kind, {}).setdefault(name, [[] for _ in range(module.num_heads)])
         for head, rows in zip(heads, attention(module, query, key, decoder and not cross), strict=True):
             head.extend(row for row in rows if len(row) > 1)
