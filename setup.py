@@ -7,8 +7,10 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
-    packages=find_packages(include=["modular_fairseq", "modular_fairseq.*"]),
-    package_data={"modular_fairseq.report": ["assets/*"]},
+    packages=find_packages(
+        include=["modular_fairseq", "modular_fairseq.*", "modular_fairseq_cli", "modular_fairseq_cli.*"]
+    ),
+    package_data={"modular_fairseq_cli.report": ["assets/*"]},
     install_requires=[
         # It imports as `fairseq`, and `fairseq` itself must never stand here: 0.12.2 would be installed over
         # the same folder.
@@ -30,5 +32,5 @@ setup(
         "pictures": ["matplotlib"],
         "dev": ["pytest", "ruff", "selenium"],
     },
-    entry_points={"console_scripts": ["modular-fairseq = modular_fairseq.cli:main"]},
+    entry_points={"console_scripts": ["modular-fairseq = modular_fairseq_cli.main:main"]},
 )

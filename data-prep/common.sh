@@ -7,4 +7,4 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bash "$root/scripts/setup.sh"
 export PATH="$root/.venv/bin:$PATH"
 
-prepare() { exec python "$root/data-prep/prepare.py" --script "$(basename "$0" .sh)" "$@"; }
+prepare() { exec python -m modular_fairseq_cli.corpora.command --script "$(basename "$0" .sh)" "$@"; }

@@ -5,7 +5,6 @@ The door: importing this package registers its models with fairseq and installs 
 """
 
 from modular_fairseq.criterions.modular_cross_entropy import own_options
-from modular_fairseq.errors import show_usage_errors_as_sentences
 from modular_fairseq.fairseq_fixes import (
     copy_checkpoints_whole,
     keep_every_sentence,
@@ -17,6 +16,7 @@ from modular_fairseq.training import bcd, criterion_check
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints
 from modular_fairseq.training.literal_options import evaluate_options_as_literals
 from modular_fairseq.warnings_filters import quiet_known_warnings
+from modular_fairseq_cli.errors import show_usage_errors_as_sentences
 
 quiet_known_warnings()
 show_usage_errors_as_sentences()

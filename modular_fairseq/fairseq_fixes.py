@@ -8,7 +8,7 @@ from collections.abc import Collection
 from fairseq import file_io, options
 from fairseq.data import data_utils
 
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 
 
 def keep_every_sentence() -> None:

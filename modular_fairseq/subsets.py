@@ -34,8 +34,8 @@ from fairseq.data.indexed_dataset import (
 )
 from torch.utils.data import Dataset
 
-from modular_fairseq.errors import UsageError
-from modular_fairseq.processes import say
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 SEED = 1
 EXAMPLE = "give what fairseq-preprocess wrote, such as data/iwslt14.de-en/bin"

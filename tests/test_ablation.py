@@ -16,15 +16,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from modular_fairseq import cli
-from modular_fairseq.ablation import Ablation, runs
+from modular_fairseq.ablation import runs
+from modular_fairseq.ablation.command import Ablation
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, iterations, models, read_mechanisms
 from modular_fairseq.ablation.runs import Run
 from modular_fairseq.ablation.settings import read_settings, write_settings
 from modular_fairseq.ablation.table import format_text, rows, summarize
-from modular_fairseq.errors import UsageError
-from modular_fairseq.processes import call, only_one
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import only_one
+from modular_fairseq_cli.processes import call
 from tests.commands import OPTIMIZE, TINY, run_train
 
 ROOT = Path(__file__).parents[1]
@@ -667,7 +669,7 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
     two = ablation(out, TWO, data=reversal_data)
     settle(two, {(): result(50.0, 60.0)})
     (tmp_path / "two.yaml").write_text(TWO_YAML)
-    command = [sys.executable, "-m", "modular_fairseq.cli", "ablate"]
+    command = [sys.executable, "-m", "modular_fairseq_cli", "ablate"]
     given = [str(reversal_data), "--out", str(out), "--mechanisms", str(tmp_path / "two.yaml"), "--", *BASE]
     pipes = {
         "cwd": ROOT,
@@ -712,7 +714,7 @@ def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
         pytest.skip("only Linux lets a process ask for that")
     child = "import os, time; print(os.getpid()); time.sleep(600)"
     command, log = [sys.executable, "-u", "-c", child], str(tmp_path / "log")
-    program = f"from modular_fairseq.processes import call; call({command}, {log!r}, print)"
+    program = f"from modular_fairseq_cli.processes import call; call({command}, {log!r}, print)"
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

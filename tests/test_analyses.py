@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from modular_fairseq.analysis import ANALYSES, folder, samples, tokens
+from modular_fairseq.analysis import ANALYSES, samples, tokens
 from modular_fairseq.analysis.analyses import build as build_analyses
 from modular_fairseq.analysis.attention_maps import KINDS, _hidden
 from modular_fairseq.analysis.clusters import ClusterReport, Clusters, HeadClusters, ModuleClusters
@@ -27,10 +27,11 @@ from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.places import place
 from modular_fairseq.analysis.recording import recorded
 from modular_fairseq.analysis.redundancy import ModuleRedundancy, RedundancyReport, TypeRedundancy
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import semantic_masks
 from modular_fairseq.models.mixture import mixtures
 from modular_fairseq.modules.mixture import GateStatistics, entropy_and_shares
+from modular_fairseq_cli import analysis_folder as folder
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, randomize_parts, task
 from tests.reference import analyses as reference
 from tests.test_language_model import build as build_language_model

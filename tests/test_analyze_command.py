@@ -12,12 +12,12 @@ import torch
 from sacrebleu import BLEU
 
 import modular_fairseq.analysis
-from modular_fairseq import cli
 from modular_fairseq.analysis import ANALYSES, single_expert
 from modular_fairseq.analysis.loading import load
 from modular_fairseq.analysis.samples import sentence_of_text, sentences_of_data
-from modular_fairseq.errors import UsageError
-from modular_fairseq.scoring import read_output
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring import read_output
 from tests.commands import binarize, run_generate, run_train, write_reversal_corpus
 
 CRITERION = ("--criterion", "modular_cross_entropy")

@@ -10,11 +10,11 @@ from fractions import Fraction
 import pytest
 import torch
 
-from modular_fairseq import cli
-from modular_fairseq.errors import UsageError
 from modular_fairseq.training import averaging
 from modular_fairseq.training.averaging import average_checkpoints, find_checkpoints
 from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_generate, run_train
 
 

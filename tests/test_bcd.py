@@ -17,10 +17,10 @@ from fairseq import tasks, utils
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
 from modular_fairseq.training import bcd
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import OPTIMIZE, QUIET, TINY, run_generate, run_train, train_config
 from tests.helpers import LENGTHS, batch
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from modular_fairseq import benchmark, cli
+from modular_fairseq import benchmark
 from modular_fairseq.benchmark import jobs
 from modular_fairseq.benchmark.comparison import (
     BCD,
@@ -25,9 +25,10 @@ from modular_fairseq.benchmark.comparison import (
     evaluate,
     format_comparison,
 )
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
 
 SIZE = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32"
 PLAIN = f"modular_transformer_tiny_cpu {SIZE}"

@@ -23,8 +23,8 @@ from numpy._core.multiarray import _reconstruct, scalar
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.nodes import AnyNode
 
-from modular_fairseq.errors import UsageError, find_usage_error
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints, load_checkpoint, save_checkpoint
+from modular_fairseq_cli.errors import UsageError, find_usage_error
 
 REPOSITORY = Path(__file__).parent.parent
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])

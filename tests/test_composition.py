@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import measuring
 from modular_fairseq.models.mixture import gate_parameters, mixtures
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset
 from tests.properties import PROPERTIES, logits, ready

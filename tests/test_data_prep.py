@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from modular_fairseq import toy_corpus
+from modular_fairseq_cli.toy_corpus import command as toy_corpus
 
 ROOT = Path(__file__).parents[1]
 TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]

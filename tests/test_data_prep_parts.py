@@ -24,13 +24,8 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from modular_fairseq import toy_corpus
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data-prep"))
-
-from preparation import (
-    CorpusError,
-    corpora,
+from modular_fairseq_cli import toy_corpus
+from modular_fairseq_cli.corpora import (
     fetch,
     lifetime,
     lines,
@@ -39,9 +34,11 @@ from preparation import (
     parallel,
     progress,
     subwords,
+    texts,
     tokens,
-)  # noqa: E402
-from preparation.archives import damage_named, open_archive  # noqa: E402
+)
+from modular_fairseq_cli.corpora.archives import damage_named, open_archive
+from modular_fairseq_cli.errors import UsageError
 
 SENTENCES = [
     "He said: \"It's 5,300 dollars (about 4.000 €), isn't it?\" -- \"No, it's No. 5.\", e.g. Mr. Smith's.",
@@ -195,7 +192,7 @@ def test_lines_end_at_lf_only(capsys):
 
 
 def test_a_bad_byte_is_found_in_its_line():
-    with pytest.raises(CorpusError, match="^file, line 3: is not UTF-8"):
+    with pytest.raises(UsageError, match="^file, line 3: is not UTF-8"):
         list(lines.read_lines(io.BytesIO(b"a\r\n\xe2\x80\xa8\nb\xc3\n"), "file"))
 
 
@@ -221,8 +218,8 @@ def test_talks_lose_their_tags_and_test_sets_their_curly_apostrophes():
     def member(name):
         return io.BytesIO(members[name].encode())
 
-    assert list(corpora.tagged(member, "train", "a.tgz")) == ["A < B", "TED Talk Subtitles", " It’s the ."]
-    assert list(corpora.segments(member, "test", "a.tgz")) == ["It's R&amp;D", "no end"]
+    assert list(texts.tagged(member, "train", "a.tgz")) == ["A < B", "TED Talk Subtitles", " It’s the ."]
+    assert list(texts.segments(member, "test", "a.tgz")) == ["It's R&amp;D", "no end"]
 
 
 @pytest.mark.parametrize(("kind", "taken"), [("moses", False), ("none", True)])
@@ -248,7 +245,7 @@ def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, take
 def make_square(offset):
     def square(x):
         if x == 13:
-            raise CorpusError("thirteen")
+            raise UsageError("thirteen")
         if x == 1000:
             os._exit(9)
         return x * x + offset, os.getpid()
@@ -271,19 +268,19 @@ def test_blocks_are_worked_on_in_order_and_not_read_ahead():
     ("bad", "said"), [(13, "thirteen"), (1000, "a worker process was ended from outside")]
 )
 def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
-    with pytest.raises(CorpusError, match=said):
+    with pytest.raises(UsageError, match=said):
         list(parallel.map_blocks(make_square, (0,), [1, 2, bad, 4], workers=2))
 
 
 PREPARATION = str(Path(lifetime.__file__).parents[1])
 ENDING = {
-    "workers of map_blocks": "from preparation import parallel; list(parallel.map_blocks(make, (), [1, 2], "
+    "workers of map_blocks": "from modular_fairseq_cli.corpora import parallel; list(parallel.map_blocks(make, (), [1, 2], "
     "2))",
-    "program and its pool": "import subprocess; from preparation import lifetime; "
+    "program and its pool": "import subprocess; from modular_fairseq_cli.corpora import lifetime; "
     "subprocess.run(lifetime.command('pool', sys.argv[1]))",
-    "no program of Python's": "import subprocess; from preparation import lifetime; "
+    "no program of Python's": "import subprocess; from modular_fairseq_cli.corpora import lifetime; "
     "subprocess.run(['tail', '-q', '-f', sys.argv[1], '/dev/null'], preexec_fn=lifetime.before_exec())",
-    "a system that has only threads": "from preparation import parallel; sys.platform = 'other'; "
+    "a system that has only threads": "from modular_fairseq_cli.corpora import parallel; sys.platform = 'other'; "
     "list(parallel.map_blocks(make, (), [1, 2], 2))",
 }
 
@@ -323,7 +320,7 @@ def nothing_is_left_of(folder, seconds=5):
 def test_a_download_ends_with_its_run(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
-        code = f"import sys; sys.path.append({PREPARATION!r}); from pathlib import Path; from preparation import fetch; "
+        code = f"import sys; sys.path.append({PREPARATION!r}); from pathlib import Path; from modular_fairseq_cli.corpora import fetch; "
         parent = subprocess.Popen(
             [sys.executable, "-c", code + f"fetch.curl({url!r}, Path({str(tmp_path / 'a.part')!r}))"]
         )
@@ -335,7 +332,7 @@ def test_a_download_ends_with_its_run(tmp_path):
 
 
 def test_a_process_whose_parent_has_ended_before_ends_at_once():
-    code = f"import sys; sys.path.append({PREPARATION!r}); from preparation import lifetime; lifetime.end_with(1234567); print('here')"
+    code = f"import sys; sys.path.append({PREPARATION!r}); from modular_fairseq_cli.corpora import lifetime; lifetime.end_with(1234567); print('here')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""
 
 
@@ -370,7 +367,7 @@ def test_members_are_found_by_name(tmp_path):
     assert read_member(tar_with(tmp_path / "a.tgz", "./folder/text"), "folder/text") == b"text\n"
     assert read_member(zip_with(tmp_path / "a.zip", "folder/text"), "folder/text") == b"text\n"
     with pytest.raises(
-        CorpusError, match="^a.zip has no member text: it is another archive than the official one$"
+        UsageError, match="^a.zip has no member text: it is another archive than the official one$"
     ):
         read_member(tmp_path / "a.zip", "text")
 
@@ -382,7 +379,7 @@ def test_members_are_found_by_name(tmp_path):
 def test_names_that_lead_out_are_refused(tmp_path, write, name):
     path = write(tmp_path / ("a.tgz" if write is tar_with else "a.zip"), name)
     with pytest.raises(
-        CorpusError,
+        UsageError,
         match=f"^{path.name} has the member '.*', whose name leads out of the folder; it is refused$",
     ):
         read_member(path, "text")
@@ -394,13 +391,13 @@ def test_names_that_lead_out_are_refused(tmp_path, write, name):
 def test_links_and_devices_are_refused(tmp_path, kind):
     path = tar_with(tmp_path / "a.tgz", "text", kind, linkname="/etc/passwd")
     with pytest.raises(
-        CorpusError, match="^a.tgz has the member 'text', which is a link or a device; it is refused$"
+        UsageError, match="^a.tgz has the member 'text', which is a link or a device; it is refused$"
     ):
         read_member(path, "text")
 
 
 def test_links_in_a_zip_are_refused(tmp_path):
-    with pytest.raises(CorpusError, match="^a.zip has the member 'text', which is a link or a device"):
+    with pytest.raises(UsageError, match="^a.zip has the member 'text', which is a link or a device"):
         read_member(zip_with(tmp_path / "a.zip", "text", mode=0o120777, data=b"/etc/passwd"), "text")
 
 
@@ -414,7 +411,7 @@ def test_truncated_archives_are_refused(tmp_path, write, share):
     )
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(CorpusError, match=f"^{path} is damaged or cut short"):
+    with pytest.raises(UsageError, match=f"^{path} is damaged or cut short"):
         read_member(path, "text")
 
 
@@ -434,7 +431,7 @@ def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
     damaged = {"a bit": data, "the last byte": data[:-1], "no archive": b"garbage", "nothing": b""}[damage]
     path.write_bytes(damaged)
     with (
-        pytest.raises(CorpusError, match=f"^{path} is damaged or cut short") as error,
+        pytest.raises(UsageError, match=f"^{path} is damaged or cut short") as error,
         open_archive(path, "a.tgz"),
     ):
         pass
@@ -532,7 +529,7 @@ def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_pa
         f"sha256:{right if wrong == 'size' else '0' * 64}",
     )
     with pytest.raises(
-        CorpusError,
+        UsageError,
         match="^.*a.tgz.part has .*, and a.tgz has .*: it is another file, or (damaged|cut short)$",
     ):
         fetch.fetch(source, None, tmp_path)
@@ -554,12 +551,12 @@ def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
     )
     (tmp_path / "a.tgz").write_bytes(b"other")
     with pytest.raises(
-        CorpusError, match=f"and that of the first a.tgz, in {tmp_path}/a.tgz.sha256, is {found}$"
+        UsageError, match=f"and that of the first a.tgz, in {tmp_path}/a.tgz.sha256, is {found}$"
     ):
         fetch.fetch(source, None, tmp_path)
     given = tmp_path / "elsewhere"
     given.write_bytes(b"given")
-    with pytest.raises(CorpusError, match=f"^{given} has the sha256 sum"):
+    with pytest.raises(UsageError, match=f"^{given} has the sha256 sum"):
         fetch.fetch(source, given, tmp_path)
     assert given.read_bytes() == b"given"
 
@@ -568,7 +565,7 @@ def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_
     (tmp_path / "a.tgz.part").write_bytes(CONTENT[:500])
     closed = server.url.replace("/file", "/none")
     with pytest.raises(
-        CorpusError,
+        UsageError,
         match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give",
     ):
         fetch.fetch(fetch.Source("a.tgz", closed, "-", "-"), None, tmp_path)
@@ -614,24 +611,24 @@ def test_a_given_archive_leaves_another_one_and_is_linked_where_there_is_none(se
     assert not (folder / "a.tgz").is_symlink()
     (folder / "a.tgz").write_bytes(b"other")
     with (
-        pytest.raises(CorpusError, match="and that of the first a.tgz"),
+        pytest.raises(UsageError, match="and that of the first a.tgz"),
         fetch.open_archives([source], {}, folder),
     ):
         pass
 
 
 def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
-    for split in corpora.SPLITS:
+    for split in texts.SPLITS:
         for lang in ("de", "en"):
             (tmp_path / f"{split}.{lang}").write_text(f"{split} {lang}\n")
     summed = []
-    monkeypatch.setattr(corpora, "digest", lambda path: summed.append(path.name) or fetch.digest(path))
-    kept = corpora.input_files(tmp_path, ("de", "en"), {})
+    monkeypatch.setattr(texts, "digest", lambda path: summed.append(path.name) or fetch.digest(path))
+    kept = texts.input_files(tmp_path, ("de", "en"), {})
     assert len(summed) == 6 and len(set(summed)) == 6
-    assert corpora.input_files(tmp_path, ("de", "en"), kept) == kept and len(summed) == 6
+    assert texts.input_files(tmp_path, ("de", "en"), kept) == kept and len(summed) == 6
     os.utime(tmp_path / "train.de", (1, 1))
     (tmp_path / "test.en").write_text("another\n")
-    changed = corpora.input_files(tmp_path, ("de", "en"), kept)
+    changed = texts.input_files(tmp_path, ("de", "en"), kept)
     assert summed[6:] == ["train.de", "test.en"]
     assert {name for name in kept if kept[name] != changed[name]} == {"test.en"}
     assert changed["test.en"]["sha256"] == fetch.digest(tmp_path / "test.en")

@@ -7,12 +7,12 @@ import copy
 import pytest
 import torch
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import measuring, semantic_masks
 from modular_fairseq.models.mixture import mixtures
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.averaging import average_checkpoints
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import TINY, run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
 from tests.properties import PROPERTIES, logits, ready

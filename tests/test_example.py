@@ -22,12 +22,12 @@ from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.one_pass import one_pass
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.attention_parts import PARTS, _replace_options, register_attention
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import OPTIMIZE, QUIET, TINY
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
 from tests.properties import PROPERTIES, logits
@@ -298,7 +298,7 @@ def test_it_translates(trained, reversal_data):
 
 def test_it_is_analysed(trained, reversal_data, tmp_path):
     args = ["distance", reversal_data, "--path", trained, "--user-dir", EXAMPLE, "--out", tmp_path / "out"]
-    done = call("modular_fairseq.cli", "analyze", *args)
+    done = call("modular_fairseq_cli", "analyze", *args)
     assert done.returncode == 0, done.stderr
     header, *rows = (
         line.split("\t") for line in (tmp_path / "out" / "distance.tsv").read_text().splitlines()
@@ -325,7 +325,7 @@ def test_it_is_benched(tmp_path):
     }
     model = f"{ARCH} {' '.join(TINY)} --distance-slope 0"
     done = call(
-        "modular_fairseq.cli",
+        "modular_fairseq_cli",
         "bench",
         "--user-dir",
         EXAMPLE,

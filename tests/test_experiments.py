@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments import planning
 from modular_fairseq.experiments.config import read_config, scaled
 from modular_fairseq.experiments.table import read_table
@@ -22,6 +21,7 @@ from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import PRESETS, TranslationOptions
 from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import train_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"

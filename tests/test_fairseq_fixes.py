@@ -7,12 +7,12 @@ from fairseq.data import data_utils
 from fairseq.file_io import PathManager
 
 import modular_fairseq  # noqa: F401
-from modular_fairseq.errors import UsageError
 from modular_fairseq.fairseq_fixes import (
     copy_checkpoints_whole,
     keep_every_sentence,
     name_the_criterion_of_options,
 )
+from modular_fairseq_cli.errors import UsageError
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 7, 8, 12, 17])

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from modular_fairseq import cli
 from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.analysis.gates import GateReport, GateReports, Gates
 from modular_fairseq.analysis.one_pass import one_pass
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import mixtures
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_train
 from tests.helpers import LENGTHS, batch, build
 

@@ -12,11 +12,11 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq_cli import preprocess
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import LanguageModelOptions
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_train, write_reversal_corpus
 from tests.helpers import dictionary, randomize_parts
 

@@ -9,8 +9,8 @@ from fairseq import options
 from fairseq.models import fconv
 from fairseq.models.transformer import TransformerModel, base_architecture
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.training.literal_options import evaluate_literal, evaluate_options_as_literals
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import task
 
 

@@ -13,9 +13,9 @@ from modular_fairseq.criterions.modular_cross_entropy import (
     ModularCrossEntropyConfig,
     ModularCrossEntropyCriterion,
 )
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import semantic_masks
 from modular_fairseq.training.criterion_check import check_criterion
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock, task
 
 PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0}

@@ -6,7 +6,7 @@ import torch
 from modular_fairseq.analysis.attention_maps import CROSS, DECODER, ENCODER, AttentionMap
 from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.patterns import CLASSES, Patterns, Templates
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock
 from tests.reference import analyses as reference
 from tests.test_language_model import build as build_language_model

@@ -11,14 +11,14 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from scipy.spatial.distance import jensenshannon
 
-from modular_fairseq import cli
 from modular_fairseq.analysis import analyze, redundancy
 from modular_fairseq.analysis.attention_maps import CROSS, DECODER, ENCODER, AttentionMap, attention_maps
 from modular_fairseq.analysis.gates import Gates
 from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.redundancy import HeadDistances, Redundancy, summed_distances
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.options import nested_config
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
 from tests.commands import OPTIMIZE, TINY, binarize, run_train, write_reversal_corpus
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
 from tests.properties import logits

@@ -13,12 +13,11 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from modular_fairseq import report
-from modular_fairseq.cli import main
-from modular_fairseq.errors import UsageError
-from modular_fairseq.report.page import LEVELS, SCRIPTS, SIZE, build_page, largest_error, pack, quantize
-from modular_fairseq.report.reading import Checkpoint, read_analysis
-from modular_fairseq.report.training_log import parse, read_log
+from modular_fairseq_cli import main, report
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.report.page import LEVELS, SCRIPTS, SIZE, build_page, largest_error, pack, quantize
+from modular_fairseq_cli.report.reading import Checkpoint, read_analysis
+from modular_fairseq_cli.report.training_log import parse, read_log
 from tests.report_folders import CLASSES, CROSS, DECODER, attention, module_list, write_analysis
 
 STAMP = "2026-01-01 10:00:00 | INFO |"
@@ -59,7 +58,7 @@ def block(page, run, sentence):
 
 def test_every_asset_is_installed():
     """What setup.py says is data of the package is all that a page is made of."""
-    assert {path.name for path in (files("modular_fairseq.report") / "assets").iterdir()} == {
+    assert {path.name for path in (files("modular_fairseq_cli.report") / "assets").iterdir()} == {
         "page.html",
         "page.css",
         *SCRIPTS,
@@ -272,14 +271,14 @@ def test_what_does_not_fit_is_kept_less_exactly(monkeypatch, capsys):
     checkpoint = checkpoint_of(2, 4, 4, 32, sharpness=1)
     whole = len(build_page([checkpoint]).encode())
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("modular_fairseq.report.page.SIZE", whole)
+    monkeypatch.setattr("modular_fairseq_cli.report.page.SIZE", whole)
     assert content(build_page([checkpoint]))["levels"] == 255
-    monkeypatch.setattr("modular_fairseq.report.page.SIZE", whole - 1)
+    monkeypatch.setattr("modular_fairseq_cli.report.page.SIZE", whole - 1)
     page = build_page([checkpoint])
     data = content(page)
     assert data["levels"] == 127
     assert "weights are kept to ± 0.008 instead of ± 0.004, to keep the page under" in capsys.readouterr().err
-    monkeypatch.setattr("modular_fairseq.report.page.SIZE", 1000)
+    monkeypatch.setattr("modular_fairseq_cli.report.page.SIZE", 1000)
     assert content(build_page([checkpoint]))["levels"] == 31
     assert re.search(
         r"± 0.032 instead of ± 0.004, and the page has 0.1 MB all the same, over the 0 MB; ",
@@ -405,7 +404,7 @@ def test_pictures_of_one_format_where_little_is_known(tmp_path):
 @pytest.fixture
 def figures():
     """What is drawn, by name, of analyses and logs."""
-    pictures = pytest.importorskip("modular_fairseq.report.pictures")
+    pictures = pytest.importorskip("modular_fairseq_cli.report.pictures")
 
     def draw(*checkpoints):
         return dict(pictures._figures(checkpoints))

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from modular_fairseq.cli import main
-from modular_fairseq.report.page import largest_error
+from modular_fairseq_cli import main
+from modular_fairseq_cli.report.page import largest_error
 from tests.report_folders import CROSS, DECODER, ENCODER, write_analysis
 
 pytest.importorskip("selenium", reason="selenium is missing: pip install selenium")

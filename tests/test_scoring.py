@@ -20,10 +20,9 @@ from sacrebleu import DATASETS
 from sacrebleu.metrics import BLEU
 from sacremoses import MosesTokenizer
 
-from modular_fairseq import scoring
-from modular_fairseq.cli import main
-from modular_fairseq.errors import UsageError
-from modular_fairseq.scoring import (
+from modular_fairseq_cli import main, scoring
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring import (
     Output,
     compare_seeds,
     paired_bootstrap,
@@ -32,8 +31,8 @@ from modular_fairseq.scoring import (
     score,
     summarize,
 )
-from modular_fairseq.scoring.metrics import METRICS, split_compounds
-from modular_fairseq.toy_corpus import draw_splits
+from modular_fairseq_cli.scoring.metrics import METRICS, split_compounds
+from modular_fairseq_cli.toy_corpus.command import draw_splits
 
 SEPARATORS = "a\u2028line\x85that is one\x0bline"
 

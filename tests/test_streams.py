@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.modules.streams import Streams
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
 from tests.properties import logits
 from tests.reference import streams as reference

@@ -19,10 +19,11 @@ import sacrebleu
 import yaml
 from scipy.stats import ttest_ind
 
-from modular_fairseq import cli
-from modular_fairseq.experiments import planning, read_table
-from modular_fairseq.processes import only_one
+from modular_fairseq.experiments import planning
+from modular_fairseq.experiments.command import read_table
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.files import only_one
 from tests.commands import binarize, write_reversal_corpus
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +117,7 @@ def command(place, *args, out="results"):
         place / out,
         *args,
     ]
-    return [sys.executable, "-m", "modular_fairseq.cli", *map(str, table)]
+    return [sys.executable, "-m", "modular_fairseq_cli", *map(str, table)]
 
 
 def call(place, *args, out="results"):

@@ -7,9 +7,10 @@ from itertools import combinations
 import pytest
 from sacrebleu.metrics import BLEU
 
-from modular_fairseq.cli import main
-from modular_fairseq.toy_corpus import MAX_SENTENCES, english, german, lexicon, sampler
-from modular_fairseq.toy_corpus.meaning import Clause, NounPhrase, RelativeClause
+from modular_fairseq_cli import main
+from modular_fairseq_cli.toy_corpus import english, german, lexicon, sampler
+from modular_fairseq_cli.toy_corpus.command import MAX_SENTENCES
+from modular_fairseq_cli.toy_corpus.meaning import Clause, NounPhrase, RelativeClause
 
 ME, YOU, HE, SHE, WE, THEY = lexicon.PRONOUNS
 FILES = [f"{split}.{language}" for split in ("train", "valid", "test") for language in ("de", "en")]

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.sequence_generator import SequenceGenerator
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import gate_parameters, mixtures
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.mixture import GateStatistics
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, task
 from tests.properties import PROPERTIES, logits, ready
 

@@ -15,9 +15,9 @@ from torch import nn
 
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.one_pass import Analysis, Report
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models import architectures
 from modular_fairseq.models.attention_parts import register_attention
+from modular_fairseq_cli.errors import UsageError
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import yaml
 
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 
 Model = tuple[str, ...]  # the mechanisms that are on, in the order in which they were added
 

@@ -18,10 +18,12 @@ from fairseq.utils import get_perplexity
 import modular_fairseq
 from modular_fairseq.ablation.protocol import Mechanism, Model
 from modular_fairseq.ablation.table import Result
-from modular_fairseq.arguments import by_option
-from modular_fairseq.errors import UsageError
-from modular_fairseq.processes import LOGGED, call, progress, write_file
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
+from modular_fairseq_cli.arguments import by_option
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.fairseq_log import LOGGED, progress
+from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.processes import call
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")

@@ -14,11 +14,11 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
 from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, read_mechanisms
 from modular_fairseq.ablation.runs import LIMITS
-from modular_fairseq.arguments import by_option, read_seeds
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.checks import check_options as check_model_options
 from modular_fairseq.models.options import FAMILIES
-from modular_fairseq.processes import write_file
+from modular_fairseq_cli.arguments import by_option, read_seeds
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import write_file
 
 # Options that the command sets, and others without whose defaults runs would not be equally long, validated,
 # or continued after a kill.

@@ -12,7 +12,7 @@ from modular_fairseq.analysis.loading import MAX_TOKENS, batches, load
 from modular_fairseq.analysis.one_pass import Analysis, Report, one_pass
 from modular_fairseq.analysis.patterns import Patterns
 from modular_fairseq.analysis.redundancy import Redundancy
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 
 # By the name on the command line; a --user-dir may add its own.
 ANALYSES: dict[str, type[Analysis]] = {

@@ -15,8 +15,8 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 from tqdm import tqdm
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 
 MAX_TOKENS = 4000
 _EMPTY = "--gen-subset {} has no sentence; give a part of the data that has some"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from modular_fairseq.analysis.attention_maps import AttentionMap, attention_maps
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 
 
 class Report(ABC):

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from modular_fairseq.analysis.attention_maps import CROSS, KINDS, AttentionMap, attention_modules
 from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import place
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 
 CLASSES = ("vertical", "diagonal", "shift forward", "shift backward", "soft diagonal", "heterogeneous")
 SOFT_DIAGONAL, HETEROGENEOUS = CLASSES.index("soft diagonal"), CLASSES.index("heterogeneous")

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from modular_fairseq.analysis.attention_maps import KINDS, AttentionMap, attention_modules, kind_of
 from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import place
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 
 CHUNK = 2**17  # numbers of a chunk of rows, half a MiB in float32
 

@@ -22,11 +22,12 @@ from tabulate import tabulate
 
 from modular_fairseq.analysis.loading import model_options
 from modular_fairseq.analysis.one_pass import Report
-from modular_fairseq.arguments import by_option
-from modular_fairseq.errors import UsageError
-from modular_fairseq.processes import call, say, write_file
-from modular_fairseq.scoring import read_output
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.arguments import by_option
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.processes import call, say
+from modular_fairseq_cli.scoring import read_output
 
 PLUGIN = Path(__file__).parent.parent
 SINGLE_EXPERT = "single-expert"

@@ -20,9 +20,9 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import mixtures
 from modular_fairseq.models.options import nested_config
+from modular_fairseq_cli.errors import UsageError
 
 Job = Callable[[], Any]
 Jobs = dict[tuple[str, str], Job]  # by (model, work)

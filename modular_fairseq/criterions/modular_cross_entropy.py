@@ -19,11 +19,11 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from torch import Tensor
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.checks import flag
 from modular_fairseq.models.masks import CountsUpdates, measuring, semantic_masks
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.modules.mutual_information import CRITICS, DENSITIES
+from modular_fairseq_cli.errors import UsageError
 
 # The paper does not say which it used. Of a fresh dma_transformer_iwslt_de_en KL is 3.81, L_Dqq 0.000 and
 # L_Dxq 0.024 (random tokens).

@@ -8,11 +8,11 @@ import shutil
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from modular_fairseq.analysis.folder import INDEX
-from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.run import PLUGIN, Run, Say, digest, read_json
-from modular_fairseq.processes import only_one, write_file
-from modular_fairseq.scoring import Output, read_lines, read_output, score
+from modular_fairseq_cli.analysis_folder import INDEX
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import only_one, write_file
+from modular_fairseq_cli.scoring import Output, read_lines, read_output, score
 
 
 class Evaluation(NamedTuple):
@@ -72,7 +72,7 @@ class Evaluation(NamedTuple):
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The scores, as `modular_fairseq.scoring.score` gives them, with redundancy.
+        """The scores, as `modular_fairseq_cli.scoring.score` gives them, with redundancy.
 
         None where they are missing, or of other decoding or another test set.
         """

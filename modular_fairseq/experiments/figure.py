@@ -10,9 +10,9 @@ import os
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.table import COLUMNS, Results, Table
-from modular_fairseq.processes import write_file
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

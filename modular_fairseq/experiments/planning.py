@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from modular_fairseq.arguments import by_option, read_seeds
-from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import Config, on_subset, read_config, scaled, why
 from modular_fairseq.experiments.evaluation import Evaluation
 from modular_fairseq.experiments.run import Run
 from modular_fairseq.experiments.table import Results, Row, Table
+from modular_fairseq_cli.arguments import by_option, read_seeds
+from modular_fairseq_cli.errors import UsageError
 
 # What runs are filed, ended, continued and counted by; the rest of fairseq-train's options may follow a --.
 OWN_OPTIONS = re.findall(

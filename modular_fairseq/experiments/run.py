@@ -16,16 +16,18 @@ from typing import Any, NamedTuple
 
 import modular_fairseq
 from modular_fairseq import subsets
-from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import DECODING, Config
-from modular_fairseq.processes import LOGGED, call, only_one, progress, write_file
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.fairseq_log import LOGGED, progress
+from modular_fairseq_cli.files import only_one, write_file
+from modular_fairseq_cli.processes import call
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
 MODULES = {
     "fairseq-train": "fairseq_cli.train",
     "fairseq-generate": "fairseq_cli.generate",
-    "modular-fairseq": "modular_fairseq.cli",
+    "modular-fairseq": "modular_fairseq_cli",
 }
 COUNTS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 Say = Callable[[str], None]

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.experiments.config import why
 from modular_fairseq.experiments.evaluation import Evaluation
-from modular_fairseq.scoring import compare_seeds, paired_bootstrap
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring import compare_seeds, paired_bootstrap
 
 # A column's heading, the paper's heading ("": none), and how a number is shown.
 COLUMNS = {

@@ -16,8 +16,8 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from hydra.core.config_store import ConfigStore
 from torch import nn
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.options import FAMILIES, uses
+from modular_fairseq_cli.errors import UsageError
 
 SEAMS = {"gate": "scale the heads", "mask": "add to the scores"}
 

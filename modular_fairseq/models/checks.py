@@ -9,11 +9,11 @@ from enum import Enum
 
 from hydra.core.hydra_config import HydraConfig
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.arrangement import depth_of_encoder
 from modular_fairseq.models.attention_parts import PARTS, check_attention_type, option_names
 from modular_fairseq.models.fairseq_options import resolved, value_of
 from modular_fairseq.models.options import FAMILIES, PRESETS, BodyOptions, MaeOptions, uses
+from modular_fairseq_cli.errors import UsageError
 
 
 def check_options(options, family: type) -> None:

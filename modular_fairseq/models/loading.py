@@ -4,9 +4,9 @@ import logging
 
 from torch import Tensor, nn
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.attention_parts import SEAMS
 from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq_cli.errors import UsageError
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
+from modular_fairseq_cli.errors import UsageError
 
 # What fairseq calls the checkpoints it keeps, by the word that the option for it has.
 FILE_NAMES = {

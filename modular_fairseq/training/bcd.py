@@ -24,10 +24,10 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.mixture import GateTraining, gate_parameters, mixtures
 from modular_fairseq.modules.gates import GateNorm
 from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
+from modular_fairseq_cli.errors import UsageError
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from modular_fairseq.errors import UsageError, unreadable_checkpoint
+from modular_fairseq_cli.errors import UsageError, unreadable_checkpoint
 
 
 def allow_fairseq_checkpoints() -> None:

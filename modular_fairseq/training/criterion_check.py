@@ -10,8 +10,8 @@ import functools
 from fairseq.trainer import Trainer
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
-from modular_fairseq.errors import UsageError
 from modular_fairseq.models.masks import semantic_masks
+from modular_fairseq_cli.errors import UsageError
 
 
 def check_criterion(trainer: Trainer) -> None:

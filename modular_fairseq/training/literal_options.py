@@ -11,7 +11,7 @@ import operator
 import sys
 from typing import Any
 
-from modular_fairseq.errors import UsageError
+from modular_fairseq_cli.errors import UsageError
 
 OPERATORS = {ast.Add: operator.add, ast.Mult: operator.mul}
 

@@ -1,0 +1,330 @@
+"""Time training steps and beam search against fairseq's own Transformer of the same size.
+
+    modular-fairseq bench
+    modular-fairseq bench --rounds 15 --json times.json 'mae_transformer_iwslt_de_en --mae-dropped-heads 2' modular_transformer_tiny_cpu
+    modular-fairseq bench --layers 'modular_transformer_iwslt_de_en --tim-layers all' tim_transformer_iwslt_de_en
+    modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
+    modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
+
+A MODEL is an arch of this package or of the --user-dir, which gives the size, and any options of
+fairseq-train, in quotes. Every model has --dropout 0.3 --share-decoder-input-output-embed, Adam and
+--criterion modular_cross_entropy with label smoothing 0.1 unless it says otherwise. Batches are random
+tokens: no data is needed.
+
+Its peer, "stock", is fairseq's Transformer with the same options, ours left out, and fairseq's own
+label-smoothed cross-entropy, twice; its encoder has as many layers as a multi-stream one has in all. An arch
+that is wider than a plain one so as to have about as many parameters (tim_transformer*, but not _tiny_cpu) is
+compared with fairseq's Transformer in the size of that plain arch, the options after the arch given to both;
+where the two sizes differ, the model's line says its own and the parameters of both. Give TIM layers to a
+plain arch to compare them at equal width.
+
+Every round times each job once, in random order (a first round warms up and does not count). A ratio is a
+time over the mean of the two stock copies in the same round; shown is the median [min..max] over rounds.
+Where the ratios of the two copies are more than 3 % apart, other programs decide and not the models: then
+seconds are shown, but no ratios, and the exit status is 1. Times are process CPU time, summed over threads,
+or wall time on a GPU.
+
+training step  fairseq's Trainer.train_step: forward, loss, backward, Adam. For a model whose gates learn in G
+steps instead: F step         the training step in an epoch without G steps G step         what comes before
+each F step in an epoch with G steps; its ratio is to stock's training step BCD average    F step + G step /
+--mae-gate-interval layers         with --layers: forward and backward of all encoder and decoder layers on
+the training batch, without embeddings, output
+               projection, losses (also those of DMA) and Adam; in training mode, as in an F step
+beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before, so that all do the same work
+"""
+
+import argparse
+import json
+import logging
+import os
+import platform
+import random
+import re
+import sys
+import time
+from dataclasses import asdict, fields
+from importlib.metadata import distributions
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from fairseq import options
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig, OmegaConf
+
+from modular_fairseq.benchmark.comparison import STOCK, Comparison, Times, evaluate, format_comparison
+from modular_fairseq.benchmark.jobs import Jobs, all_jobs, build, count_parameters, random_task
+from modular_fairseq.models.architectures import PEERS
+from modular_fairseq.models.options import nested_config
+from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq.user_dir import add_user_dir, import_user_dir
+from modular_fairseq.warnings_filters import quiet_known_warnings
+from modular_fairseq_cli.errors import UsageError
+
+MODELS = [
+    "modular_transformer_iwslt_de_en",
+    "mae_transformer_iwslt_de_en",
+    "mae_transformer_iwslt_de_en --mae-gate-context source",
+    "dma_transformer_iwslt_de_en",
+    "dma_transformer_iwslt_de_en --kl-weight 0 --qq-weight 0 --xq-weight 0",
+    "multistream_transformer_iwslt_de_en --stream-skip",
+    "tim_transformer_iwslt_de_en",
+    "modular_transformer_iwslt_de_en --no-residual",
+]
+COMMON = (
+    "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
+    "--clip-norm 0 "
+    "--criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
+)
+COUNTS = {  # option: default, smallest value, help
+    "rounds": (9, 1, "timed rounds"),
+    "sentences": (34, 1, "sentence pairs in a training batch"),
+    "length": (30, 2, "tokens of the longest sentences; the shortest have 4/5 of it"),
+    "search-sentences": (16, 1, "sentences translated at a time"),
+    "beam": (5, 1, "beam size"),
+    "steps": (30, 1, "tokens of every translation"),
+    "source-types": (8848, 10, "size of the source dictionary"),
+    "target-types": (6632, 10, "size of the target dictionary"),
+    "threads": (None, 1, "threads of torch; default 1, with a GPU as torch decides"),
+}
+
+
+class Configs(NamedTuple):
+    """The configuration of a model, and of its stock."""
+
+    own: DictConfig
+    stock: DictConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models", nargs="*", default=MODELS, metavar="MODEL", help=f"default: {', '.join(map(repr, MODELS))}"
+    )
+    for name, (default, _, text) in COUNTS.items():
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            default=default,
+            metavar="N",
+            help=f"{text}; default {default}" if default else text,
+        )
+    parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="also time all layers alone, without embeddings and output projection",
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default cpu")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of weights, batches and the order of jobs; default 1",
+    )
+    add_user_dir(parser)
+    parser.add_argument(
+        "--json", metavar="FILE", help="write settings, versions, all times and the ratios that are reported"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    quiet_known_warnings()
+    logging.disable(logging.INFO)  # what trainers and models say when they are built
+    check_arguments(args)
+    if args.threads or args.device == "cpu":
+        torch.set_num_threads(args.threads or 1)
+    import_user_dir(args)
+    task = random_task(args.source_types, args.target_types)
+    configs = {model: parse_model(model, task, args) for model in dict.fromkeys(args.models)}
+    versions = {
+        name: next((d.version for d in distributions(name=name)), None)
+        for name in ("torch", "fairseq-fixed", "modular_fairseq")
+    }
+    report = {
+        "device": device_name(args.device),
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+        "settings": vars(args),
+    }
+    print(format_header(report), flush=True)
+    comparisons = []
+    for group in group_by_stock(configs):
+        comparisons.append(compare(group, task, args))
+        print(f"\n{format_comparison(comparisons[-1])}", flush=True)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(
+                {**report, "comparisons": [asdict(comparison) for comparison in comparisons]}, file, indent=1
+            )
+    refusals = [refusal for comparison in comparisons for refusal in comparison.refusals]
+    if refusals:
+        raise UsageError(f"{'; '.join(refusals)}; close other programs or raise --rounds")
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    for name, (_, smallest, _) in COUNTS.items():
+        value = getattr(args, name.replace("-", "_"))
+        if value is not None and value < smallest:
+            raise UsageError(f"--{name} {value}: must be at least {smallest}")
+    if 2 * args.beam >= args.target_types:
+        raise UsageError(f"--beam {args.beam}: must be less than half of --target-types {args.target_types}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "--device cuda: torch finds no GPU; use --device cpu, or install a torch built for this GPU"
+        )
+    if args.json and (
+        os.path.isdir(args.json) or not os.path.isdir(os.path.dirname(os.path.abspath(args.json)))
+    ):
+        raise UsageError(
+            f"--json {args.json}: is a folder or in a folder that does not exist; give a file in one that "
+            "does"
+        )
+
+
+def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> Configs:
+    """The configurations that fairseq-train makes of "ARCH --option value ..." and of the same options with
+    the plain arch that it is compared with, after building both once to see that they can be built.
+
+    Raises:
+        UsageError: no such arch, or fairseq's parser or one of the models refuses an option.
+    """
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"'{model}': {message}")
+
+    def configure(arch: str) -> DictConfig:
+        parser = options.get_training_parser()
+        parser.error = refuse
+        namespace = options.parse_args_and_arch(
+            parser, ["no-data", *COMMON.split(), "--seed", str(args.seed), *flags, "--arch", arch]
+        )
+        namespace.cpu = args.device == "cpu"
+        cfg = convert_namespace_to_omegaconf(namespace)
+        # The last of `steps` tokens is </s>, and no other can be.
+        cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b = (
+            args.beam,
+            args.steps - 1,
+            args.steps - 1,
+        )
+        return cfg
+
+    def check(kind: str, cfg: DictConfig, prefix: str = "") -> None:
+        try:
+            build(kind, cfg, task)
+        except (ValueError, AssertionError) as error:
+            refuse(f"{prefix}{error}")
+
+    archs = sorted(arch for arch, kind in ARCH_MODEL_REGISTRY.items() if issubclass(kind, ModularTransformer))
+    arch, *flags = model.split() or [""]
+    if arch not in archs:
+        refuse(f"{arch or 'nothing'} is not an arch that can be timed; use one of {', '.join(archs)}")
+    own = configure(arch)
+    if max(args.length, args.steps) > min(own.model.max_source_positions, own.model.max_target_positions):
+        refuse("--length or --steps is more than its --max-source-positions or --max-target-positions")
+    check(model, own)
+    stock = configure(PEERS.get(arch, arch))
+    if stock.criterion._name == "modular_cross_entropy":
+        fairseqs = {f.name: stock.criterion[f.name] for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
+        stock.criterion = OmegaConf.create({**fairseqs, "_name": "label_smoothed_cross_entropy"})
+    if arch in PEERS:
+        check(STOCK[0], stock, f"its stock, in the size of {PEERS[arch]} with the same options: ")
+    return Configs(own, stock)
+
+
+def group_by_stock(configs: dict[str, Configs]) -> list[dict[str, Configs]]:
+    """The models that share their stock: those whose stock has the same options of fairseq's, for the model
+    and for its training.
+    """
+    groups: dict[str, dict[str, Configs]] = {}
+    for model, pair in configs.items():
+        training = {
+            name: value
+            for name, value in OmegaConf.to_container(pair.stock).items()
+            if name not in ("model", "task")
+        }
+        groups.setdefault(repr((asdict(nested_config(pair.stock.model)), training)), {})[model] = pair
+    return list(groups.values())
+
+
+def compare(group: dict[str, Configs], task: TranslationTask, args: argparse.Namespace) -> Comparison:
+    """Times models that share their stock."""
+    stock = next(iter(group.values())).stock
+    jobs, intervals, equal = all_jobs(
+        stock, {model: configs.own for model, configs in group.items()}, task, args
+    )
+    size, other_sizes = format_size(stock), {}
+    for model, configs in group.items():
+        if format_size(configs.own) != size:
+            ours, theirs = (
+                count_parameters(*kind, task) / 1e6 for kind in ((model, configs.own), (STOCK[0], stock))
+            )
+            other_sizes[model] = (
+                f"{format_size(configs.own)}; {ours:.1f} million parameters, stock {theirs:.1f}"
+            )
+    title = f"fairseq's Transformer ({size})"
+    return evaluate(title, equal, measure(jobs, args, title), intervals, other_sizes)
+
+
+def measure(jobs: Jobs, args: argparse.Namespace, title: str) -> Times:
+    """Runs every job once a round, each round in another order; the first of `args.rounds` + 1 does not
+    count.
+    """
+    order = random.Random(args.seed)
+    times: Times = {key: [] for key in jobs}
+    for number in range(args.rounds + 1):
+        print(
+            f"{title}: {f'round {number} of {args.rounds}' if number else 'warming up'}",
+            file=sys.stderr,
+            flush=True,
+        )
+        for key in order.sample(list(jobs), len(jobs)):
+            start = clock(args.device)
+            jobs[key]()
+            if number:
+                times[key].append(clock(args.device) - start)
+    return times
+
+
+def clock(device: str) -> float:
+    """Seconds: CPU time of all threads of this process, or the time when the GPU has done all that it was
+    given.
+    """
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def format_size(cfg: DictConfig) -> str:
+    names = {
+        "width": "embed_dim",
+        "feed-forward": "ffn_embed_dim",
+        "heads": "attention_heads",
+        "layers": "layers",
+    }
+    config = nested_config(cfg.model)
+    return ", ".join(
+        f"{name} {getattr(config.encoder, key)}+{getattr(config.decoder, key)}" for name, key in names.items()
+    )
+
+
+def format_header(report: dict[str, Any]) -> str:
+    settings, versions = (
+        report["settings"],
+        ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version),
+    )
+    kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
+    sizes = ", ".join(f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name != "threads")
+    return f"{report['device']}, {report['threads']} thread(s), {versions}; seconds of {kind}, ratios to stock\n{sizes}"
+
+
+def device_name(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    names = []
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as file:
+            names = re.findall(r"^model name\s*: (.+)", file.read(), re.MULTILINE)
+    return names[0] if names else platform.machine()

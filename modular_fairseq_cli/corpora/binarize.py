@@ -1,0 +1,81 @@
+"""Stage bin/: fairseq-preprocess, and a count of what it wrote."""
+
+import struct
+import subprocess
+from argparse import Namespace
+from pathlib import Path
+
+from modular_fairseq_cli.corpora import lifetime
+from modular_fairseq_cli.corpora.progress import say
+from modular_fairseq_cli.errors import UsageError
+
+LINES_A_WORKER = 5000  # fewer are not worth another process
+
+
+def binarize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
+    source, target = settings["source_lang"], settings["target_lang"]
+    if source:
+        names = {split: out / "bpe" / split for split in ("train", "valid", "test")}
+        arguments = ["--source-lang", source, "--target-lang", target]
+        if settings.get("like"):
+            other = Path(settings["like"]) / "bin"
+            arguments += [
+                "--srcdict",
+                str(other / f"dict.{source}.txt"),
+                "--tgtdict",
+                str(other / f"dict.{target}.txt"),
+            ]
+        elif settings["dictionaries"] == "joined":
+            arguments += ["--joined-dictionary"]
+        counted = [
+            (split, f"{split}.{source}-{target}.{lang}", f"{split}.{lang}")
+            for split in names
+            for lang in (source, target)
+        ]
+    else:
+        names = {split: out / "text" / f"wiki.{split}.tokens" for split in ("train", "valid", "test")}
+        arguments = ["--only-source"]
+        counted = [(split, split, path.name) for split, path in names.items()]
+    folder = names["train"].parent
+    lines = {name: count_lines(folder / name) for _, _, name in counted}
+    workers = min(user.workers, 1 + max(lines.values()) // LINES_A_WORKER)
+    for split, path in names.items():
+        arguments += [f"--{split}pref", str(path)]
+    say(f"fairseq-preprocess by {workers} {'processes' if workers > 1 else 'process'}")
+    run_preprocess([*arguments, "--workers", str(workers), "--destdir", str(part)], out / "preprocess.log")
+    (part / "preprocess.log").unlink(
+        missing_ok=True
+    )  # with the folder's name in it; preprocess.log in DIR has the same
+    for _, binary, name in counted:
+        found = count_sentences(part / f"{binary}.idx")
+        if found != lines[name]:
+            raise UsageError(
+                f"{folder / name} has {lines[name]} lines, and fairseq-preprocess wrote {found} of them; see "
+                f"{out / 'preprocess.log'}"
+            )
+    for path in sorted(part.glob("dict.*txt")):
+        say(f"bin/{path.name}: {count_lines(path):,} types")
+
+
+def run_preprocess(arguments: list[str], log: Path) -> None:
+    with log.open("wb") as file:
+        command = lifetime.command("fairseq_cli.preprocess", *arguments)
+        code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+    if code:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [
+            f"exit code {code}"
+        ]
+        raise UsageError(f"fairseq-preprocess failed ({last[0]}); all that it said is in {log}")
+
+
+def count_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def count_sentences(index: Path) -> int:
+    """What the header of fairseq's memory-mapped index says: magic (9 bytes), version (8), type (1), number
+    of sentences (8).
+    """
+    with index.open("rb") as file:
+        return struct.unpack("<9sQBQ", file.read(26))[3]

@@ -1,0 +1,209 @@
+"""The folder archives/: the official archives, downloaded by curl or given by the user, and their sums.
+
+Corpora that lie beside each other share it. A download goes to NAME.part, is continued where it was cut off,
+and gets its name once its size and sum are right. Where no sum is published, that of the first file that
+could be unpacked is recorded as NAME.sha256 beside it, and each file that is used later is compared with it.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from modular_fairseq_cli.corpora import lifetime
+from modular_fairseq_cli.corpora.archives import DamagedFile
+from modular_fairseq_cli.corpora.progress import say
+from modular_fairseq_cli.errors import UsageError
+
+
+@dataclass
+class Source:
+    """An archive: its official name, its address, its size in bytes, and its sum as ALGORITHM:HEX; "-" where
+    none is published.
+    """
+
+    name: str
+    url: str
+    bytes: str
+    sum: str
+
+    def __str__(self) -> str:
+        size = "size not published" if self.bytes == "-" else f"{int(self.bytes):,} bytes"
+        checked = (
+            "no sum published: that of the first download is recorded"
+            if self.sum == "-"
+            else f"checked by {self.sum.split(':')[0]}"
+        )
+        return f"{self.url} ({size}, {checked})"
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+@contextlib.contextmanager
+def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -> Iterator[dict[str, Path]]:
+    """Where each archive is, by its name, for as long as it is read; what was read to the end is then known
+    by its sum.
+    """
+    with contextlib.ExitStack() as stack:
+        paths = {}
+        for source in sources:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock(source, folder))
+            paths[source.name] = fetch(source, given.get(source.name), folder)
+        try:
+            yield paths
+        except DamagedFile as error:
+            if error.path in paths.values() and error.path not in given.values():
+                error.path.unlink()  # a download begins anew
+            raise
+        for source in sources:
+            record(source, paths[source.name], folder)
+
+
+@contextlib.contextmanager
+def lock(source: Source, folder: Path) -> Iterator[None]:
+    """Two runs never fetch one archive, nor does one use what the other has not yet found sound."""
+    with (folder / f".{source.name}.lock").open("w") as file:
+        os.set_inheritable(
+            file.fileno(), True
+        )  # so that a curl that outlives a killed run keeps others from its file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{source.name}: waiting for another run that fetches or reads it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def fetch(source: Source, given: Path | None, folder: Path) -> Path:
+    """Where the right archive is: the file that the user gave, or folder/NAME, which may have to be
+    downloaded.
+    """
+    path = folder / source.name
+    if given:
+        verify(given, source, folder)
+        return given
+    if path.exists():
+        verify(path, source, folder)
+    else:
+        part = folder / f"{source.name}.part"
+        download(source, part)
+        try:
+            verify(part, source, folder)
+        except UsageError:
+            part.unlink()
+            raise
+        os.replace(part, path)
+    return path
+
+
+def download(source: Source, part: Path) -> None:
+    if part.exists() and str(part.stat().st_size) == source.bytes:
+        return
+    say(
+        f"{source.name}: from {source.url}"
+        + (f", going on after {part.stat().st_size:,} bytes" if part.exists() else "")
+    )
+    result = curl(source.url, part)
+    if part.exists() and (result.returncode in (33, 36) or result.stdout.endswith("416")):
+        # The server does not continue downloads, or has nothing behind what is there already: the whole file
+        # once more.
+        part.unlink()
+        result = curl(source.url, part)
+    if result.returncode:
+        why = (result.stderr or "").strip().splitlines()[-1:] or [f"curl ended with {result.returncode}"]
+        raise UsageError(
+            f"{source.url} could not be fetched ({why[0]}); call the script again to go on, or give the file "
+            f"with --archive {source.name}"
+        )
+
+
+def curl(url: str, part: Path) -> subprocess.CompletedProcess:
+    terminal = sys.stderr.isatty()
+    command = [
+        "curl",
+        "--fail",
+        "--location",
+        "--retry",
+        "4",
+        "--retry-delay",
+        "1",
+        "--connect-timeout",
+        "30",
+    ]
+    command += [
+        "--progress-bar" if terminal else "--silent",
+        "--show-error",
+        "--continue-at",
+        "-",
+        "--output",
+        str(part),
+    ]
+    command += ["--write-out", "%{http_code}", url]
+    lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock`
+    try:
+        return subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=None if terminal else subprocess.PIPE,
+            text=True,
+            **lasting,
+        )
+    except FileNotFoundError:
+        raise UsageError(
+            f"{url} cannot be fetched without curl; install curl, or give the file with --archive"
+        ) from None
+
+
+def verify(path: Path, source: Source, folder: Path) -> None:
+    """Compare with the published size and sum, or with the sum recorded at the first time."""
+    size = path.stat().st_size
+    if source.bytes != "-" and size != int(source.bytes):
+        raise UsageError(
+            f"{path} has {size:,} bytes, and {source.name} has {int(source.bytes):,}: it is another file, or "
+            "cut short"
+        )
+    if source.sum != "-":
+        algorithm, expected = source.sum.split(":")
+        if (found := digest(path, algorithm)) != expected:
+            raise UsageError(
+                f"{path} has the {algorithm} sum {found}, and {source.name} has {expected}: it is another "
+                "file, or damaged"
+            )
+        return
+    recorded = folder / f"{source.name}.sha256"
+    if recorded.exists() and (found := digest(path)) != (first := recorded.read_text().split()[0]):
+        raise UsageError(
+            f"{path} has the sha256 sum {found}, and that of the first {source.name}, in {recorded}, is "
+            f"{first}"
+        )
+
+
+def record(source: Source, archive: Path, folder: Path) -> None:
+    """Keep of an archive that has been found sound a link, where it was given, and its sum, where none is
+    published.
+    """
+    if not (folder / source.name).exists():
+        link = folder / f"{source.name}.link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(archive)
+        os.replace(link, folder / source.name)
+    path = folder / f"{source.name}.sha256"
+    if source.sum != "-" or path.exists():
+        return
+    found = digest(archive)
+    part = folder / f"{path.name}.part"
+    part.write_text(f"{found}  {source.name}\n")
+    os.replace(part, path)
+    say(
+        f"{source.name}: no sum is published; that of this file, sha256 {found}, is recorded in {path} and "
+        "compared from now on"
+    )

@@ -1,0 +1,165 @@
+"""Stage bpe/: sub-words, learnt on the tokens of train and applied to every split.
+
+subword-nmt learns joint merges of both languages (bpe/codes), sentencepiece a BPE model per language
+(bpe/spm.LANG.model). With --like, they come from the other folder. Where a recipe cleans by sub-words, train
+pairs are left out here.
+"""
+
+import contextlib
+import io
+import itertools
+import shutil
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from modular_fairseq_cli.corpora.lines import join_block, read_chunks, split_block
+from modular_fairseq_cli.corpora.parallel import map_blocks
+from modular_fairseq_cli.corpora.progress import Progress, say
+from modular_fairseq_cli.corpora.tokens import CHUNK, keep, say_left_out, unfit
+from modular_fairseq_cli.errors import UsageError
+
+MAX_WORDS = 500_000  # words remembered by a process, about 150 MB with subword-nmt's own memory of them
+
+
+def subwords(settings: dict, user: Namespace, out: Path, part: Path) -> None:
+    languages = (settings["source_lang"], settings["target_lang"])
+    if settings.get("like"):
+        copy_models(Path(settings["like"]) / "bpe", part)
+    elif settings["subwords"] == "subword-nmt":
+        learn_merges(
+            [out / "tok" / f"train.{lang}" for lang in languages], settings["bpe_merges"], part / "codes"
+        )
+    else:
+        for lang in languages:
+            learn_pieces(
+                out / "tok" / f"train.{lang}",
+                lang,
+                settings["vocab_size"],
+                user.workers,
+                part / f"spm.{lang}.model",
+            )
+    for split in ("train", "valid", "test"):
+        progress = Progress(f"sub-words of {split}")
+        left_out: Counter[str] = Counter()
+        rule = settings["clean"] if split == "train" and settings["clean"]["unit"] == "subwords" else None
+        chunks = read_chunks([out / "tok" / f"{split}.{lang}" for lang in languages], CHUNK)
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context((part / f"{split}.{lang}").open("wb")) for lang in languages]
+            for lines, blocks, reasons in map_blocks(
+                make_worker, (settings["subwords"], part, languages, rule), chunks, user.workers
+            ):
+                for file, block in zip(files, blocks, strict=True):
+                    file.write(block)
+                left_out.update(reasons)
+                progress.add(lines)
+        progress.done()
+        say_left_out(left_out)
+        if (part / f"{split}.{languages[0]}").stat().st_size == 0:
+            raise UsageError(
+                f"{out / 'tok'}: no {split} pair is left; each is too long, or of too unequal lengths"
+            )
+
+
+def copy_models(source: Path, part: Path) -> None:
+    for path in sorted(source.iterdir()):
+        if path.name == "codes" or path.name.startswith("spm."):
+            shutil.copyfile(path, part / path.name)
+
+
+def learn_merges(paths: list[Path], merges: int, codes: Path) -> None:
+    from subword_nmt.learn_bpe import learn_bpe
+
+    say(f"learning {merges:,} joint merges")
+    bar = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
+        out = stack.enter_context(codes.open("w", encoding="utf-8", newline="\n"))
+        stack.enter_context(bar)
+        try:
+            learn_bpe(itertools.chain(*files), out, merges)
+        except ValueError:  # the largest count of no pairs at all
+            raise UsageError(f"{paths[0]}: train has no word of two letters to learn merges from") from None
+    with codes.open("rb") as file:
+        learnt = sum(1 for _ in file) - 1
+    if learnt < merges:
+        say(f"only {learnt:,} merges: no other pair of symbols occurs twice in train")
+
+
+def learn_pieces(path: Path, lang: str, size: int, workers: int, model: Path) -> None:
+    import sentencepiece
+
+    say(f"learning {size:,} sub-words of {path.name}")
+    with path.open(encoding="utf-8", newline="\n") as file, model.open("wb") as out:
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(line.rstrip("\n") for line in file),
+                model_writer=out,
+                model_type="bpe",
+                vocab_size=size,
+                character_coverage=0.9995 if lang in ("zh", "ja", "ko") else 1.0,
+                num_threads=workers,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            why = str(error).strip().splitlines()[-1].rpartition("] ")[2].strip()
+            raise UsageError(
+                f"--vocab-size {size}: sentencepiece cannot learn so many from {path} ({why})"
+            ) from None
+
+
+def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict | None) -> Callable:
+    if kind == "subword-nmt":
+        split_words = Merges(folder / "codes")
+        splitters: list[Callable[[str], str]] = [split_words, split_words]
+    else:
+        splitters = [make_pieces(folder / f"spm.{lang}.model") for lang in languages]
+
+    def work(blocks: tuple[bytes, bytes]) -> tuple[int, list[bytes], Counter]:
+        sides = [
+            [split(line) for line in split_block(block)]
+            for split, block in zip(splitters, blocks, strict=True)
+        ]
+        lines = len(sides[0])
+        reasons: Counter[str] = Counter()
+        if rule:
+            sides = keep(sides, [unfit(s, t, rule) for s, t in zip(*sides, strict=True)], reasons)
+        return lines, [join_block(side) for side in sides], reasons
+
+    return work
+
+
+class Merges:
+    """subword-nmt's sub-words of a line of tokens; remembers each word's as a string, which saves its loop
+    over the words of a line.
+    """
+
+    def __init__(self, codes: Path):
+        from subword_nmt.apply_bpe import BPE
+
+        with codes.open(encoding="utf-8", newline="\n") as file:
+            self.bpe = BPE(file)
+        self.known: dict[str, str] = {}
+
+    def __call__(self, line: str) -> str:
+        known = self.known
+        try:
+            return " ".join([known[word] for word in line.split(" ")])
+        except KeyError:
+            if len(known) > MAX_WORDS:
+                known.clear()
+                self.bpe.cache.clear()
+            return " ".join([known.get(word) or self.split(word) for word in line.split(" ")])
+
+    def split(self, word: str) -> str:
+        self.known[word] = parts = " ".join(self.bpe.segment_tokens([word]))
+        return parts
+
+
+def make_pieces(model: Path) -> Callable[[str], str]:
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return lambda line: " ".join(processor.encode(line, out_type=str))

@@ -1,0 +1,179 @@
+"""Stage text/: from archives, test sets and folders to {train,valid,test}.LANG, one sentence a line.
+
+Each function writes one kind of corpus; `text` names them. Line counts that differ, text that is not UTF-8
+and empty sentences of validation and test are refused here, by the names that the user knows.
+"""
+
+import gzip
+import re
+import subprocess
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from modular_fairseq_cli.corpora import lifetime
+from modular_fairseq_cli.corpora.archives import Opener, damage_named, open_archive
+from modular_fairseq_cli.corpora.fetch import digest
+from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
+from modular_fairseq_cli.corpora.progress import say
+from modular_fairseq_cli.errors import UsageError
+
+SPLITS = ("train", "valid", "test")
+TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]  # in this order
+TALKS_METADATA = re.compile(r"<(url|talkid|keywords|speaker|reviewer|translator|doc)\b|</doc>")
+TALKS_KEPT_TAG = re.compile(r"</?(title|description)>")
+SEGMENT = re.compile(r"<seg id[^>]*>\s*(.*?)\s*(</seg>.*)?$")
+
+
+def text(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """`archives` says where each archive of the recipe is, by its official name."""
+    kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles}
+    kinds[recipe.text](recipe, settings, user, archives, part)
+
+
+def talks(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """IWSLT14: tagged text for training, XML for testing; validation pairs are taken from train later."""
+    name = recipe.sources[0].name
+    languages = (settings["source_lang"], settings["target_lang"])
+    with open_archive(archives[name], name) as member:
+        train = [f"de-en/train.tags.de-en.{lang}" for lang in languages]
+        write_pair(
+            part,
+            "train",
+            languages,
+            [(f"{name}, {path}", tagged(member, path, name)) for path in train],
+            blank_lines=True,
+        )
+        for test in TALKS_TEST:
+            paths = [f"de-en/IWSLT14.{test}.de-en.{lang}.xml" for lang in languages]
+            write_pair(
+                part,
+                "test",
+                languages,
+                [(f"{name}, {path} (sentences)", segments(member, path, name)) for path in paths],
+            )
+
+
+def tagged(member: Opener, path: str, archive: str) -> Iterator[str]:
+    """The sentences of the talks, their titles and their descriptions."""
+    for line in read_lines(member(path), f"{archive}, {path}"):
+        if not TALKS_METADATA.search(line):
+            yield TALKS_KEPT_TAG.sub("", line)
+
+
+def segments(member: Opener, path: str, archive: str) -> Iterator[str]:
+    """The <seg> elements of a test set, as they stand there: entities such as &amp; stay, as in fairseq's
+    recipe.
+    """
+    for line in read_lines(member(path), f"{archive}, {path}"):
+        if match := SEGMENT.search(line):
+            yield match[1].replace("’", "'")
+
+
+def news(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """WMT: several archives of parallel text for training, sacrebleu's test sets for the rest."""
+    languages = (settings["source_lang"], settings["target_lang"])
+    for name, prefix in recipe.train:
+        with open_archive(archives[name], name) as member:
+            sides = [
+                (
+                    f"{name}, {prefix}.{lang}",
+                    read_lines(member(f"{prefix}.{lang}"), f"{name}, {prefix}.{lang}"),
+                )
+                for lang in languages
+            ]
+            write_pair(part, "train", languages, sides, blank_lines=True)
+    for split in ("valid", "test"):
+        if not (split == "valid" and settings["valid_every"]):
+            test_set = getattr(recipe, split)
+            sides = [
+                (f"sacrebleu's {test_set}, {field}", sacrebleu_lines(test_set, "-".join(languages), field))
+                for field in ("src", "ref")
+            ]
+            write_pair(part, split, languages, sides)
+
+
+def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
+    """A test set as sacrebleu delivers and checks it; it keeps them in $SACREBLEU, or in ~/.sacrebleu."""
+    result = subprocess.run(
+        lifetime.command("sacrebleu", "-t", test_set, "-l", pair, "--echo", field), capture_output=True
+    )
+    if result.returncode or not result.stdout:
+        why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
+        shown = f"sacrebleu -t {test_set} -l {pair} --echo {field}"
+        raise UsageError(
+            f"`{shown}` could not deliver the test set ({why[0]}); call the script again once it can"
+        )
+    yield from read_lines(result.stdout.removesuffix(b"\n").split(b"\n"), f"sacrebleu's {test_set}, {field}")
+
+
+def folder(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """Any parallel text: {train,valid,test}.LANG, or the same with .gz."""
+    languages = (settings["source_lang"], settings["target_lang"])
+    for split in SPLITS:
+        paths = [find(user.folder, split, lang) for lang in languages]
+        sides = [(str(path), read_lines(read_file(path), str(path))) for path in paths]
+        write_pair(part, split, languages, sides, blank_lines=split == "train")
+
+
+def read_file(path: Path) -> Iterator[bytes]:
+    with damage_named(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        yield from file
+
+
+def find(folder: Path, split: str, lang: str) -> Path:
+    for name in (f"{split}.{lang}", f"{split}.{lang}.gz"):
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(
+        f"{folder / f'{split}.{lang}'} is missing: the folder needs train, valid and test text in both "
+        "languages"
+    )
+
+
+def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict]) -> dict[str, dict]:
+    """Size and sum of each input file; `kept` is what an earlier call gave, by which unchanged files are told
+    without reading them.
+    """
+    files = {}
+    for split in SPLITS:
+        for lang in languages:
+            path = find(folder, split, lang)
+            state = path.stat()
+            seen = {"bytes": state.st_size, "modified": state.st_mtime_ns}
+            known = kept.get(f"{split}.{lang}", {})
+            if not seen.items() <= known.items() and (found := digest(path)) != known.get("sha256"):
+                known = seen | {"sha256": found}
+            files[f"{split}.{lang}"] = known
+    return files
+
+
+def articles(
+    recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """WikiText: the token files as they were published."""
+    name = recipe.sources[0].name
+    with open_archive(archives[name], name) as member:
+        for split in SPLITS:
+            path = f"{recipe.data_set}/wiki.{split}.tokens"
+            with (part / f"wiki.{split}.tokens").open("wb") as out:
+                side = write_lines(read_lines(member(path), f"{name}, {path}"), out, path)
+            say(f"{split}: {side.lines:,} lines")
+
+
+def write_pair(
+    part: Path,
+    split: str,
+    languages: tuple[str, str],
+    sides: list[tuple[str, Iterator[str]]],
+    blank_lines: bool = False,
+) -> None:
+    """Append a parallel text to the files of a split; `sides` holds its name and its lines for each
+    language.
+    """
+    written: list[Side] = []
+    for lang, (name, lines) in zip(languages, sides, strict=True):
+        with (part / f"{split}.{lang}").open("ab") as out:
+            written.append(write_lines(lines, out, name))
+    check_pair(*written, blank_lines)
+    say(f"{split}: {written[0].lines:,} pairs from {sides[0][0]}")

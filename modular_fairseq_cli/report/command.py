@@ -1,0 +1,151 @@
+"""Make one HTML file of what `modular-fairseq analyze` found and of the training log: curves, gates,
+competition, attention maps.
+
+    modular-fairseq report analysis --out report.html
+    modular-fairseq report before after --label before after --log train.log train.log --out report.html --pictures figures
+
+ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. Several
+are shown side by side. The file needs no network and no server: any browser opens it. A section is there
+where an analysis has something for it.
+"""
+
+import argparse
+import os
+import re
+from pathlib import Path
+
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.report.page import build_page
+from modular_fairseq_cli.report.reading import Checkpoint, read_analysis
+from modular_fairseq_cli.report.training_log import read_log
+
+FORMATS = ("svg", "png")
+MOST = 6  # checkpoints side by side: the colours that page and pictures have
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "analyses",
+        nargs="+",
+        type=Path,
+        metavar="ANALYSIS",
+        help="folder that `analyze --out` wrote; several: side by side",
+    )
+    parser.add_argument(
+        "--label",
+        nargs="+",
+        metavar="NAME",
+        help="one for every ANALYSIS; default: its arch, or its folder where archs repeat",
+    )
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="TRAINLOG",
+        help="output of fairseq-train, in the order of the ANALYSIS folders",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the HTML file to write")
+    parser.add_argument(
+        "--pictures", type=Path, metavar="FOLDER", help="write the figures there as well, by matplotlib"
+    )
+    parser.add_argument("--format", type=_formats, metavar="svg,png", help="of the pictures; default both")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.format and not args.pictures:
+        raise UsageError("--format is of no use without --pictures FOLDER")
+    for option, path in (("--out", args.out), ("--pictures", args.pictures)):
+        if path is not None:
+            _check_writable(option, path)
+    checkpoints = _read(args)
+    page = build_page(checkpoints)
+    drawn = _pictures().draw(checkpoints, args.format or FORMATS) if args.pictures else {}
+    _write("--out", args.out, page)
+    if args.pictures:
+        _write_pictures(args.pictures, drawn)
+    sentences = max((len(checkpoint.sentences) for checkpoint in checkpoints), default=0)
+    print(
+        f"{args.out}: {len(page.encode()) / 1e6:.1f} MB, {len(checkpoints)} checkpoint(s), {sentences} "
+        "sentence(s) to step through"
+    )
+    if args.pictures:
+        print(f"{args.pictures}: {len(drawn)} files")
+
+
+def _read(args: argparse.Namespace) -> list[Checkpoint]:
+    if len(args.analyses) > MOST:
+        raise UsageError(
+            f"{len(args.analyses)} ANALYSIS folders are too many to tell apart; give at most {MOST}"
+        )
+    if args.label and len(args.label) != len(args.analyses):
+        raise UsageError(
+            f"--label: {len(args.label)} name(s) for {len(args.analyses)} ANALYSIS folder(s); give one for "
+            "every folder"
+        )
+    if len(args.log) > len(args.analyses):
+        raise UsageError(
+            f"--log: {len(args.log)} files for {len(args.analyses)} ANALYSIS folder(s); give at most one for "
+            "every folder"
+        )
+    checkpoints = [read_analysis(folder) for folder in args.analyses]
+    for checkpoint, log in zip(checkpoints, args.log, strict=False):
+        checkpoint.log = read_log(log)
+    labels = args.label or [checkpoint.facts["arch"] for checkpoint in checkpoints]
+    if not args.label and len(set(labels)) < len(labels):
+        labels = [folder.resolve().name for folder in args.analyses]
+        if len(set(labels)) < len(labels):
+            folders = [str(folder.resolve()) for folder in args.analyses]
+            labels = [os.path.relpath(folder, os.path.commonpath(folders)) for folder in folders]
+    if len(set(labels)) < len(labels):
+        raise UsageError("--label: two checkpoints have the same name; give each its own")
+    for checkpoint, label in zip(checkpoints, labels, strict=True):
+        checkpoint.label = label
+    return checkpoints
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(re.split(r"[,\s]+", text.strip())))
+    if not set(names) <= set(FORMATS):
+        raise argparse.ArgumentTypeError(f"{text}: use svg, png or svg,png")
+    return names
+
+
+def _check_writable(option: str, path: Path) -> None:
+    """Asked first, as reading and drawing take seconds."""
+    folder = path if option == "--pictures" and path.is_dir() else path.absolute().parent
+    if option == "--out" and path.is_dir():
+        raise UsageError(f"--out {path} is a folder; give the name of a file, such as {path / 'report.html'}")
+    if option == "--pictures" and path.exists() and not path.is_dir():
+        raise UsageError(f"--pictures {path} is a file; give a folder")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: the folder {folder} does not exist; make it, or give another")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {path} cannot be written (no permission in {folder})")
+
+
+def _pictures():
+    try:
+        from modular_fairseq_cli.report import pictures
+    except ImportError as error:
+        raise UsageError(
+            f"--pictures needs matplotlib ({error}); install it with `pip install matplotlib`"
+        ) from None
+    return pictures
+
+
+def _write_pictures(folder: Path, pictures: dict[str, bytes]) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--pictures {folder} cannot be made ({error.strerror})") from None
+    for name, content in pictures.items():
+        _write("--pictures", folder / name, content)
+
+
+def _write(option: str, file: Path, content: str | bytes) -> None:
+    try:
+        write_file(file, content)
+    except OSError as error:
+        raise UsageError(f"{option} {file} cannot be written ({error.strerror})") from None

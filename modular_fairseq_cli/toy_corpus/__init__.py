@@ -1,0 +1,1 @@
+"""A synthetic German-English corpus; `command` is `modular-fairseq toy-corpus`."""
