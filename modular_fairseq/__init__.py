@@ -11,7 +11,7 @@ from modular_fairseq.fairseq_fixes import (
     name_the_criterion_of_options,
 )
 from modular_fairseq.models import architectures  # noqa: F401
-from modular_fairseq.models.checks import flag
+from modular_fairseq.models.options import flag
 from modular_fairseq.training import bcd, criterion_check
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints
 from modular_fairseq.training.literal_options import evaluate_options_as_literals
@@ -24,6 +24,6 @@ allow_fairseq_checkpoints()
 evaluate_options_as_literals()
 keep_every_sentence()
 copy_checkpoints_whole()
-name_the_criterion_of_options("modular_cross_entropy", {flag(option.name) for option in own_options()})
+name_the_criterion_of_options("modular_cross_entropy", {flag(name) for name in own_options()})
 bcd.install()
 criterion_check.install()

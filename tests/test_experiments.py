@@ -19,7 +19,7 @@ from modular_fairseq.experiments.config import read_config, scaled
 from modular_fairseq.experiments.table import read_table
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
-from modular_fairseq.models.options import PRESETS, TranslationOptions
+from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import train_config
@@ -124,7 +124,7 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
     given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
     arch = Namespace(**{**PRESETS[arch], **given})
     ours = model_options(read_config(path))
-    theirs, ours = (vars(resolved(each, TranslationOptions)) for each in (arch, ours))
+    theirs, ours = (vars(resolved(each, FAMILIES["modular_transformer"])) for each in (arch, ours))
     for options in (theirs, ours):
         options["mae_gate_interval"] = options["mae_gate_interval"] or 5
     for recipe in ("share_all_embeddings", "share_decoder_input_output_embed", "dropout"):
@@ -136,7 +136,7 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
 def test_every_row_is_a_model_at_every_scale(scale):
     for path in ROWS:
         config = scaled(read_config(path), planning.read_scale(path, scale))
-        check_options(model_options(config), TranslationOptions)  # raises what a run would
+        check_options(model_options(config), FAMILIES["modular_transformer"])  # raises what a run would
 
 
 def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
@@ -180,7 +180,7 @@ def test_the_manual_explains_every_key_that_a_row_uses():
     }
     explained = {(group, key) for group, values in read_config(MANUAL).values.items() for key in values}
     assert keys - explained == set()
-    check_options(model_options(read_config(MANUAL)), TranslationOptions)
+    check_options(model_options(read_config(MANUAL)), FAMILIES["modular_transformer"])
 
 
 def test_every_table_has_a_script_that_names_its_corpora():

@@ -58,6 +58,7 @@ from modular_fairseq.benchmark.comparison import STOCK, Comparison, Times, evalu
 from modular_fairseq.benchmark.jobs import Jobs, all_jobs, build, count_parameters, random_task
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config
+from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq.warnings_filters import quiet_known_warnings
@@ -65,13 +66,7 @@ from modular_fairseq_cli.errors import UsageError
 
 MODELS = [
     "modular_transformer_iwslt_de_en",
-    "mae_transformer_iwslt_de_en",
-    "mae_transformer_iwslt_de_en --mae-gate-context source",
-    "dma_transformer_iwslt_de_en",
-    "dma_transformer_iwslt_de_en --kl-weight 0 --qq-weight 0 --xq-weight 0",
-    "multistream_transformer_iwslt_de_en --stream-skip",
-    "tim_transformer_iwslt_de_en",
-    "modular_transformer_iwslt_de_en --no-residual",
+    *(model for mechanism in MECHANISMS.values() for model in mechanism.benched),
 ]
 COMMON = (
     "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "

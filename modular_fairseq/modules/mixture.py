@@ -112,6 +112,7 @@ class ExpertMixture(nn.Module):
         gate_network: logits over the C(h, t) experts, or None for UNI-MAE.
         running_mean: what a gate per position looks at; None for one gate per sentence (mean of the whole
             input).
+        looks_at_source: the attention module shows the gate the encoder output instead of the query.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class ExpertMixture(nn.Module):
         running_mean: RunningMean | None = None,
         training_scheme: str = "bcd",
         inference: str = "mixture",
+        looks_at_source: bool = False,
     ):
         super().__init__()
         dropped = dropped_heads_of_experts(num_heads, dropped_heads)
@@ -132,6 +134,7 @@ class ExpertMixture(nn.Module):
         self.running_mean = running_mean
         self.training_scheme = training_scheme
         self.inference = inference
+        self.looks_at_source = looks_at_source
         self.random_expert = int(torch.randint(self.num_experts, ())) if inference == "random" else None
         self.step: str | None = None
         self.statistics: GateStatistics | None = None  # set to record

@@ -24,7 +24,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from modular_fairseq.models.mixture import GateTraining, gate_parameters, mixtures
+from modular_fairseq.models.mae import GateTraining, gate_parameters, mixtures
 from modular_fairseq.modules.gates import GateNorm
 from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 from modular_fairseq_cli.errors import UsageError
@@ -84,12 +84,18 @@ class BlockCoordinateDescent:
         self.valid_monitor = GateMonitor()
         self.epoch = 0
         self.in_update = False
+        self.paused = False  # True: no epoch has G steps, whatever the settings say
         self.g_loss: float | None = None
         for mixture in self.mixtures:
             mixture.statistics = GateStatistics()
             mixture.step = "F"
         if self.settings is not None:
             self._check_trainer()
+
+    @property
+    def alternates(self) -> bool:
+        """Whether both G and F steps are taken."""
+        return self.settings is not None and not self.settings.gates_only
 
     def _check_trainer(self) -> None:
         cfg = self.trainer.cfg
@@ -139,7 +145,7 @@ class BlockCoordinateDescent:
             if self.settings is not None and self.settings.gates_only:
                 logging_output = self._gates_only_step(samples)
             else:
-                if self.settings is not None and self.settings.is_g_epoch(self.epoch):
+                if self.alternates and not self.paused and self.settings.is_g_epoch(self.epoch):
                     self.g_step(samples)
                 elif self.g_loss is not None:
                     metrics.log_scalar(
