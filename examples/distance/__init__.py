@@ -2,8 +2,8 @@
 
     scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)
 
-in all self-attention, where every head h learns its s_h. Weights fall with distance; s_h = 0 is plain attention.
-In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
+in all self-attention, where every head h learns its s_h. Weights fall with distance; s_h = 0 is plain
+attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,9 @@ class DistanceOptions(FairseqDataclass):
 
 @with_incremental_state
 class DistancePenalty(nn.Module):
-    """The `mask` of one attention module (`modules/attention.py`): a bias on the scores, with one slope for each head."""
+    """The `mask` of one attention module (`modules/attention.py`): a bias on the scores, with one slope
+    for each head.
+    """
 
     def __init__(self, num_heads: int, slope: float):
         super().__init__()
@@ -41,8 +43,8 @@ class DistancePenalty(nn.Module):
     def forward(self, query, key, projected, query_padding_mask, key_padding_mask, incremental_state=None):
         """Return the bias [1, H, T, S]; query is [T, B, C].
 
-        The T queries are the last of S words. Earlier steps of a search have seen the S - T words before them. In
-        training there is no incremental state; nothing is remembered then.
+        The T queries are the last of S words. Earlier steps of a search have seen the S - T words before
+        them. In training there is no incremental state; nothing is remembered then.
         """
         seen = self.get_incremental_state(incremental_state, "seen") or 0
         self.set_incremental_state(incremental_state, "seen", seen + len(query))

@@ -3,7 +3,8 @@ Attention", section 3.1).
 
 For every head of every module with a semantic mask, over the tokens that are its queries:
 
-    usage               the mean posterior p(c | z) of each cluster, and its entropy in nats (ln C: all are used alike)
+    usage               the mean posterior p(c | z) of each cluster, and its entropy in nats
+                        (ln C: all are used alike)
     shares              the share of tokens whose largest posterior is each cluster's
     posterior entropy   the mean over tokens of the entropy of p(c | z): 0 where every token is in one cluster
     tokens              those that are typical of a cluster, by pointwise mutual information

@@ -1,8 +1,8 @@
 """Time training steps and beam search against fairseq's own Transformer of the same size.
 
     modular-fairseq bench
-    modular-fairseq bench --rounds 15 --json times.json 'mae_transformer_iwslt_de_en --mae-dropped-heads 2' modular_transformer_tiny_cpu
-    modular-fairseq bench --layers 'modular_transformer_iwslt_de_en --tim-layers all' tim_transformer_iwslt_de_en
+    modular-fairseq bench --rounds 15 --json times.json 'mae_transformer_iwslt_de_en --mae-dropped-heads 2'
+    modular-fairseq bench --layers 'modular_transformer_iwslt_de_en --tim-layers all' tim_transformer
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
     modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
 
@@ -24,13 +24,16 @@ Where the ratios of the two copies are more than 3 % apart, other programs decid
 seconds are shown, but no ratios, and the exit status is 1. Times are process CPU time, summed over threads,
 or wall time on a GPU.
 
-training step  fairseq's Trainer.train_step: forward, loss, backward, Adam. For a model whose gates learn in G
-steps instead: F step         the training step in an epoch without G steps G step         what comes before
-each F step in an epoch with G steps; its ratio is to stock's training step BCD average    F step + G step /
---mae-gate-interval layers         with --layers: forward and backward of all encoder and decoder layers on
-the training batch, without embeddings, output
-               projection, losses (also those of DMA) and Adam; in training mode, as in an F step
-beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before, so that all do the same work
+The rows of the table:
+
+    training step  fairseq's Trainer.train_step: forward, loss, backward, Adam
+    F step         the same in an epoch without G steps, for a model whose gates learn in G steps
+    G step         what comes before each F step in an epoch with G steps; its ratio is to stock's step
+    BCD average    F step + G step / --mae-gate-interval
+    layers         with --layers: forward and backward of all encoder and decoder layers on the training
+                   batch, in training mode, without embeddings, output projection, losses and Adam
+    beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before,
+                   so that all models do the same work
 """
 
 import argparse
@@ -312,7 +315,8 @@ def format_header(report: dict[str, Any]) -> str:
     )
     kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
     sizes = ", ".join(f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name != "threads")
-    return f"{report['device']}, {report['threads']} thread(s), {versions}; seconds of {kind}, ratios to stock\n{sizes}"
+    threads = f"{report['threads']} thread(s)"
+    return f"{report['device']}, {threads}, {versions}; seconds of {kind}, ratios to stock\n{sizes}"
 
 
 def device_name(device: str) -> str:

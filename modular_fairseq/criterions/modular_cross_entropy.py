@@ -22,9 +22,9 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross-entropy plus weighted auxiliary losses in training; without them in validation.
 
     The losses and their options are those of the registered mechanisms (`AuxiliaryLosses`). Every sentence's
-    auxiliary losses count as much as its share of the sample size (its target tokens, or 1 with --sentence-avg), as
-    its cross-entropy does. So their weights do not depend on how sentences are put into batches, --update-freq or
-    workers. `loss` is logged with them, and each of them by itself, unweighted.
+    auxiliary losses count as much as its share of the sample size (its target tokens, or 1 with
+    --sentence-avg), as its cross-entropy does. So their weights do not depend on how sentences are put into
+    batches, --update-freq or workers. `loss` is logged with them, and each of them by itself, unweighted.
 
     Raises:
         UsageError: an option of a mechanism's losses cannot work or would be ignored.

@@ -1,7 +1,8 @@
 """Archs: rows of defaults under a name; an arch sets what it lists, and the command line changes the rest.
 
-Here are the sizes, and the plain Transformers of these sizes: "Attention Is All You Need" in fairseq's sizes, and
-"Adaptive Input Representations" (Baevski and Auli) for `_wiki103`. The archs of a mechanism are in its own file.
+Here are the sizes, and the plain Transformers of these sizes: "Attention Is All You Need" in fairseq's sizes,
+and "Adaptive Input Representations" (Baevski and Auli) for `_wiki103`. The archs of a mechanism are in its
+own file.
 """
 
 from fairseq.models import register_model_architecture
@@ -56,7 +57,8 @@ def register(arch: str, *rows: dict, model: str = "modular_transformer", peer: s
 
     Args:
         model: its family, modular_transformer or modular_transformer_lm.
-        peer: the plain arch with about as many parameters, if the arch is wider than the plain one of its name.
+        peer: the plain arch with about as many parameters, if the arch is wider than the plain one of its
+            name.
     """
     defaults = {name: value for row in rows for name, value in row.items()}
 

@@ -24,7 +24,9 @@ class Arrangement:
         return depth
 
     def places(self, layers: int) -> list[int]:
-        """Return the place (0 is the first) of every layer on a word's way, in the order in which they are built."""
+        """Return the place (0 is the first) of every layer on a word's way, in the order in which they are
+        built.
+        """
         return list(range(layers))
 
     def arrange(self, encoder: nn.Module) -> None:

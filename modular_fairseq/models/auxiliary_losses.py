@@ -36,16 +36,22 @@ class AuxiliaryLosses(ABC):
 
     @abstractmethod
     def weights(self, num_updates: int | None) -> dict[str, float]:
-        """Return the weight of each loss at an update; 0: it need not be computed. None: outside fairseq's training."""
+        """Return the weight of each loss at an update; 0: it need not be computed. None: outside fairseq's
+        training.
+        """
 
     @contextmanager
     @abstractmethod
     def measuring(self, model: nn.Module, weights: dict[str, float]) -> Iterator[dict[str, Tensor]]:
-        """Around a forward pass in training: afterwards the dictionary has the losses of non-zero weight, [B] each."""
+        """Around a forward pass in training: afterwards the dictionary has the losses of non-zero weight,
+        [B] each.
+        """
 
     @abstractmethod
     def without_gradient(self, model: nn.Module, weights: dict[str, float]) -> list[nn.Parameter]:
-        """Return the parameters that these losses give no gradient now, which distributed training must know of."""
+        """Return the parameters that these losses give no gradient now, which distributed training must
+        know of.
+        """
 
     @abstractmethod
     def check_model(self, model: nn.Module) -> None:

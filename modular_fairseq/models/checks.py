@@ -1,7 +1,7 @@
 """Option values and combinations that cannot work, and options that would be ignored.
 
-They are refused by a sentence before anything is built. What concerns a single mechanism is in the `check` of its
-file; it gets a `Choice`.
+They are refused by a sentence before anything is built. What concerns a single mechanism is in the `check` of
+its file; it gets a `Choice`.
 """
 
 from argparse import Namespace
@@ -33,13 +33,17 @@ class Choice:
     changed: set[str]
 
     def refuse(self, names: Iterable[str], unless: str) -> None:
-        """Raise UsageError if one of the options was set although it has no effect `unless`, as in "without --x"."""
+        """Raise UsageError if one of the options was set although it has no effect `unless`, as in
+        "without --x".
+        """
         for name in names:
             if name in self.changed:
                 raise UsageError(f"{flag(name)} has no effect {unless}; leave it out")
 
     def check_multiple(self, name: str, divisor: str) -> None:
-        """Raise UsageError unless the one option is a positive multiple of the other, which must be positive."""
+        """Raise UsageError unless the one option is a positive multiple of the other, which must be
+        positive.
+        """
         value, by = getattr(self.options, name), getattr(self.options, divisor)
         for option, number in ((divisor, by), (name, value)):
             if number < 1:
@@ -48,7 +52,9 @@ class Choice:
             raise UsageError(f"{flag(name)} {value} is not a multiple of {flag(divisor)} {by}")
 
     def refuse_quantisation(self, where: str) -> None:
-        """Raise UsageError for quantisation noise, which fairseq has for `nn.Linear` only, not for groups or stacks."""
+        """Raise UsageError for quantisation noise, which fairseq has for `nn.Linear` only, not for groups
+        or stacks.
+        """
         for name in ("quant_noise_pq", "quant_noise_scalar"):
             if getattr(self.options, name) > 0:
                 raise UsageError(f"{flag(name)} does not work with {where}; leave one of them out")
@@ -114,7 +120,8 @@ def _what_turns_on(mechanism: Mechanism) -> str:
 
 
 def _check_preset(options, family: type) -> None:
-    """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at all.
+    """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at
+    all.
 
     Elsewhere an option of the user's may well undo all that an arch sets (--arch multistream_transformer
     --streams 1).

@@ -21,5 +21,6 @@ class TransformerDecoder(TransformerDecoderBase):
         return wrap_layer(TransformerDecoderLayer(cfg, place, no_encoder_attn), cfg)
 
     def output_layer(self, features: Tensor) -> Tensor:
-        # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are frozen.
+        # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are
+        # frozen.
         return super().output_layer(features.contiguous())

@@ -1,9 +1,10 @@
-"""Disentangled mask attention: "Bayesian Transformer Using Disentangled Mask Attention" (Chien and Huang 2022).
+"""Disentangled mask attention: "Bayesian Transformer Using Disentangled Mask Attention" (Chien and Huang
+2022).
 
 The maths is in `modules/semantic_mask.py`, `modules/gaussian_mixture.py`, `modules/disentangled_heads.py` and
 `modules/mutual_information.py`. The criterion `modular_cross_entropy` adds the losses:
 
-    L = L_nll + c_kl (KL_z + KL_q) + c_qq L_Dqq - c_xq L_Dxq                                      (section 3.3)
+    L = L_nll + c_kl (KL_z + KL_q) + c_qq L_Dqq - c_xq L_Dxq        (section 3.3)
 
 (`Optional[float]`, because fairseq's parser does not know `float | None`.)
 """
@@ -30,8 +31,8 @@ from modular_fairseq.modules.mutual_information import CRITICS, DENSITIES
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError
 
-# The paper does not say which it used. Of a fresh dma_transformer_iwslt_de_en KL is 3.81, L_Dqq 0.000 and L_Dxq
-# 0.024 (random tokens).
+# The paper does not say which it used. Of a fresh dma_transformer_iwslt_de_en KL is 3.81, L_Dqq 0.000 and
+# L_Dxq 0.024 (random tokens).
 DEFAULT_WEIGHTS = {"kl": 0.01, "qq": 0.1, "xq": 0.1}
 
 
@@ -45,7 +46,8 @@ class DmaOptions(FairseqDataclass):
     dma_posterior: ChoiceEnum(list(POSTERIORS)) = field(
         default="expected",
         metadata={
-            "help": "clusters of latent vectors by their expected log-densities, or in training by those of a "
+            "help": "clusters of latent vectors by their expected log-densities, or in training by those of "
+            "a "
             "sample (slower on CPUs)"
         },
     )
@@ -56,14 +58,16 @@ class DmaOptions(FairseqDataclass):
     dma_centroid_mode: ChoiceEnum(list(CENTROID_MODES)) = field(
         default="lr",
         metadata={
-            "help": "lr: really so, under Adam; hook: their gradient is multiplied, the paper's letter, which "
+            "help": "lr: really so, under Adam; hook: their gradient is multiplied, the paper's letter, "
+            "which "
             "Adam undoes"
         },
     )
     dma_decoder_eval_mask: bool = field(
         default=False,
         metadata={
-            "help": "mask the decoder's self-attention (a language model has no other) also in evaluation and "
+            "help": "mask the decoder's self-attention (a language model has no other) also in evaluation "
+            "and "
             "search"
         },
     )
@@ -76,14 +80,16 @@ class DmaLossOptions(FairseqDataclass):
     kl_weight: Optional[float] = field(
         default=None,
         metadata={
-            "help": "weight of the KL divergence of tokens and queries from their mixtures, in nats per dimension "
+            "help": "weight of the KL divergence of tokens and queries from their mixtures, in nats per "
+            "dimension "
             "(default: 0.01 with DMA)"
         },
     )
     qq_weight: Optional[float] = field(
         default=None,
         metadata={
-            "help": "weight of L_Dqq, mutual information of the queries of different heads (default: 0.1 with DMA)"
+            "help": "weight of L_Dqq, mutual information of the queries of different heads (default: 0.1 "
+            "with DMA)"
         },
     )
     xq_weight: Optional[float] = field(
@@ -99,7 +105,8 @@ class DmaLossOptions(FairseqDataclass):
     qq_densities: ChoiceEnum(list(DENSITIES)) = field(
         default="pooled",
         metadata={
-            "help": "densities of queries in L_Dqq: uniform over the tokens of all heads, of each head, or those "
+            "help": "densities of queries in L_Dqq: uniform over the tokens of all heads, of each head, or "
+            "those "
             "of the mixture"
         },
     )
@@ -113,7 +120,8 @@ class DmaLossOptions(FairseqDataclass):
     qq_floor: float = field(
         default=0.0,
         metadata={
-            "help": "L_Dqq of a module and sentence is not lowered below this; -inf: Eq. 6 to the letter, which "
+            "help": "L_Dqq of a module and sentence is not lowered below this; -inf: Eq. 6 to the letter, "
+            "which "
             "has no lowest value"
         },
     )
@@ -136,10 +144,11 @@ def semantic_masks(model: nn.Module) -> dict[str, SemanticMask]:
 
 @contextmanager
 def measuring(model: nn.Module, wanted: LossSettings) -> Iterator[dict[str, Tensor]]:
-    """Around a forward pass in training: afterwards the dictionary has the losses that are `wanted`, [B] each.
+    """Around a forward pass in training: afterwards the dictionary has the losses that are `wanted`, [B]
+    each.
 
-    They are means over the modules that took part: LayerDrop may leave some out. No module keeps a graph, also
-    after an exception.
+    They are means over the modules that took part: LayerDrop may leave some out. No module keeps a graph,
+    also after an exception.
     """
     masks, losses = semantic_masks(model).values(), {}
     for mask in masks:
@@ -157,10 +166,10 @@ def measuring(model: nn.Module, wanted: LossSettings) -> Iterator[dict[str, Tens
 class DmaLosses(AuxiliaryLosses):
     """KL divergences and mutual information of semantic masks (section 3.3).
 
-    Mutual information is at least 0, but its estimate by Eq. 6 is not: minimised without a floor it goes to -18
-    and below, by heads whose tokens are never in the same clusters, until it is most of the objective. On Multi30k
-    (4+4 layers, 738 updates) validation perplexity was 16.9 without a floor, 14.5 with the floor of 0, 14.8
-    without L_Dqq. Hence the default; `qq` is logged as Eq. 6 has it.
+    Mutual information is at least 0, but its estimate by Eq. 6 is not: minimised without a floor it goes to
+    -18 and below, by heads whose tokens are never in the same clusters, until it is most of the objective. On
+    Multi30k (4+4 layers, 738 updates) validation perplexity was 16.9 without a floor, 14.5 with the floor of
+    0, 14.8 without L_Dqq. Hence the default; `qq` is logged as Eq. 6 has it.
 
     Raises:
         UsageError: a weight that is negative or not finite, or options that would be ignored.
@@ -190,7 +199,9 @@ class DmaLosses(AuxiliaryLosses):
         return bool(semantic_masks(model))
 
     def weights(self, num_updates: int | None) -> dict[str, float]:
-        """Return the weights at an update; outside fairseq's training, where nothing counts updates, the full ones."""
+        """Return the weights at an update; outside fairseq's training, where nothing counts updates, the
+        full ones.
+        """
         if num_updates is None:
             return self.full_weights
         warm = min(1.0, (num_updates + 1) / max(self.warmup_updates, 1))
@@ -217,7 +228,8 @@ class DmaLosses(AuxiliaryLosses):
         for option in self.asked_for:
             if option.startswith(("--qq", "--xq")) and all(mask.tokens.clusters == 1 for mask in masks):
                 raise UsageError(
-                    f"{option} has no effect with --dma-clusters 1, where nothing tells queries apart; leave it "
+                    f"{option} has no effect with --dma-clusters 1, where nothing tells queries apart; leave "
+                    "it "
                     "out"
                 )
             if option.startswith("--qq") and heads == 1:
@@ -226,7 +238,8 @@ class DmaLosses(AuxiliaryLosses):
                 )
         if self.how["pairs"] >= pairs > 0:
             raise UsageError(
-                f"--qq-pairs {self.how['pairs']} has no effect, as {heads} heads have {pairs} pairs; leave it "
+                f"--qq-pairs {self.how['pairs']} has no effect, as {heads} heads have {pairs} pairs; leave "
+                "it "
                 "out for all of them"
             )
 
@@ -281,7 +294,8 @@ def check(choice: Choice) -> None:
     if "encoder" in choice.stacks and options.encoder_embed_dim != options.decoder_embed_dim:
         raise UsageError(
             f"--decoder-embed-dim {options.decoder_embed_dim} with --encoder-embed-dim "
-            f"{options.encoder_embed_dim}: they must be equal with --attention-type {options.attention_type}, "
+            f"{options.encoder_embed_dim}: they must be equal with --attention-type "
+            f"{options.attention_type}, "
             "where source and target words are in the same clusters"
         )
     if options.adaptive_softmax_cutoff is not None:
@@ -308,7 +322,8 @@ def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
 def build_mask(options, place: Place) -> SemanticMask:
     """Build the `mask` of one attention module.
 
-    In the decoder's self-attention "the semantic mask was disregarded [...] in test phase" (section 4.1), unless
+    In the decoder's self-attention "the semantic mask was disregarded [...] in test phase" (section 4.1),
+    unless
     --dma-decoder-eval-mask is given.
     """
     return SemanticMask(
@@ -327,9 +342,9 @@ def clusters(number: int, centroid_gradient: float = 10.0) -> dict:
     return {"attention_type": "dma", "dma_clusters": number, "dma_centroid_gradient": centroid_gradient}
 
 
-# Section 4.1: 4 clusters, except in the IWSLT base model; c_grad 10, except for Chinese. Widths are not in the
-# paper, but give its parameter counts (with 43,690 joint types for WMT14); for Chinese they do not: its sizes are
-# those of IWSLT.
+# Section 4.1: 4 clusters, except in the IWSLT base model; c_grad 10, except for Chinese. Widths are not in
+# the paper, but give its parameter counts (with 43,690 joint types for WMT14); for Chinese they do not: its
+# sizes are those of IWSLT.
 register("dma_transformer", clusters(4))
 register("dma_transformer_iwslt_de_en", IWSLT_DE_EN, clusters(8))
 register("dma_transformer_iwslt_de_en_small", size(384, 1024, heads=4), clusters(4))

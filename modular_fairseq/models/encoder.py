@@ -17,10 +17,11 @@ from modular_fairseq.modules.attention import sentence_order
 class TransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder. Its layers follow one another, or as a mechanism arranges them (`Arrangement`).
 
-    In beam search fairseq's generator repeats the encoder output for every hypothesis, and each cross-attention
-    then projects each copy. Here the repetition is only noted in the output, as "beam_size", and the hypotheses of
-    a sentence share its keys and values. (fairseq's own way to that, `set_beam_size`, stays set in the modules: a
-    later generator of beam 1, or training after --eval-bleu, would take sentences for hypotheses.)
+    In beam search fairseq's generator repeats the encoder output for every hypothesis, and each
+    cross-attention then projects each copy. Here the repetition is only noted in the output, as "beam_size",
+    and the hypotheses of a sentence share its keys and values. (fairseq's own way to that, `set_beam_size`,
+    stays set in the modules: a later generator of beam 1, or training after --eval-bleu, would take sentences
+    for hypotheses.)
     """
 
     def __init__(self, cfg, dictionary, embed_tokens):

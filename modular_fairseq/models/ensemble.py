@@ -1,7 +1,7 @@
 """The switches of "Ensemble Mechanisms in the Transformer" (Eschbach-Dymanus) that fairseq does not have.
 
-fairseq has heads, attention dropout and hidden dropout as options; residual connections are switched off here.
-`modular-fairseq ablate` runs the paper's greedy protocol.
+fairseq has heads, attention dropout and hidden dropout as options; residual connections are switched off
+here. `modular-fairseq ablate` runs the paper's greedy protocol.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,8 @@ class ResidualOptions(FairseqDataclass):
     no_residual: bool = field(
         default=False,
         metadata={
-            "help": "no residual connection around any sub-layer: norm(dropout(F(x))), or dropout(F(norm(x))) "
+            "help": "no residual connection around any sub-layer: norm(dropout(F(x))), or "
+            "dropout(F(norm(x))) "
             "with pre-norm"
         },
     )

@@ -14,7 +14,9 @@ from modular_fairseq.modules.dropout import replace_dropout
 
 
 class CountsUpdates:
-    """Mixin for fairseq models: `num_updates` is how many updates there have been, or None outside training."""
+    """Mixin for fairseq models: `num_updates` is how many updates there have been, or None outside
+    training.
+    """
 
     num_updates: int | None = None
 

@@ -19,7 +19,8 @@ class ModularTransformerLanguageModel(ModularModel, TransformerLanguageModel):
     def build_model(cls, cfg, task) -> "ModularTransformerLanguageModel":
         """Raises UsageError for options that do not work together."""
         options = cls.checked_options(cfg)
-        # fairseq's class makes the embeddings of all its kinds, and a decoder of its own that these are taken from.
+        # fairseq's class makes the embeddings of all its kinds, and a decoder of its own that these are taken
+        # from.
         embed_tokens = super().build_model(options, task).decoder.embed_tokens
         nested = TransformerConfig.from_namespace(options)
         model = cls(TransformerDecoder(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))

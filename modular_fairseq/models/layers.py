@@ -67,7 +67,9 @@ class _Layer:
         incremental_state: dict | None = None,
         source: tuple[Tensor, Tensor | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention, its update weighed by the competition for it (steps 1 and 2 of Algorithm 1, TIM)."""
+        """Self-attention, its update weighed by the competition for it (steps 1 and 2 of Algorithm 1,
+        TIM).
+        """
         residual = x
         x = self._before(self.self_attn_layer_norm, x)
         competition = None if self.competition is None else self.competition(x)
@@ -120,8 +122,8 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
 class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
     """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, communication if any, feed-forward.
 
-    It is fairseq's layer without its options for TorchScript, ONNX and cross+self-attention. Both attentions get
-    the encoder output, for gates that look at the source.
+    It is fairseq's layer without its options for TorchScript, ONNX and cross+self-attention. Both attentions
+    get the encoder output, for gates that look at the source.
     """
 
     def __init__(self, cfg, place: LayerPlace, no_encoder_attn: bool = False):

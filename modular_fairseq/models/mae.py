@@ -40,7 +40,8 @@ class MaeOptions(FairseqDataclass):
     mae_dropped_heads: int = field(
         default=1,
         metadata={
-            "help": "heads that an expert lacks: with 8 heads, 1 is MAE-7 (8 experts) and 2 is MAE-6 (28 experts)"
+            "help": "heads that an expert lacks: with 8 heads, 1 is MAE-7 (8 experts) and 2 is MAE-6 (28 "
+            "experts)"
         },
     )
     mae_gating: ChoiceEnum(["learned", "uniform"]) = field(
@@ -52,7 +53,8 @@ class MaeOptions(FairseqDataclass):
     mae_training: ChoiceEnum(["bcd", "joint"]) = field(
         default="bcd",
         metadata={
-            "help": "bcd: block coordinate descent, gates by SGD in G steps, the rest in F steps; joint: NOBCD, "
+            "help": "bcd: block coordinate descent, gates by SGD in G steps, the rest in F steps; joint: "
+            "NOBCD, "
             "all by the main optimizer"
         },
     )
@@ -87,7 +89,8 @@ class MaeOptions(FairseqDataclass):
     mae_inference: ChoiceEnum(list(INFERENCE_MODES)) = field(
         default="mixture",
         metadata={
-            "help": "outside training: mix all experts, take the one with the largest gate, or one random expert "
+            "help": "outside training: mix all experts, take the one with the largest gate, or one random "
+            "expert "
             "per module"
         },
     )
@@ -97,7 +100,8 @@ class MaeOptions(FairseqDataclass):
     mae_gate_interval: Optional[int] = field(
         default=None,
         metadata={
-            "help": "epochs between epochs with G steps; 1 = every epoch (default: 5, or 1 when --mae-finetune "
+            "help": "epochs between epochs with G steps; 1 = every epoch (default: 5, or 1 when "
+            "--mae-finetune "
             "is not 'all')"
         },
     )
@@ -107,13 +111,15 @@ class MaeOptions(FairseqDataclass):
     mae_gate_loss: ChoiceEnum(["sentence", "token"]) = field(
         default="sentence",
         metadata={
-            "help": "the mean that a G step descends: loss per sentence, or per token (criterion's sample size)"
+            "help": "the mean that a G step descends: loss per sentence, or per token (criterion's sample "
+            "size)"
         },
     )
     mae_finetune: ChoiceEnum(["all", "gates", "gates+output"]) = field(
         default="all",
         metadata={
-            "help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates and "
+            "help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates "
+            "and "
             "output projections (FTG+)"
         },
     )
@@ -142,7 +148,9 @@ class GateTraining:
 
 
 def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
-    """Return the mixtures with learned gates by the name of their attention module: encoder.layers.0.self_attn."""
+    """Return the mixtures with learned gates by the name of their attention module:
+    encoder.layers.0.self_attn.
+    """
     return {
         name.removesuffix(".gate"): module
         for name, module in model.named_modules()
@@ -160,18 +168,19 @@ def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
 def trained_in_g_steps(model: nn.Module) -> list[nn.Parameter]:
     """Return the gates that G steps train beside the main optimizer.
 
-    With FTG the gates stay trainable, so that fairseq counts and saves them. No F step is ever taken there, so
-    only G steps change them.
+    With FTG the gates stay trainable, so that fairseq counts and saves them. No F step is ever taken there,
+    so only G steps change them.
     """
     training = getattr(model, "gate_training", None)
     return [] if training is None or training.gates_only else gate_parameters(model)
 
 
 def prepare(model: nn.Module, options) -> None:
-    """Draw random experts, freeze what --mae-finetune does not train, and tell the trainer's hook how gates learn.
+    """Draw random experts, freeze what --mae-finetune does not train, and tell the trainer's hook how gates
+    learn.
 
-    FTALL and training from scratch train all but the gates in F steps, FTG+ the weights of the output projections
-    W (Eq. 4), not their biases, and FTG nothing.
+    FTALL and training from scratch train all but the gates in F steps, FTG+ the weights of the output
+    projections W (Eq. 4), not their biases, and FTG nothing.
     """
     generator = torch.Generator().manual_seed(options.mae_inference_seed)
     for module in model.modules():  # the same experts for the same seed in every command of fairseq
@@ -222,7 +231,8 @@ def check(choice: Choice) -> None:
         return
     if options.mae_training == "bcd" and options.quant_noise_pq > 0:
         raise UsageError(
-            "--quant-noise-pq rewrites weights in every forward pass, also those that a G step must not change; "
+            "--quant-noise-pq rewrites weights in every forward pass, also those that a G step must not "
+            "change; "
             "leave it out"
         )
     if options.mae_training == "joint":
@@ -299,8 +309,8 @@ def build_mixture(options, place: Place) -> ExpertMixture:
 
 
 MAE = {"attention_type": "mae"}
-# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is the
-# same.
+# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is
+# the same.
 EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
 register("mae_transformer", MAE)
 register("mae_transformer_iwslt_de_en", IWSLT_DE_EN, MAE, EIGHT_HEADS)

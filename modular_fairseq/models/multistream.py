@@ -24,7 +24,8 @@ class StreamOptions(FairseqDataclass):
     streams: int = field(
         default=1,
         metadata={
-            "help": "parallel streams between first and last encoder layer, of (encoder layers - 2) / streams "
+            "help": "parallel streams between first and last encoder layer, of (encoder layers - 2) / "
+            "streams "
             "layers each, summed"
         },
     )
@@ -38,7 +39,8 @@ class StreamOptions(FairseqDataclass):
     stream_skip: bool = field(
         default=False,
         metadata={
-            "help": "add the output of the first encoder layer to the input of the last (also with one stream)"
+            "help": "add the output of the first encoder layer to the input of the last (also with one "
+            "stream)"
         },
     )
 
@@ -48,9 +50,10 @@ class MultiStream(Arrangement):
 
         Z_in = L_in(x),    Z_out = L_out(sum_i S_i(Z_in) + [skip] Z_in)
 
-    `encoder.layers` are L_in and L_out, and `encoder.streams` the K stacks of (layers - 2) / K layers between them;
-    with one stream `encoder.layers` are all of them. Every layer is initialised by itself, so streams differ from
-    the start. In a pre-norm model the streams, and so their sum, have no norm at their end; L_out normalises it.
+    `encoder.layers` are L_in and L_out, and `encoder.streams` the K stacks of (layers - 2) / K layers between
+    them; with one stream `encoder.layers` are all of them. Every layer is initialised by itself, so streams
+    differ from the start. In a pre-norm model the streams, and so their sum, have no norm at their end; L_out
+    normalises it.
     """
 
     def __init__(self, streams: int, skip: bool, batched: bool):
@@ -101,19 +104,22 @@ def check(choice: Choice) -> None:
         choice.refuse(["stream_batched"], "without --streams 2 or more")
         if layers < 3:
             raise UsageError(
-                f"--encoder-layers {layers} with --stream-skip: there must be at least 3, or nothing is skipped"
+                f"--encoder-layers {layers} with --stream-skip: there must be at least 3, or nothing is "
+                "skipped"
             )
     elif layers < 2 + k or (layers - 2) % k:
         fitting = max((layers - 2) // k, 1)
         raise UsageError(
-            f"--encoder-layers {layers} with --streams {k}: there must be 2 + {k} x L of them, a first one, a "
+            f"--encoder-layers {layers} with --streams {k}: there must be 2 + {k} x L of them, a first one, "
+            "a "
             f"last one and L in each stream, such as {2 + k * fitting} or {2 + k * (fitting + 1)}"
         )
     used = "--streams" if k > 1 else "--stream-skip"
     for name in ("encoder_layerdrop", "encoder_layers_to_keep"):
         if name in choice.changed:
             raise UsageError(
-                f"{flag(name)} drops whole layers of the encoder, which does not work with {used}; leave one of "
+                f"{flag(name)} drops whole layers of the encoder, which does not work with {used}; leave one "
+                "of "
                 "them out"
             )
     if options.stream_batched:

@@ -1,7 +1,7 @@
 """The options of the model families: fairseq's, which attention to use, and those of every mechanism.
 
-`registry.py` adds the options of mechanisms to `FAMILIES`. Every option starts with the name of the mechanism that
-it belongs to. An option that would be ignored is refused (`checks.py`).
+`registry.py` adds the options of mechanisms to `FAMILIES`. Every option starts with the name of the mechanism
+that it belongs to. An option that would be ignored is refused (`checks.py`).
 """
 
 from dataclasses import dataclass, field
@@ -23,8 +23,10 @@ class AttentionOptions(FairseqDataclass):
     attention_type: str = field(
         default="plain",
         metadata={
-            "help": "plain: multi-head attention; mae: a mixture of attentive experts in every attention module; "
-            "dma: disentangled mask attention, a semantic mask in every one; mae+dma: both; or what a --user-dir "
+            "help": "plain: multi-head attention; mae: a mixture of attentive experts in every attention "
+            "module; "
+            "dma: disentangled mask attention, a semantic mask in every one; mae+dma: both; or what a "
+            "--user-dir "
             "registers"
         },
     )

@@ -1,15 +1,15 @@
 """The registry of mechanisms: what a model can be made of beside fairseq's Transformer.
 
-A mechanism is one file. It registers the function that builds its part of the model, its options, and the hooks
-of `Mechanism` that it needs:
+A mechanism is one file. It registers the function that builds its part of the model, its options, and the
+hooks of `Mechanism` that it needs:
 
     @register_attention("distance", seam="mask", options=DistanceOptions)
     def build_penalty(options, place: Place) -> nn.Module | None: ...
 
-This is all that `--attention-type distance` needs, in every model family; `mae+distance` works as well, because
-mae has the other seam. Mechanisms of whole layers register by `register_layer`, mechanisms that put the layers of
-an encoder together by `register_encoder`. Model families, option checks, the criterion, averaging, tables and
-benchmarks name no mechanism. They ask this registry.
+This is all that `--attention-type distance` needs, in every model family; `mae+distance` works as well,
+because mae has the other seam. Mechanisms of whole layers register by `register_layer`, mechanisms that put
+the layers of an encoder together by `register_encoder`. Model families, option checks, the criterion,
+averaging, tables and benchmarks name no mechanism. They ask this registry.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,8 +29,9 @@ from modular_fairseq.models.options import FAMILIES
 from modular_fairseq_cli.errors import UsageError
 
 SEAMS = {"gate": "scale the heads", "mask": "add to the scores"}
+# The options of every criterion that adds the losses of mechanisms.
 CRITERIA: dict[str, type[FairseqDataclass]] = {
-    "modular_cross_entropy": LabelSmoothedCrossEntropyCriterionConfig  # the options of each criterion with losses
+    "modular_cross_entropy": LabelSmoothedCrossEntropyCriterionConfig
 }
 
 
@@ -54,7 +55,9 @@ class Place:
 
 @dataclass(frozen=True)
 class LayerPlace:
-    """The layer that parts are built for: `number` of `depth` layers that a word passes, from 0; C is `embed_dim`."""
+    """The layer that parts are built for: `number` of `depth` layers that a word passes, from 0; C is
+    `embed_dim`.
+    """
 
     number: int
     depth: int
@@ -95,8 +98,8 @@ class Mechanism:
         name: the name that its options start with.
         kind: a seam of attention (gate, mask), layer or encoder.
         options: a FairseqDataclass. Every model family gets its fields.
-        build: gate, mask: `(options, Place) -> nn.Module | None`; layer: `(options, LayerPlace) -> LayerParts`;
-            encoder: `(options) -> Arrangement`. It may raise UsageError.
+        build: gate, mask: `(options, Place) -> nn.Module | None`; layer: `(options, LayerPlace) ->
+            LayerParts`; encoder: `(options) -> Arrangement`. It may raise UsageError.
         is_used: tells from the options whether the model has the mechanism.
         needs: the option that turns it on, as it stands in the sentence that refuses its options without it.
         check: refuses values and combinations (`checks.Choice`); it is called if the mechanism is used.
@@ -104,10 +107,10 @@ class Mechanism:
         family_defaults: defaults that differ in a model family, by family and option.
         trained_outside: the parameters of a model that learn, but not by the main optimizer.
         losses: what the mechanism adds to the training loss.
-        must_agree: endings of weights' names that checkpoints must agree in to be averaged, each with the reason
-            that a refusal gives.
-        short_training: `(options, epochs, warmup_updates) -> words of fairseq-train` that a training of few epochs
-            needs, where the defaults are made for long ones.
+        must_agree: endings of weights' names that checkpoints must agree in to be averaged, each with the
+            reason that a refusal gives.
+        short_training: `(options, epochs, warmup_updates) -> words of fairseq-train` that a training of few
+            epochs needs, where the defaults are made for long ones.
         benched: models that `modular-fairseq bench` times by default: an arch and options.
     """
 
@@ -163,7 +166,9 @@ def register_attention(
 
 
 def register_layer(name: str, options: type[FairseqDataclass], **hooks) -> Register:
-    """Register the decorated function, which builds parts of layers (`LayerPlace`); see `register_attention`."""
+    """Register the decorated function, which builds parts of layers (`LayerPlace`); see
+    `register_attention`.
+    """
     return _register("mechanism", name, "layer", options, **hooks)
 
 
@@ -216,7 +221,9 @@ def _join(
 def _publish(
     group: str, name: str, options: type[FairseqDataclass], registry: dict, dataclasses: dict
 ) -> None:
-    """Replace the options in all three places where fairseq put them, if they are registered there already."""
+    """Replace the options in all three places where fairseq put them, if they are registered there
+    already.
+    """
     if name not in registry:
         return
     dataclasses[name] = options
@@ -250,7 +257,8 @@ def check_attention_type(value: str) -> None:
         gates, masks = ([each.name for each in of_kind(seam)] for seam in SEAMS)
         choices = ["plain", *gates, *masks, *(f"{gate}+{mask}" for gate in gates for mask in masks)]
         raise UsageError(
-            f"--attention-type is {value!r}; it must be one of {', '.join(choices)}, or what another --user-dir "
+            f"--attention-type is {value!r}; it must be one of {', '.join(choices)}, or what another "
+            "--user-dir "
             "registers"
         )
     for seam, effect in SEAMS.items():
@@ -303,7 +311,9 @@ def build_arrangement(options) -> Arrangement:
 
 
 def finish(model: nn.Module, options) -> None:
-    """Let the mechanisms in use prepare the whole model, and keep the main optimizer from what learns otherwise."""
+    """Let the mechanisms in use prepare the whole model, and keep the main optimizer from what learns
+    otherwise.
+    """
     for mechanism in used_by(options):
         mechanism.after_build(model, options)
     for parameter in trained_outside(model):
@@ -311,7 +321,9 @@ def finish(model: nn.Module, options) -> None:
 
 
 def trained_outside(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that learn, but not by the main optimizer, such as gates that learn in G steps."""
+    """Return the parameters that learn, but not by the main optimizer, such as gates that learn in G
+    steps.
+    """
     return [parameter for mechanism in MECHANISMS.values() for parameter in mechanism.trained_outside(model)]
 
 

@@ -1,4 +1,5 @@
-"""Independent mechanisms: "Transformers with Competitive Ensembles of Independent Mechanisms" (Lamb et al. 2021).
+"""Independent mechanisms: "Transformers with Competitive Ensembles of Independent Mechanisms" (Lamb et al.
+2021).
 
 The maths is in `modules/mechanisms.py` and `modules/grouped.py`.
 """
@@ -22,7 +23,8 @@ class TimOptions(FairseqDataclass):
     tim_layers: ChoiceEnum(["none", "middle", "all"]) = field(
         default="none",
         metadata={
-            "help": "layers of independent mechanisms (TIM): in encoder and decoder, all but the first two and "
+            "help": "layers of independent mechanisms (TIM): in encoder and decoder, all but the first two "
+            "and "
             "the last (middle), or all"
         },
     )
@@ -39,7 +41,8 @@ class TimOptions(FairseqDataclass):
     tim_communication_heads: int = field(
         default=2,
         metadata={
-            "help": "heads of the attention between the mechanisms of a position; 0: mechanisms tell each other "
+            "help": "heads of the attention between the mechanisms of a position; 0: mechanisms tell each "
+            "other "
             "nothing"
         },
     )
@@ -49,8 +52,8 @@ class TimOptions(FairseqDataclass):
 def is_tim_layer(placement: str, number: int, depth: int) -> bool:
     """Tell whether layer `number` of `depth` is a TIM layer, from 0.
 
-    `middle` is "all of the transformer layers except for the first two layers and the last layer" (appendix A.3;
-    appendix A.1 has it the other way round, against everything else in the paper).
+    `middle` is "all of the transformer layers except for the first two layers and the last layer" (appendix
+    A.3; appendix A.1 has it the other way round, against everything else in the paper).
     """
     return placement == "all" or (placement == "middle" and 2 <= number < depth - 1)
 
@@ -72,7 +75,8 @@ def check(choice: Choice) -> None:
         _check_depth(choice, stack)
         if f"{stack}_layers_to_keep" in choice.changed:
             raise UsageError(
-                f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it out "
+                f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it "
+                "out "
                 "with --tim-layers"
             )
     choice.refuse_quantisation("--tim-layers")
@@ -102,12 +106,13 @@ def _check_depth(choice: Choice, stack: str) -> None:
     benched=("tim_transformer_iwslt_de_en",),
 )
 def build_mechanisms(options, place: LayerPlace) -> LayerParts:
-    """Build the parts of a TIM layer: grouped features, competition and inter-mechanism attention (Algorithm 1).
+    """Build the parts of a TIM layer: grouped features, competition and inter-mechanism attention (Algorithm
+    1).
 
-    The paper only says that its layer is a drop-in replacement. In a decoder layer mechanism m attends to slice m
-    of the encoder output, so mechanisms mix only in the inter-mechanism attention, which follows the
-    cross-attention. The competition weighs the update "after the self-attention" (section 2.2.1), not the update
-    of the cross-attention.
+    The paper only says that its layer is a drop-in replacement. In a decoder layer mechanism m attends to
+    slice m of the encoder output, so mechanisms mix only in the inter-mechanism attention, which follows the
+    cross-attention. The competition weighs the update "after the self-attention" (section 2.2.1), not the
+    update of the cross-attention.
     """
     if not is_tim_layer(options.tim_layers, place.number, place.depth):
         return LayerParts()

@@ -95,13 +95,15 @@ class ExpertMixture(nn.Module):
     """The head scale of one attention module: `MultiheadAttention.gate`.
 
     What g is:
-      training, `training_scheme` bcd     F step (`step` = "F"): one expert drawn from the gate, no gradient to the gate;
-                                          G step (`step` = "G"): the mixture. The BCD trainer hook sets `step`.
-      training, joint (NOBCD)             the mixture, gates learned with everything else
-      training, no gate network (UNI-MAE) one expert drawn uniformly per sentence
-      evaluation                          `inference`: mixture (UNI-MAE: plain attention), the expert with the largest gate, or one
-                                          expert drawn once for this module when it is built (seeded by
-                                          --seed)
+
+        training, `training_scheme` bcd      F step (`step` = "F"): one expert drawn from the gate, which gets
+                                             no gradient; G step (`step` = "G"): the mixture. The trainer's
+                                             hook sets `step`.
+        training, joint (NOBCD)              the mixture; gates learn with everything else
+        training, no gate network (UNI-MAE)  one expert drawn uniformly per sentence
+        evaluation                           `inference`: the mixture (UNI-MAE: plain attention), the expert
+                                             with the largest gate, or one expert that is drawn once for this
+                                             module (--mae-inference-seed)
 
     F steps draw one Gumbel vector per sentence and module, shared by all its positions: argmax(log g_t +
     Gumbel) has distribution g_t at every position, and the expert stays the same wherever the gate does, as

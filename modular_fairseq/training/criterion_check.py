@@ -30,7 +30,8 @@ def check_criterion(trainer: Trainer) -> None:
             if has_losses:
                 raise UsageError(
                     f"--attention-type {model.cfg.attention_type} has losses that --criterion "
-                    f"{trainer.cfg.criterion._name} does not add; use --criterion {' or '.join(CRITERIA)} (with "
+                    f"{trainer.cfg.criterion._name} does not add; use --criterion {' or '.join(CRITERIA)} "
+                    "(with "
                     f"{mechanism.losses.left_out_by} to train masks without them)"
                 )
             continue
@@ -39,7 +40,8 @@ def check_criterion(trainer: Trainer) -> None:
             losses.check_model(model)
         elif losses.asked_for:
             raise UsageError(
-                f"{' and '.join(losses.asked_for)}: this model has no losses of that kind; use --attention-type "
+                f"{' and '.join(losses.asked_for)}: this model has no losses of that kind; use "
+                "--attention-type "
                 f"{mechanism.name} (or an arch such as {mechanism.name}_transformer), or leave them out"
             )
 
