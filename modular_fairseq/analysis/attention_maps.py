@@ -129,7 +129,8 @@ class _Watcher:
         self.asked = (asked["need_weights"], asked["need_head_weights"])
         wanted = {**asked, "need_weights": True, "need_head_weights": True}
         if asked["incremental_state"] is None:
-            # Without a cache this means nothing, but else fairseq takes torch's attention, which averages heads.
+            # Without a cache this means nothing, but else fairseq takes torch's attention, which averages
+            # heads.
             wanted["static_kv"] = True
         return (), wanted
 

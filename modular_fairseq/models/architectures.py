@@ -72,8 +72,22 @@ def register(arch: str, *rows: dict, model: str = "modular_transformer", peer: s
     register_model_architecture(model, arch)(set_defaults)
 
 
-register("modular_transformer_iwslt_de_en", IWSLT_DE_EN)
-register("modular_transformer_wmt_en_de", WMT_EN_DE)
-register("modular_transformer_tiny_cpu", TINY_CPU)
-register("modular_transformer_lm_wiki103", WIKI103, model="modular_transformer_lm")
-register("modular_transformer_lm_tiny_cpu", TINY_CPU_LM, model="modular_transformer_lm")
+def register_all(
+    archs: dict[str, list[dict]], model: str = "modular_transformer", peers: dict[str, str] | None = None
+) -> None:
+    """Register several archs of a family; see `register`."""
+    for arch, rows in archs.items():
+        register(arch, *rows, model=model, peer=(peers or {}).get(arch))
+
+
+TRANSLATION = {
+    "modular_transformer_iwslt_de_en": [IWSLT_DE_EN],
+    "modular_transformer_wmt_en_de": [WMT_EN_DE],
+    "modular_transformer_tiny_cpu": [TINY_CPU],
+}
+register_all(TRANSLATION)
+LANGUAGE_MODELS = {
+    "modular_transformer_lm_wiki103": [WIKI103],
+    "modular_transformer_lm_tiny_cpu": [TINY_CPU_LM],
+}
+register_all(LANGUAGE_MODELS, "modular_transformer_lm")

@@ -20,7 +20,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
-from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register, size
+from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register_all, size
 from modular_fairseq.models.auxiliary_losses import AuxiliaryLosses
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.options import flag
@@ -345,11 +345,14 @@ def clusters(number: int, centroid_gradient: float = 10.0) -> dict:
 # Section 4.1: 4 clusters, except in the IWSLT base model; c_grad 10, except for Chinese. Widths are not in
 # the paper, but give its parameter counts (with 43,690 joint types for WMT14); for Chinese they do not: its
 # sizes are those of IWSLT.
-register("dma_transformer", clusters(4))
-register("dma_transformer_iwslt_de_en", IWSLT_DE_EN, clusters(8))
-register("dma_transformer_iwslt_de_en_small", size(384, 1024, heads=4), clusters(4))
-register("dma_transformer_iwslt_de_en_tiny", size(256, 512, heads=4), clusters(4))
-register("dma_transformer_wmt_en_de", WMT_EN_DE, clusters(4))
-register("dma_transformer_wmt_en_de_small", size(384, 2048, heads=8), clusters(4))
-register("dma_transformer_wmt_zh_en", IWSLT_DE_EN, clusters(4, centroid_gradient=5.0))
-register("dma_transformer_tiny_cpu", TINY_CPU, clusters(4))
+ARCHS = {
+    "dma_transformer": [clusters(4)],
+    "dma_transformer_iwslt_de_en": [IWSLT_DE_EN, clusters(8)],
+    "dma_transformer_iwslt_de_en_small": [size(384, 1024, heads=4), clusters(4)],
+    "dma_transformer_iwslt_de_en_tiny": [size(256, 512, heads=4), clusters(4)],
+    "dma_transformer_wmt_en_de": [WMT_EN_DE, clusters(4)],
+    "dma_transformer_wmt_en_de_small": [size(384, 2048, heads=8), clusters(4)],
+    "dma_transformer_wmt_zh_en": [IWSLT_DE_EN, clusters(4, centroid_gradient=5.0)],
+    "dma_transformer_tiny_cpu": [TINY_CPU, clusters(4)],
+}
+register_all(ARCHS)

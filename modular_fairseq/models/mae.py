@@ -19,7 +19,7 @@ from modular_fairseq.models.architectures import (
     TINY_CPU_LM,
     WIKI103,
     WMT_EN_DE,
-    register,
+    register_all,
 )
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.options import flag
@@ -312,10 +312,16 @@ MAE = {"attention_type": "mae"}
 # MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is
 # the same.
 EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
-register("mae_transformer", MAE)
-register("mae_transformer_iwslt_de_en", IWSLT_DE_EN, MAE, EIGHT_HEADS)
-register("mae_transformer_wmt_en_de", WMT_EN_DE, MAE)
-register("mae_transformer_tiny_cpu", TINY_CPU, MAE)
-register("mae_transformer_lm", MAE, model="modular_transformer_lm")
-register("mae_transformer_lm_wiki103", WIKI103, MAE, model="modular_transformer_lm")
-register("mae_transformer_lm_tiny_cpu", TINY_CPU_LM, MAE, model="modular_transformer_lm")
+ARCHS = {
+    "mae_transformer": [MAE],
+    "mae_transformer_iwslt_de_en": [IWSLT_DE_EN, MAE, EIGHT_HEADS],
+    "mae_transformer_wmt_en_de": [WMT_EN_DE, MAE],
+    "mae_transformer_tiny_cpu": [TINY_CPU, MAE],
+}
+register_all(ARCHS)
+LANGUAGE_MODELS = {
+    "mae_transformer_lm": [MAE],
+    "mae_transformer_lm_wiki103": [WIKI103, MAE],
+    "mae_transformer_lm_tiny_cpu": [TINY_CPU_LM, MAE],
+}
+register_all(LANGUAGE_MODELS, "modular_transformer_lm")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
-from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register, size
+from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register_all, size
 from modular_fairseq.models.arrangement import Arrangement, Run
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.options import flag
@@ -149,10 +149,13 @@ def streams(k: int, layers: int) -> dict:
     return {"streams": k, "encoder_layers": 2 + k * layers}
 
 
-register("multistream_transformer", streams(2, 2))
-register("multistream_transformer_iwslt_de_en", IWSLT_DE_EN, streams(2, 2))
-register("multistream_transformer_wmt_en_de", WMT_EN_DE, streams(2, 2))
-register("multistream_transformer_tiny_cpu", TINY_CPU, streams(2, 1))
-register("multistream_transformer_2x1", size(128, 512, heads=8, layers=4), streams(2, 1))
-register("multistream_transformer_2x2", size(512, 2048, heads=8), streams(2, 2))
-register("multistream_transformer_4x1", size(512, 2048, heads=8), streams(4, 1))
+ARCHS = {
+    "multistream_transformer": [streams(2, 2)],
+    "multistream_transformer_iwslt_de_en": [IWSLT_DE_EN, streams(2, 2)],
+    "multistream_transformer_wmt_en_de": [WMT_EN_DE, streams(2, 2)],
+    "multistream_transformer_tiny_cpu": [TINY_CPU, streams(2, 1)],
+    "multistream_transformer_2x1": [size(128, 512, heads=8, layers=4), streams(2, 1)],
+    "multistream_transformer_2x2": [size(512, 2048, heads=8), streams(2, 2)],
+    "multistream_transformer_4x1": [size(512, 2048, heads=8), streams(4, 1)],
+}
+register_all(ARCHS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from modular_fairseq.models.architectures import TINY_CPU, register, size
+from modular_fairseq.models.architectures import TINY_CPU, register_all, size
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.registry import LayerParts, LayerPlace, build_arrangement, register_layer
 from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention
@@ -133,9 +133,19 @@ def mechanisms(n: int, layers: str = "middle") -> dict:
 
 # Wider than the plain Transformer, so that they have as many parameters as their peer.
 IWSLT, WMT = "modular_transformer_iwslt_de_en", "modular_transformer_wmt_en_de"
-register("tim_transformer", size(576, 2304, heads=8), mechanisms(2), peer=WMT)
-register("tim_transformer_iwslt_de_en", size(576, 1152, heads=6), mechanisms(2), peer=IWSLT)
-register("tim_transformer_iwslt_de_en_4", size(640, 1088, heads=8), mechanisms(4), peer=IWSLT)
-register("tim_transformer_wmt_en_de", size(576, 2304, heads=8), mechanisms(2), peer=WMT)
-register("tim_transformer_wmt_en_de_4", size(640, 2048, heads=8), mechanisms(4), peer=WMT)
-register("tim_transformer_tiny_cpu", TINY_CPU, mechanisms(2, layers="all"))  # no middle in 2 layers
+ARCHS = {
+    "tim_transformer": [size(576, 2304, heads=8), mechanisms(2)],
+    "tim_transformer_iwslt_de_en": [size(576, 1152, heads=6), mechanisms(2)],
+    "tim_transformer_iwslt_de_en_4": [size(640, 1088, heads=8), mechanisms(4)],
+    "tim_transformer_wmt_en_de": [size(576, 2304, heads=8), mechanisms(2)],
+    "tim_transformer_wmt_en_de_4": [size(640, 2048, heads=8), mechanisms(4)],
+    "tim_transformer_tiny_cpu": [TINY_CPU, mechanisms(2, layers="all")],  # no middle in 2 layers
+}
+PEERS = {
+    "tim_transformer": WMT,
+    "tim_transformer_iwslt_de_en": IWSLT,
+    "tim_transformer_iwslt_de_en_4": IWSLT,
+    "tim_transformer_wmt_en_de": WMT,
+    "tim_transformer_wmt_en_de_4": WMT,
+}
+register_all(ARCHS, peers=PEERS)
