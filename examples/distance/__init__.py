@@ -52,7 +52,9 @@ class DistancePenalty(nn.Module):
         return -self.slope * (words[seen:, None] - words).abs().log1p()
 
 
-@register_attention("distance", seam="mask", options=DistanceOptions)
+@register_attention(
+    "distance", seam="mask", options=DistanceOptions, summary="weights fall with the distance between words"
+)
 def build_penalty(options, place):
     """Build the penalty of self-attention; cross-attention gets none."""
     return DistancePenalty(place.num_heads, options.distance_slope) if place.self_attention else None

@@ -313,6 +313,7 @@ def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
     "dma",
     seam="mask",
     options=DmaOptions,
+    summary="disentangled mask attention, a semantic mask in every attention module",
     check=check,
     losses=DmaLosses,
     must_agree={".centroid_scale": "--dma-centroid-gradient or --dma-centroid-mode changed between them"},

@@ -35,6 +35,8 @@ class ModularModel(CountsUpdates, ChecksStateDict):
     def add_args(cls, parser) -> None:
         # Without defaults, so that an arch can set them.
         gen_parser_from_dataclass(parser, FAMILIES[cls.family](), delete_default=True)
+        (attention_type,) = (each for each in parser._actions if each.dest == "attention_type")
+        attention_type.help = registry.describe_attention_types()
 
     @classmethod
     def checked_options(cls, cfg) -> Namespace:

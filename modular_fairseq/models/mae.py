@@ -273,6 +273,7 @@ def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
     "mae",
     seam="gate",
     options=MaeOptions,
+    summary="a mixture of attentive experts in every attention module",
     check=check,
     after_build=prepare,
     family_defaults={"modular_transformer_lm": {"mae_gate_context": "window"}},  # 100 inputs: appendix A

@@ -21,14 +21,7 @@ class AttentionOptions(FairseqDataclass):
     """What attention is made of; shared by all model families."""
 
     attention_type: str = field(
-        default="plain",
-        metadata={
-            "help": "plain: multi-head attention; mae: a mixture of attentive experts in every attention "
-            "module; "
-            "dma: disentangled mask attention, a semantic mask in every one; mae+dma: both; or what a "
-            "--user-dir "
-            "registers"
-        },
+        default="plain", metadata={"help": "plain: multi-head attention; or a mechanism"}
     )
 
 

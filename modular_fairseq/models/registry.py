@@ -101,6 +101,7 @@ class Mechanism:
         build: gate, mask: `(options, Place) -> nn.Module | None`; layer: `(options, LayerPlace) ->
             LayerParts`; encoder: `(options) -> Arrangement`. It may raise UsageError.
         is_used: tells from the options whether the model has the mechanism.
+        summary: what it is, in the help of --attention-type.
         needs: the option that turns it on, as it stands in the sentence that refuses its options without it.
         check: refuses values and combinations (`checks.Choice`); it is called if the mechanism is used.
         after_build: `(model, options)`, called with the whole model if the mechanism is used.
@@ -119,6 +120,7 @@ class Mechanism:
     options: type[FairseqDataclass]
     build: Callable
     is_used: Callable[[Any], bool]
+    summary: str = ""
     needs: str = ""
     check: Callable[[Any], None] = lambda choice: None
     after_build: Callable[[nn.Module, Any], None] = lambda model, options: None
@@ -268,6 +270,12 @@ def check_attention_type(value: str) -> None:
                 f"--attention-type {value}: {' and '.join(same)} both {effect}, and only one part can; leave "
                 "one of them out"
             )
+
+
+def describe_attention_types() -> str:
+    """Return the help of --attention-type."""
+    known = "".join(f"; {each.name}: {each.summary}" for each in of_kind(*SEAMS) if each.summary)
+    return f"plain: multi-head attention{known}; two that take different seams are joined by +; or what a --user-dir registers"
 
 
 def build_attention_parts(options, place: Place) -> dict[str, nn.Module | None]:
