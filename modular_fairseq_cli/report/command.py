@@ -17,8 +17,8 @@ from pathlib import Path
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
 from modular_fairseq_cli.report.page import build_page
-from modular_fairseq_cli.report.reading import Checkpoint, read_analysis
 from modular_fairseq_cli.report.training_log import read_log
 
 FORMATS = ("svg", "png")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from modular_fairseq_cli.report.reading import Checkpoint
+from modular_fairseq_cli.report.checkpoint import Checkpoint
 from modular_fairseq_cli.report.training_log import CURVES
 
 SCRIPTS = (

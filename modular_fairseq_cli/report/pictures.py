@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modular_fairseq_cli.report.reading import Checkpoint
+from modular_fairseq_cli.report.checkpoint import Checkpoint
 from modular_fairseq_cli.report.training_log import CURVES, GATES, LEARNING, LOSSES, Curve
 
 STYLE = {

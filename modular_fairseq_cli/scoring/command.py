@@ -33,10 +33,10 @@ from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.scoring.display import find_notes, format_text
 from modular_fairseq_cli.scoring.metrics import METRICS, TOKENIZERS, score, summarize
-from modular_fairseq_cli.scoring.reading import Output, read_lines, read_output, read_test_set
-from modular_fairseq_cli.scoring.report import find_notes, format_text
 from modular_fairseq_cli.scoring.significance import compare_seeds, paired_bootstrap
+from modular_fairseq_cli.scoring.translations import Output, read_lines, read_output, read_test_set
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.scoring.reading import Output
+from modular_fairseq_cli.scoring.translations import Output
 
 METRICS = {
     "bleu": "BLEU",

@@ -8,7 +8,7 @@ from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.metrics import METRICS, TOKEN_METRICS
-from modular_fairseq_cli.scoring.reading import Output
+from modular_fairseq_cli.scoring.translations import Output
 
 FEW_SENTENCES = 100  # below, resamples of a test set are too much alike for the bootstrap to be trusted
 LABELS = METRICS | TOKEN_METRICS
