@@ -114,7 +114,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    """Asked first, as reading and drawing take seconds."""
+    """Refuse what cannot be written before reading and drawing, which take seconds."""
     folder = path if option == "--pictures" and path.is_dir() else path.absolute().parent
     if option == "--out" and path.is_dir():
         raise UsageError(f"--out {path} is a folder; give the name of a file, such as {path / 'report.html'}")

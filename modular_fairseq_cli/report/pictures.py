@@ -1,4 +1,4 @@
-"""The figures of the report as files, by matplotlib: one a subject, named LABEL-SUBJECT, for papers and
+"""Draws the figures of the report as files, by matplotlib: one a subject, named LABEL-SUBJECT, for papers and
 slides.
 """
 
@@ -51,8 +51,8 @@ Named = Iterator[tuple[str, Figure]]
 
 
 def draw(checkpoints: Sequence[Checkpoint], formats: Iterable[str]) -> dict[str, bytes]:
-    """NAME.svg, NAME.png, or both, of every figure that the checkpoints have something for: the content of
-    each file by its name.
+    """Return the content of NAME.svg, NAME.png, or both, of every figure that the checkpoints have data for,
+    by the file's name.
     """
     files = {}
     with matplotlib.rc_context(STYLE):
@@ -259,8 +259,8 @@ def _redundancy_pairs(checkpoint: Checkpoint) -> Named:
 
 
 def _maps(checkpoint: Checkpoint) -> Named:
-    """Of the first sentence: attention, and masks where there are, for every kind of attention a grid of
-    modules and heads; competition.
+    """Draw the attention of the first sentence, its masks where there are, each kind as a grid of modules and
+    heads, and the competition.
     """
     if not checkpoint.sentences:
         return
@@ -298,7 +298,7 @@ def _maps(checkpoint: Checkpoint) -> Named:
 
 
 def _heads(modules: Sequence[dict], weights: Callable[[str], np.ndarray]) -> Figure:
-    """A mosaic: a row for each module, a column for each head, a gap of a tenth of a map between."""
+    """Return a mosaic: a row for each module, a column for each head, a gap of a tenth of a map between."""
     queries, keys = weights(modules[0]["module"]).shape[1:]
     height, width = queries + max(1, queries // 10), keys + max(1, keys // 10)
     columns = max(module["heads"] for module in modules)
@@ -353,7 +353,7 @@ def _table(
 
 
 def _place(module: dict) -> str:
-    """As the page calls it, "cross-attention, layer 1"; the name of the module where no layer is given."""
+    """Return how the page calls a module, "cross-attention, layer 1", or its name where no layer is given."""
     if not module.get("layer"):
         return module["module"]
     side = "cross-attention" if "encoder_attn" in module["module"] else module["module"].split(".")[0]
@@ -361,17 +361,17 @@ def _place(module: dict) -> str:
 
 
 def _layer(module: dict) -> str:
-    """The same where the side is known."""
+    """Return the layer and stream of a module, or its name where no layer is given."""
     if not module.get("layer"):
         return module["module"]
     return f"layer {module['layer']}" + (f", stream {module['stream']}" if module.get("stream") else "")
 
 
 def _number(value: float | None) -> str:
-    """Nothing where there is no value, as of the pairs of a single head."""
+    """Return the text of a value, or a dash where there is none, as of the pairs of a single head."""
     return "–" if value is None else f"{value:.3f}"
 
 
 def _literal(token: str) -> str:
-    """A token with a dollar is no formula."""
+    """Return a token as matplotlib shows it: a dollar sign begins no formula."""
     return token.replace("$", r"\$")
