@@ -126,7 +126,7 @@ def predicate(clause: Clause, without: str = "") -> str:
 
 
 def statement(clause: Clause, fronted: str = "", without: str = "") -> str:
-    """Return a statement. An adverbial of the German prefield comes first in English too, an object does not."""
+    """Return a statement. An adverbial in the German prefield is first in English too; an object is not."""
     front = {"time": TIMES.get(clause.time, ""), "place": PLACES.get(clause.place, "")}.get(fronted, "")
     return join(
         front, say(subject_of(clause), subject=True), predicate(clause, fronted if front else without)
