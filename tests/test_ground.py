@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from modular_fairseq_cli import __version__, files, main, processes
+from modular_fairseq_cli import __version__, fairseq_log, files, main, processes
 from modular_fairseq_cli.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
@@ -222,3 +222,39 @@ def test_digests_are_those_of_the_content(tmp_path):
     path.write_bytes(b"abc")
     assert files.digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert files.digest(path, "sha1") == "a9993e364706816aba3e25717850c26c9cd0d89d"
+
+
+# --- the log of fairseq-train
+# -----------------------------------------------------------------------------------------------
+
+STAMP = "2026-01-01 10:00:00 | INFO |"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'train_inner | {"epoch": 1, "update": 0.2, "ppl": "164.32", "num_updates": "50", "lr": "1e-05"}',
+            "  epoch 1, update 50: training perplexity 164.32",
+        ),
+        (
+            "train_inner | epoch 012:     50 / 178 loss=7.591, ppl=164.32, num_updates=1100, kl=inf",
+            "  epoch 12, update 1100: training perplexity 164.32",
+        ),
+        (
+            'valid | {"epoch": 3, "valid_ppl": "2.6", "valid_num_updates": "178"}',
+            "  epoch 3, update 178: validation perplexity 2.6",
+        ),
+        ('valid | {"valid_ppl": "2.64"}', None),  # of fairseq-validate
+        ('train | {"epoch": 1, "train_ppl": "21.74", "train_num_updates": "178"}', None),
+        ('train_inner | {"epoch": 1, "ppl": "164', None),
+        ("fairseq_cli.train | begin training", None),
+    ],
+)
+def test_progress_is_told_from_either_format_of_the_log(line, said):
+    assert fairseq_log.progress(f"{STAMP} {line}") == said
+
+
+def test_numbers_of_a_line_that_are_not_finite_are_kept():
+    split, numbers = fairseq_log.parse(f'{STAMP} valid | {{"valid_ppl": "inf", "valid_bleu": null}}')
+    assert (split, numbers) == ("valid", {"ppl": math.inf})
