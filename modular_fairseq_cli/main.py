@@ -23,6 +23,10 @@ COMMANDS = {
         "modular_fairseq.benchmark.command",
         "time training steps and beam search against stock fairseq",
     ),
+    "patches": (
+        "modular_fairseq.patches.command",
+        "list what the plugin changes in fairseq, torch, numpy and the process, and why",
+    ),
     "report": (
         "modular_fairseq_cli.report.command",
         "make one HTML file of analyses and training logs, checkpoints side by side",

@@ -1,11 +1,9 @@
 """A model with auxiliary losses must be trained with the criterion that adds them, and the criterion with a
 model that has them.
 
-fairseq builds model and criterion without telling one of the other; `install` lets its Trainer compare them
-before the first epoch, when no thread reads data yet.
+fairseq builds model and criterion without telling one of the other, so `patches/trainer.py` lets its Trainer
+compare them before each epoch.
 """
-
-import functools
 
 from fairseq.trainer import Trainer
 
@@ -54,18 +52,3 @@ def check_criterion(trainer: Trainer) -> None:
             f"--qq-pairs {criterion.how['pairs']} has no effect, as {heads} heads have {pairs} pairs; leave "
             "it out for all of them"
         )
-
-
-def install() -> None:
-    """Let fairseq's Trainer check before every epoch. Calling it again changes nothing."""
-    plain_begin_epoch = Trainer.begin_epoch
-    if hasattr(plain_begin_epoch, "checks_criterion"):
-        return
-
-    @functools.wraps(plain_begin_epoch)
-    def begin_epoch(self, epoch):
-        check_criterion(self)
-        return plain_begin_epoch(self, epoch)
-
-    begin_epoch.checks_criterion = True
-    Trainer.begin_epoch = begin_epoch
