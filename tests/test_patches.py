@@ -38,7 +38,7 @@ print(json.dumps([sorted(changed), sorted(again), len(patches.PATCHES)]))
 
 @pytest.fixture(scope="module")
 def changes():
-    """What the plugin changes in a process of fairseq, what a second `apply` changes, and how many patches."""
+    """What the plugin changes in a process of fairseq, what a second `apply` changes, and the count."""
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IN_A_FRESH_PROCESS],
         cwd=REPOSITORY,

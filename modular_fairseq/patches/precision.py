@@ -23,7 +23,7 @@ def bf16_on_any_device(
     """
     for action in parser._actions:
         if action.dest == "bf16":
-            action.help = "use bfloat16"
+            action.help = "train in bfloat16, on any device"
 
     def given(option: str) -> bool:
         return getattr(parser.parse_known_args(input_args)[0], option, False)

@@ -31,26 +31,20 @@ class Patch:
 PATCHES: list[Patch] = []
 
 
-def replace(target: str) -> Callable[[Callable], Callable]:
-    """Let the decorated function run in place of the function or method `target`.
+def replace(*targets: str) -> Callable[[Callable], Callable]:
+    """Let the decorated function run in place of each of `targets`, which are functions or methods.
 
-    It is called with what it replaces as its first argument, then with the arguments of the call.
+    It is called with what it replaces as its first argument, then with the arguments of the call. A function
+    that modules import by its name is a target in each of them.
     """
 
     def register(function: Callable) -> Callable:
         def apply() -> None:
-            owner_name, _, name = target.rpartition(".")
-            owner = pkgutil.resolve_name(owner_name)
-            original = getattr(owner, name)
+            for target in targets:
+                owner, _, name = target.rpartition(".")
+                _replace(pkgutil.resolve_name(owner), name, function)
 
-            @functools.wraps(original)
-            def replacement(*args, **kwargs):
-                return function(original, *args, **kwargs)
-
-            is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
-            setattr(owner, name, staticmethod(replacement) if is_static else replacement)
-
-        PATCHES.append(Patch(function.__name__, (target,), inspect.getdoc(function), apply))
+        PATCHES.append(Patch(function.__name__, targets, inspect.getdoc(function), apply))
         return function
 
     return register
@@ -64,3 +58,14 @@ def change(*targets: str) -> Callable[[Callable], Callable]:
         return function
 
     return register
+
+
+def _replace(owner: object, name: str, function: Callable) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replacement(*args, **kwargs):
+        return function(original, *args, **kwargs)
+
+    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    setattr(owner, name, staticmethod(replacement) if is_static else replacement)
