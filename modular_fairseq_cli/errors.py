@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import traceback
 
 
@@ -56,22 +55,6 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
         # meanwhile is news.
         error = error.__cause__ or (error.__context__ if type(error) is Exception else None)
     return None
-
-
-def show_usage_errors_as_sentences() -> None:
-    """Let an uncaught `UsageError` end a command with its sentence instead of a traceback (exit status 1, as
-    ever).
-    """
-    previous = sys.excepthook
-
-    def excepthook(kind, error, traceback):
-        usage_error = find_usage_error(error)
-        if usage_error is None:
-            previous(kind, error, traceback)
-        else:
-            print(f"modular_fairseq: error: {usage_error}", file=sys.stderr)
-
-    sys.excepthook = excepthook
 
 
 def _file_being_loaded(error: BaseException) -> str | None:

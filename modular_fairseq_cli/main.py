@@ -27,6 +27,10 @@ COMMANDS = {
         "modular_fairseq.benchmark.command",
         "time training steps and beam search against stock fairseq",
     ),
+    "patches": (
+        "modular_fairseq.patches.command",
+        "list what the plugin changes in fairseq, torch, numpy and the process, and why",
+    ),
     "prepare": (
         "modular_fairseq_cli.corpora.command",
         "fetch and prepare a data set for fairseq-train, or your own text",

@@ -64,7 +64,6 @@ from modular_fairseq.models.options import nested_config
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
-from modular_fairseq.warnings_filters import quiet_known_warnings
 from modular_fairseq_cli.errors import UsageError
 
 MODELS = [
@@ -128,7 +127,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    quiet_known_warnings()
     logging.disable(logging.INFO)  # what trainers and models say when they are built
     check_arguments(args)
     if args.threads or args.device == "cpu":

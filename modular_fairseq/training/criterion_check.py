@@ -1,11 +1,9 @@
 """A model with auxiliary losses must be trained with the criterion that adds them, and the criterion with a
 model that has them.
 
-fairseq builds model and criterion without telling one of the other; `install` lets its Trainer compare them
-before the first epoch, when no thread reads data yet.
+fairseq builds model and criterion without telling one of the other, so `patches/trainer.py` lets its Trainer
+compare them before each epoch.
 """
-
-import functools
 
 from fairseq.trainer import Trainer
 
@@ -31,8 +29,7 @@ def check_criterion(trainer: Trainer) -> None:
                 raise UsageError(
                     f"--attention-type {model.cfg.attention_type} has losses that --criterion "
                     f"{trainer.cfg.criterion._name} does not add; use --criterion {' or '.join(CRITERIA)} "
-                    "(with "
-                    f"{mechanism.losses.left_out_by} to train masks without them)"
+                    f"(with {mechanism.losses.left_out_by} to train masks without them)"
                 )
             continue
         losses = next(each for each in criterion.auxiliary if isinstance(each, mechanism.losses))
@@ -41,21 +38,6 @@ def check_criterion(trainer: Trainer) -> None:
         elif losses.asked_for:
             raise UsageError(
                 f"{' and '.join(losses.asked_for)}: this model has no losses of that kind; use "
-                "--attention-type "
-                f"{mechanism.name} (or an arch such as {mechanism.name}_transformer), or leave them out"
+                f"--attention-type {mechanism.name} (or an arch such as {mechanism.name}_transformer), or leave "
+                "them out"
             )
-
-
-def install() -> None:
-    """Let fairseq's Trainer check before every epoch. Calling it again changes nothing."""
-    plain_begin_epoch = Trainer.begin_epoch
-    if hasattr(plain_begin_epoch, "checks_criterion"):
-        return
-
-    @functools.wraps(plain_begin_epoch)
-    def begin_epoch(self, epoch):
-        check_criterion(self)
-        return plain_begin_epoch(self, epoch)
-
-    begin_epoch.checks_criterion = True
-    Trainer.begin_epoch = begin_epoch

@@ -11,14 +11,19 @@ import operator
 import sys
 from typing import Any
 
+from modular_fairseq.patches.registry import change
 from modular_fairseq_cli.errors import UsageError
 
 OPERATORS = {ast.Add: operator.add, ast.Mult: operator.mul}
 
 
+@change("fairseq.*.eval")
 def evaluate_options_as_literals() -> None:
-    """Let `evaluate_literal` take the place of ``eval`` in the modules of fairseq; a second call changes
-    nothing.
+    """`evaluate_literal` takes the place of the builtin `eval` in the modules of fairseq.
+
+    Some options are Python expressions, which fairseq evaluates (fairseq/utils.py:787-811,
+    fairseq/optim/adam.py:91). To translate, it reads the options of the model from the checkpoint, so a
+    checkpoint of strings and tensors could run a program.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith("fairseq."):

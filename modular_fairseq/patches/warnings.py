@@ -10,13 +10,22 @@ header, the schema and the working directory.
 import logging
 import warnings
 
+from modular_fairseq.patches.registry import change
 
+
+@change("warnings.filters", "logging.getLogger('hydra').level", "logging.getLogger('matplotlib').level")
 def quiet_known_warnings() -> None:
-    """Silence warnings that a user of fairseq can do nothing about."""
+    """Warnings that a user of fairseq can do nothing about are silent, and so are debug messages of hydra and
+    matplotlib.
+
+    Every command of fairseq prints a page of them on a current torch and hydra: when it reads its default
+    options (fairseq/dataclass/utils.py:397-399), when it reads data (fairseq/data/iterators.py:222 and 509)
+    and when it trains (fairseq/tasks/fairseq_task.py:531, fairseq/optim/amp_optimizer.py:26). One of
+    fairseq's speech models turns on the debug messages of the whole process
+    (fairseq/models/wav2vec/wav2vec2_classification.py:25).
+    """
     for message, category, module in KNOWN:
         warnings.filterwarnings("ignore", message, category, module)
-    # Importing one of fairseq's speech models turns on the debug messages of the whole process, and these
-    # have many.
     for library in ("hydra", "matplotlib"):
         logging.getLogger(library).setLevel(logging.INFO)
 
