@@ -11,7 +11,7 @@ from modular_fairseq_cli.errors import UsageError
 
 COMMANDS = {
     "ablate": (
-        "modular_fairseq.ablation.command",
+        "modular_fairseq.runs.greedy.command",
         "train without mechanisms of the Transformer, then add the best one, again and again",
     ),
     "analyze": (
@@ -31,9 +31,9 @@ COMMANDS = {
         "modular_fairseq_cli.scoring.command",
         "BLEU with its signature, chrF, TER, over seeds, and whether a difference is significant",
     ),
-    "subset": ("modular_fairseq.subsets", "draw nested subsets of binarized training data"),
+    "subset": ("modular_fairseq.runs.subsets", "draw nested subsets of binarized training data"),
     "table": (
-        "modular_fairseq.experiments.command",
+        "modular_fairseq.runs.papers.command",
         "train the rows of a paper's table and show ours beside theirs",
     ),
     "toy-corpus": ("modular_fairseq_cli.toy_corpus.command", "write a synthetic German-English corpus"),

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from modular_fairseq.ablation import runs
-from modular_fairseq.ablation.command import Ablation
-from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, iterations, models, read_mechanisms
-from modular_fairseq.ablation.runs import Run
-from modular_fairseq.ablation.settings import read_settings, write_settings
-from modular_fairseq.ablation.table import format_text, rows, summarize
+from modular_fairseq.runs.greedy import trial as runs
+from modular_fairseq.runs.greedy.command import Ablation
+from modular_fairseq.runs.greedy.protocol import MECHANISMS, Mechanism, iterations, models, read_mechanisms
+from modular_fairseq.runs.greedy.settings import read_settings, write_settings
+from modular_fairseq.runs.greedy.table import format_text, rows, summarize
+from modular_fairseq.runs.greedy.trial import Run
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from modular_fairseq.experiments import planning
-from modular_fairseq.experiments.config import read_config, scaled
-from modular_fairseq.experiments.table import read_table
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import PRESETS, TranslationOptions
 from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq.runs.config import read_config, scaled
+from modular_fairseq.runs.papers import plan as planning
+from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import train_config
 

@@ -19,8 +19,8 @@ import sacrebleu
 import yaml
 from scipy.stats import ttest_ind
 
-from modular_fairseq.experiments import planning
-from modular_fairseq.experiments.command import read_table
+from modular_fairseq.runs.papers import plan as planning
+from modular_fairseq.runs.papers.command import read_table
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one

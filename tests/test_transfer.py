@@ -15,10 +15,11 @@ import yaml
 from fairseq.data import indexed_dataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from modular_fairseq import subsets
-from modular_fairseq.experiments import figure, planning
-from modular_fairseq.experiments.config import on_subset, read_config, scaled
-from modular_fairseq.experiments.table import read_table
+from modular_fairseq.runs import subsets
+from modular_fairseq.runs.config import on_subset, read_config, scaled
+from modular_fairseq.runs.papers import figure
+from modular_fairseq.runs.papers import plan as planning
+from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests import test_tables

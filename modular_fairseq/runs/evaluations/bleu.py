@@ -8,7 +8,7 @@ import shutil
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from modular_fairseq.experiments.run import PLUGIN, Run, Say, digest, read_json
+from modular_fairseq.runs.run import PLUGIN, Run, Say, digest, read_json
 from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one, write_file

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from fairseq.utils import get_perplexity
 
 import modular_fairseq
-from modular_fairseq.ablation.protocol import Mechanism, Model
-from modular_fairseq.ablation.table import Result
+from modular_fairseq.runs.greedy.protocol import Mechanism, Model
+from modular_fairseq.runs.greedy.table import Result
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError

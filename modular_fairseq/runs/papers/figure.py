@@ -10,7 +10,7 @@ import os
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from modular_fairseq.experiments.table import COLUMNS, Results, Table
+from modular_fairseq.runs.papers.table import COLUMNS, Results, Table
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
-from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, read_mechanisms
-from modular_fairseq.ablation.runs import LIMITS
 from modular_fairseq.models.checks import check_options as check_model_options
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.runs.greedy.protocol import MECHANISMS, Mechanism, read_mechanisms
+from modular_fairseq.runs.greedy.trial import LIMITS
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from modular_fairseq.experiments.config import why
-from modular_fairseq.experiments.evaluation import Evaluation
+from modular_fairseq.runs.config import why
+from modular_fairseq.runs.evaluations.bleu import Evaluation
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring import compare_seeds, paired_bootstrap
 

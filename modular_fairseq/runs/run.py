@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import modular_fairseq
-from modular_fairseq import subsets
-from modular_fairseq.experiments.config import DECODING, Config
+from modular_fairseq.runs import subsets
+from modular_fairseq.runs.config import DECODING, Config
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import LOGGED, progress

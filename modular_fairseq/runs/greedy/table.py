@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import stdev
 from typing import Any, NamedTuple
 
-from modular_fairseq.ablation.protocol import Model, iterations
+from modular_fairseq.runs.greedy.protocol import Model, iterations
 
 COLUMNS = {"valid": "validation (selects)", "test": "test", "train": "training"}
 Result = dict[str, Any]  # perplexities by column, and whether training `diverged`

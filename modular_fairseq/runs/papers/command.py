@@ -27,11 +27,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tabulate import tabulate
 
-from modular_fairseq.experiments.evaluation import Evaluation
-from modular_fairseq.experiments.figure import draw, write_figure
-from modular_fairseq.experiments.planning import needed, plan, show_commands
-from modular_fairseq.experiments.run import Run
-from modular_fairseq.experiments.table import Results, Table, cells, read_table
+from modular_fairseq.runs.evaluations.bleu import Evaluation
+from modular_fairseq.runs.papers.figure import draw, write_figure
+from modular_fairseq.runs.papers.plan import needed, plan, show_commands
+from modular_fairseq.runs.papers.table import Results, Table, cells, read_table
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from modular_fairseq.experiments.config import Config, on_subset, read_config, scaled, why
-from modular_fairseq.experiments.evaluation import Evaluation
-from modular_fairseq.experiments.run import Run
-from modular_fairseq.experiments.table import Results, Row, Table
+from modular_fairseq.runs.config import Config, on_subset, read_config, scaled, why
+from modular_fairseq.runs.evaluations.bleu import Evaluation
+from modular_fairseq.runs.papers.table import Results, Row, Table
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 

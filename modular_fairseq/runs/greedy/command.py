@@ -40,10 +40,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from modular_fairseq.ablation.protocol import Model, models
-from modular_fairseq.ablation.runs import Run
-from modular_fairseq.ablation.settings import choose_settings, write_settings
-from modular_fairseq.ablation.table import (
+from modular_fairseq.runs.greedy.protocol import Model, models
+from modular_fairseq.runs.greedy.settings import choose_settings, write_settings
+from modular_fairseq.runs.greedy.table import (
     Result,
     format_markdown,
     format_text,
@@ -51,6 +50,7 @@ from modular_fairseq.ablation.table import (
     rows,
     validation_perplexity,
 )
+from modular_fairseq.runs.greedy.trial import Run
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one, write_file

@@ -20,9 +20,9 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 
 import modular_fairseq  # noqa: F401  (registers our archs and criterion)
-from modular_fairseq import subsets
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.runs import subsets
 from modular_fairseq_cli.errors import UsageError
 
 # What a group's _name selects on fairseq-train's command line.

@@ -1,0 +1,1 @@
+"""What a run can be worth: one evaluation a file."""
