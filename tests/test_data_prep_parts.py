@@ -16,7 +16,6 @@ import threading
 import time
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import regex
@@ -24,10 +23,8 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from modular_fairseq_cli import toy_corpus
 from modular_fairseq_cli.corpora import (
     fetch,
-    lifetime,
     lines,
     moses,
     options,
@@ -39,6 +36,8 @@ from modular_fairseq_cli.corpora import (
 )
 from modular_fairseq_cli.corpora.archives import damage_named, open_archive
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest
+from modular_fairseq_cli.toy_corpus import command as toy_corpus
 
 SENTENCES = [
     "He said: \"It's 5,300 dollars (about 4.000 €), isn't it?\" -- \"No, it's No. 5.\", e.g. Mr. Smith's.",
@@ -272,13 +271,12 @@ def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
         list(parallel.map_blocks(make_square, (0,), [1, 2, bad, 4], workers=2))
 
 
-PREPARATION = str(Path(lifetime.__file__).parents[1])
 ENDING = {
     "workers of map_blocks": "from modular_fairseq_cli.corpora import parallel; list(parallel.map_blocks(make, (), [1, 2], "
     "2))",
-    "program and its pool": "import subprocess; from modular_fairseq_cli.corpora import lifetime; "
+    "program and its pool": "import subprocess; from modular_fairseq_cli import lifetime; "
     "subprocess.run(lifetime.command('pool', sys.argv[1]))",
-    "no program of Python's": "import subprocess; from modular_fairseq_cli.corpora import lifetime; "
+    "no program of Python's": "import subprocess; from modular_fairseq_cli import lifetime; "
     "subprocess.run(['tail', '-q', '-f', sys.argv[1], '/dev/null'], preexec_fn=lifetime.before_exec())",
     "a system that has only threads": "from modular_fairseq_cli.corpora import parallel; sys.platform = 'other'; "
     "list(parallel.map_blocks(make, (), [1, 2], 2))",
@@ -295,7 +293,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path, what):
         "import multiprocessing, busy\nmultiprocessing.Pool(2).map(busy.busy, [1, 2])\n"
     )
     (tmp_path / "file").write_text("xx")
-    code = f"import sys; sys.path.append({PREPARATION!r}); from busy import make; {ENDING[what]}"
+    code = f"import sys; from busy import make; {ENDING[what]}"
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "file")],
         stderr=subprocess.PIPE,
@@ -320,7 +318,7 @@ def nothing_is_left_of(folder, seconds=5):
 def test_a_download_ends_with_its_run(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
-        code = f"import sys; sys.path.append({PREPARATION!r}); from pathlib import Path; from modular_fairseq_cli.corpora import fetch; "
+        code = "from pathlib import Path; from modular_fairseq_cli.corpora import fetch; "
         parent = subprocess.Popen(
             [sys.executable, "-c", code + f"fetch.curl({url!r}, Path({str(tmp_path / 'a.part')!r}))"]
         )
@@ -332,7 +330,7 @@ def test_a_download_ends_with_its_run(tmp_path):
 
 
 def test_a_process_whose_parent_has_ended_before_ends_at_once():
-    code = f"import sys; sys.path.append({PREPARATION!r}); from modular_fairseq_cli.corpora import lifetime; lifetime.end_with(1234567); print('here')"
+    code = "from modular_fairseq_cli import lifetime; lifetime.end_with(1234567); print('here')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""
 
 
@@ -486,7 +484,7 @@ def server():
 def sha256(data, folder):
     path = folder / "for-its-sum"
     path.write_bytes(data)
-    found = fetch.digest(path)
+    found = digest(path)
     path.unlink()
     return found
 
@@ -622,7 +620,7 @@ def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
         for lang in ("de", "en"):
             (tmp_path / f"{split}.{lang}").write_text(f"{split} {lang}\n")
     summed = []
-    monkeypatch.setattr(texts, "digest", lambda path: summed.append(path.name) or fetch.digest(path))
+    monkeypatch.setattr(texts, "digest", lambda path: summed.append(path.name) or digest(path))
     kept = texts.input_files(tmp_path, ("de", "en"), {})
     assert len(summed) == 6 and len(set(summed)) == 6
     assert texts.input_files(tmp_path, ("de", "en"), kept) == kept and len(summed) == 6
@@ -631,7 +629,7 @@ def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
     changed = texts.input_files(tmp_path, ("de", "en"), kept)
     assert summed[6:] == ["train.de", "test.en"]
     assert {name for name in kept if kept[name] != changed[name]} == {"test.en"}
-    assert changed["test.en"]["sha256"] == fetch.digest(tmp_path / "test.en")
+    assert changed["test.en"]["sha256"] == digest(tmp_path / "test.en")
 
 
 def test_no_progress_line_is_written_for_every_block(capsys):

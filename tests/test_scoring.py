@@ -20,8 +20,8 @@ from sacrebleu import DATASETS
 from sacrebleu.metrics import BLEU
 from sacremoses import MosesTokenizer
 
-from modular_fairseq_cli import main, scoring
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.main import main
 from modular_fairseq_cli.scoring import (
     Output,
     compare_seeds,
@@ -31,6 +31,7 @@ from modular_fairseq_cli.scoring import (
     score,
     summarize,
 )
+from modular_fairseq_cli.scoring import command as scoring
 from modular_fairseq_cli.scoring.metrics import METRICS, split_compounds
 from modular_fairseq_cli.toy_corpus.command import draw_splits
 

@@ -5,9 +5,9 @@ import subprocess
 from argparse import Namespace
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import lifetime
-from modular_fairseq_cli.corpora.progress import say
+from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 LINES_A_WORKER = 5000  # fewer are not worth another process
 

@@ -6,8 +6,7 @@ could be unpacked is recorded as NAME.sha256 beside it, and each file that is us
 """
 
 import contextlib
-import fcntl
-import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -15,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import lifetime
+from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import DamagedFile
-from modular_fairseq_cli.corpora.progress import say
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest, lock, write_file
+from modular_fairseq_cli.processes import say
 
 
 @dataclass
@@ -42,11 +42,6 @@ class Source:
         return f"{self.url} ({size}, {checked})"
 
 
-def digest(path: Path, algorithm: str = "sha256") -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
-
-
 @contextlib.contextmanager
 def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -> Iterator[dict[str, Path]]:
     """Where each archive is, by its name, for as long as it is read; what was read to the end is then known
@@ -56,7 +51,7 @@ def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -
         paths = {}
         for source in sources:
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(lock(source, folder))
+            stack.enter_context(lock_archive(source, folder))
             paths[source.name] = fetch(source, given.get(source.name), folder)
         try:
             yield paths
@@ -68,19 +63,13 @@ def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -
             record(source, paths[source.name], folder)
 
 
-@contextlib.contextmanager
-def lock(source: Source, folder: Path) -> Iterator[None]:
-    """Two runs never fetch one archive, nor does one use what the other has not yet found sound."""
-    with (folder / f".{source.name}.lock").open("w") as file:
-        os.set_inheritable(
-            file.fileno(), True
-        )  # so that a curl that outlives a killed run keeps others from its file
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{source.name}: waiting for another run that fetches or reads it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def lock_archive(source: Source, folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Keep two runs from fetching one archive, and one from using what the other has not yet found sound.
+
+    A curl that outlives a killed run holds the lock, and so keeps others from its file.
+    """
+    waiting = f"{source.name}: waiting for another run that fetches or reads it"
+    return lock(folder / f".{source.name}.lock", seconds=math.inf, waiting=waiting, inheritable=True)
 
 
 def fetch(source: Source, given: Path | None, folder: Path) -> Path:
@@ -148,7 +137,7 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
         str(part),
     ]
     command += ["--write-out", "%{http_code}", url]
-    lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock`
+    lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock_archive`
     try:
         return subprocess.run(
             command,
@@ -200,9 +189,7 @@ def record(source: Source, archive: Path, folder: Path) -> None:
     if source.sum != "-" or path.exists():
         return
     found = digest(archive)
-    part = folder / f"{path.name}.part"
-    part.write_text(f"{found}  {source.name}\n")
-    os.replace(part, path)
+    write_file(path, f"{found}  {source.name}\n")
     say(
         f"{source.name}: no sum is published; that of this file, sha256 {found}, is recorded in {path} and "
         "compared from now on"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from modular_fairseq_cli.corpora.progress import say
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 ODD_SEPARATOR = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 

@@ -7,7 +7,6 @@ that a folder is never continued with others.
 
 import argparse
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import NoReturn
 
 from modular_fairseq_cli.corpora.fetch import Source
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.processes import processors
 
 OPTIONAL = {
     "archive": {"action": "append", "default": [], "type": Path},
@@ -106,7 +107,7 @@ def user_options(recipe: argparse.Namespace, argv: list[str]) -> argparse.Namesp
     parser.add_argument(
         "--workers",
         type=int,
-        default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        default=processors(),
     )
     for name in recipe.accepts:
         if name == "folder":
@@ -219,22 +220,12 @@ def like(folder: Path, languages: set[str]) -> dict:
 
 
 def read_settings(folder: Path) -> dict | None:
-    """The settings that a folder was begun with; None where there are none."""
-    try:
-        return json.loads((folder / "settings").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        raise UsageError(
-            f"{folder / 'settings'} is damaged; give another --out, or remove {folder}"
-        ) from None
+    """Return the settings that a folder was begun with, or None where there are none."""
+    return read_json(folder / "settings", f"give another --out, or remove {folder}")
 
 
 def write_settings(folder: Path, chosen: dict) -> None:
-    (folder / "settings.part").write_text(
-        json.dumps(chosen, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    os.replace(folder / "settings.part", folder / "settings")
+    write_file(folder / "settings", json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
 
 
 def compare_settings(folder: Path, chosen: dict) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from modular_fairseq_cli.corpora.lifetime import end_with
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.lifetime import end_with
 
 function: Callable | None = None  # of a worker process
 

@@ -3,10 +3,7 @@
 import sys
 import time
 
-
-def say(message: str) -> None:
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {message}\n")
-    sys.stderr.flush()
+from modular_fairseq_cli.processes import say
 
 
 class Progress:

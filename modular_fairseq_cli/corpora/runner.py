@@ -4,24 +4,21 @@ skipped when it is there.
 So a run that was killed at any moment goes on at the stage where it was, and ends with the same bytes.
 """
 
-import contextlib
-import fcntl
 import os
 import shutil
 import sys
-import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from modular_fairseq_cli.corpora import options
 from modular_fairseq_cli.corpora.binarize import binarize
 from modular_fairseq_cli.corpora.fetch import open_archives
-from modular_fairseq_cli.corpora.progress import say
 from modular_fairseq_cli.corpora.subwords import subwords
 from modular_fairseq_cli.corpora.texts import input_files, text
 from modular_fairseq_cli.corpora.tokens import tokenize
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import lock
+from modular_fairseq_cli.processes import say
 
 WAIT = 10  # seconds for the workers of a killed run to notice
 
@@ -38,7 +35,10 @@ def run(recipe: Namespace, user: Namespace) -> None:
     if not finished:
         announce(recipe, user, out, archives)
     out.mkdir(parents=True, exist_ok=True)
-    with lock(out):
+    # The workers of a killed run hold its lock until they have ended.
+    with lock(
+        out / ".lock", f"{out} is being prepared by another run; wait until it has ended", seconds=WAIT
+    ):
         options.compare_settings(out, chosen)
         if finished:
             sys.stderr.write(f"{recipe.script}: {out} is prepared; nothing to do\n")
@@ -95,22 +95,3 @@ def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:
         shutil.rmtree(part, ignore_errors=True)
         raise
     os.replace(part, out / name)
-
-
-@contextlib.contextmanager
-def lock(out: Path) -> Iterator[None]:
-    """Two runs never write into one folder. The workers of a killed run hold its lock until they have ended,
-    too.
-    """
-    with (out / ".lock").open("w") as file:
-        for attempt in range(WAIT * 10 + 1):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if attempt == WAIT * 10:
-                    raise UsageError(
-                        f"{out} is being prepared by another run; wait until it has ended"
-                    ) from None
-                time.sleep(0.1)
-        yield

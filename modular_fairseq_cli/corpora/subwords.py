@@ -17,9 +17,10 @@ from pathlib import Path
 
 from modular_fairseq_cli.corpora.lines import join_block, read_chunks, split_block
 from modular_fairseq_cli.corpora.parallel import map_blocks
-from modular_fairseq_cli.corpora.progress import Progress, say
+from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.corpora.tokens import CHUNK, keep, say_left_out, unfit
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 MAX_WORDS = 500_000  # words remembered by a process, about 150 MB with subword-nmt's own memory of them
 

@@ -11,12 +11,12 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import lifetime
+from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import Opener, damage_named, open_archive
-from modular_fairseq_cli.corpora.fetch import digest
 from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
-from modular_fairseq_cli.corpora.progress import say
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest
+from modular_fairseq_cli.processes import say
 
 SPLITS = ("train", "valid", "test")
 TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]  # in this order

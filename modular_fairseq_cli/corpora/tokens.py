@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 from modular_fairseq_cli.corpora.lines import is_visible, join_block, read_chunks, split_block
 from modular_fairseq_cli.corpora.parallel import map_blocks
-from modular_fairseq_cli.corpora.progress import Progress, say
+from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 CHUNK = 1000  # pairs that a worker gets at a time
 LONGEST_WORD = 1000  # characters; Moses' clean-corpus-n leaves pairs with longer ones out

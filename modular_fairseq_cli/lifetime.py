@@ -1,8 +1,8 @@
-"""No process outlives the run that started it: a killed run would leave one that waits for ever, or that
+"""A process ends with the one that started it: a killed command would leave one that waits for ever, or that
 writes into a folder.
 
 As a program, `lifetime.py PARENT MODULE ARGUMENTS` is `python -m MODULE ARGUMENTS` that ends with the process
-PARENT; what it forks, too.
+PARENT; so do the processes that it forks.
 """
 
 import ctypes
@@ -15,14 +15,15 @@ import threading
 import time
 from collections.abc import Callable
 
+LIBC = ctypes.CDLL(None)  # loaded here, as little is safe between a fork and what follows
 forking = 0  # the process that forks at this moment
 
 
 def end_with(parent: int) -> None:
-    """What a process calls first: the system ends it with its parent. Where a system does not know this, a
-    thread looks twice a second.
+    """End this process when its parent ends; a process calls it first. The system does it on Linux; elsewhere
+    a thread looks for the parent twice a second.
     """
-    if sys.platform != "linux" or ctypes.CDLL(None).prctl(1, signal.SIGKILL):  # PR_SET_PDEATHSIG
+    if sys.platform != "linux" or LIBC.prctl(1, signal.SIGKILL):  # PR_SET_PDEATHSIG
         threading.Thread(target=watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it ended before it was heard of
         os._exit(1)
@@ -35,11 +36,12 @@ def watch(parent: int) -> None:
 
 
 def before_exec() -> Callable[[], None] | None:
-    """The preexec_fn of a program that is not Python's. Elsewhere than on Linux nothing ends it early."""
+    """Return the `preexec_fn` of `subprocess` for any program. Elsewhere than on Linux nothing ends it early."""
     return functools.partial(end_with, os.getpid()) if sys.platform == "linux" else None
 
 
 def command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a Python module and ends with this process."""
     return [sys.executable, "-P", __file__, str(os.getpid()), module, *arguments]
 
 
