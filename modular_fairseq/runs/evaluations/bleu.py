@@ -1,133 +1,121 @@
-"""What a run is worth on a part of its corpus: translation, scores and redundancy, in files beside its
-checkpoints.
+"""BLEU and its like: the run translates a part of the corpus, and sacrebleu scores detokenised text.
+
+`NAME.out` is what fairseq-generate said, `NAME.ref.LANGUAGE` the untokenised references.
 """
 
-import json
 import os
+import shlex
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
-from modular_fairseq.runs.run import PLUGIN, Run, Say, digest, read_json
-from modular_fairseq_cli.analysis_folder import INDEX
+from modular_fairseq.runs.evaluations.evaluation import Column, Evaluation, register
+from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import only_one, write_file
-from modular_fairseq_cli.scoring import Output, read_lines, read_output, score
+from modular_fairseq_cli.files import digest
+from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, read_output, score
 
 
-class Evaluation(NamedTuple):
-    """A run's translation of a part of its corpus, `overrides` being options of the model at inference, and
-    its scores.
-    """
+@register
+class Bleu(Evaluation):
+    columns = {
+        "bleu": Column("BLEU", "paper: BLEU"),
+        "tokenized_bleu": Column("tokenised BLEU", "paper: tokenised BLEU"),
+        "compound_split_bleu": Column("compound-split BLEU", "paper: compound-split BLEU"),
+        "chrf": Column("chrF", ""),
+    }
+    test = "the paired bootstrap"
 
-    run: Run
-    subset: str = "test"
-    overrides: tuple[tuple[str, Any], ...] = ()
-    redundancy: bool = False  # of the attention weights, too
+    def fits(self, run: Run) -> bool:
+        return bool(run.corpus.languages)
 
-    @property
-    def name(self) -> str:
-        return "-".join([self.subset, *(str(value) for _, value in self.overrides)])
+    def is_done(self, of: Measurement, found: dict[str, Any]) -> bool:
+        if self.key not in found or found.get("generate") != decoding_of(of):
+            return False
+        there = os.path.isfile(reference_of(of))  # a table of old results needs no corpus
+        return not there or digest(reference_of(of)) == digest(copy_of_reference(of))
 
-    def path(self, kind: str) -> str:
-        return self.run.path(f"{self.name}.{kind}")
-
-    @property
-    def ref(self) -> str:
-        """The references that the translation was scored with, beside it."""
-        return self.path(f"ref.{self.run.config.languages[1]}")
-
-    @property
-    def reference(self) -> str:
-        """Untokenised, in the corpus."""
-        return self.run.corpus("raw", f"{self.subset}.{self.run.config.languages[1]}")
-
-    @property
-    def generate_command(self) -> list[str]:
-        overrides = ["--model-overrides", json.dumps(dict(self.overrides))] if self.overrides else []
-        own = ["--user-dir", PLUGIN, "--path", self.run.checkpoint, "--gen-subset", self.subset]
-        return ["fairseq-generate", self.run.binarized, *own, *self.run.config.generate_options(), *overrides]
-
-    @property
-    def redundancy_command(self) -> list[str]:
-        own = ["--path", self.run.checkpoint, "--gen-subset", self.subset, "--out", self.path("redundancy")]
-        return ["modular-fairseq", "analyze", "redundancy", self.run.binarized, *own]
-
-    @property
-    def score_command(self) -> list[str]:
-        """For people who want to repeat it; here it is done without a process of its own."""
+    def commands(self, of: Measurement) -> list[str]:
+        copy = copy_of_reference(of)
+        score_command = ["modular-fairseq", "score", "--reference", copy, of.path("out")]
         return [
-            "modular-fairseq",
-            "score",
-            "--reference",
-            self.ref,
-            self.path("out"),
-            "--detokenize",
-            self._detokenizer,
+            f"{shlex.join(generate_command(of))} >{shlex.quote(of.path('out'))}",
+            shlex.join(["cp", reference_of(of), copy]),
+            shlex.join([*score_command, "--detokenize", detokenizer_of(of)]),
         ]
 
-    @property
-    def _detokenizer(self) -> str:
-        return "none" if self.run.config.get("common_eval.post_process") == "sentencepiece" else "moses"
-
-    @property
-    def result(self) -> dict[str, Any] | None:
-        """The scores, as `modular_fairseq_cli.scoring.score` gives them, with redundancy.
-
-        None where they are missing, or of other decoding or another test set.
-        """
-        result = read_json(self.path("json"))
-        checkpoint = (self.run.training or {}).get("checkpoint")
-        if (
-            result is None
-            or result.get("checkpoint") != checkpoint
-            or result.get("generate") != self._decoding
-            or (self.redundancy and "LR" not in result)
-        ):
-            return None
-        changed = os.path.isfile(self.reference) and digest(self.reference) != digest(self.ref)
-        return None if changed else result
-
-    @property
-    def _decoding(self) -> list[str]:
-        return [*self.run.config.generate_options(), *map(str, self.overrides)]
-
-    def output(self) -> Output:
-        """The translation, detokenised."""
-        return read_output(self.path("out"), self.run.config.languages[1], self._detokenizer)
-
-    def references(self) -> list[str]:
-        return read_lines(self.ref)
-
-    def finish(self, say: Say) -> None:
-        """Translates and scores what is not yet.
-
-        Raises:
-            UsageError: a command failed, or the corpus does not have the references.
-        """
-        if self.result is not None:
-            return
-        os.makedirs(self.run.path(), exist_ok=True)
-        if not os.path.isfile(self.reference):
+    def measure(self, of: Measurement, say: Say) -> dict[str, Any]:
+        reference, copy, unfinished = reference_of(of), copy_of_reference(of), of.path("out.tmp")
+        if not os.path.isfile(reference):
             raise UsageError(
-                f"{self.reference}: is missing; it must hold the untokenised references, as the scripts of "
+                f"{reference}: is missing; it must hold the untokenised references, as the scripts of "
                 "data-prep write it"
             )
-        with only_one(self.run.path()):
-            for old in ("json", "out.tmp"):
-                with suppress(FileNotFoundError):
-                    os.remove(self.path(old))
-            self.run.execute(self.generate_command, os.path.basename(self.path("out.tmp")), say)
-            os.replace(self.path("out.tmp"), self.path("out"))
-            shutil.copyfile(self.reference, f"{self.ref}.tmp")
-            os.replace(f"{self.ref}.tmp", self.ref)
-            result = {
-                "checkpoint": self.run.training["checkpoint"],
-                "generate": self._decoding,
-                **score(self.output(), [self.references()], language=self.run.config.languages[1]),
-            }
-            if self.redundancy:
-                self.run.execute(self.redundancy_command, "redundancy.log", say)
-                report = read_json(os.path.join(self.path("redundancy"), INDEX))["analyses"]["redundancy"]
-                result |= {"LR": report["LR"], "HR": report["HR"]}
-            write_file(self.path("json"), json.dumps(result, indent=1) + "\n")
+        with suppress(FileNotFoundError):
+            os.remove(unfinished)
+        of.run.execute(generate_command(of), os.path.basename(unfinished), say)
+        os.replace(unfinished, of.path("out"))
+        shutil.copyfile(reference, f"{copy}.tmp")
+        os.replace(f"{copy}.tmp", copy)
+        scores = score(output_of(of), [read_lines(copy)], language=of.run.corpus.languages[1])
+        return {"generate": decoding_of(of), **scores}
+
+    def compare(
+        self, ours: Measurement, baseline: Measurement, samples: int
+    ) -> tuple[float, float | None] | None:
+        """Return the difference in BLEU and the p of sacrebleu's paired bootstrap.
+
+        Raises:
+            UsageError: the two are of one corpus, and yet of other references.
+        """
+        if reference_of(ours) != reference_of(baseline):
+            return None
+        copies = copy_of_reference(ours), copy_of_reference(baseline)
+        references, others = map(read_lines, copies)
+        if references != others:
+            raise UsageError(
+                f"{copies[0]} and {copies[1]}: differ, so the rows cannot be compared; translate both again "
+                "with --run"
+            )
+        hypotheses = [output_of(each).hypotheses for each in (baseline, ours)]
+        language = ours.run.corpus.languages[1]
+        (test,) = paired_bootstrap([references], hypotheses[0], hypotheses[1:], samples, language=language)
+        return test["bleu"]["difference"], test["bleu"]["p_value"]
+
+    def notes(self, results: Iterable[dict[str, Any]]) -> list[str]:
+        results = list(results)
+        notes = [f"BLEU: {each}" for each in sorted({result["bleu_signature"] for result in results})]
+        if any("tokenized_bleu" in result for result in results):
+            notes.append("Tokenised and compound-split BLEU are for comparison with the paper only.")
+        return notes
+
+
+def generate_command(of: Measurement) -> list[str]:
+    own = ["--user-dir", PLUGIN, "--path", of.run.checkpoint, "--gen-subset", of.subset]
+    return ["fairseq-generate", of.run.corpus.binarized, *own, *of.decoding, *of.model_overrides]
+
+
+def decoding_of(of: Measurement) -> list[str]:
+    """Return what a translation depends on beside the checkpoint."""
+    return [*of.decoding, *map(str, of.overrides)]
+
+
+def detokenizer_of(of: Measurement) -> str:
+    return "none" if "sentencepiece" in of.decoding else "moses"
+
+
+def reference_of(of: Measurement) -> str:
+    """Return the path of the untokenised references in the corpus."""
+    return os.path.join(of.run.corpus.folder, "raw", f"{of.subset}.{of.run.corpus.languages[1]}")
+
+
+def copy_of_reference(of: Measurement) -> str:
+    """Return the path of the references that the translation was scored with."""
+    return of.path(f"ref.{of.run.corpus.languages[1]}")
+
+
+def output_of(of: Measurement) -> Output:
+    """Return the translation, detokenised."""
+    return read_output(of.path("out"), of.run.corpus.languages[1], detokenizer_of(of))

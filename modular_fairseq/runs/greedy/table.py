@@ -1,21 +1,22 @@
-"""The table of an ablation: a block per iteration, headed by the model that it starts from, as in the paper's
-table 1.
+"""The table of the greedy protocol, as table 1 of the paper: a block an iteration, headed by the model that
+it starts from.
 """
 
-import math
 from collections.abc import Callable
-from statistics import stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from modular_fairseq.runs.greedy.protocol import Model, iterations
+from modular_fairseq.runs.greedy.trial import Result
+from modular_fairseq.runs.statistics import Spread, spread
+from modular_fairseq.runs.tables import Line, Sheet
 
 COLUMNS = {"valid": "validation (selects)", "test": "test", "train": "training"}
-Result = dict[str, Any]  # perplexities by column, and whether training `diverged`
 
 
 class Row(NamedTuple):
-    """A model that heads the block of an iteration, or what that iteration `added` to it; its results by
-    seed, None where missing.
+    """A model that heads the block of an iteration, or what that iteration `added` to it.
+
+    `results` are by seed, None where missing.
     """
 
     iteration: int
@@ -24,105 +25,53 @@ class Row(NamedTuple):
     results: list[Result | None]
 
     @property
-    def cells(self) -> list[str]:
+    def diverged(self) -> int:
+        return sum(result["diverged"] for result in self.results if result)
+
+    def line(self) -> Line:
         label = f"+ {self.added}" if self.added else self.model
-        if any(result and result["diverged"] for result in self.results):
-            label += " (diverged)"
-        return [label, *(format_cell(summarize(self.results, column)) for column in COLUMNS)]
+        found = [over_seeds(self.results, column) for column in COLUMNS]
+        cells = ["missing" if each is None else each.shown("{:.2f}") for each in found]
+        return Line([label + (" (diverged)" if self.diverged else ""), *cells], heads=not self.added)
+
+    def numbers(self) -> list[str | float | None]:
+        found = [over_seeds(self.results, column) or (None, None) for column in COLUMNS]
+        return [self.iteration, self.model, self.added, *(n for pair in found for n in pair), self.diverged]
 
 
-def summarize(results: list[Result | None], column: str) -> tuple[float, float | None] | None:
-    """Mean and standard deviation (of a sample; None for one seed and for what is not finite) over seeds;
-    None if a result is missing.
-    """
-    if None in results:
-        return None
-    values = [result[column] for result in results]
-    return sum(values) / len(values), stdev(values) if len(values) > 1 and all(
-        map(math.isfinite, values)
-    ) else None
-
-
-def format_cell(found: tuple[float, float | None] | None) -> str:
-    """What `summarize` gives."""
-    if found is None:
-        return "missing"
-    mean, deviation = found
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+def over_seeds(results: list[Result | None], column: str) -> Spread | None:
+    """Return mean and deviation of a column; None if a result is missing."""
+    return None if None in results else spread([result[column] for result in results])
 
 
 def validation_perplexity(results: Callable[[Model], list[Result | None]]) -> Callable[[Model], float | None]:
-    """What selects: a model's mean over seeds, None if a result is missing."""
-    return lambda model: (summarize(results(model), "valid") or [None])[0]
+    """Return what selects: a model's mean over seeds, None if a result is missing."""
+    return lambda model: (over_seeds(results(model), "valid") or [None])[0]
 
 
 def rows(names: list[str], results: Callable[[Model], list[Result | None]]) -> list[Row]:
-    """The table's lines as far as they are known; the last iteration, which has nothing to choose, is one
-    line: full transformer.
+    """Return the table's rows as far as they are known.
+
+    The last iteration, which has nothing to choose, is one row: full transformer.
 
     Args:
-        names: of the mechanisms.
+        names: of the switches.
         results: of a model, by seed.
     """
-    lines = []
+    found = []
     for number, (base, candidates) in enumerate(iterations(names, validation_perplexity(results)), 1):
         if len(candidates) > 1 or not base:
-            lines.append(Row(number, " + ".join(base) or "baseline", "", results(base)))
+            found.append(Row(number, " + ".join(base) or "baseline", "", results(base)))
         if len(candidates) > 1:
-            lines += [Row(number, " + ".join(model), model[-1], results(model)) for model in candidates]
+            found += [Row(number, " + ".join(model), model[-1], results(model)) for model in candidates]
         else:
-            lines.append(Row(number, "full transformer", "", results(candidates[0])))
-    return lines
+            found.append(Row(number, "full transformer", "", results(candidates[0])))
+    return found
 
 
-def format_text(lines: list[Row], title: str) -> str:
-    """The title, aligned columns, a blank line between blocks."""
-    table = [["", *COLUMNS.values()]]
-    for row in lines:
-        label, *cells = row.cells
-        table.append([f"  {label}" if row.added else label, *cells])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    head, *rest = (
-        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in table
-    )
-    text = [title, "", head]
-    for row, line in zip(lines, rest, strict=True):
-        if not row.added:
-            text.append("")
-        text.append(line)
-    return "\n".join(text) + "\n"
-
-
-def format_markdown(lines: list[Row], title: str) -> str:
-    """The same for GitHub and its like; what heads a block is bold."""
-    table = [["model", *COLUMNS.values()], ["---", *["---:"] * len(COLUMNS)]]
-    table += [[row.cells[0] if row.added else f"**{row.cells[0]}**", *row.cells[1:]] for row in lines]
-    return "\n".join([title, "", *(f"| {' | '.join(cells)} |" for cells in table)]) + "\n"
-
-
-def format_tsv(lines: list[Row]) -> str:
-    """The same for programs: numbers in full, nothing where they are missing, and in every line the whole
-    model.
-    """
-    table = [
-        [
-            "iteration",
-            "model",
-            "added",
-            *(name for column in COLUMNS for name in (column, f"{column}_std")),
-            "diverged",
-        ]
-    ]
-    for row in lines:
-        numbers = [number for column in COLUMNS for number in summarize(row.results, column) or (None, None)]
-        diverged = sum(result["diverged"] for result in row.results if result)
-        table.append(
-            [
-                row.iteration,
-                row.model,
-                row.added,
-                *("" if number is None else number for number in numbers),
-                diverged,
-            ]
-        )
-    return "".join("\t".join(map(str, cells)) + "\n" for cells in table)
+def sheet(title: str, names: list[str], results: Callable[[Model], list[Result | None]]) -> Sheet:
+    """Return the table of what there is; the arguments are those of `rows`."""
+    found = rows(names, results)
+    spreads = [name for column in COLUMNS for name in (column, f"{column}_std")]
+    numbers = [["iteration", "model", "added", *spreads, "diverged"], *(row.numbers() for row in found)]
+    return Sheet(title, ["", *COLUMNS.values()], [row.line() for row in found], numbers)

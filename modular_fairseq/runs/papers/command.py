@@ -1,54 +1,63 @@
 """The tables of the papers: ours beside theirs, from the result files of runs, which --run makes first.
 
-    modular-fairseq table configs/mae-3/table.yaml --data data --run --seeds 1,2,3    # trains, averages, translates and scores all rows
-    modular-fairseq table configs/mae-3/table.yaml --data data --dry-run              # shows the commands of that
-    modular-fairseq table configs/mae-3/table.yaml --seeds 1,2,3                      # only makes the table of what is there
+    modular-fairseq table mae-3 --data data --run --seeds 1,2,3  # trains and measures all rows
+    modular-fairseq table mae-3 --data data --dry-run            # shows the commands of that
+    modular-fairseq table mae-3 --seeds 1,2,3                    # only makes the table of what is there
+    modular-fairseq table configs/mine/table.yaml --run          # your own
+    modular-fairseq table mae-3 --scale smoke --run              # narrow models on a toy corpus, in minutes
 
 A row is a file beside table.yaml, an experiment in the keys of fairseq-hydra-train; configs/manual.yaml
-explains them. What follows a -- goes to every fairseq-train, as in `-- --fp16`. DATA holds the prepared
-corpora under the names that the rows give (task.data).
+explains them. What follows a -- goes to every fairseq-train, as in `-- --fp16`. The folder --data holds the
+prepared corpora under the names that the rows give (task.data); at scale smoke --run makes small stand-ins
+for those of the papers if no --data is given.
 
 Runs are filed in OUT/SCALE/TABLE/ROW/seed-N: checkpoints, train.log, settings.json, training.json, and per
-test set the translation (.out), its references (.ref) and scores (.json). What is there is not done again;
-killed runs go on where they were. Several rows can be trained at the same time: with --jobs, or by the same
-command with --only in other shells or on other machines (give each its GPU by CUDA_VISIBLE_DEVICES).
-table.txt, .tsv and .md lie in OUT/SCALE/TABLE, and figure.svg and .png where table.yaml wants a figure.
+test set what was measured (.json), the translation (.out) and its references (.ref). What is there is not
+done again; killed runs go on where they were. Several rows can be trained at the same time: with --jobs, or
+by the same command with --only in other shells or on other machines (give each its GPU by
+CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE, and figure.svg and .png where
+table.yaml wants a figure.
 
-BLEU is sacrebleu's, of detokenised text, mean and standard deviation over seeds. The difference is from the
-row's baseline, seed by seed; its p is that of sacrebleu's paired bootstrap (of the choice of sentences), the
-largest of the seeds, and, where there are several, that of Welch's t-test (of training noise). Tokenised and
-compound-split BLEU are there to be compared with the paper.
+The columns of a table decide what is measured: BLEU is sacrebleu's, of detokenised text; perplexity is
+fairseq-validate's; LR and HR are the redundancy of attention. Shown are mean and standard deviation over
+seeds. The difference is from the row's baseline, seed by seed; its p is that of sacrebleu's paired bootstrap
+(of the choice of sentences), the largest of the seeds, and, if there are several, that of Welch's t-test (of
+training noise). Tokenised and compound-split BLEU are there to be compared with the paper.
 """
 
 import argparse
 import os
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
-from tabulate import tabulate
-
-from modular_fairseq.runs.evaluations.bleu import Evaluation
+from modular_fairseq.runs.corpora import make_toys
+from modular_fairseq.runs.measurement import Measurement
 from modular_fairseq.runs.papers.figure import draw, write_figure
 from modular_fairseq.runs.papers.plan import needed, plan, show_commands
-from modular_fairseq.runs.papers.table import Results, Table, cells, read_table
+from modular_fairseq.runs.papers.results import Results, sheet
+from modular_fairseq.runs.papers.table import Table, read_table
 from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.processes import processors, say
+from modular_fairseq_cli.shipped import configs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "modular-fairseq table TABLE [--data DIR] [--out DIR] [--run | --dry-run] [options] [-- OPTIONS of fairseq-train]"
-    parser.add_argument("table", metavar="TABLE", help="a table.yaml")
+    parser.usage = (
+        "modular-fairseq table TABLE [--data DIR] [--out DIR] [--run | --dry-run] [options] "
+        "[-- OPTIONS of fairseq-train]"
+    )
+    parser.add_argument("table", metavar="TABLE", help="a table.yaml, or the name of a table, such as mae-3")
     parser.add_argument(
         "--data",
-        default="data",
         metavar="DIR",
-        help="the prepared corpora, each in a folder of its own (default: data)",
+        help="the prepared corpora, each in a folder of its own (default: data; at scale smoke toys)",
     )
+    parser.add_argument("--out", metavar="DIR", help="for runs and tables (default: results)")
     parser.add_argument(
-        "--out", default="results", metavar="DIR", help="for runs and tables (default: results)"
+        "--home", default="", metavar="DIR", help="where data and results are (default: the current folder)"
     )
     parser.add_argument("--seeds", default="1", metavar="N,N", help="of every row's runs (default: 1)")
     parser.add_argument(
@@ -61,33 +70,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale", default="paper", metavar="NAME", help="paper, or a file of configs/scales: smoke, small"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="runs at a time (default: 1; 2 on the corpora of scale smoke)"
+    )
     parser.add_argument(
         "--samples", type=int, default=1000, metavar="N", help="of the paired bootstrap (default: 1000)"
     )
     parser.add_argument(
         "--pretrained", metavar="FILE", help="what fine-tuning starts from, instead of a run of this project"
     )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--run", action="store_true", help="first train, average, translate and score what is missing"
+    parser.add_argument("--run", action="store_true", help="first train, average and measure what is missing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only show the commands of --run; writes nothing"
     )
-    what.add_argument("--dry-run", action="store_true", help="only show the commands of that; writes nothing")
     take_options_after_dashes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    args.table = find_table(args.table)
+    args.out = args.out or os.path.join(args.home, "results")
+    toys = args.scale == "smoke" and not args.data
+    args.data = args.data or (
+        os.path.join(args.out, "smoke", "data") if toys else os.path.join(args.home, "data")
+    )
     table = read_table(args.table)
     results = plan(table, args)
     for found in results.values():
-        for each in found.evaluations:
+        for each in found.measurements:
             each.run.refuse_another()
     if args.dry_run:
         print(show_commands(results, args.only))
         return
-    failures = make(results, args.only, args.jobs or 1) if args.run else []
+    failures = []
+    if args.run:
+        work = needed(results, args.only)
+        if toys:
+            folders = dict.fromkeys(each.corpus.folder for each, _ in work)
+            make_toys(args.data, [os.path.relpath(folder, args.data) for folder in folders])
+        failures = make(work, args.jobs or (2 if toys else 1))
     if any(each.found for each in results.values()):
-        write_table(table, results, args)
+        made = sheet(table, results, args.samples, [*table.notes, *footnotes(table, results, args)])
+        print(made.write(folder_of(table, args)), end="", flush=True)
     missing = [
         name
         for name, each in results.items()
@@ -107,114 +130,91 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("; ".join(failures))
 
 
-def make(results: dict[str, Results], only: list[str], jobs: int) -> list[str]:
-    """Finishes every run that is needed, some at a time, and tells on standard error what it does.
+def find_table(name: str) -> str:
+    """Return the path of a table.yaml: `name` itself, or that of a table of the papers.
+
+    Raises:
+        UsageError: `name` is the name of no table.
+    """
+    if os.sep in name or os.path.isfile(name):
+        return name
+    known = sorted(path.parent.name for path in Path(configs()).glob("*/table.yaml"))
+    if name not in known:
+        raise UsageError(f"TABLE {name}: is no table; give a table.yaml, or one of {', '.join(known)}")
+    return str(Path(configs()) / name / "table.yaml")
+
+
+def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:
+    """Finish runs, some at a time, and tell on standard error what is done.
 
     Returns:
-        What went wrong, a sentence per run; the others are finished all the same.
+        What went wrong, a sentence a run; the others are finished all the same.
 
     Raises:
         UsageError: before anything runs: a corpus is missing, or a folder holds a run on another one.
         SystemExit: the user pressed Ctrl-C.
     """
-    work = needed(results, only)
     for each, _ in work:
         each.check()
     done: dict[str, Future] = {}
 
-    def finish(number: int, each: Run, evaluations: list[Evaluation]) -> str | None:
+    def finish(number: int, each: Run, measurements: list[Measurement]) -> str | None:
         try:
-            if isinstance(each.start, Run) and done[each.start.path()].result():
+            if isinstance(each.start, Run) and done[each.start.folder].result():
                 return f"{each.name}: cannot be fine-tuned from {each.start.name}"
             each.train(say)
-            for evaluation in evaluations:
-                evaluation.finish(say)
-                say(
-                    f"[{number} of {len(work)}] {each.name}: {evaluation.subset} BLEU "
-                    f"{evaluation.result['bleu']:.2f}"
-                )
+            for measurement in measurements:
+                measurement.finish(say)
+                for way in measurement.evaluations:
+                    column, value = way.columns[way.key], measurement.result[way.key]
+                    found = f"{measurement.subset} {column.heading} {column.pattern.format(value)}"
+                    say(f"[{number} of {len(work)}] {each.name}: {found}")
         except (UsageError, OSError) as error:
             say(f"{each.name}: {error}")
             return f"{each.name}: {error}"
         except BaseException:
-            pool.shutdown(
-                wait=False, cancel_futures=True
-            )  # a fault of this program: what is queued would run into it too
+            # A fault of this program: what is queued would run into it, too.
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
-    os.environ.setdefault(
-        "OMP_NUM_THREADS", str(max(1, processors() // jobs))
-    )  # else each command takes all processors
+    # Else each command takes all processors.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))
     pool = ThreadPoolExecutor(jobs)
     try:
-        for number, (each, evaluations) in enumerate(work, 1):
-            done[each.path()] = pool.submit(finish, number, each, evaluations)
+        for number, (each, measurements) in enumerate(work, 1):
+            done[each.folder] = pool.submit(finish, number, each, measurements)
         return [failure for future in done.values() if (failure := future.result())]
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr, flush=True)
         os._exit(130)  # and with this process what it started; to leave otherwise would be to wait for that
 
 
-def write_table(table: Table, results: dict[str, Results], args: argparse.Namespace) -> None:
-    """Prints the table and writes it beside its runs.
-
-    Raises:
-        UsageError: the folder cannot be written.
-    """
-    heads, shown, numbers = cells(table, results, args.samples)
-    notes = [*table.notes, *footnotes(results, args)]
-    right = {"colalign": ("left", *["right"] * (len(heads) - 1)), "disable_numparse": True}
-    text = "\n".join([table.title, "", tabulate(shown, heads, "simple", **right), "", *notes]) + "\n"
-    markdown = (
-        "\n".join(
-            [
-                f"**{table.title}**",
-                "",
-                tabulate(shown, heads, "pipe", **right),
-                "",
-                *(f"- {note}" for note in notes),
-            ]
-        )
-        + "\n"
-    )
-    files = {
-        "txt": text,
-        "md": markdown,
-        "tsv": "".join("\t".join(map(str, line)) + "\n" for line in numbers),
-    }
-    folder = folder_of(table, args)
-    try:
-        os.makedirs(folder, exist_ok=True)
-        for kind, content in files.items():
-            write_file(os.path.join(folder, f"table.{kind}"), content)
-    except OSError as error:
-        raise UsageError(
-            f"--out {args.out}: the table cannot be written ({error.strerror}); mend that"
-        ) from None
-    print(text, end="", flush=True)
-
-
 def folder_of(table: Table, args: argparse.Namespace) -> str:
     return os.path.join(args.out, args.scale, table.name)
 
 
-def footnotes(results: dict[str, Results], args: argparse.Namespace) -> list[str]:
-    """What the numbers are."""
-    known = [each.result for found in results.values() for each in found.evaluations if each.result]
+def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespace) -> list[str]:
+    """Return sentences on what the numbers are."""
     scale = (
         ""
         if args.scale == "paper"
         else f"Scale {args.scale}: other sizes than the paper's, so its figures are no target. "
     )
     if args.scale == "smoke":
-        scale = "Scale smoke: tiny models, hardly trained, to see that everything runs; neither figures nor order of the rows say anything. "
+        scale = (
+            "Scale smoke: tiny models, hardly trained, to see that everything runs; neither figures nor "
+            "order of the rows say anything. "
+        )
     notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
-    notes += [f"BLEU: {signature}" for signature in sorted({result["bleu_signature"] for result in known})]
-    if any("tokenized_bleu" in result for result in known):
-        notes.append("Tokenised and compound-split BLEU are for comparison with the paper only.")
-    several = "; of several the largest; then that of Welch's t-test over seeds" if "," in args.seeds else ""
-    notes.append(
-        f"Difference from the baseline in BLEU, with the p of the paired bootstrap ({args.samples} "
-        f"samples){several}."
-    )
+    known = [each.result for found in results.values() for each in found.found]
+    notes += [note for way in table.evaluations for note in way.notes(known)]
+    for way in table.evaluations[:1]:
+        note = f"Difference from the baseline in {way.columns[way.key].heading}"
+        welch = "that of Welch's t-test over seeds" if "," in args.seeds else ""
+        if way.test:
+            note += f", with the p of {way.test} ({args.samples} samples)"
+            note += f"; of several the largest; then {welch}" if welch else ""
+        elif welch:
+            note += f"; its p is {welch}"
+        notes.append(f"{note}.")
     return notes

@@ -1,4 +1,4 @@
-"""From a table and a command line to runs and evaluations, before anything is run."""
+"""From a table and a command line to runs and measurements, before anything is run."""
 
 import argparse
 import os
@@ -9,9 +9,11 @@ from typing import Any
 
 import yaml
 
-from modular_fairseq.runs.config import Config, on_subset, read_config, scaled, why
-from modular_fairseq.runs.evaluations.bleu import Evaluation
-from modular_fairseq.runs.papers.table import Results, Row, Table
+from modular_fairseq.runs.config import DECODING, Config, on_subset, read_config, scaled, why
+from modular_fairseq.runs.evaluations.evaluation import EVALUATIONS, Evaluation
+from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.papers.results import Results
+from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
@@ -29,7 +31,7 @@ OWN_OPTIONS = re.findall(
 
 
 def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
-    """What the rows are made of, by their names.
+    """Return what the rows are made of, by their names.
 
     Raises:
         UsageError: options or files that no table can be made of.
@@ -49,12 +51,10 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
                 f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use "
                 "--seeds and --scale"
             )
-    rows = Rows(args, read_scale(args.table, args.scale))
-    results = {row.name: rows.results(row, seeds, "LR" in table.columns) for row in table.rows if row.name}
+    rows = Rows(args, read_scale(args.table, args.scale), table.evaluations)
+    results = {row.name: rows.results(row, seeds) for row in table.rows if row.name}
     refuse_equal_rows(results, args.scale)
-    if args.pretrained and not any(
-        each.run.start for found in results.values() for each in found.evaluations
-    ):
+    if args.pretrained and not any(run.start for run, _ in needed(results, [])):
         raise UsageError(
             f"--pretrained has no effect on {args.table}, of which no row is fine-tuned; leave it out"
         )
@@ -62,18 +62,11 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
 
 
 def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
-    """Two rows that differ only in what a scale sets would look like a finding."""
+    """Refuse two rows that differ only in what a scale sets: they would look like a finding."""
     seen: dict[Any, str] = {}
-    for name, found in results.items():
-        (each, *_) = found.evaluations
-        key = (
-            *each.run.config.train_options(),
-            *each.generate_command[1:],
-            str(each.run.start),
-            each.run.trains,
-            each.run.config.data,
-        )
-        key = tuple(word for word in key if not str(word).startswith(each.run.path()))
+    for name, (_, _, (each, *_)) in results.items():
+        run = each.run
+        key = (run.corpus, run.words, run.trains, str(run.start), each.subset, each.decoding, each.overrides)
         if seen.setdefault(key, name) != name:
             where = "" if scale == "paper" else f" at --scale {scale}, which sets what they differ in"
             raise UsageError(
@@ -82,7 +75,7 @@ def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
 
 
 def read_scale(table: str, name: str) -> dict:
-    """configs/scales/NAME.yaml, beside the folder of the table; paper: as the rows have it."""
+    """Read configs/scales/NAME.yaml, beside the folder of the table; paper: nothing is changed."""
     if name == "paper":
         return {}
     folder = Path(table).resolve().parent.parent / "scales"
@@ -100,80 +93,105 @@ def read_scale(table: str, name: str) -> dict:
 
 
 class Rows:
-    """Runs and evaluations of rows, for one command line."""
+    """Runs and measurements of rows, for one command line."""
 
-    def __init__(self, args: argparse.Namespace, scale: dict):
-        self.args, self.scale = args, scale
+    def __init__(self, args: argparse.Namespace, scale: dict, evaluations: tuple[Evaluation, ...]):
+        self.args, self.scale, self.evaluations = args, scale, evaluations
         self.folder = os.path.join(os.path.abspath(args.out), args.scale)
+        self.data = os.path.abspath(args.data)
 
     def config(self, path: str) -> Config:
         return scaled(read_config(path), self.scale)
 
-    def run(self, config: Config, seed: int) -> Run:
+    def run(self, config: Config, seed: int, trains: bool = True) -> Run:
+        """Return the run of a row. It is fine-tuned from a row's run of seed 1, or from --pretrained."""
         start = config.get("checkpoint.finetune_from_model")
         if start is not None and self.args.pretrained:
             start = os.path.abspath(self.args.pretrained)
-        elif start is not None:  # a row; of its seeds the first
+        elif start is not None:
             start = self.run(self.config(os.path.join(os.path.dirname(config.path), start)), 1)
         values = {group: dict(keys) for group, keys in config.values.items()}
         values.get("checkpoint", {}).pop("finetune_from_model", None)
         values.get("common", {}).pop("seed", None)
-        data = os.path.abspath(self.args.data)
-        return Run(config._replace(values=values), seed, self.folder, data, tuple(self.args.options), start)
+        name = f"{config.name}/seed-{seed}"
+        return Run(
+            name,
+            os.path.join(self.folder, name),
+            config.corpus(self.data),
+            (*config._replace(values=values).train_options(), *self.args.options),
+            seed,
+            self.settings(values, seed, start),
+            start,
+            config.averaged,
+            trains,
+        )
 
-    def results(self, row: Row, seeds: list[int], redundancy: bool) -> Results:
+    def settings(
+        self, values: dict[str, dict[str, Any]], seed: int, start: Run | str | None
+    ) -> dict[str, Any]:
+        """Return what the weights of a run depend on beside the corpus."""
+        settings = {
+            f"{group}.{key}": value
+            for group, keys in values.items()
+            if group not in DECODING
+            for key, value in keys.items()
+        }
+        settings.pop("common.log_interval", None)
+        options = shlex.join(self.args.options) or "none"
+        start = start.name if isinstance(start, Run) else start
+        return {**settings, "common.seed": seed, "options": options, "starts from": start}
+
+    def results(self, row: Row, seeds: list[int]) -> Results:
         config = on_subset(self.config(row.config), row.percent)
-        runs = [
-            self.run(config, seed)._replace(trains=not row.pretrained)
-            for seed in seeds[: 1 if row.pretrained else None]
-        ]
+        decoding = tuple(config.generate_options())
+        runs = [self.run(config, seed, not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]]
+        for evaluation in self.evaluations:
+            if not evaluation.fits(runs[0]):
+                others = [name for each in EVALUATIONS if each.fits(runs[0]) for name in each.columns]
+                raise UsageError(
+                    f"{config.path}: column {evaluation.key} cannot be measured for task "
+                    f"{config.get('task._name')}; use {', '.join(others)} in the columns of {self.args.table}"
+                )
         return Results(
             row,
+            config,
             [
-                Evaluation(each, row.subset, tuple(values.items()), redundancy)
-                for each in runs
+                Measurement(run, self.evaluations, row.subset, tuple(values.items()), decoding)
+                for run in runs
                 for values in row.overrides
             ],
         )
 
 
-def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Evaluation]]]:
-    """The runs, and of each what is to be translated, in an order in which a run comes after the one that it
-    fine-tunes.
+def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Measurement]]]:
+    """Return the runs, each with what is to be measured, in an order in which a run comes after the one that
+    it fine-tunes.
     """
-    wanted: dict[str, tuple[Run, list[Evaluation]]] = {}
+    wanted: dict[str, tuple[Run, list[Measurement]]] = {}
 
-    def add(each: Run) -> list[Evaluation]:
-        if isinstance(each.start, Run):
-            add(each.start)
-        return wanted.setdefault(each.path(), (each, []))[1]
+    def add(run: Run) -> list[Measurement]:
+        if isinstance(run.start, Run):
+            add(run.start)
+        return wanted.setdefault(run.folder, (run, []))[1]
 
     for name, found in results.items():
         if not only or name in only:
-            for evaluation in found.evaluations:
-                add(evaluation.run).append(evaluation)
+            for each in found.measurements:
+                add(each.run).append(each)
     return list(wanted.values())
 
 
 def show_commands(results: dict[str, Results], only: list[str]) -> str:
-    """The commands of all runs, for a shell."""
+    """Return the commands of all runs, for a shell."""
     lines = []
-    for each, evaluations in needed(results, only):
-        done = "" if each.training is None else "# done: "
-        lines.append(f"# {each.name}")
-        if each.subset_command:  # does nothing where it has been done
-            lines.append(done + shlex.join(each.subset_command))
-        if each.trains:
-            lines += [
-                done + shlex.join(each.train_command),
-                *([done + shlex.join(each.average_command)] if each.config.averaged else []),
-            ]
-        for evaluation in evaluations:
-            done = "" if evaluation.result is None else "# done: "
-            lines += [
-                f"{done}{shlex.join(evaluation.generate_command)} >{shlex.quote(evaluation.path('out'))}"
-            ]
-            lines += [f"{done}cp {shlex.quote(evaluation.reference)} {shlex.quote(evaluation.ref)}"]
-            lines += [done + shlex.join(evaluation.score_command)]
-            lines += [done + shlex.join(evaluation.redundancy_command)] if evaluation.redundancy else []
+    for run, measurements in needed(results, only):
+        lines.append(f"# {run.name}")
+        commands = [run.corpus.subset_command, *run.commands]
+        lines += [_done(run.training) + shlex.join(command) for command in commands if command]
+        for each in measurements:
+            lines += [_done(each.result) + line for way in each.evaluations for line in way.commands(each)]
     return "\n".join(lines)
+
+
+def _done(result: dict[str, Any] | None) -> str:
+    return "" if result is None else "# done: "
