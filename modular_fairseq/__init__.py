@@ -16,6 +16,7 @@ from modular_fairseq.training import bcd, criterion_check
 from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints
 from modular_fairseq.training.literal_options import evaluate_options_as_literals
 from modular_fairseq.warnings_filters import quiet_known_warnings
+from modular_fairseq_cli import __version__  # noqa: F401
 from modular_fairseq_cli.errors import show_usage_errors_as_sentences
 
 quiet_known_warnings()

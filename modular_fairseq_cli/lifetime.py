@@ -36,7 +36,7 @@ def watch(parent: int) -> None:
 
 
 def before_exec() -> Callable[[], None] | None:
-    """Return the `preexec_fn` of `subprocess` for any program. Elsewhere than on Linux nothing ends it early."""
+    """Return a `preexec_fn` for `subprocess`, for any program. Only on Linux it ends the program early."""
     return functools.partial(end_with, os.getpid()) if sys.platform == "linux" else None
 
 

@@ -29,7 +29,7 @@ def processors() -> int:
 
 
 def say(text: str) -> None:
-    """Write a line with the time to standard error, in one piece: several threads may have something to say."""
+    """Write a line with the time to standard error; in one piece, as several threads may say something."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()
 

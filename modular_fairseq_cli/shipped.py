@@ -1,8 +1,13 @@
-"""Files that belong to the project and are no Python: where they are."""
+"""Files that come with the project, wherever it is installed."""
 
 from pathlib import Path
 
+PACKAGE = Path(__file__).resolve().parent
+
 
 def configs() -> Path:
-    """Return the folder of the tables and their rows."""
-    return Path(__file__).resolve().parents[1] / "configs"
+    """Return the folder configs/ with the rows and tables of the papers: that of the repository, or its copy
+    in this package, which is where a wheel has it (setup.py).
+    """
+    installed = PACKAGE / "configs"
+    return installed if installed.is_dir() else PACKAGE.parent / "configs"

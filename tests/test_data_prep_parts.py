@@ -27,9 +27,9 @@ from modular_fairseq_cli.corpora import (
     fetch,
     lines,
     moses,
-    options,
     parallel,
     progress,
+    settings,
     subwords,
     texts,
     tokens,
@@ -210,8 +210,10 @@ def test_talks_lose_their_tags_and_test_sets_their_curly_apostrophes():
     members = {
         "train": "<url>u</url>\n<keywords>k</keywords>\n<speaker>S</speaker>\n<talkid>1</talkid>\n<title>A < "
         "B</title>\n"
-        '<description>TED Talk Subtitles</description>\n It’s the <title>.\n<reviewer href="r">R</reviewer>\n<doc docid="1">\n</doc>\n',
-        "test": '<doc docid="1">\n<title>T</title>\n<seg id="1"> It’s R&amp;D </seg>\n<hl>\n  <seg id="12">no end\n</hl>\n',
+        "<description>TED Talk Subtitles</description>\n It’s the <title>.\n"
+        '<reviewer href="r">R</reviewer>\n<doc docid="1">\n</doc>\n',
+        "test": '<doc docid="1">\n<title>T</title>\n<seg id="1"> It’s R&amp;D </seg>\n<hl>\n'
+        '  <seg id="12">no end\n</hl>\n',
     }
 
     def member(name):
@@ -223,17 +225,17 @@ def test_talks_lose_their_tags_and_test_sets_their_curly_apostrophes():
 
 @pytest.mark.parametrize(("kind", "taken"), [("moses", False), ("none", True)])
 def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, taken):
-    chosen = {name: name for name in options.FROM_LIKE} | {
+    chosen = {name: name for name in settings.FROM_LIKE} | {
         "tokens": kind,
         "source_lang": "zh",
         "target_lang": "en",
         "clean": "rule",
     }
-    options.write_settings(tmp_path, chosen)
+    settings.write(tmp_path, chosen)
     (tmp_path / "bin").mkdir()
-    found = options.like(tmp_path, {"en", "zh"})
+    found = settings.like(tmp_path, {"en", "zh"})
     assert found.pop("like") == str(tmp_path) and ("clean" in found) == taken
-    assert found == {name: chosen[name] for name in found} and set(found) >= set(options.FROM_LIKE)
+    assert found == {name: chosen[name] for name in found} and set(found) >= set(settings.FROM_LIKE)
     assert json.loads((tmp_path / "settings").read_text()) == chosen
 
 
@@ -272,14 +274,14 @@ def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
 
 
 ENDING = {
-    "workers of map_blocks": "from modular_fairseq_cli.corpora import parallel; list(parallel.map_blocks(make, (), [1, 2], "
-    "2))",
+    "workers of map_blocks": "from modular_fairseq_cli.corpora import parallel; "
+    "list(parallel.map_blocks(make, (), [1, 2], 2))",
     "program and its pool": "import subprocess; from modular_fairseq_cli import lifetime; "
     "subprocess.run(lifetime.command('pool', sys.argv[1]))",
     "no program of Python's": "import subprocess; from modular_fairseq_cli import lifetime; "
     "subprocess.run(['tail', '-q', '-f', sys.argv[1], '/dev/null'], preexec_fn=lifetime.before_exec())",
-    "a system that has only threads": "from modular_fairseq_cli.corpora import parallel; sys.platform = 'other'; "
-    "list(parallel.map_blocks(make, (), [1, 2], 2))",
+    "a system that has only threads": "from modular_fairseq_cli.corpora import parallel; "
+    "sys.platform = 'other'; list(parallel.map_blocks(make, (), [1, 2], 2))",
 }
 
 
@@ -287,8 +289,8 @@ ENDING = {
 @pytest.mark.parametrize("what", ENDING)
 def test_nothing_outlives_a_killed_parent(tmp_path, what):
     """`busy` says on stderr who works; all of them sleep for longer than this test lasts."""
-    busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\ndef make():\n    return busy\n"
-    (tmp_path / "busy.py").write_text(busy)
+    busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\n"
+    (tmp_path / "busy.py").write_text(busy + "def make():\n    return busy\n")
     (tmp_path / "pool.py").write_text(
         "import multiprocessing, busy\nmultiprocessing.Pool(2).map(busy.busy, [1, 2])\n"
     )
@@ -497,7 +499,7 @@ def files(folder):
 @pytest.mark.parametrize("size_known", [True, False])
 def test_a_download_goes_on_where_it_was_cut_off(server, tmp_path, there, size_known):
     source = fetch.Source(
-        "a.tgz", server.url, "100000" if size_known else "-", f"sha256:{sha256(CONTENT, tmp_path)}"
+        "a.tgz", server.url, 100_000 if size_known else None, f"sha256:{sha256(CONTENT, tmp_path)}"
     )
     if there:
         (tmp_path / "a.tgz.part").write_bytes(CONTENT[:there])
@@ -512,7 +514,7 @@ def test_a_server_that_cannot_go_on_sends_all_of_it_again(server, tmp_path):
     server.ranges = False
     (tmp_path / "a.tgz.part").write_bytes(CONTENT[:500])
     fetch.fetch(
-        fetch.Source("a.tgz", server.url, "100000", f"sha256:{sha256(CONTENT, tmp_path)}"), None, tmp_path
+        fetch.Source("a.tgz", server.url, 100_000, f"sha256:{sha256(CONTENT, tmp_path)}"), None, tmp_path
     )
     assert files(tmp_path) == {"a.tgz": CONTENT}
 
@@ -523,7 +525,7 @@ def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_pa
     source = fetch.Source(
         "a.tgz",
         server.url,
-        "99999" if wrong == "size" else "-",
+        99_999 if wrong == "size" else None,
         f"sha256:{right if wrong == 'size' else '0' * 64}",
     )
     with pytest.raises(
@@ -532,12 +534,12 @@ def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_pa
     ):
         fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {}
-    fetch.fetch(fetch.Source("a.tgz", server.url, "-", f"sha256:{right}"), None, tmp_path)
+    fetch.fetch(fetch.Source("a.tgz", server.url, None, f"sha256:{right}"), None, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT} and server.requests == [0, 0]
 
 
 def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
-    source = fetch.Source("a.tgz", server.url, "-", "-")
+    source = fetch.Source("a.tgz", server.url)
     fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT}
     fetch.record(source, tmp_path / "a.tgz", tmp_path)
@@ -566,12 +568,12 @@ def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_
         UsageError,
         match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give",
     ):
-        fetch.fetch(fetch.Source("a.tgz", closed, "-", "-"), None, tmp_path)
+        fetch.fetch(fetch.Source("a.tgz", closed), None, tmp_path)
     assert files(tmp_path) == {"a.tgz.part": CONTENT[:500]}
 
 
 def test_what_was_being_fetched_is_waited_for(server, tmp_path):
-    source = fetch.Source("a.tgz", server.url, "-", "-")
+    source = fetch.Source("a.tgz", server.url)
     seen = []
 
     def second():
@@ -590,7 +592,7 @@ def test_what_was_being_fetched_is_waited_for(server, tmp_path):
 
 
 def test_a_given_archive_leaves_another_one_and_is_linked_where_there_is_none(server, tmp_path):
-    source = fetch.Source("a.tgz", server.url, "-", "-")
+    source = fetch.Source("a.tgz", server.url)
     given = tmp_path / "given"
     given.write_bytes(CONTENT)
     folder = tmp_path / "archives"

@@ -21,23 +21,23 @@ from modular_fairseq_cli.files import digest, lock, write_file
 from modular_fairseq_cli.processes import say
 
 
-@dataclass
+@dataclass(frozen=True)
 class Source:
-    """An archive: its official name, its address, its size in bytes, and its sum as ALGORITHM:HEX; "-" where
-    none is published.
+    """An archive: its official name and address, and its size in bytes and its sum as ALGORITHM:HEX where
+    they are published.
     """
 
     name: str
     url: str
-    bytes: str
-    sum: str
+    bytes: int | None = None
+    sum: str | None = None
 
     def __str__(self) -> str:
-        size = "size not published" if self.bytes == "-" else f"{int(self.bytes):,} bytes"
+        size = f"{self.bytes:,} bytes" if self.bytes else "size not published"
         checked = (
-            "no sum published: that of the first download is recorded"
-            if self.sum == "-"
-            else f"checked by {self.sum.split(':')[0]}"
+            f"checked by {self.sum.split(':')[0]}"
+            if self.sum
+            else "no sum published: that of the first download is recorded"
         )
         return f"{self.url} ({size}, {checked})"
 
@@ -95,7 +95,7 @@ def fetch(source: Source, given: Path | None, folder: Path) -> Path:
 
 
 def download(source: Source, part: Path) -> None:
-    if part.exists() and str(part.stat().st_size) == source.bytes:
+    if part.exists() and part.stat().st_size == source.bytes:
         return
     say(
         f"{source.name}: from {source.url}"
@@ -128,15 +128,8 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
         "--connect-timeout",
         "30",
     ]
-    command += [
-        "--progress-bar" if terminal else "--silent",
-        "--show-error",
-        "--continue-at",
-        "-",
-        "--output",
-        str(part),
-    ]
-    command += ["--write-out", "%{http_code}", url]
+    command += ["--progress-bar" if terminal else "--silent", "--show-error"]
+    command += ["--continue-at", "-", "--output", str(part), "--write-out", "%{http_code}", url]
     lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock_archive`
     try:
         return subprocess.run(
@@ -155,12 +148,12 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
 def verify(path: Path, source: Source, folder: Path) -> None:
     """Compare with the published size and sum, or with the sum recorded at the first time."""
     size = path.stat().st_size
-    if source.bytes != "-" and size != int(source.bytes):
+    if source.bytes and size != source.bytes:
         raise UsageError(
-            f"{path} has {size:,} bytes, and {source.name} has {int(source.bytes):,}: it is another file, or "
+            f"{path} has {size:,} bytes, and {source.name} has {source.bytes:,}: it is another file, or "
             "cut short"
         )
-    if source.sum != "-":
+    if source.sum:
         algorithm, expected = source.sum.split(":")
         if (found := digest(path, algorithm)) != expected:
             raise UsageError(
@@ -186,7 +179,7 @@ def record(source: Source, archive: Path, folder: Path) -> None:
         link.symlink_to(archive)
         os.replace(link, folder / source.name)
     path = folder / f"{source.name}.sha256"
-    if source.sum != "-" or path.exists():
+    if source.sum or path.exists():
         return
     found = digest(archive)
     write_file(path, f"{found}  {source.name}\n")

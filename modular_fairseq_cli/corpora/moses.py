@@ -13,7 +13,8 @@ import re
 import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-MAX_PIECES = 300_000  # pieces remembered by a process, about 60 MB; then it begins anew, so that memory does not grow with the corpus
+# Pieces remembered by a process, about 60 MB; then it begins anew, so that memory stays bounded.
+MAX_PIECES = 300_000
 
 BORDER = re.compile(r" (?:(?<=[^ .',] )|(?<=[^ .',], ))(?=[^ .',])")
 # Each rule of the punctuation normalizer needs one of these to change anything.

@@ -11,9 +11,10 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import options
+from modular_fairseq_cli.corpora import settings
 from modular_fairseq_cli.corpora.binarize import binarize
 from modular_fairseq_cli.corpora.fetch import open_archives
+from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.subwords import subwords
 from modular_fairseq_cli.corpora.texts import input_files, text
 from modular_fairseq_cli.corpora.tokens import tokenize
@@ -23,10 +24,18 @@ from modular_fairseq_cli.processes import say
 WAIT = 10  # seconds for the workers of a killed run to notice
 
 
-def run(recipe: Namespace, user: Namespace) -> None:
-    chosen = options.settings(recipe, user)
+def run(recipe: Recipe, user: Namespace) -> None:
+    """Prepare a data set.
+
+    Args:
+        user: what `options.parse` returned.
+
+    Raises:
+        UsageError: something is wrong with the data, with its archives, or with the folder.
+    """
+    chosen = settings.choose(recipe, user)
     out = user.out
-    kept = (options.read_settings(out) or {}) if out.is_dir() else {}
+    kept = (settings.read(out) or {}) if out.is_dir() else {}
     if recipe.text == "folder":
         languages = (chosen["source_lang"], chosen["target_lang"])
         chosen["files"] = input_files(user.folder, languages, kept.get("files", {}))
@@ -39,9 +48,9 @@ def run(recipe: Namespace, user: Namespace) -> None:
     with lock(
         out / ".lock", f"{out} is being prepared by another run; wait until it has ended", seconds=WAIT
     ):
-        options.compare_settings(out, chosen)
+        settings.compare(out, chosen)
         if finished:
-            sys.stderr.write(f"{recipe.script}: {out} is prepared; nothing to do\n")
+            sys.stderr.write(f"{user.name}: {out} is prepared; nothing to do\n")
             return
         stage(out, "text", lambda part: begin(recipe, chosen, user, out, archives, part))
         if recipe.tokens:
@@ -51,9 +60,9 @@ def run(recipe: Namespace, user: Namespace) -> None:
     say(f"{out / 'bin'} is ready for fairseq-train")
 
 
-def announce(recipe: Namespace, user: Namespace, out: Path, archives: Path) -> None:
+def announce(recipe: Recipe, user: Namespace, out: Path, archives: Path) -> None:
     """Before anything is fetched: what, from where, how large, under which licence."""
-    lines = [f"{recipe.script}: prepares {recipe.data_set} in {out}"]
+    lines = [f"{user.name}: prepares {recipe.data_set} in {out}"]
     for source in recipe.sources:
         if given := user.archives.get(source.name):
             lines.append(f"  {source.name} is given: {given}")
@@ -71,13 +80,13 @@ def announce(recipe: Namespace, user: Namespace, out: Path, archives: Path) -> N
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-def begin(recipe: Namespace, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
+def begin(recipe: Recipe, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
     """The first stage. From its end on the folder belongs to these settings; text that was refused may be
     corrected before.
     """
     with open_archives(recipe.sources, user.archives, archives) as paths:
         text(recipe, chosen, user, paths, part)
-    options.write_settings(out, chosen)
+    settings.write(out, chosen)
 
 
 def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:

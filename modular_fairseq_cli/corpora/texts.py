@@ -14,6 +14,7 @@ from pathlib import Path
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import Opener, damage_named, open_archive
 from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
+from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.processes import say
@@ -25,13 +26,13 @@ TALKS_KEPT_TAG = re.compile(r"</?(title|description)>")
 SEGMENT = re.compile(r"<seg id[^>]*>\s*(.*?)\s*(</seg>.*)?$")
 
 
-def text(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+def text(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """`archives` says where each archive of the recipe is, by its official name."""
     kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles}
     kinds[recipe.text](recipe, settings, user, archives, part)
 
 
-def talks(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+def talks(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """IWSLT14: tagged text for training, XML for testing; validation pairs are taken from train later."""
     name = recipe.sources[0].name
     languages = (settings["source_lang"], settings["target_lang"])
@@ -70,7 +71,7 @@ def segments(member: Opener, path: str, archive: str) -> Iterator[str]:
             yield match[1].replace("’", "'")
 
 
-def news(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+def news(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """WMT: several archives of parallel text for training, sacrebleu's test sets for the rest."""
     languages = (settings["source_lang"], settings["target_lang"])
     for name, prefix in recipe.train:
@@ -107,7 +108,7 @@ def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
     yield from read_lines(result.stdout.removesuffix(b"\n").split(b"\n"), f"sacrebleu's {test_set}, {field}")
 
 
-def folder(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+def folder(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """Any parallel text: {train,valid,test}.LANG, or the same with .gz."""
     languages = (settings["source_lang"], settings["target_lang"])
     for split in SPLITS:
@@ -148,9 +149,7 @@ def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict])
     return files
 
 
-def articles(
-    recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path
-) -> None:
+def articles(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
     """WikiText: the token files as they were published."""
     name = recipe.sources[0].name
     with open_archive(archives[name], name) as member:

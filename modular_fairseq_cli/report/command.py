@@ -2,11 +2,12 @@
 competition, attention maps.
 
     modular-fairseq report analysis --out report.html
-    modular-fairseq report before after --label before after --log train.log train.log --out report.html --pictures figures
+    modular-fairseq report before after --label before after --log train.log train.log \\
+        --out report.html --pictures figures
 
 ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. Several
-are shown side by side. The file needs no network and no server: any browser opens it. A section is there
-where an analysis has something for it.
+are shown side by side. The file needs no network and no server: any browser opens it. It shows a section only
+if an analysis has data for it.
 """
 
 import argparse

@@ -127,7 +127,8 @@ def _check_entries(content: Any, part: str, key: str, where: str) -> None:
         isinstance(entry, dict) and key in entry for entry in entries
     ):
         raise UsageError(
-            f'{where} has no list "{part}" of entries with a "{key}"; write the folder again with `modular-fairseq analyze`'
+            f'{where} has no list "{part}" of entries with a "{key}"; write the folder again with '
+            "`modular-fairseq analyze`"
         )
 
 

@@ -1,4 +1,7 @@
-"""Scores of translations, by sacrebleu, and whether a difference is significant; `command` is `modular-fairseq score`."""
+"""Scores of translations, by sacrebleu, and whether a difference is significant.
+
+`command` is `modular-fairseq score`.
+"""
 
 from modular_fairseq_cli.scoring.metrics import score, summarize
 from modular_fairseq_cli.scoring.reading import Output, read_lines, read_output, read_test_set

@@ -2,7 +2,8 @@
 difference is significant.
 
     modular-fairseq score --reference raw/test.en generate.out
-    modular-fairseq score --reference raw/test.en seed1.out seed2.out seed3.out --baseline base1.out base2.out base3.out --json scores.json
+    modular-fairseq score --reference raw/test.en seed1.out seed2.out seed3.out \\
+        --baseline base1.out base2.out base3.out --json scores.json
     modular-fairseq score --test-set wmt14/full -l en-de generate.out
 
 A file is what fairseq-generate printed (with --remove-bpe), whose H- lines are put in order and detokenised

@@ -109,9 +109,10 @@ FINITE_AUXILIARIES = {  # ich, du, er or sie, wir or sie
 ENGLISH_MODALS = {"können": "can", "sollen": "should", "dürfen": "may"}
 ENGLISH_CATENATIVES = {"müssen": "have to", "wollen": "want to", "gern": "like to"}
 IRREGULAR_ENGLISH = """
-    build built built, buy bought bought, catch caught caught, eat ate eaten, fall fell fallen, forget forgot forgotten, give gave given,
-    have had had, leave left left, put put put, read read read, say said said, see saw seen, sell sold sold, send sent sent,
-    show showed shown, sleep slept slept, stand stood stood, take took taken, write wrote written"""
+    build built built, buy bought bought, catch caught caught, eat ate eaten, fall fell fallen,
+    forget forgot forgotten, give gave given, have had had, leave left left, put put put, read read read,
+    say said said, see saw seen, sell sold sold, send sent sent, show showed shown, sleep slept slept,
+    stand stood stood, take took taken, write wrote written"""
 
 DETERMINERS = {  # stem -> English singular and plural
     "d": ("the", "the"),
