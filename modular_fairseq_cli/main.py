@@ -27,6 +27,10 @@ COMMANDS = {
         "modular_fairseq.benchmark.command",
         "time training steps and beam search against stock fairseq",
     ),
+    "demo": (
+        "modular_fairseq.runs.demo",
+        "train a small model on a synthetic corpus, translate, score and look inside, in minutes",
+    ),
     "prepare": (
         "modular_fairseq_cli.corpora.command",
         "fetch and prepare a data set for fairseq-train, or your own text",
@@ -45,6 +49,10 @@ COMMANDS = {
         "train the rows of a paper's table and show ours beside theirs",
     ),
     "toy-corpus": ("modular_fairseq_cli.toy_corpus.command", "write a synthetic German-English corpus"),
+    "train-and-score": (
+        "modular_fairseq.runs.train_and_score",
+        "train one architecture on raw parallel text, from preparation to BLEU",
+    ),
     "user-dir": (
         "modular_fairseq_cli.user_dir",
         "print the folder of the plugin, for --user-dir of fairseq's commands",
@@ -72,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _command(argv: list[str]) -> str:
     """Return the command that the first word names; exit if it names none."""
-    listing = "\n".join(f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items())
+    listing = "\n".join(f"  {name:<17}{summary}" for name, (_, summary) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="modular-fairseq",
         description=f"commands:\n{listing}\n\n`modular-fairseq COMMAND --help` says more.",

@@ -1,6 +1,6 @@
 """Corpora that plans prepare themselves: raw text, and toys that stand in for the papers' corpora."""
 
-import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import Name
 from modular_fairseq_cli.processes import say
-from modular_fairseq_cli.shipped import configs
 
 # For each corpus of the tables: the seed of the toy corpus, the source language, and words for `prepare_raw`.
 TOYS = {
@@ -22,20 +22,18 @@ TOYS = {
 }
 
 
-def prepare_raw(
-    folder: str | os.PathLike, source: str, target: str, out: str | os.PathLike, *words: str
-) -> None:
-    """Prepare a folder with raw {train,valid,test}.{SOURCE,TARGET} as data-prep/prepare-raw.sh does; what is
-    done already is not done again.
+def prepare_raw(folder: Name, source: str, target: str, out: Name, *words: str) -> None:
+    """Prepare a folder with raw {train,valid,test}.{SOURCE,TARGET} as `modular-fairseq prepare raw` does;
+    what is done is not done again.
 
     Raises:
         UsageError: something is wrong with the text; what it is has been said.
     """
-    script = configs().parent / "data-prep" / "prepare-raw.sh"
-    _call("bash", script, folder, "--source-lang", source, "--target-lang", target, "--out", out, *words)
+    languages = ["--source-lang", source, "--target-lang", target]
+    _call("prepare", "raw", folder, *languages, "--out", out, *words)
 
 
-def make_toys(data: str | os.PathLike, names: Iterable[str]) -> None:
+def make_toys(data: Name, names: Iterable[str]) -> None:
     """Make small stand-ins for corpora of the papers, from the toy corpus. German stands for Chinese, too.
 
     Args:
@@ -56,7 +54,7 @@ def make_toys(data: str | os.PathLike, names: Iterable[str]) -> None:
         text = Path(f"{folder}.text")
         if not (text / "done").exists():
             sizes = ["--train", 4800, "--valid", 100, "--test", 100]
-            _call(sys.executable, "-m", "modular_fairseq_cli", "toy-corpus", text, *sizes, "--seed", seed)
+            _call("toy-corpus", text, *sizes, "--seed", seed)
             for split in ("train", "valid", "test"):
                 shutil.copyfile(text / f"{split}.de", text / f"{split}.zh")
             (text / "done").touch()
@@ -64,8 +62,8 @@ def make_toys(data: str | os.PathLike, names: Iterable[str]) -> None:
         prepare_raw(text, source, "en", folder, *options)
 
 
-def _call(*command: object) -> None:
-    """Run a command whose output goes to standard error."""
-    words = [str(word) for word in command]
-    if subprocess.run(words, stdout=sys.__stderr__, preexec_fn=lifetime.before_exec()).returncode:
-        raise UsageError(f"{' '.join(words)}: failed; what it says is above")
+def _call(*words: object) -> None:
+    """Run a command of modular-fairseq; what it says goes to standard error."""
+    command = [sys.executable, "-m", "modular_fairseq_cli", *map(str, words)]
+    if subprocess.run(command, stdout=sys.__stderr__, preexec_fn=lifetime.before_exec()).returncode:
+        raise UsageError(f"{shlex.join(command[2:])}: failed; what it says is above")
