@@ -459,6 +459,10 @@ def test_a_wrong_table_is_one_sentence_that_names_it(tmp_path, change, sentence)
         ({"jobs": 2, "run": False}, "--jobs has no effect without --run"),
         ({"pretrained": "some.pt"}, "--pretrained has no effect"),
         ({"options": ["--max-epoch", "3"]}, "--max-epoch after --: the table sets it"),
+        (
+            {"options": ["--fp16", "--mae-gating=uniform"]},
+            "--mae-gating after --: .* or needs what the rows say",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_sentence(change, sentence, tmp_path):

@@ -25,8 +25,7 @@ OWN_OPTIONS = re.findall(
     "--max-update --max-epoch --stop-time-hours --patience --disable-validation "
     "--keep-last-epochs --no-epoch-checkpoints --no-save --no-last-checkpoints --no-best-checkpoints "
     "--no-save-optimizer-state "
-    "--restore-file --checkpoint-suffix --finetune-from-model "
-    "--attention-type --mae-training --mae-gating --mae-finetune",
+    "--restore-file --checkpoint-suffix --finetune-from-model",
 )
 
 
@@ -45,20 +44,28 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
         raise UsageError("--jobs and --samples must be at least 1")
     if args.jobs is not None and not args.run:
         raise UsageError("--jobs has no effect without --run; leave it out")
+    rows = Rows(args, read_scale(args.table, args.scale), table.evaluations)
+    results = {row.name: rows.results(row, seeds) for row in table.rows if row.name}
     for option in by_option(args.options):
-        if option in OWN_OPTIONS:
+        if option in OWN_OPTIONS or option in differences(results):
             raise UsageError(
                 f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use "
                 "--seeds and --scale"
             )
-    rows = Rows(args, read_scale(args.table, args.scale), table.evaluations)
-    results = {row.name: rows.results(row, seeds) for row in table.rows if row.name}
     refuse_equal_rows(results, args.scale)
     if args.pretrained and not any(run.start for run, _ in needed(results, [])):
         raise UsageError(
             f"--pretrained has no effect on {args.table}, of which no row is fine-tuned; leave it out"
         )
     return results
+
+
+def differences(results: dict[str, Results]) -> set[str]:
+    """Return the options of models in which the rows differ, so that they cannot be the same for all."""
+    models = [found.config.values["model"] for found in results.values()]
+    keys = {key for model in models for key in model}
+    differ = {key for key in keys if len({str(model.get(key)) for model in models}) > 1}
+    return {"--" + key.replace("_", "-") for key in differ}
 
 
 def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
