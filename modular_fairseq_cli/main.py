@@ -76,6 +76,8 @@ def main(argv: list[str] | None = None) -> None:
         module.run(parser.parse_args(argv[1:]))
     except UsageError as error:
         sys.exit(f"modular-fairseq {command}: error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)  # without a traceback; the status is that of a shell
 
 
 def _command(argv: list[str]) -> str:

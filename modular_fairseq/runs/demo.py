@@ -19,6 +19,7 @@ import shutil
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import islice
+from typing import Any
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
@@ -30,7 +31,8 @@ from modular_fairseq.runs.translation import translate
 from modular_fairseq_cli import main
 from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.fairseq_log import parse, progress
+from modular_fairseq_cli.fairseq_log import parse
+from modular_fairseq_cli.fairseq_log import progress as summary
 from modular_fairseq_cli.files import read_json, write_file
 from modular_fairseq_cli.scoring import read_lines, read_output, score
 
@@ -59,76 +61,96 @@ def run(args: argparse.Namespace) -> None:
         sized = [name.removesuffix(SIZE) for name in known if name.endswith(SIZE)]
         raise UsageError(f"no arch {args.arch} with a size {SIZE}; use {', '.join(sized)}")
     short = short_training(args.arch, args.options, updates=400, epochs=EPOCHS)
-    out = os.path.join("demo", re.sub("[^a-zA-Z0-9_.]+", "-", " ".join([arch, *args.options])).strip("-"))
+    label = re.sub("[^a-zA-Z0-9_.]+", "-", " ".join([arch, *args.options])).strip("-")
+    out = os.path.join("demo", label)
     shutil.rmtree(out, ignore_errors=True)
     words = ["--arch", arch, *short, *args.options, *RECIPE]
     corpus = Corpus(os.path.join(out, "data"), ("de", "en"))
     of = Run(arch, out, corpus, words, seed=1, averaged=2, checkpoints="checkpoints")
-    shown = Progress(STEPS)
+    progress = Progress(STEPS)
+    progress.begin("corpus", "a synthetic German-English corpus")
+    for pair in make_corpus(of):
+        progress.bar.write("  de  {}\n  en  {}".format(*pair))
+    asked = f", which is so short that it needs {shlex.join(short)}" if short else ""
+    what = f"training {shlex.join([arch, *args.options])}{asked} (log: {of.path('train.log')})"
+    progress.begin("training", what)
+    of.fit(ignore, lambda line: show_training(line, progress))
+    progress.begin("translating", "translating the test set with the average of the last epochs")
+    scores = translate_and_score(of)
+    progress.begin("looking inside", "looking inside, at what the model does with the validation set")
+    gates = look_inside(of)
+    progress.end("done")
+    results = {
+        "BLEU": f"{scores['bleu']:.2f}   ({scores['bleu_signature']})",
+        **gates,
+        "parameters": f"{of.statistics()['parameters']:,}",
+        "report": f"{of.path('report.html')}: open it in a browser; its numbers are in {of.path('inside')}",
+        "what is where": f"in {out}: corpus (text), data (binarized), checkpoints, averaged.pt, test.hyp, "
+        "score.json, train.log",
+    }
+    for name, text in results.items():
+        print(f"{name:<24}{text}")
+    show_next(of, args.arch.removesuffix(SIZE), bool(gates))
 
-    shown.begin("corpus", "a synthetic German-English corpus")
+
+def make_corpus(of: Run) -> list[tuple[str, str]]:
+    """Write and binarize the corpus; return some pairs of sentences."""
     text = of.path("corpus")
     output_of("toy-corpus", text)
-    for pair in zip(*(islice(read_lines(f"{text}/test.{side}"), 3) for side in ("de", "en")), strict=True):
-        shown.bar.write("  de  {}\n  en  {}".format(*pair))
     parts = [word for part in ("train", "valid", "test") for word in (f"--{part}pref", f"{text}/{part}")]
     languages = ["--source-lang", "de", "--target-lang", "en"]
-    preprocess = ["fairseq-preprocess", *languages, "--destdir", corpus.binarized, *parts]
-    of.execute(preprocess, "preprocess.log", ignore)
-
-    what = shlex.join([arch, *args.options])
-    asked = f", which is so short that it needs {shlex.join(short)}" if short else ""
-    shown.begin("training", f"training {what}{asked} (log: {of.path('train.log')})")
-    of.fit(ignore, lambda line: show_training(line, shown))
-
-    shown.begin("translating", "translating the test set with the average of the last epochs")
-    output = read_output(translate(of, ["--beam", "5"], ignore), "en", "none")
-    write_file(of.path("test.hyp"), "".join(f"{line}\n" for line in output.hypotheses))
-    references = [read_lines(f"{text}/test.en")]
-    found = score(output, references, names=["bleu"], tokenize="none", language="en")
-    write_file(of.path("score.json"), json.dumps(found, indent=1) + "\n")
-
-    shown.begin("looking inside", "looking inside, at what the model does with the validation set")
-    inside, page, log = of.path("inside"), of.path("report.html"), of.path("train.log")
-    output_of("analyze", "all", corpus.binarized, "--path", of.checkpoint, "--out", inside)
-    output_of("report", inside, "--log", log, "--out", page)
-    gates = {}
-    if "gates" in read_json(os.path.join(inside, INDEX))["analyses"]:
-        checkpoints = {"before learning": f"{of.save_dir}checkpoint1.pt", "after": of.checkpoint}
-        gates = {when: gate_summary(corpus, path) for when, path in checkpoints.items()}
-
-    shown.end("done")
-    print(f"BLEU                    {found['bleu']:.2f}   ({found['bleu_signature']})")
-    for when, summary in gates.items():
-        print(f"{'gates ' + when:<24}{summary}")
-    print(f"parameters              {of.statistics()['parameters']:,}")
-    print(f"report                  {page}: open it in a browser; its numbers are in {inside}")
-    print(
-        f"what is where           in {out}: corpus (text), data (binarized), checkpoints, averaged.pt, "
-        "test.hyp, score.json, train.log"
-    )
-    program = os.path.relpath(sys.argv[0]) if sys.argv[0].endswith("modular-fairseq") else "modular-fairseq"
-    if gates:
-        print("next                    let the most specialised expert of each layer translate alone:")
-        print(f"    {program} analyze single-expert {corpus.binarized} --path {of.checkpoint}")
-    print("next                    train on your own text:")
-    print(f"    {program} train-and-score FOLDER de en results {args.arch.removesuffix(SIZE)}")
+    command = ["fairseq-preprocess", *languages, "--destdir", of.corpus.binarized, *parts]
+    of.execute(command, "preprocess.log", ignore)
+    sides = (read_lines(f"{text}/test.{side}") for side in of.corpus.languages)
+    return list(islice(zip(*sides, strict=True), 3))
 
 
-def show_training(line: str, shown: Progress) -> None:
+def show_training(line: str, progress: Progress) -> None:
     """Show what a line of the log of fairseq-train says."""
     split, numbers = parse(line)
     if "num_updates" in numbers:
-        shown.at(numbers["num_updates"] / UPDATES)
-    if text := progress(line):
+        progress.at(numbers["num_updates"] / UPDATES)
+    if text := summary(line):
         entropy = numbers.get("gate_entropy")
         of_gates = f", gate entropy {entropy} nats" if entropy and split == "valid" else ""
-        shown.say(text + of_gates, passing=split == "train_inner")
+        progress.say(text + of_gates, passing=split == "train_inner")
 
 
-def gate_summary(corpus: Corpus, checkpoint: str) -> str:
-    """Return the last line of `modular-fairseq analyze gates`."""
-    return output_of("analyze", "gates", corpus.binarized, "--path", checkpoint).splitlines()[-1]
+def translate_and_score(of: Run) -> dict[str, Any]:
+    """Write generate.out, test.hyp and score.json; return BLEU with its signature."""
+    output = read_output(translate(of, ["--beam", "5"], ignore), "en", "none")
+    write_file(of.path("test.hyp"), "".join(f"{line}\n" for line in output.hypotheses))
+    references = read_lines(of.path("corpus", "test.en"))
+    scores = score(output, references, names=["bleu"], tokenize="none", language="en")
+    write_file(of.path("score.json"), json.dumps(scores, indent=1) + "\n")
+    return scores
+
+
+def look_inside(of: Run) -> dict[str, str]:
+    """Write the analyses of the model to inside/ and report.html; return a line about its gates, if it has
+    any, before and after they have learnt.
+    """
+    data, inside = of.corpus.binarized, of.path("inside")
+    output_of("analyze", "all", data, "--path", of.checkpoint, "--out", inside)
+    output_of("report", inside, "--log", of.path("train.log"), "--out", of.path("report.html"))
+    if "gates" not in read_json(os.path.join(inside, INDEX))["analyses"]:
+        return {}
+    first = f"{of.save_dir}checkpoint1.pt"
+    checkpoints = {"gates before learning": first, "gates after": of.checkpoint}
+    return {
+        when: output_of("analyze", "gates", data, "--path", path).splitlines()[-1]
+        for when, path in checkpoints.items()
+    }
+
+
+def show_next(of: Run, arch: str, has_gates: bool) -> None:
+    """Print commands that a user may want to give next."""
+    program = os.path.relpath(sys.argv[0]) if sys.argv[0].endswith("modular-fairseq") else "modular-fairseq"
+    if has_gates:
+        print("next                    let the most specialised expert of each layer translate alone:")
+        print(f"    {program} analyze single-expert {of.corpus.binarized} --path {of.checkpoint}")
+    print("next                    train on your own text:")
+    print(f"    {program} train-and-score FOLDER de en results {arch}")
 
 
 def output_of(*words: str) -> str:

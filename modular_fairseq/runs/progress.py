@@ -43,7 +43,7 @@ class Progress:
         if passing and not self.bar.disable:
             self.bar.set_description_str(f"{text.strip()}, {self.left} left")
         else:
-            self.bar.write(text + ("" if self.bar.disable is False else f" ({self.left} left)"))
+            self.bar.write(f"{text} ({self.left} left)")
 
     @property
     def left(self) -> str:
