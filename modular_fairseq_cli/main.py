@@ -15,7 +15,7 @@ from modular_fairseq_cli.processes import wait_passively
 
 COMMANDS = {
     "ablate": (
-        "modular_fairseq.ablation.command",
+        "modular_fairseq.runs.greedy.command",
         "train without mechanisms of the Transformer, then add the best one, again and again",
     ),
     "analyze": (
@@ -26,6 +26,10 @@ COMMANDS = {
     "bench": (
         "modular_fairseq.benchmark.command",
         "time training steps and beam search against stock fairseq",
+    ),
+    "demo": (
+        "modular_fairseq.runs.demo",
+        "train a small model on a synthetic corpus, translate, score and look inside, in minutes",
     ),
     "patches": (
         "modular_fairseq.patches.command",
@@ -43,12 +47,16 @@ COMMANDS = {
         "modular_fairseq_cli.scoring.command",
         "BLEU with its signature, chrF, TER, over seeds, and whether a difference is significant",
     ),
-    "subset": ("modular_fairseq.subsets", "draw nested subsets of binarized training data"),
+    "subset": ("modular_fairseq.runs.subsets", "draw nested subsets of binarized training data"),
     "table": (
-        "modular_fairseq.experiments.command",
+        "modular_fairseq.runs.papers.command",
         "train the rows of a paper's table and show ours beside theirs",
     ),
     "toy-corpus": ("modular_fairseq_cli.toy_corpus.command", "write a synthetic German-English corpus"),
+    "train-and-score": (
+        "modular_fairseq.runs.train_and_score",
+        "train one architecture on raw parallel text, from preparation to BLEU",
+    ),
     "user-dir": (
         "modular_fairseq_cli.user_dir",
         "print the folder of the plugin, for --user-dir of fairseq's commands",
@@ -72,11 +80,13 @@ def main(argv: list[str] | None = None) -> None:
         module.run(parser.parse_args(argv[1:]))
     except UsageError as error:
         sys.exit(f"modular-fairseq {command}: error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)  # without a traceback; the status is that of a shell
 
 
 def _command(argv: list[str]) -> str:
     """Return the command that the first word names; exit if it names none."""
-    listing = "\n".join(f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items())
+    listing = "\n".join(f"  {name:<17}{summary}" for name, (_, summary) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="modular-fairseq",
         description=f"commands:\n{listing}\n\n`modular-fairseq COMMAND --help` says more.",

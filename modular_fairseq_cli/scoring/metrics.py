@@ -60,7 +60,11 @@ def make_metrics(
     references = [references] if isinstance(references[0], str) else references
     make = {
         "bleu": lambda: BLEU(
-            lowercase=lowercase, tokenize=tokenize, trg_lang=language or "", references=references
+            lowercase=lowercase,
+            tokenize=tokenize,
+            force=tokenize == "none",  # the text is meant to be tokenised: no warning about that
+            trg_lang=language or "",
+            references=references,
         ),
         "chrf": lambda: CHRF(lowercase=lowercase, references=references),
         "ter": lambda: TER(references=references),

@@ -1,16 +1,18 @@
-"""A table's figure: columns over the share of the training data, a line per label, as figure 2 of Peng et al.
-(2020) is drawn.
+"""A table's figure, as figure 2 of Peng et al. (2020): columns over the share of the training data, a line a
+label.
 
-What needs no training (pretrained rows) is a horizontal line. Points are means, error bars standard
-deviations over seeds. The legend tells how many parameters are trained, where the table does.
+A pretrained row is a horizontal line. Points are means, error bars standard deviations over seeds. The legend
+tells how many parameters are trained if the table does.
 """
 
 import io
 import os
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from modular_fairseq.experiments.table import COLUMNS, Results, Table
+from modular_fairseq.runs.evaluations.evaluation import evaluations_of
+from modular_fairseq.runs.papers.results import Results
+from modular_fairseq.runs.papers.table import COLUMNS, Table
+from modular_fairseq.runs.statistics import spread
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 
@@ -29,9 +31,7 @@ STYLES = [
 
 
 class Line(NamedTuple):
-    """A label's points, ascending in the percent of the training data; `flat`: its one point holds for
-    any.
-    """
+    """A label's points, ascending in the percent of training data; `flat`: its one point holds for any."""
 
     label: str
     percent: list[int]
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
 
 def lines(table: Table, found: dict[str, Results], column: str) -> list[Line]:
-    """What there is to draw of a column, in the order of the table."""
+    """Return what there is to draw of a column, in the order of the table."""
     points: dict[str, list[tuple[int, list[float], bool]]] = {}
     for row in table.rows:
         values = found[row.name].numbers(column) if row.name in found else []
@@ -50,13 +50,13 @@ def lines(table: Table, found: dict[str, Results], column: str) -> list[Line]:
     drawn = []
     for label, those in points.items():
         percent, values, flat = zip(*sorted(those), strict=True)
-        deviations = [stdev(each) if len(each) > 1 else 0.0 for each in values]
-        drawn.append(Line(label, list(percent), [mean(each) for each in values], deviations, all(flat)))
+        means, deviations = zip(*map(spread, values), strict=True)
+        drawn.append(Line(label, list(percent), list(means), [each or 0.0 for each in deviations], all(flat)))
     return drawn
 
 
 def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figure":
-    """The figure of what there is.
+    """Draw the figure of what there is.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -86,7 +86,7 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
             axes.errorbar(line.percent, line.mean, spread, color=color, marker=marker, capsize=3, label=label)
         axes.set(
             xlabel="training data (%)",
-            ylabel=f"{COLUMNS[column][0]} ({', '.join(subsets)})" if column == "bleu" else COLUMNS[column][0],
+            ylabel=COLUMNS[column].heading + (f" ({', '.join(subsets)})" if evaluations_of([column]) else ""),
         )
         axes.xaxis.set_major_locator(
             FixedLocator(sorted({percent for line in drawn if not line.flat for percent in line.percent}))
@@ -102,14 +102,14 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
 
 
 def legend(label: str, results: Results, table: Table) -> str:
-    """With the number of trained parameters, if the table has it."""
+    """Return the label, with the number of trained parameters if the table has it."""
     trained = results.numbers("trained_parameters") if "trained_parameters" in table.columns else []
     return f"{label}: {trained[0]:,} parameters" if trained else label
 
 
 def write_figure(figure: "Figure", folder: str) -> None:
-    """figure.svg and figure.png in the folder, each whole or not at all; the same results give the same
-    bytes.
+    """Write figure.svg and figure.png into the folder, each whole or not at all. The same results give the
+    same bytes.
 
     Raises:
         UsageError: the folder cannot be written.

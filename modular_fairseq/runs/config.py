@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 import yaml
 from fairseq import options as fairseq_options
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
 import modular_fairseq  # noqa: F401  (registers our archs and criterion)
-from modular_fairseq import subsets
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.runs import subsets
+from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq_cli.errors import UsageError
 
 # What a group's _name selects on fairseq-train's command line.
@@ -49,7 +51,7 @@ class Config(NamedTuple):
     percent: int = 100
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of "group.key"."""
+        """Return the value of "group.key"."""
         group, _, name = key.partition(".")
         return self.values.get(group, {}).get(name, default)
 
@@ -59,16 +61,17 @@ class Config(NamedTuple):
         return os.path.dirname(self.get("task.data"))
 
     @property
-    def whole(self) -> str:
-        """task.data, or what it is a subset of."""
-        return self.get("task.data").removesuffix(subsets.ending(self.percent))
+    def languages(self) -> tuple[str, ...]:
+        """Source and target; empty for a task that has none."""
+        names = (self.get("task.source_lang"), self.get("task.target_lang"))
+        return names if all(names) else ()
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        return self.get("task.source_lang"), self.get("task.target_lang")
+    def corpus(self, data: str) -> Corpus:
+        """Return what the row is trained on; `data` is the folder of all corpora."""
+        return Corpus(os.path.join(data, self.get("task.data")), self.languages, self.percent)
 
     def train_options(self) -> list[str]:
-        """The words of a fairseq-train command, without its data.
+        """Return the words of a fairseq-train command, without its data.
 
         Raises:
             UsageError: fairseq has no such group or key; the message names the file.
@@ -87,8 +90,9 @@ class Config(NamedTuple):
         return words
 
     def generate_options(self) -> list[str]:
-        """The words of a fairseq-generate command that decoding needs, without data and checkpoint."""
-        languages = ["--source-lang", self.languages[0], "--target-lang", self.languages[1]]
+        """Return the words of a fairseq-generate command that say how to decode."""
+        options = ("--source-lang", "--target-lang")
+        languages = [word for pair in zip(options, self.languages, strict=False) for word in pair]
         groups = [(group, self.values.get(group, {})) for group in DECODING]
         return languages + [
             word
@@ -123,7 +127,7 @@ class Config(NamedTuple):
 
 
 def read_config(path: str | os.PathLike) -> Config:
-    """Reads a row's file.
+    """Read a row's file.
 
     Raises:
         UsageError: it cannot be read, or lacks what every row needs.
@@ -149,21 +153,15 @@ def read_config(path: str | os.PathLike) -> Config:
     for key in [
         *(f"{group}._name" for group in SELECTORS),
         "task.data",
-        "task.source_lang",
-        "task.target_lang",
+        *_languages_of_task(config.get("task._name")),
     ]:
         if config.get(key) is None:
             raise UsageError(f"{path}: {key} is missing; every row needs it, see configs/manual.yaml")
-    if config.get("model._name") == "modular_transformer":
-        model = argparse.Namespace(
-            **{
-                name: value
-                for name, value in values["model"].items()
-                if name != "_name" and value is not None
-            }
-        )
+    if family := FAMILIES.get(config.get("model._name")):
+        given = {name: value for name, value in values["model"].items() if value is not None}
+        del given["_name"]
         try:
-            check_options(model, FAMILIES["modular_transformer"])
+            check_options(argparse.Namespace(**given), family)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
     if not config.data:
@@ -174,15 +172,21 @@ def read_config(path: str | os.PathLike) -> Config:
     return config
 
 
+def _languages_of_task(task: str | None) -> list[str]:
+    """The keys of the languages, if the task has languages."""
+    known = getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {})
+    return [f"task.{key}" for key in ("source_lang", "target_lang") if key in known]
+
+
 def why(error: Exception) -> str:
-    """What is wrong with a file, in a few words."""
+    """Return what is wrong with a file, in a few words."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return getattr(error, "strerror", None) or str(error).splitlines()[0]
 
 
 def scaled(config: Config, scale: dict[str, Any]) -> Config:
-    """The same experiment at another size.
+    """Return the same experiment at another size.
 
     Args:
         config: a row.
@@ -216,7 +220,7 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
 
 
 def on_subset(config: Config, percent: int) -> Config:
-    """The same experiment on so many percent of the training pairs, with as many updates.
+    """Return the same experiment on so many percent of the training data, with as many updates.
 
     max_epoch is that of the whole corpus by percent / 100, so that the number of updates, for which warm-up
     and decay are made, stays what it is, but for rounding. An epoch of a small subset is a few updates: so
@@ -241,7 +245,7 @@ def on_subset(config: Config, percent: int) -> Config:
 
 @functools.cache
 def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
-    """What fairseq-train understands with this arch, criterion and so on, by the key's name."""
+    """Return what fairseq-train understands with this arch, criterion and so on, by the key's name."""
     parser = fairseq_options.get_training_parser()
 
     def refuse(message: str) -> None:

@@ -12,14 +12,11 @@ has the seed, the number of pairs, and the sums of all files of BIN.
 """
 
 import argparse
-import fcntl
-import hashlib
 import itertools
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +32,7 @@ from fairseq.data.indexed_dataset import (
 from torch.utils.data import Dataset
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest, lock
 from modular_fairseq_cli.processes import say
 
 SEED = 1
@@ -74,26 +72,27 @@ def run(args: argparse.Namespace) -> None:
 
 
 def name(folder: str, percent: int) -> str:
-    """Of the subset's folder, beside that of the whole."""
+    """Return the folder of a subset, beside that of the whole."""
     return f"{os.path.normpath(folder)}{ending(percent)}"
 
 
 def ending(percent: int) -> str:
+    """Return what the name of a subset's folder adds to that of the whole."""
     return f".{percent}-percent"
 
 
 def chosen(pairs: int, percent: int, seed: int = SEED) -> np.ndarray:
-    """The numbers of the pairs that are in the subset, ascending: the first round(pairs * percent / 100) of a
-    fixed permutation, sorted.
+    """Return the numbers of the pairs that are in the subset, ascending, int64 [N].
+
+    They are the first round(pairs * percent / 100) of a fixed permutation, and at least one.
     """
-    permutation = np.random.RandomState(seed).permutation(
-        pairs
-    )  # the generator whose numbers numpy promises never to change
+    # The generator whose numbers numpy promises never to change.
+    permutation = np.random.RandomState(seed).permutation(pairs)
     return np.sort(permutation[: max(round(pairs * percent / 100), 1)])
 
 
 def draw(folder: str, percent: int, seed: int = SEED, out: str | None = None) -> str:
-    """Writes the subset, all of it or nothing, unless it is there.
+    """Write the subset, all of it or nothing, unless it is there.
 
     Args:
         folder: what fairseq-preprocess wrote for a pair of languages.
@@ -102,7 +101,7 @@ def draw(folder: str, percent: int, seed: int = SEED, out: str | None = None) ->
         out: where to; None: beside `folder`.
 
     Returns:
-        Its path.
+        The path of the subset's folder.
 
     Raises:
         UsageError: `folder` is nothing of which this could be done, or what is there is another subset.
@@ -110,8 +109,9 @@ def draw(folder: str, percent: int, seed: int = SEED, out: str | None = None) ->
     target = Path(name(folder, percent))
     target = Path(out or target.parent) / target.name
     try:
+        os.listdir(folder)  # raises what is wrong with it
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(folder):
+        with lock(folder, seconds=math.inf):  # others that draw from it take seconds
             sides = _training_data(Path(folder))
             record = {"percent": percent, "seed": seed, "files": _sums(Path(folder))}
             if target.exists():
@@ -136,7 +136,7 @@ def draw(folder: str, percent: int, seed: int = SEED, out: str | None = None) ->
 
 
 def _training_data(folder: Path) -> dict[str, str]:
-    """Prefix and language of both sides: train.de-en.de and de, train.de-en.en and en."""
+    """Return the language of each side by its prefix: train.de-en.de: de, train.de-en.en: en."""
     prefixes = sorted(
         {path.with_suffix("").name for path in folder.glob("train*") if path.suffix in (".idx", ".bin")}
     )
@@ -158,7 +158,7 @@ def _training_data(folder: Path) -> dict[str, str]:
 
 
 def _write(folder: Path, part: Path, sides: dict[str, str], record: dict[str, Any]) -> None:
-    """Everything into `part`; `record` gets the numbers of pairs."""
+    """Write all files of the subset into `part`, and the numbers of pairs into `record`."""
     whole = {prefix: _read(str(folder / prefix)) for prefix in sides}
     sizes = {len(side) for side in whole.values()}
     if len(sizes) > 1:
@@ -213,22 +213,6 @@ def _refuse_another(target: Path, record: dict[str, Any], folder: str) -> None:
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """Of all data files and dictionaries."""
-    sums = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".bin", ".idx", ".txt") and path.is_file():
-            with path.open("rb") as file:
-                sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return sums
-
-
-@contextmanager
-def _lock(folder: str) -> Iterator[None]:
-    """Others that draw from the folder wait for their turn, seconds."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # this file system has no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    """Return the digests of all data files and dictionaries, by name."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".bin", ".idx", ".txt"))
+    return {path.name: digest(path)[:16] for path in files if path.is_file()}
