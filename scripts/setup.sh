@@ -38,7 +38,7 @@ pinned_torch=$(sed -n 's/^torch==//p' constraints.txt)
 other_torch=${TORCH_VERSION:-$(cat "$venv/setup.torch" 2>/dev/null || true)}
 if [ "$other_torch" = "$pinned_torch" ]; then other_torch=""; fi
 if [ -n "$other_torch" ]; then
-    [[ $other_torch =~ ^([0-9]+)\.([0-9]+)(\.[0-9]+)*$ ]] ||
+    [[ $other_torch =~ ^([0-9]+)\.([0-9]+)\.[0-9]+$ ]] ||
         fail "TORCH_VERSION=$other_torch is not a version of torch; give one such as $pinned_torch."
     [ $((BASH_REMATCH[1] * 1000 + BASH_REMATCH[2])) -ge 2006 ] ||
         fail "TORCH_VERSION=$other_torch is too old; modular_fairseq needs torch 2.6 or newer."
@@ -222,9 +222,9 @@ date >>"$log"
 
 constraints=constraints.txt
 if [ -n "$other_torch" ]; then
-    # Torch itself pins sympy (2.6) or bounds setuptools (2.11), so these two are left to it.
+    # Torch itself pins sympy (2.6) and wants setuptools below 82 (2.11); ours needs 77.
     constraints=$venv/setup.constraints
-    sed -E "s/^torch==.*/$torch/; /^(sympy|setuptools)==/d" constraints.txt >"$constraints"
+    sed "s/^torch==.*/$torch/; s/^setuptools==.*/setuptools>=77,<82/; /^sympy==/d" constraints.txt >"$constraints"
 fi
 
 # --- packages ---------------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ SHARED = """
 TRANSLATION = f"{SHARED} data --max-tokens 400 --criterion modular_cross_entropy --label-smoothing 0.1"
 LANGUAGE_MODEL = f"{SHARED} data-en --task language_modeling --tokens-per-sample 64 --max-tokens 400"
 ALL_AT_ONCE = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"
-FINETUNE = "--finetune-from-model modular_transformer/checkpoint_last.pt --mae-gate-interval 1"
+FINETUNE = "--finetune-from-model modular_transformer/checkpoint_last.pt"
 G = "--mae-gate-interval 2"  # in every second of 4 or 5 epochs
 ROWS = {
     "modular_transformer": "modular_transformer_tiny_cpu",
