@@ -8,6 +8,7 @@
 # Everything pip says is in .venv/setup.log. What you may set:
 #     PYTHON            the Python to make .venv with (3.11 or 3.12)
 #     CXX               the C++ compiler that builds fairseq-fixed
+#     TORCH_VERSION     another torch than constraints.txt pins, such as 2.6.0; a .venv that was made with it keeps it
 #     TORCH_CPU_INDEX   where a CPU build of torch is looked for, beside pip's own index
 #     SETUP_DISK_GIB    the free space it insists on
 #
@@ -32,8 +33,19 @@ fail() { say "error: $*"; exit 1; }
 
 minor_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
+# The torch that was asked for, now or when .venv was made: demo.sh and test.sh call this script, and must not change it back.
+pinned_torch=$(sed -n 's/^torch==//p' constraints.txt)
+other_torch=${TORCH_VERSION:-$(cat "$venv/setup.torch" 2>/dev/null || true)}
+if [ "$other_torch" = "$pinned_torch" ]; then other_torch=""; fi
+if [ -n "$other_torch" ]; then
+    [[ $other_torch =~ ^([0-9]+)\.([0-9]+)\.[0-9]+$ ]] ||
+        fail "TORCH_VERSION=$other_torch is not a version of torch; give one such as $pinned_torch."
+    [ $((BASH_REMATCH[1] * 1000 + BASH_REMATCH[2])) -ge 2006 ] ||
+        fail "TORCH_VERSION=$other_torch is too old; modular_fairseq needs torch 2.6 or newer."
+fi
+
 # What .venv depends on. The folder is part of it because the commands in .venv/bin and the editable install hold absolute paths.
-fingerprint() { echo "$PWD, Python $(minor_version "$python"), $(cat constraints.txt setup.py scripts/setup.sh | cksum)"; }
+fingerprint() { echo "$PWD, Python $(minor_version "$python"), $(cat constraints.txt setup.py scripts/setup.sh | cksum)${other_torch:+, torch $other_torch}"; }
 is_done() { [ -f "$venv/setup.stamp" ] && [ "$(cat "$venv/setup.stamp")" = "$(fingerprint)" ]; }
 
 if is_done; then exit 0; fi
@@ -119,7 +131,7 @@ PY
 load_fairseq() { "$python" -c 'import torch, fairseq.libbase, fairseq.libnat, fairseq.data.data_utils_fast, alignment_train_cpu_binding'; }
 has_fairseq() { has_package "$fairseq" && load_fairseq >/dev/null 2>&1; }
 
-torch=$(grep '^torch==' constraints.txt)
+torch=torch==${other_torch:-$pinned_torch}
 fairseq=$(grep '^fairseq-fixed==' constraints.txt)
 cpu_gib=3 gpu_gib=10
 gpu=no
@@ -180,7 +192,7 @@ logged() {
 logged_text() { tail -c "+$((log_start + 1))" "$log"; }
 logged_says() { logged_text | grep -i -E "$1" >/dev/null; }
 pip_install_alone() { logged "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"; }
-pip_install() { pip_install_alone -c constraints.txt "$@"; }
+pip_install() { pip_install_alone -c "$constraints" "$@"; }
 
 no_network() {
     # An index that cannot be reached is to pip an index without any versions; told not to retry, it does not even mention the connection.
@@ -205,7 +217,15 @@ if ! has_pip; then  # without pip it is absent, or what an interrupted run left,
         fail "\`$base_python -m venv $venv\` failed; its message is above."
 fi
 (cd "$venv" && pwd -P >setup.folder)
+echo "$other_torch" >"$venv/setup.torch"
 date >>"$log"
+
+constraints=constraints.txt
+if [ -n "$other_torch" ]; then
+    # Torch itself pins sympy (2.6) and wants setuptools below 82 (2.11); ours needs 77.
+    constraints=$venv/setup.constraints
+    sed "s/^torch==.*/$torch/; s/^setuptools==.*/setuptools>=77,<82/; /^sympy==/d" constraints.txt >"$constraints"
+fi
 
 # --- packages ---------------------------------------------------------------------------------------------------------------------
 
@@ -228,16 +248,23 @@ install_torch() {
     step "installing $torch, the default build (3 GB where that is the CUDA build, a few minutes)" pip_install "$torch" ||
         give_up "installing torch"
 }
-has_package "$torch" || install_torch
+remove_fairseq() { logged "$python" -m pip uninstall --disable-pip-version-check --yes fairseq-fixed; }
+has_package "$torch" || {
+    # Built against another torch it may load all the same, and be wrong.
+    if has_package "$fairseq"; then remove_fairseq || give_up "removing the fairseq-fixed of another torch"; fi
+    install_torch
+}
 
-grep -v '^fairseq-fixed==' constraints.txt >"$venv/setup.requirements"
+grep -v '^fairseq-fixed==' "$constraints" >"$venv/setup.requirements"
 step "installing the other packages (about a minute)" pip_install --no-build-isolation -r "$venv/setup.requirements" ||
     give_up "installing the other packages"
 
 # --no-binary: for Python 3.12 PyPI has a wheel too, made for an older torch; its C++ parts do not load with this one.
+# pip's cache does not know which torch a build is for.
+if [ -n "$other_torch" ]; then no_cache=--no-cache-dir; else no_cache=; fi
 build_fairseq() { pip_install --no-build-isolation --no-deps --no-binary fairseq-fixed --force-reinstall "$@" "$fairseq"; }
 if ! has_fairseq; then
-    step "building $fairseq (2 to 4 minutes)" build_fairseq || give_up "building fairseq-fixed"
+    step "building $fairseq (2 to 4 minutes)" build_fairseq $no_cache || give_up "building fairseq-fixed"
 fi
 if ! has_fairseq; then  # what pip had kept of an earlier build may be of another torch
     step "building $fairseq anew, as the build in pip's cache does not load (2 to 4 minutes)" build_fairseq --no-cache-dir ||

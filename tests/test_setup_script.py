@@ -53,6 +53,9 @@ case "$*" in
             cat '{notes}/answer'; exit 1
         fi
         echo "$*" >>'{notes}/installed' ;;
+    "-m pip uninstall "*)
+        echo "$*" >>'{notes}/calls'
+        sed "/ fairseq-fixed==/d" '{notes}/installed' >'{notes}/left' && cat '{notes}/left' >'{notes}/installed' ;;
     "- "*) grep -q -F -e "$2==$3" '{notes}/installed' ;;  # is this package installed?
     *"import torch"*) [ ! -f '{notes}/stale' ] || grep -q -e --no-cache-dir '{notes}/installed' ;;
     *) exec '{python}' "$@" ;;
@@ -319,6 +322,49 @@ def test_fairseq_built_for_another_torch_is_built_anew(machine):
     assert machine.set_up().returncode == 0
     builds = [call for call in machine.pip_calls if "fairseq-fixed==" in call]
     assert ["--no-cache-dir" in call for call in builds] == [False, True]
+
+
+# --- another torch than the pinned one ---
+
+
+def installs(machine, package: str) -> list[str]:
+    return [call for call in machine.pip_calls if f"{package}==" in call]
+
+
+def test_another_torch_is_installed_and_stays(machine):
+    assert machine.set_up(TORCH_VERSION="2.6.0").returncode == 0
+    assert [call.split()[-1] for call in installs(machine, "torch")] == ["torch==2.6.0+cpu"]
+    (build,) = installs(machine, "fairseq-fixed")
+    assert "--no-cache-dir" in build and "-c .venv/setup.constraints" in build
+    constraints = (machine.root / ".venv/setup.constraints").read_text().splitlines()
+    assert "torch==2.6.0" in constraints and f"numpy=={PINNED['numpy']}" in constraints
+    assert "setuptools>=77,<82" in constraints and not any(line.startswith("sympy") for line in constraints)
+    calls = machine.pip_calls
+    assert machine.set_up().stderr == ""  # as demo.sh and test.sh call it
+    assert machine.pip_calls == calls
+
+
+def test_fairseq_is_built_again_for_another_torch(machine):
+    assert machine.set_up().returncode == 0
+    assert machine.set_up(TORCH_VERSION="2.6.0").returncode == 0
+    assert machine.set_up(TORCH_VERSION="2.7.1").returncode == 0
+    assert len(installs(machine, "fairseq-fixed")) == 3
+    removed = [call for call in machine.pip_calls if "uninstall" in call]
+    assert len(removed) == 2 and all(call.endswith("--yes fairseq-fixed") for call in removed)
+    assert machine.set_up().stderr == ""
+
+
+@pytest.mark.parametrize(
+    "version, sentence",
+    [
+        ("2.5.1", "TORCH_VERSION=2.5.1 is too old; modular_fairseq needs torch 2.6 or newer"),
+        ("1.13.1", "TORCH_VERSION=1.13.1 is too old; modular_fairseq needs torch 2.6 or newer"),
+        ("2.6", "TORCH_VERSION=2.6 is not a version of torch; give one such as"),
+        ("2.6; ls", "TORCH_VERSION=2.6; ls is not a version of torch; give one such as"),
+    ],
+)
+def test_a_torch_that_cannot_be(machine, version, sentence):
+    assert sentence in machine.early_refusal(TORCH_VERSION=version)
 
 
 # --- the second time ---

@@ -5,8 +5,21 @@
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 
 LEVELS = 1 << 16
+
+
+def _views_under_vmap() -> bool:
+    """Return whether this torch can view a tensor as another dtype under vmap; torch 2.6 cannot."""
+    try:
+        torch.vmap(lambda x: x.view(torch.int16))(torch.zeros(1, 1, dtype=torch.int64))
+    except RuntimeError:
+        return False
+    return True
+
+
+VIEWS_UNDER_VMAP = _views_under_vmap()
 
 
 class Dropout(FairseqDropout):
@@ -18,6 +31,8 @@ class Dropout(FairseqDropout):
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         if x.device.type != "cpu" or self.p <= 0 or not (self.training or self.apply_during_inference):
+            return super().forward(x, inplace)
+        if not VIEWS_UNDER_VMAP and is_batchedtensor(x):
             return super().forward(x, inplace)
         dropped = round(self.p * LEVELS)
         if dropped == 0:

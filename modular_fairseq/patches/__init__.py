@@ -26,9 +26,11 @@ SUBJECTS = (
 )
 
 
-def apply() -> None:
-    """Apply all patches of all subjects. A second call changes nothing: a subject is imported only once."""
-    for subject in SUBJECTS:
+def apply(*subjects: str) -> None:
+    """Apply the patches of `subjects`, by default all. A second call changes nothing: a subject is
+    imported once.
+    """
+    for subject in subjects or SUBJECTS:
         applied = len(PATCHES)
         importlib.import_module(f"{__name__}.{subject}")
         for patch in PATCHES[applied:]:

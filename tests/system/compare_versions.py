@@ -1,0 +1,196 @@
+"""Compare the weights and translations of two versions, bit for bit.
+
+    python tests/system/compare_versions.py OTHER_CHECKOUT            # about 10 minutes on one core
+    python tests/system/compare_versions.py OTHER_CHECKOUT --only mae dma --keep work/compared
+
+Each of `ROWS` is trained for 20 updates on a toy corpus with the demo's options, G steps included, and its
+test set is translated: once by OTHER_CHECKOUT and once by the checkout that this file is in. Each does so in a
+process of its own, on one thread, with the Python of this process and the packages that it finds. A line for
+each row says whether all weights, the optimizer's state and the output are equal. The exit code is 1 if a row
+differs or fails.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parents[2]
+
+SHARED = """
+    --optimizer adam --adam-betas (0.9,0.98) --lr 4e-3 --lr-scheduler polynomial_decay --warmup-updates 5
+    --total-num-update 20 --max-update 20 --dropout 0.1 --seed 1 --num-workers 0 --no-progress-bar
+    --log-interval 1 --no-epoch-checkpoints --disable-validation --cpu
+"""
+TRANSLATION = f"{SHARED} data --max-tokens 400 --criterion modular_cross_entropy --label-smoothing 0.1"
+LANGUAGE_MODEL = f"{SHARED} data-en --task language_modeling --tokens-per-sample 64 --max-tokens 400"
+ALL_AT_ONCE = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"
+FINETUNE = "--finetune-from-model modular_transformer/checkpoint_last.pt"
+G = "--mae-gate-interval 2"  # in every second of 4 or 5 epochs
+ROWS = {
+    "modular_transformer": "modular_transformer_tiny_cpu",
+    "no-residual": "modular_transformer_tiny_cpu --no-residual",
+    "mae": f"mae_transformer_tiny_cpu {G}",
+    "mae-6": f"mae_transformer_tiny_cpu --mae-dropped-heads 2 --mae-gate-context source {G}",
+    "uni-mae": "mae_transformer_tiny_cpu --mae-gating uniform",
+    "nobcd": "mae_transformer_tiny_cpu --mae-training joint",
+    "ftg": f"mae_transformer_tiny_cpu --mae-finetune gates {FINETUNE}",
+    "ftg+": f"mae_transformer_tiny_cpu --mae-finetune gates+output {FINETUNE}",
+    "dma": "dma_transformer_tiny_cpu --aux-warmup-updates 10",
+    "dma-sample": """dma_transformer_tiny_cpu --aux-warmup-updates 10 --dma-posterior sample
+        --dma-centroid-mode hook --dma-decoder-eval-mask""",
+    "mae+dma": f"mae_transformer_tiny_cpu --attention-type mae+dma --aux-warmup-updates 10 {G}",
+    "multistream": "multistream_transformer_tiny_cpu",
+    "tim": "tim_transformer_tiny_cpu",
+    "all-at-once": f"mae_transformer_tiny_cpu {ALL_AT_ONCE} {G}",
+    "lm": "modular_transformer_lm_tiny_cpu",
+    "lm-mae": f"mae_transformer_lm_tiny_cpu {G}",
+    "lm-tim": "modular_transformer_lm_tiny_cpu --tim-layers all",
+}
+# One process trains and translates, as starting Python and torch takes longer than either.
+COMMANDS = """
+import sys
+from importlib import import_module
+for name, *arguments in eval(sys.argv[1]):
+    print("command", name, flush=True)
+    sys.argv[1:] = arguments
+    import_module(f"fairseq_cli.{name}").cli_main()
+import modular_fairseq
+print("plugin", modular_fairseq.__file__)
+"""
+
+
+def run(folder: Path, checkout: Path, *command: str) -> str:
+    """Run Python with `checkout` first on its path and return all that it prints. Raises RuntimeError."""
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"with {checkout}, after `{' '.join(command[-1:])}`: {done.stdout[-2000:]}")
+    return done.stdout
+
+
+def make_data(folder: Path) -> None:
+    """Write data (German-English) and data-en (English alone), binarized."""
+    sizes = ["--train", "200", "--valid", "10", "--test", "30"]
+    run(folder, HERE, "-m", "modular_fairseq_cli", "toy-corpus", "text", *sizes)
+    prefixes = [f"--{split}pref=text/{split}" for split in ("train", "valid", "test")]
+    for options in ("-s de -t en --destdir data", "-s en --only-source --destdir data-en"):
+        run(folder, HERE, "-m", "fairseq_cli.preprocess", *options.split(), *prefixes)
+    for file in (folder / "data-en").iterdir():  # what --only-source calls train.en-None.en.bin
+        file.rename(file.with_name(file.name.replace(".en-None.en", "").replace("dict.en", "dict")))
+
+
+def train_and_translate(folder: Path, checkout: Path, name: str) -> tuple[dict, list[str]]:
+    """Return the state in the last checkpoint, and the lines of the output that tell what was found."""
+    plugin = ["--user-dir", str(checkout / "modular_fairseq")]
+    language_model = name.startswith("lm")
+    options = (LANGUAGE_MODEL if language_model else TRANSLATION).split()
+    training = ["train", *options, *plugin, "--arch", *ROWS[name].split(), "--save-dir", name]
+    path = ["--path", f"{name}/checkpoint_last.pt", "--gen-subset", "test", "--num-workers", "0", "--cpu"]
+    if language_model:
+        second = ["eval_lm", "data-en", *plugin, *path, "--output-word-probs", "--tokens-per-sample", "64"]
+    else:
+        second = ["generate", "data", *plugin, *path, "--beam", "5", "--min-len", "6"]
+    output = run(folder, checkout, "-c", COMMANDS, repr([training, second]))
+    (folder / f"{name}.log").write_text(output)
+    if f"plugin {checkout}/modular_fairseq/" not in output:
+        raise RuntimeError(f"Python did not take modular_fairseq from {checkout}")
+    log, _, found = output.partition(f"command {second[0]}")
+    if G in ROWS[name] and "g_loss" not in log:
+        raise RuntimeError(f"{checkout} trained without a G step")
+    state = torch.load(folder / name / "checkpoint_last.pt", weights_only=False)  # written a moment ago
+    return state, [line for line in map(without_time, found.splitlines()) if line]
+
+
+def without_time(line: str) -> str:
+    """Return a line of fairseq's output that is a result, without its time, and "" for others."""
+    if line[:2] in ("S-", "T-", "H-", "D-", "P-"):
+        return line
+    words = line.rpartition(" | ")[2]
+    return words if re.match(r"Loss \(base 2\)|\d+ .*\[-?[\d.]+\]", words) else ""
+
+
+def flat(value, name: str = "") -> dict[str, object]:
+    """Return the leaves of nested dictionaries and lists, keyed by their dotted names."""
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {key: leaf for k, v in items for key, leaf in flat(v, f"{name}.{k}").items()}
+    return {name: value.numpy().tobytes() if isinstance(value, torch.Tensor) else value}
+
+
+def difference(ours: tuple[dict, list[str]], others: tuple[dict, list[str]]) -> str:
+    """Return the first differences in weights, optimizer's state and output; "" where there is none."""
+    found = []
+    for part in ("model", "last_optimizer_state"):
+        a, b = (flat(state[part]) for state, _ in (ours, others))
+        names = [key for key in {**a, **b} if key not in a or key not in b or a[key] != b[key]]
+        if names:
+            found.append(
+                f"{len(names)} of {len({**a, **b})} values of {part} differ, the first is {names[0][1:]}"
+            )
+    if ours[1] != others[1]:
+        lines = [pair for pair in zip(ours[1], others[1], strict=False) if pair[0] != pair[1]]
+        found.append(f"{len(lines)} lines of output differ, {len(ours[1])} and {len(others[1])} in all")
+    return "; ".join(found)
+
+
+def compare(folder: Path, checkouts: dict[str, Path], names: list[str]) -> int:
+    """Print a line for each row; return the number of rows that differ or fail."""
+    for side in checkouts:
+        (folder / side).mkdir(parents=True)
+        make_data(folder / side)
+    failed = 0
+    for name in names:
+        start = time.time()
+        try:
+            results = [train_and_translate(folder / side, path, name) for side, path in checkouts.items()]
+            if not results[0][1]:
+                raise RuntimeError("there is no output to compare")
+            verdict = difference(*results)
+        except RuntimeError as error:
+            verdict = f"failed: {error}"
+        failed += bool(verdict)
+        size = "" if verdict else f"equal: {len(results[0][0]['model'])} tensors, {len(results[0][1])} lines"
+        print(f"{name:20} {time.time() - start:4.0f} s  {verdict or size}", flush=True)
+    return failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("other", type=Path, metavar="OTHER_CHECKOUT", help="folder of the other version")
+    parser.add_argument(
+        "--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="these rows"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep data, logs and checkpoints in a new folder"
+    )
+    args = parser.parse_args()
+    other = args.other.resolve()
+    if not (other / "modular_fairseq").is_dir():
+        parser.error(f"{other} has no folder modular_fairseq; name a checkout of this project")
+    names = args.only
+    if {"ftg", "ftg+"} & set(names) and "modular_transformer" not in names:
+        names = ["modular_transformer", *names]  # which they start from
+    with tempfile.TemporaryDirectory() as temporary:
+        failed = compare(args.keep or Path(temporary), {"here": HERE, "other": other}, names)
+    print(f"{len(names) - failed} of {len(names)} rows are equal in {HERE} and {other}")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Checkpoints of earlier versions give the logits and translations that those versions computed.
+
+tests/fixtures/make.py made the files, and says how.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import modular_fairseq  # noqa: F401
+from tests.fixtures.make import OLD, RECIPES, VARIANTS, hypotheses, load, logits
+
+OUTPUTS = np.load(OLD / "outputs.npz")
+HYPOTHESES = json.loads((OLD / "hypotheses.json").read_text())
+BATCH = {name: torch.from_numpy(OUTPUTS[name]) for name in ("source", "target")}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request):
+    return request.param
+
+
+def test_logits_in_double_precision_are_those_of_the_old_version(variant):
+    model, _ = load(OLD, *VARIANTS[variant])
+    np.testing.assert_allclose(
+        logits(model.double(), BATCH), OUTPUTS[f"{variant}.float64"], rtol=0, atol=1e-10
+    )
+
+
+def test_logits_are_those_of_the_old_version(variant):
+    """Logits of 5 and more are rounded by 1e-6, and other processors round otherwise."""
+    model, _ = load(OLD, *VARIANTS[variant])
+    np.testing.assert_allclose(logits(model, BATCH), OUTPUTS[f"{variant}.float32"], rtol=0, atol=1e-5)
+
+
+def test_translations_are_those_of_the_old_version(variant):
+    model, task = load(OLD, *VARIANTS[variant])
+    for found, expected in zip(hypotheses(model, task, BATCH), HYPOTHESES[variant], strict=True):
+        assert found["tokens"] == expected["tokens"]
+        assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
+
+
+def test_translations_depend_on_the_sentence():
+    """The same hypothesis for every sentence would prove little."""
+    for variant, found in HYPOTHESES.items():
+        assert len({tuple(hypothesis["tokens"]) for hypothesis in found}) == len(found), variant
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_weights_have_the_names_and_values_of_the_file(name):
+    """Some weights of semantic masks have a part in losses only, so logits do not show them."""
+    saved = torch.load(OLD / f"{name}.pt", weights_only=True)["model"]
+    loaded = load(OLD, name, {})[0].state_dict()
+    assert loaded.keys() == saved.keys()
+    assert all(torch.equal(loaded[key], value) for key, value in saved.items())
