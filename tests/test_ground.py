@@ -1,5 +1,6 @@
 """The ground floor, `modular_fairseq_cli`: it stands alone, its command line, its locks and files."""
 
+import ast
 import json
 import math
 import os
@@ -11,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from modular_fairseq_cli import __version__, files, main, processes
+from modular_fairseq_cli import __version__, fairseq_log, files, main, processes
 from modular_fairseq_cli.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
 
-# Prints the modules of the package, and which of those that it must do without were imported with them.
+FORBIDDEN = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", "hydra"}
+# Prints the modules of the package, and which of the packages that are given were imported with them.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 import modular_fairseq_cli as ground
 found = [module.name for module in pkgutil.walk_packages(ground.__path__, "modular_fairseq_cli.")]
 for name in found:
     importlib.import_module(name)
-forbidden = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", "hydra"}
-print(json.dumps([found, sorted(forbidden & sys.modules.keys())]))
+print(json.dumps([found, sorted(set(sys.argv[1:]) & sys.modules.keys())]))
 """
 
 
@@ -33,9 +34,20 @@ def python(*arguments, **options):
     return subprocess.run([sys.executable, *arguments], **options)
 
 
+def test_no_import_of_the_ground_names_what_it_must_do_without():
+    """Also inside functions, where an import would wait until it is called."""
+    for path in (ROOT / "modular_fairseq_cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert FORBIDDEN.isdisjoint(name.partition(".")[0] for name in named), (
+                f"{path}, line {node.lineno}"
+            )
+
+
 def test_the_ground_imports_neither_torch_nor_fairseq_nor_the_plugin():
     pytest.importorskip("matplotlib", reason="report.pictures needs matplotlib")
-    result = python("-c", IMPORT_ALL)
+    result = python("-c", IMPORT_ALL, *FORBIDDEN)
     assert result.returncode == 0, result.stderr
     found, forbidden = json.loads(result.stdout)
     sources = {
@@ -210,3 +222,39 @@ def test_digests_are_those_of_the_content(tmp_path):
     path.write_bytes(b"abc")
     assert files.digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert files.digest(path, "sha1") == "a9993e364706816aba3e25717850c26c9cd0d89d"
+
+
+# --- the log of fairseq-train
+# -----------------------------------------------------------------------------------------------
+
+STAMP = "2026-01-01 10:00:00 | INFO |"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'train_inner | {"epoch": 1, "update": 0.2, "ppl": "164.32", "num_updates": "50", "lr": "1e-05"}',
+            "  epoch 1, update 50: training perplexity 164.32",
+        ),
+        (
+            "train_inner | epoch 012:     50 / 178 loss=7.591, ppl=164.32, num_updates=1100, kl=inf",
+            "  epoch 12, update 1100: training perplexity 164.32",
+        ),
+        (
+            'valid | {"epoch": 3, "valid_ppl": "2.6", "valid_num_updates": "178"}',
+            "  epoch 3, update 178: validation perplexity 2.6",
+        ),
+        ('valid | {"valid_ppl": "2.64"}', None),  # of fairseq-validate
+        ('train | {"epoch": 1, "train_ppl": "21.74", "train_num_updates": "178"}', None),
+        ('train_inner | {"epoch": 1, "ppl": "164', None),
+        ("fairseq_cli.train | begin training", None),
+    ],
+)
+def test_progress_is_told_from_either_format_of_the_log(line, said):
+    assert fairseq_log.progress(f"{STAMP} {line}") == said
+
+
+def test_numbers_of_a_line_that_are_not_finite_are_kept():
+    split, numbers = fairseq_log.parse(f'{STAMP} valid | {{"valid_ppl": "inf", "valid_bleu": null}}')
+    assert (split, numbers) == ("valid", {"ppl": math.inf})

@@ -359,7 +359,7 @@ def test_failed_set_up_is_repeated(machine):
 def test_interrupted_set_up_says_so_and_goes_on_later(machine):
     machine.pip_fails_at("-e ", "ERROR: Operation cancelled by user\n")
     script = (machine.bin / "python3").read_text()
-    machine.has("python3", script.replace("; exit 1; fi\n", "; kill -INT $PPID; exit 1; fi\n", 1))
+    machine.has("python3", script.replace("; exit 1\n", "; kill -INT $PPID; exit 1\n", 1))
     result = machine.set_up()
     assert result.returncode == 130
     assert result.stderr.endswith("setup: interrupted; run it again to go on\n")

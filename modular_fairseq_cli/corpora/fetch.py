@@ -1,4 +1,4 @@
-"""The folder archives/: the official archives, downloaded by curl or given by the user, and their sums.
+"""The folder archives/ holds the official archives, downloaded by curl or given by the user, and their sums.
 
 Corpora that lie beside each other share it. A download goes to NAME.part, is continued where it was cut off,
 and gets its name once its size and sum are right. Where no sum is published, that of the first file that
@@ -44,8 +44,8 @@ class Source:
 
 @contextlib.contextmanager
 def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -> Iterator[dict[str, Path]]:
-    """Where each archive is, by its name, for as long as it is read; what was read to the end is then known
-    by its sum.
+    """Yield where each archive is, by its name, and keep other runs from them. An archive that was read to
+    its end is from then on known by its sum.
     """
     with contextlib.ExitStack() as stack:
         paths = {}
@@ -73,7 +73,7 @@ def lock_archive(source: Source, folder: Path) -> contextlib.AbstractContextMana
 
 
 def fetch(source: Source, given: Path | None, folder: Path) -> Path:
-    """Where the right archive is: the file that the user gave, or folder/NAME, which may have to be
+    """Return where the right archive is: the file that the user gave, or folder/NAME, which may have to be
     downloaded.
     """
     path = folder / source.name
@@ -146,7 +146,7 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
 
 
 def verify(path: Path, source: Source, folder: Path) -> None:
-    """Compare with the published size and sum, or with the sum recorded at the first time."""
+    """Compare an archive with its published size and sum, or with the sum recorded at the first time."""
     size = path.stat().st_size
     if source.bytes and size != source.bytes:
         raise UsageError(
@@ -170,7 +170,7 @@ def verify(path: Path, source: Source, folder: Path) -> None:
 
 
 def record(source: Source, archive: Path, folder: Path) -> None:
-    """Keep of an archive that has been found sound a link, where it was given, and its sum, where none is
+    """Remember an archive that was found sound: link to it if the user gave it, and write its sum if none is
     published.
     """
     if not (folder / source.name).exists():

@@ -22,8 +22,8 @@ NORMALIZABLE = re.compile(r"[\r`„“”–—´‘‚’…«»\u00a0()]|  |''
 
 
 class QuickMosesTokenizer(MosesTokenizer):
-    """sacremoses, with two sets of characters made once that it makes anew for each word that ends in a full
-    stop (milliseconds).
+    """sacremoses' tokenizer, which makes two sets of characters anew for each word that ends in a full stop
+    (milliseconds); here they are made once.
     """
 
     def __init__(self, lang: str):

@@ -1,4 +1,6 @@
-"""What is going on, on stderr: a line that changes on a terminal, and elsewhere a line every half minute."""
+"""Says how far a stage is, on standard error: in a line that changes on a terminal, and elsewhere in a line
+every half minute.
+"""
 
 import sys
 import time

@@ -1,5 +1,5 @@
-"""The stages, one after the other. A stage is a folder: written as NAME.part..., renamed when whole, and
-skipped when it is there.
+"""Runs the stages, one after the other. A stage is a folder: it is written as NAME.part..., renamed when it
+is whole, and skipped when it is there.
 
 So a run that was killed at any moment goes on at the stage where it was, and ends with the same bytes.
 """
@@ -61,7 +61,7 @@ def run(recipe: Recipe, user: Namespace) -> None:
 
 
 def announce(recipe: Recipe, user: Namespace, out: Path, archives: Path) -> None:
-    """Before anything is fetched: what, from where, how large, under which licence."""
+    """Say what will be fetched, from where, how large it is, and under which licence."""
     lines = [f"{user.name}: prepares {recipe.data_set} in {out}"]
     for source in recipe.sources:
         if given := user.archives.get(source.name):
@@ -81,8 +81,8 @@ def announce(recipe: Recipe, user: Namespace, out: Path, archives: Path) -> None
 
 
 def begin(recipe: Recipe, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
-    """The first stage. From its end on the folder belongs to these settings; text that was refused may be
-    corrected before.
+    """Run the first stage. From its end on the folder belongs to these settings; until then text that was
+    refused may be corrected.
     """
     with open_archives(recipe.sources, user.archives, archives) as paths:
         text(recipe, chosen, user, paths, part)

@@ -1,4 +1,4 @@
-"""Stage bpe/: sub-words, learnt on the tokens of train and applied to every split.
+"""Stage bpe/ learns sub-words on the tokens of train and applies them to every split.
 
 subword-nmt learns joint merges of both languages (bpe/codes), sentencepiece a BPE model per language
 (bpe/spm.LANG.model). With --like, they come from the other folder. Where a recipe cleans by sub-words, train
@@ -133,8 +133,8 @@ def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict 
 
 
 class Merges:
-    """subword-nmt's sub-words of a line of tokens; remembers each word's as a string, which saves its loop
-    over the words of a line.
+    """Applies subword-nmt's merges to a line of tokens. It remembers each word's sub-words as a string, which
+    saves subword-nmt's loop over the words of a line.
     """
 
     def __init__(self, codes: Path):

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
 from modular_fairseq_cli.report.page import build_page
-from modular_fairseq_cli.report.reading import Checkpoint, read_analysis
 from modular_fairseq_cli.report.training_log import read_log
 
 FORMATS = ("svg", "png")
@@ -114,7 +114,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    """Asked first, as reading and drawing take seconds."""
+    """Refuse what cannot be written before reading and drawing, which take seconds."""
     folder = path if option == "--pictures" and path.is_dir() else path.absolute().parent
     if option == "--out" and path.is_dir():
         raise UsageError(f"--out {path} is a folder; give the name of a file, such as {path / 'report.html'}")

@@ -10,8 +10,8 @@ from modular_fairseq_cli.fairseq_log import parse
 
 
 class Curve(NamedTuple):
-    """A number of the log that is drawn: its name there, what it is called, its unit or symbol, and the group
-    that it is shown in.
+    """A number of the log that is drawn: its name in the log, its title, its unit or symbol, and its group on
+    the page.
     """
 
     key: str

@@ -32,7 +32,8 @@ def paired_bootstrap(
     tokenize: str | None = None,
     language: str | None = None,
 ) -> list[dict[str, dict]]:
-    """What `sacrebleu REFERENCE -i BASELINE SYSTEM ... -m NAME ... --paired-bs --paired-bs-n SAMPLES` says.
+    """Return what `sacrebleu REFERENCE -i BASELINE SYSTEM ... -m NAME ... --paired-bs --paired-bs-n SAMPLES`
+    says.
 
     The seed is SACREBLEU_SEED of the environment, as there; default: 12345.
 
@@ -90,7 +91,7 @@ def paired_bootstrap(
 
 
 def compare_seeds(baseline: Sequence[float], system: Sequence[float]) -> dict[str, float | None]:
-    """Scores of the seeds of two systems, in pairs if they are of equal number.
+    """Compare the scores of the seeds of two systems, in pairs if they are of equal number.
 
     Returns:
         difference: of the means, system - baseline.

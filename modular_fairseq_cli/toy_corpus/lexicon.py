@@ -202,12 +202,12 @@ WHO = Pronoun(3, False, "wer", "wen", "wem", "who", "whom")
 
 
 def join(*words: str) -> str:
-    """A text of the words that are not empty."""
+    """Return a text of the words that are not empty."""
     return " ".join(filter(None, words))
 
 
 def add_s(word: str) -> str:
-    """The plural of a regular English noun, or the third person of an English verb other than "have"."""
+    """Return the plural of a regular English noun, or the third person of a verb other than "have"."""
     if re.search("(s|sh|ch|x|o)$", word):
         return word + "es"
     return re.sub("([^aeiou])y$", r"\1ie", word) + "s"

@@ -1,4 +1,4 @@
-"""Translations and references from files: fairseq-generate's output, plain text, sacrebleu's own test sets.
+"""Reads translations and references: fairseq-generate's output, plain text, sacrebleu's own test sets.
 
 Lines end at "\\n" only, and white space at their ends, "\\r" included, is dropped, as sacrebleu's command
 does.
@@ -47,7 +47,8 @@ class Output:
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
-    """The lines of a text file (UTF-8; compressed if it is called .gz), without white space at their ends.
+    """Return the lines of a text file (UTF-8; compressed if it is called .gz), without white space at their
+    ends.
 
     Raises:
         UsageError: it cannot be read, is not UTF-8, or has nothing in it.
@@ -58,8 +59,8 @@ def read_lines(path: str | os.PathLike) -> list[str]:
 def read_output(
     path: str | os.PathLike, language: str | None = None, detokenize: str | None = None
 ) -> Output:
-    """Translations from the output of fairseq-generate, told by its S-, H-, T- or D- lines, or from plain
-    text.
+    """Return translations from the output of fairseq-generate, told by its S-, H-, T- or D- lines, or from
+    plain text.
 
     Of several hypotheses of a sentence (--nbest) the one with the highest score counts, the first among
     equals. D- lines differ from H- lines only where fairseq-generate was given --bpe or --tokenizer, and then
@@ -110,8 +111,8 @@ def read_output(
 
 
 def read_test_set(name: str, pair: str) -> list[list[str]]:
-    """The reference or references of a test set that sacrebleu knows ("wmt14/full", "en-de"); it fetches what
-    it does not have.
+    """Return the reference or references of a test set that sacrebleu knows ("wmt14/full", "en-de");
+    sacrebleu fetches what it does not have.
 
     Raises:
         UsageError: no such set or pair, or it cannot be fetched.
@@ -152,8 +153,8 @@ def read_test_set(name: str, pair: str) -> list[list[str]]:
 
 
 class _Text(NamedTuple):
-    """Sentences by number; whether they are `tokenized`; the T- lines if both are tokens; what they are
-    called.
+    """Sentences by number, whether they are `tokenized`, the T- lines if both are tokens, and what the lines
+    are called.
     """
 
     lines: list[str]
@@ -185,7 +186,7 @@ def _raw_lines(path: str | os.PathLike) -> list[str]:
 
 
 def _from_generate(path: str, found: list[tuple[int, re.Match]]) -> _Text:
-    """Sorts the lines that `found` holds with their numbers in the file."""
+    """Sort the lines that `found` holds with their numbers in the file."""
     seen: dict[str, dict[int, list[tuple[float, str]]]] = {
         kind: {} for kind in "SHTD"
     }  # score and words by sentence

@@ -1,4 +1,4 @@
-"""What `modular-fairseq score` prints: tables of aligned columns, signatures, and notes in words on what was
+"""Formats what `modular-fairseq score` prints: tables of aligned columns, signatures, and notes on what was
 compared.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.metrics import METRICS, TOKEN_METRICS
-from modular_fairseq_cli.scoring.reading import Output
+from modular_fairseq_cli.scoring.translations import Output
 
 FEW_SENTENCES = 100  # below, resamples of a test set are too much alike for the bootstrap to be trusted
 LABELS = METRICS | TOKEN_METRICS
@@ -18,7 +18,7 @@ REMARKS = {"ter": " (lower is better)"} | dict.fromkeys(TOKEN_METRICS, " (compar
 def find_notes(
     references: Sequence[Sequence[str]], systems: list[list[Output]], lowercase: bool
 ) -> list[str]:
-    """Sentences on what was compared, and on what looks wrong but cannot be told for sure.
+    """Return sentences on what was compared, and on what looks wrong but cannot be told for sure.
 
     Args:
         systems: the outputs of the system, then those of each baseline.
@@ -85,7 +85,9 @@ def find_notes(
 
 
 def format_text(results: dict[str, Any]) -> str:
-    """The results of the command, as in its JSON; file names come last in a row, for they can be long."""
+    """Return the results of the command, as in its JSON, as text. File names come last in a row, for they can
+    be long.
+    """
     systems = [results, *results["baselines"]]
     files = [file for system in systems for file in system["files"]]
     names = [name for name in LABELS if any(name in file for file in files)]
@@ -126,7 +128,7 @@ def format_text(results: dict[str, Any]) -> str:
 
 
 def _aligned(table: list[list[str]]) -> list[str]:
-    """All columns but the last to the right."""
+    """Return the rows of a table as lines, with all columns but the last to the right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return ["  ".join([*map(str.rjust, cells, widths), cells[-1]]) for cells in table]
 

@@ -1,4 +1,4 @@
-"""What `modular-fairseq analyze --out` wrote, read back and checked."""
+"""Reads and checks what `modular-fairseq analyze --out` wrote about a checkpoint."""
 
 import io
 import json
@@ -52,7 +52,8 @@ class Checkpoint:
 
 
 def read_analysis(folder: Path) -> Checkpoint:
-    """
+    """Read what an analysis wrote into a folder.
+
     Raises:
         UsageError: no such folder, not one of `analyze --out`, one of another format, damaged, or of a model
             that diverged.
@@ -160,7 +161,9 @@ def _read_arrays(file: Path, sentences: int) -> list[dict[str, np.ndarray]]:
 
 
 def _unpack(content: bytes, sentences: int) -> list[dict[str, np.ndarray]]:
-    """The arrays of each sentence; whatever NumPy, zipfile and zlib raise, where they are damaged."""
+    """Return the arrays of each sentence. Raises whatever NumPy, zipfile and zlib raise where the archive is
+    damaged.
+    """
     arrays: list[dict[str, np.ndarray]] = [{} for _ in range(sentences)]
     with io.BytesIO(content) as file:
         archive = np.load(file, allow_pickle=False)
