@@ -29,7 +29,6 @@ import argparse
 import os
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 from modular_fairseq.runs.corpora import make_toys
 from modular_fairseq.runs.measurement import Measurement
@@ -138,10 +137,10 @@ def find_table(name: str) -> str:
     """
     if os.sep in name or os.path.isfile(name):
         return name
-    known = sorted(path.parent.name for path in Path(configs()).glob("*/table.yaml"))
+    known = sorted(path.parent.name for path in configs().glob("*/table.yaml"))
     if name not in known:
         raise UsageError(f"TABLE {name}: is no table; give a table.yaml, or one of {', '.join(known)}")
-    return str(Path(configs()) / name / "table.yaml")
+    return str(configs() / name / "table.yaml")
 
 
 def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from modular_fairseq.runs import evaluations  # noqa: F401  (registers them)
 from modular_fairseq.runs.config import why
 from modular_fairseq.runs.evaluations.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
 from modular_fairseq_cli.errors import UsageError
