@@ -1,5 +1,5 @@
-"""The folder that an analysis is written to: analysis.json, a .tsv file for each table, and the sample
-sentences.
+"""The folder that `modular-fairseq analyze --out` writes: analysis.json, a .tsv file for each table, and the
+sample sentences.
 
 analysis.json is written last and names the other files: where it is, all of it is there.
 """
@@ -73,8 +73,8 @@ def write(
 
 
 def remove(folder: Path) -> None:
-    """What an earlier analysis wrote, its index first, and what a killed one left half-written; nothing
-    else.
+    """Remove what an earlier analysis wrote, its index first, and what a killed one left half-written;
+    nothing else.
     """
     for path in folder.iterdir():
         if LEFT_OVER.search(path.name):
@@ -97,8 +97,8 @@ def remove(folder: Path) -> None:
 
 
 def tsv(rows: list[dict]) -> str:
-    """Columns in the order in which rows bring them; numbers to six digits; no value, None, is an empty
-    field.
+    """Return rows as tab-separated text. Columns are in the order in which rows bring them, numbers have six
+    digits, and None is an empty field.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     text = io.StringIO()

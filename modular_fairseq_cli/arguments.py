@@ -7,8 +7,8 @@ from modular_fairseq_cli.errors import UsageError
 
 
 def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
-    """What follows a `--` goes to `args.options` as it is; argparse would refuse it where an option stands
-    before a positional argument.
+    """Let a parser put what follows a `--` into `args.options` as it is; argparse would refuse it where an
+    option stands before a positional argument.
     """
     parse_args = parser.parse_args
 
@@ -20,7 +20,7 @@ def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
 
 
 def read_seeds(text: str) -> list[int]:
-    """ "1,2,3" as numbers.
+    """Return "1,2,3" as numbers.
 
     Raises:
         UsageError: they are no numbers, or not different ones.
@@ -33,8 +33,8 @@ def read_seeds(text: str) -> list[int]:
 
 
 def by_option(words: list[str]) -> dict[str, list[str]]:
-    """The words of a command line after the option that they belong to; an option's last occurrence counts,
-    as for argparse.
+    """Return the words of a command line by the option that they belong to; an option's last occurrence
+    counts, as for argparse.
     """
     values: dict[str, list[str]] = {"": []}
     option = ""

@@ -2,18 +2,19 @@
 
 import os
 import re
-import sys
 import traceback
 
 
 class UsageError(ValueError):
-    """A wrong option, file or combination; the message is one sentence: what is wrong, and what would be
+    """A wrong option, file or combination. Its message is one sentence: what is wrong, and what would be
     right.
     """
 
 
 def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
-    """Why ``torch.load`` gave up on ``file``, without its page of advice on how to load it all the same."""
+    """Return why ``torch.load`` gave up on ``file``, without its page of advice on how to load it all the
+    same.
+    """
     text = str(error)
     named = re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", text)
     if named:
@@ -39,7 +40,8 @@ def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
 
 
 def find_usage_error(error: BaseException | None) -> UsageError | None:
-    """The `UsageError` in a chain of causes, if any: fairseq re-raises what it catches in words of its own.
+    """Return the `UsageError` in a chain of causes, or None: fairseq re-raises what it catches in words of
+    its own.
 
     A file that ``torch.load`` could not read inside one of fairseq's commands counts as one.
     """
@@ -55,25 +57,9 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
     return None
 
 
-def show_usage_errors_as_sentences() -> None:
-    """Let an uncaught `UsageError` end a command with its sentence instead of a traceback (exit status 1, as
-    ever).
-    """
-    previous = sys.excepthook
-
-    def excepthook(kind, error, traceback):
-        usage_error = find_usage_error(error)
-        if usage_error is None:
-            previous(kind, error, traceback)
-        else:
-            print(f"modular_fairseq: error: {usage_error}", file=sys.stderr)
-
-    sys.excepthook = excepthook
-
-
 def _file_being_loaded(error: BaseException) -> str | None:
-    """The file that ``torch.load`` was reading when it raised ``error``: the message does not say, but the
-    traceback knows.
+    """Return the file that ``torch.load`` was reading when it raised ``error``: the message does not say, but
+    the traceback knows.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name == "load" and frame.f_globals.get("__name__") == "torch.serialization":

@@ -15,5 +15,5 @@
 # Subsets are drawn by `modular-fairseq subset`: data/iwslt14.de-en.like-wmt14/bin.5-percent and so on. Runs with all of the training data
 # are those of scripts/tables/mae-7-transfer.sh.
 
-table=transfer corpora=(wmt14.en-de iwslt14.de-en.like-wmt14)
+table=transfer
 . "$(dirname "${BASH_SOURCE[0]}")/tables/common.sh"

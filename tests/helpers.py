@@ -9,7 +9,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
 
 import modular_fairseq  # noqa: F401
-from modular_fairseq.models.options import TranslationOptions, nested_config
+from modular_fairseq.models.options import FAMILIES, nested_config
 from modular_fairseq.models.translation import ModularTransformer
 
 SMALL = {
@@ -34,11 +34,11 @@ def task(size: int = 40) -> SimpleNamespace:
     return SimpleNamespace(source_dictionary=words, target_dictionary=words)
 
 
-def options(arch: str = "modular_transformer", **changes) -> TranslationOptions:
+def options(arch: str = "modular_transformer", **changes):
     """Options of an arch, small unless `changes` says otherwise, as the command line would fill them."""
     args = Namespace(**{**SMALL, **HEADS, **changes})
     ARCH_CONFIG_REGISTRY[arch](args)
-    return TranslationOptions(**vars(args))
+    return FAMILIES["modular_transformer"](**vars(args))
 
 
 def build(arch: str = "modular_transformer", seed: int = 1, **changes) -> ModularTransformer:
@@ -54,7 +54,7 @@ def build_preset(arch: str, vocabulary: tuple[int, int], **changes) -> ModularTr
     target = source if vocabulary[0] == vocabulary[1] else target
     with torch.device("meta"):
         return ModularTransformer.build_model(
-            TranslationOptions(**vars(args)),
+            FAMILIES["modular_transformer"](**vars(args)),
             SimpleNamespace(source_dictionary=source, target_dictionary=target),
         )
 

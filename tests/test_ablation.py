@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from modular_fairseq.ablation import runs
-from modular_fairseq.ablation.command import Ablation
-from modular_fairseq.ablation.protocol import MECHANISMS, Mechanism, iterations, models, read_mechanisms
-from modular_fairseq.ablation.runs import Run
-from modular_fairseq.ablation.settings import read_settings, write_settings
-from modular_fairseq.ablation.table import format_text, rows, summarize
+from modular_fairseq.runs import run as engine
+from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.evaluations.perplexity import validate_command
+from modular_fairseq.runs.greedy.command import Ablation
+from modular_fairseq.runs.greedy.protocol import SWITCHES, Switch, iterations, models, read_switches
+from modular_fairseq.runs.greedy.settings import read_settings, write_settings
+from modular_fairseq.runs.greedy.table import over_seeds, rows, sheet
+from modular_fairseq.runs.greedy.trial import Trial
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
@@ -30,7 +32,7 @@ from modular_fairseq_cli.processes import call
 from tests.commands import OPTIMIZE, TINY, run_train
 
 ROOT = Path(__file__).parents[1]
-RESIDUAL, ATTENTION, HIDDEN, HEADS = NAMES = [mechanism.name for mechanism in MECHANISMS]
+RESIDUAL, ATTENTION, HIDDEN, HEADS = NAMES = [mechanism.name for mechanism in SWITCHES]
 PAPER = {  # table 1
     (): 708.29,
     (RESIDUAL,): 10.46,
@@ -57,8 +59,8 @@ BASE = [
     "10",
 ]
 TWO = [
-    Mechanism("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
-    Mechanism("multihead", ["--encoder-attention-heads", "1"], ["--encoder-attention-heads", "4"]),
+    Switch("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
+    Switch("multihead", ["--encoder-attention-heads", "1"], ["--encoder-attention-heads", "4"]),
 ]
 TWO_YAML = """
 - name: hidden dropout
@@ -79,10 +81,10 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def ablation(folder, mechanisms=MECHANISMS, seeds=(1,), data="DATA"):
+def ablation(folder, switches=SWITCHES, seeds=(1,), data="DATA"):
     folder.mkdir(exist_ok=True)
     return Ablation(
-        str(folder), {"data": str(data), "options": BASE, "mechanisms": list(mechanisms)}, list(seeds)
+        str(folder), {"data": str(data), "options": BASE, "switches": list(switches)}, list(seeds)
     )
 
 
@@ -91,7 +93,7 @@ def settle(ablation, results):
     trained.
     """
     for model, found in results.items():
-        for run in ablation.runs(model):
+        for run in [trial.run for trial in ablation.trials(model)]:
             os.makedirs(run.path(""), exist_ok=True)
             Path(run.path("result.json")).write_text(json.dumps(found.get(run.seed, found)))
     write_settings(ablation.folder, ablation.settings, ablation.seeds)
@@ -259,7 +261,7 @@ def test_validation_selects_and_not_test(tmp_path):
             (heads, hidden): result(1.5),
         },
     )
-    assert [run.model for run in two.known_runs()] == [(), (hidden,), (heads,), (heads, hidden)]
+    assert [trial.model for trial in two.known()] == [(), (hidden,), (heads,), (heads, hidden)]
 
 
 def test_every_model_is_trained_with_every_seed_before_one_is_selected(tmp_path):
@@ -277,9 +279,9 @@ def test_every_model_is_trained_with_every_seed_before_one_is_selected(tmp_path)
         {(): result(9.0), ("hidden dropout",): result(4.0), ("multihead",): {1: result(1.0), 2: result(8.0)}},
     )
     last = ["hidden_dropout+multihead-seed1", "hidden_dropout+multihead-seed2"]
-    assert [run.name for run in two_seeds.known_runs()] == [*names, *last] and two_seeds.total == 8
+    assert [trial.run.name for trial in two_seeds.known()] == [*names, *last] and two_seeds.total == 8
     os.remove(tmp_path / "multihead-seed2/result.json")
-    assert [run.name for run in two_seeds.known_runs()] == names
+    assert [trial.run.name for trial in two_seeds.known()] == names
 
 
 def test_nan_and_divergence_are_shown(tmp_path, capsys):
@@ -292,7 +294,7 @@ def test_nan_and_divergence_are_shown(tmp_path, capsys):
     ablate("--out", tmp_path, "--table")
     lines = words(capsys.readouterr().out)
     assert "baseline (diverged) nan nan 1.00" in lines and "+ hidden dropout inf inf 1.00" in lines
-    mean, deviation = summarize([result(math.nan), result(3.0)], "valid")
+    mean, deviation = over_seeds([result(math.nan), result(3.0)], "valid")
     assert math.isnan(mean) and deviation is None
 
 
@@ -320,7 +322,7 @@ def test_a_table_with_missing_runs_shows_the_others_and_says_how_to_finish(tmp_p
 def test_one_mechanism_has_a_table_too():
     found = {(): [result(9.0)], ("a",): [result(8.0)]}
     assert [row.model for row in rows(["a"], found.get)] == ["baseline", "full transformer"]
-    assert format_text(rows(["a"], found.get), "").splitlines()[-1].split() == [
+    assert sheet("", ["a"], found.get).text().splitlines()[-1].split() == [
         "full",
         "transformer",
         "8.00",
@@ -334,28 +336,29 @@ def test_one_mechanism_has_a_table_too():
 
 def test_a_run_is_named_after_what_is_on_whenever_it_was_added(tmp_path):
     for on in combinations(reversed(NAMES), 2):
-        (run,) = ablation(tmp_path, seeds=[3]).runs(on)
-        assert run.name == ablation(tmp_path, seeds=[3]).runs(on[::-1])[0].name
+        ((_, run),) = ablation(tmp_path, seeds=[3]).trials(on)
+        assert run.name == ablation(tmp_path, seeds=[3]).trials(on[::-1])[0].run.name
     assert run.name == "residual_connections+attention_dropout-seed3"
-    assert ablation(tmp_path).runs(())[0].name == "baseline-seed1"
+    assert ablation(tmp_path).trials(())[0].run.name == "baseline-seed1"
 
 
 def test_the_users_options_come_before_those_of_mechanisms_and_protocol(tmp_path):
-    (run,) = ablation(tmp_path, seeds=[7], data="/data").runs((RESIDUAL, HEADS))
-    assert run.train_command[:4] == [sys.executable, "-m", "fairseq_cli.train", "/data"]
-    assert run.train_command[4 : 4 + len(BASE)] == BASE
-    rest = " ".join(run.train_command[4 + len(BASE) :])
+    ((_, run),) = ablation(tmp_path, seeds=[7], data="/data").trials((RESIDUAL, HEADS))
+    assert run.train_command[:2] == ["fairseq-train", "/data"]
+    assert run.train_command[2 : 2 + len(BASE)] == BASE
+    rest = " ".join(run.train_command[2 + len(BASE) :])
     assert rest.startswith(
         "--attention-dropout 0 --dropout 0 --encoder-attention-heads 8 --decoder-attention-heads 8 "
-        "--user-dir /"
+        "--update-epoch-batch-itr True --best-checkpoint-metric ppl --user-dir /"
     )
-    assert f"--save-dir {run.path('')} --seed 7 --update-epoch-batch-itr True" in rest
-    assert "--no-residual" in ablation(tmp_path).runs((HEADS,))[0].train_command
+    assert f"--save-dir {run.path('')} --seed 7 " in rest
+    assert "--no-residual" in ablation(tmp_path).trials((HEADS,))[0].run.train_command
 
 
 def test_evaluation_takes_the_batch_size_of_validation_and_the_task(tmp_path):
     def validate(*options):
-        return " ".join(Run("/data", list(options), TWO, str(tmp_path), (), 1).validate_command)
+        run = engine.Run("run", str(tmp_path), Corpus("/data"), list(options), 1)
+        return " ".join(validate_command(run, "valid,test"))
 
     assert "--task translation --max-tokens 50" in validate("--max-tokens", "50")
     both = validate(
@@ -382,7 +385,7 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, data, capsys
         *(f"# {name}-seed1: to do" for name in ["baseline", *(name.replace(" ", "_") for name in NAMES)]),
         "# 6 more runs depend on the results of these",
     ]
-    assert sum("-m fairseq_cli.train " in line for line in printed) == 5
+    assert sum(line.startswith("fairseq-train ") for line in printed) == 5
     settle(ablation(out, data=data), {(): result(2.0)})
     ablate("--out", out, "--dry-run")
     assert "# baseline-seed1: done\n" in capsys.readouterr().out
@@ -468,9 +471,9 @@ def test_malformed_mechanisms_are_refused(tmp_path, data, text, message):
 
 def test_mechanisms_come_from_yaml_in_which_on_and_off_are_words(tmp_path):
     (tmp_path / "file").write_text(TWO_YAML)
-    assert read_mechanisms(tmp_path / "file") == TWO
+    assert read_switches(tmp_path / "file") == TWO
     (tmp_path / "file").write_text("- name: residual connections\n  off: --no-residual")
-    assert read_mechanisms(tmp_path / "file") == MECHANISMS[:1]
+    assert read_switches(tmp_path / "file") == SWITCHES[:1]
 
 
 def test_two_mechanisms_with_one_option_are_refused(tmp_path, data):
@@ -501,7 +504,7 @@ def test_runs_of_other_settings_are_not_mixed(tmp_path, data):
 
 
 def test_settings_come_back_as_they_were(tmp_path):
-    settings = {"data": "/a b", "options": [*BASE, "--adam-betas", "(0.9, 0.98)"], "mechanisms": MECHANISMS}
+    settings = {"data": "/a b", "options": [*BASE, "--adam-betas", "(0.9, 0.98)"], "switches": SWITCHES}
     write_settings(tmp_path, settings, [1, 2])
     assert read_settings(tmp_path) == (settings, [1, 2])
 
@@ -541,15 +544,15 @@ def fairseq(monkeypatch, train=None, validation=("valid", "test")):
             for i, subset in enumerate(validation)
         ]
 
-    monkeypatch.setattr(runs, "call", fake)
+    monkeypatch.setattr(engine, "call", fake)
     return called
 
 
 def finish(folder, *options):
-    run = Run("/data", [*BASE, *options], TWO, str(folder), (), 1)
-    os.makedirs(run.path(""), exist_ok=True)
-    run.finish(lambda text: None)
-    return run.result
+    path = str(folder / "baseline-seed1")
+    trial = Trial((), engine.Run("baseline-seed1", path, Corpus("/data"), [*BASE, *options], 1))
+    trial.finish(lambda text: None)
+    return trial.result
 
 
 def checkpoints(best=True, **kwargs):
@@ -608,7 +611,7 @@ def test_a_validation_loss_that_is_never_a_number_is_nan_but_no_validation_is_an
 
 def test_an_evaluation_without_perplexity_is_an_error(tmp_path, monkeypatch):
     fairseq(monkeypatch, checkpoints(), validation=["valid"])
-    with pytest.raises(UsageError, match="baseline-seed1: fairseq_cli.validate shows no perplexity; see "):
+    with pytest.raises(UsageError, match="baseline-seed1: fairseq-validate shows no perplexity; see "):
         finish(tmp_path)
 
 
@@ -616,7 +619,7 @@ def test_a_run_that_fails_stops_the_protocol_and_loses_nothing(tmp_path, data, m
     settle(ablation(tmp_path / "out", TWO, data=data), {(): result(2.0)})
     called = fairseq(monkeypatch, lambda folder: (3, ["Traceback", "RuntimeError: no", ""]))
     message = refusal("--out", tmp_path / "out")
-    assert "hidden_dropout-seed1: fairseq_cli.train failed with status 3 (RuntimeError: no); see " in message
+    assert "hidden_dropout-seed1: fairseq-train failed with status 3 (RuntimeError: no); see " in message
     assert f"{tmp_path}/out/hidden_dropout-seed1/train.log" in message
     assert called == ["train"] and (tmp_path / "out/baseline-seed1/result.json").exists()
 
@@ -700,8 +703,8 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
         assert found["train"] == float(logged[-1]["train_ppl"]) and found["updates"] == 40
         assert math.isfinite(found["test"]) and found["test"] != found["valid"] and not found["diverged"]
 
-    (run,) = two.runs(("hidden dropout",))
-    run_train(*run.train_command[3:], "--save-dir", tmp_path / "whole", common=())
+    ((_, run),) = two.trials(("hidden dropout",))
+    run_train(*run.train_command[1:], "--save-dir", tmp_path / "whole", common=())
     resumed, whole = (
         load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (killed, tmp_path / "whole")
     )

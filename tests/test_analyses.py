@@ -27,8 +27,8 @@ from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.places import place
 from modular_fairseq.analysis.recording import recorded
 from modular_fairseq.analysis.redundancy import ModuleRedundancy, RedundancyReport, TypeRedundancy
-from modular_fairseq.models.masks import semantic_masks
-from modular_fairseq.models.mixture import mixtures
+from modular_fairseq.models.dma import semantic_masks
+from modular_fairseq.models.mae import mixtures
 from modular_fairseq.modules.mixture import GateStatistics, entropy_and_shares
 from modular_fairseq_cli import analysis_folder as folder
 from modular_fairseq_cli.errors import UsageError

@@ -17,7 +17,7 @@ from fairseq import tasks, utils
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
-from modular_fairseq.models.mixture import gate_parameters, mixtures
+from modular_fairseq.models.mae import gate_parameters, mixtures
 from modular_fairseq.training import bcd
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from modular_fairseq import benchmark
+from modular_fairseq.benchmark import command as benchmark
 from modular_fairseq.benchmark import jobs
 from modular_fairseq.benchmark.comparison import (
     BCD,

@@ -23,16 +23,11 @@ from numpy._core.multiarray import _reconstruct, scalar
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.nodes import AnyNode
 
-from modular_fairseq.training.checkpoints import allow_fairseq_checkpoints, load_checkpoint, save_checkpoint
+from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
 from modular_fairseq_cli.errors import UsageError, find_usage_error
 
 REPOSITORY = Path(__file__).parent.parent
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-
-
-@pytest.fixture(autouse=True)
-def allowed():
-    allow_fairseq_checkpoints()
 
 
 class Pickled:

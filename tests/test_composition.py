@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
 
-from modular_fairseq.models.masks import measuring
-from modular_fairseq.models.mixture import gate_parameters, mixtures
+from modular_fairseq.models.dma import measuring
+from modular_fairseq.models.mae import gate_parameters, mixtures
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
@@ -116,7 +116,7 @@ def test_an_option_of_the_users_may_undo_what_an_arch_sets():
 def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch, undone, monkeypatch):
     """Only hydra fills in every default by itself."""
     model = build(arch, _name=arch, **undone)
-    assert model.encoder.streams is None and not mixtures(model)
+    assert not hasattr(model.encoder, "streams") and not mixtures(model)
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
         UsageError,

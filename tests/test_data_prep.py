@@ -1,8 +1,8 @@
-"""data-prep/prepare-*.sh, from archives of the official layout to bin/: what they write and refuse, and that
-a killed run ends equal.
+"""`modular-fairseq prepare` and data-prep/prepare-*.sh, from archives of the official layout to bin/: what
+they write and refuse, and that a killed run ends equal.
 
 The scripts run in a copy of the repository's root in which scripts/setup.sh does nothing and .venv is this
-Python; where a script knows the sum of an official archive, the copy knows that of the small one.
+Python; where a recipe knows the sum of an official archive, the copy knows that of the small one.
 """
 
 import gzip
@@ -24,7 +24,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
+from modular_fairseq_cli.files import lock
 from modular_fairseq_cli.toy_corpus import command as toy_corpus
 
 ROOT = Path(__file__).parents[1]
@@ -77,12 +79,14 @@ def sentences_in(index):
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     (root / ".venv/bin").mkdir(parents=True)
-    python = root / ".venv/bin/python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    program = root / ".venv/bin/modular-fairseq"
+    call = f'exec "{sys.executable}" -P -m modular_fairseq_cli "$@"'
+    program.write_text(f"#!/bin/sh\nexport PYTHONPATH='{root}'\n{call}\n")
+    program.chmod(0o755)
     (root / "scripts").mkdir()
     (root / "scripts/setup.sh").write_text("")
-    shutil.copytree(ROOT / "data-prep", root / "data-prep", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("data-prep", "modular_fairseq_cli"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return root
 
 
@@ -492,7 +496,8 @@ def raw(root, tmp_path_factory):
 
     def change(texts):
         texts["train.de"] += (
-            "\nKein Englisch.\nEin Hund, „Bello“\u2028und z.B. 5,3 Katzen\x85im\tHaus\rhier\x0c.\nNur da.\n".encode()
+            "\nKein Englisch.\nEin Hund, „Bello“\u2028und z.B. 5,3 Katzen\x85im\tHaus\rhier\x0c.\n"
+            "Nur da.\n".encode()
         )
         texts["train.en"] += (
             "No German.\n \nA dog's cat\u2029and\u200b 5,300 \x1ccats.\nOnly there.\n".encode()
@@ -708,30 +713,89 @@ def test_archives_are_known_by_their_official_names(root, tmp_path):
     )
 
 
-@pytest.mark.parametrize("script", ["iwslt14-de-en", "wmt14-en-de", "wmt17-zh-en", "wikitext-103", "raw"])
-def test_help_is_the_header(root, script):
-    result = prepare(root, script, "--help")
-    assert (
-        result.returncode == 0
-        and f"bash data-prep/prepare-{script}.sh" in result.stdout
-        and "--workers N" in result.stdout
+SERVERS = ["IWSLT14_URL", "STATMT_URL", "DATA_STATMT_URL", "WIKITEXT_URL"]
+RECIPES = ["iwslt14-de-en", "raw", "wikitext-103", "wmt14-en-de", "wmt17-zh-en"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_help_names_the_command_that_was_called(root, recipe):
+    """The scripts and the command show the same text, each with its own name."""
+    script = prepare(root, recipe, "--help")
+    called = [str(root / ".venv/bin/modular-fairseq"), "prepare", recipe, "--help"]
+    command = subprocess.run(called, capture_output=True, text=True)
+    assert script.returncode == command.returncode == 0 and script.stderr == command.stderr == ""
+    assert script.stdout.count(f"bash data-prep/prepare-{recipe}.sh") >= 2 and "--workers N" in script.stdout
+    assert command.stdout.count(f"modular-fairseq prepare {recipe}") >= 2
+    begin = (
+        command.stdout.index("\n\noptions:") if recipe != "raw" else command.stdout.index("\n\npositional")
     )
-    assert "common.sh" not in result.stdout and not re.search("^#", result.stdout, re.MULTILINE)
+    assert script.stdout.endswith(command.stdout[begin:])
+    assert "%(prog)s" not in script.stdout + command.stdout
+
+
+def test_the_list_of_recipes_is_that_of_the_scripts(root):
+    called = [str(root / ".venv/bin/modular-fairseq"), "prepare"]
+    listing = subprocess.run([*called, "--help"], capture_output=True, text=True).stdout
+    listed = re.findall(r"^  (\S+) +\S", listing.partition("\nrecipes:\n")[2], re.MULTILINE)
+    assert listed == RECIPES
+    assert {path.name for path in (ROOT / "data-prep").iterdir()} == {
+        f"prepare-{name}.sh" for name in RECIPES
+    }
+    unknown = subprocess.run([*called, "iwslt15"], capture_output=True, text=True)
+    assert unknown.returncode == 2 and "invalid choice: 'iwslt15'" in unknown.stderr
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "raw"])
+def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(root, recipe, tmp_path):
+    """Told by what is said before anything is fetched."""
+    name = {"wikitext-103": recipe}.get(recipe, ".".join(recipe.split("-", 1)))
+    nowhere = {variable: f"file://{tmp_path}/nowhere" for variable in SERVERS}
+    environment = {**os.environ, **nowhere}
+    program = str(root / ".venv/bin/modular-fairseq")
+    for called, prefix, out in (
+        (command(root, recipe), f"prepare-{recipe}", f"{root}/data/{name}"),
+        ([program, "prepare", recipe], "modular-fairseq prepare", f"data/{name}"),
+    ):
+        result = subprocess.run(called, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        said = result.stderr.splitlines()
+        assert result.returncode == 1
+        assert said[0].startswith(f"{prefix}: prepares {name} in {out}")
+        assert said[-1].startswith(f"{prefix}: file://{tmp_path}/nowhere")
+        assert "could not be fetched" in said[-1]
+
+
+def test_an_interrupt_ends_with_130(root, tmp_path):
+    """The program is interrupted while it waits for the lock of its archive."""
+    (tmp_path / "archives").mkdir()
+    with lock(tmp_path / "archives/.de-en.tgz.lock"):
+        process = subprocess.Popen(
+            command(root, "iwslt14-de-en", "--out", tmp_path / "out"),
+            stderr=subprocess.PIPE,
+            text=True,
+            # Tests in the background ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        with process:
+            assert any("waiting for another run" in line for line in process.stderr)
+            process.send_signal(signal.SIGINT)
+            last = process.stderr.read().splitlines()[-1]
+    assert process.returncode == 130
+    assert last == "prepare-iwslt14-de-en: interrupted; the same command goes on"
 
 
 # --- WMT
 # -----------------------------------------------------------------------------------------------
 
 
-def know(root, script, *archives):
-    """Let the copy of a script know the sizes and sums of these archives."""
-    path = root / f"data-prep/prepare-{script}.sh"
-    text = path.read_text()
+def know(root, recipe, *archives):
+    """Let the copy of a recipe know the sizes and sums of these archives."""
+    path = root / f"modular_fairseq_cli/corpora/recipes/{recipe}.yaml"
+    content = yaml.safe_load(path.read_text())
     for archive in archives:
-        found = f"{archive.stat().st_size} sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
-        text, changes = re.subn(rf'({re.escape(archive.name)}"\n +)\d+ sha256:\w+', rf"\g<1>{found}", text)
-        assert changes == 1
-    path.write_text(text)
+        (known,) = (entry for entry in content["fetch"] if entry["path"].endswith(f"/{archive.name}"))
+        found = hashlib.sha256(archive.read_bytes()).hexdigest()
+        known |= {"bytes": archive.stat().st_size, "sum": f"sha256:{found}"}
+    path.write_text(yaml.safe_dump(content))
 
 
 def write_test_set(folder, name, pair, source, target):
@@ -878,10 +942,9 @@ def test_like_needs_a_finished_folder_of_the_same_languages(root, news, tmp_path
     unfinished.mkdir()
     shutil.copy(other / "settings", unfinished)
     said = refusal(prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--like", unfinished))
-    assert (
-        said
-        == f"--like {unfinished}: is not a finished folder of these scripts with two languages; prepare it "
-        "first"
+    assert said == (
+        f"--like {unfinished}: is not a finished folder of `modular-fairseq prepare` with two languages; "
+        "prepare it first"
     )
     assert not (tmp_path / "out").exists()
 
@@ -957,12 +1020,9 @@ def test_wikitext_is_binarized_as_published(root, tmp_path):
         file.writestr("wikitext-103/", "")
         for split, text in articles.items():
             file.writestr(f"wikitext-103/wiki.{split}.tokens", text)
-    path = root / "data-prep/prepare-wikitext-103.sh"
-    path.write_text(
-        re.sub(
-            "sha1:[0-9a-f]{40}", f"sha1:{hashlib.sha1(archive.read_bytes()).hexdigest()}", path.read_text()
-        )
-    )
+    recipe = root / "modular_fairseq_cli/corpora/recipes/wikitext-103.yaml"
+    found = hashlib.sha1(archive.read_bytes()).hexdigest()
+    recipe.write_text(re.sub("sha1:[0-9a-f]{40}", f"sha1:{found}", recipe.read_text()))
     out = tmp_path / "out"
     result = prepare(root, "wikitext-103", "--archive", archive, "--out", out)
     assert result.returncode == 0, result.stderr

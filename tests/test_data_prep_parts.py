@@ -16,7 +16,6 @@ import threading
 import time
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import regex
@@ -24,21 +23,21 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from modular_fairseq_cli import toy_corpus
 from modular_fairseq_cli.corpora import (
     fetch,
-    lifetime,
     lines,
     moses,
-    options,
     parallel,
     progress,
+    settings,
     subwords,
     texts,
     tokens,
 )
 from modular_fairseq_cli.corpora.archives import damage_named, open_archive
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest
+from modular_fairseq_cli.toy_corpus import command as toy_corpus
 
 SENTENCES = [
     "He said: \"It's 5,300 dollars (about 4.000 €), isn't it?\" -- \"No, it's No. 5.\", e.g. Mr. Smith's.",
@@ -211,8 +210,10 @@ def test_talks_lose_their_tags_and_test_sets_their_curly_apostrophes():
     members = {
         "train": "<url>u</url>\n<keywords>k</keywords>\n<speaker>S</speaker>\n<talkid>1</talkid>\n<title>A < "
         "B</title>\n"
-        '<description>TED Talk Subtitles</description>\n It’s the <title>.\n<reviewer href="r">R</reviewer>\n<doc docid="1">\n</doc>\n',
-        "test": '<doc docid="1">\n<title>T</title>\n<seg id="1"> It’s R&amp;D </seg>\n<hl>\n  <seg id="12">no end\n</hl>\n',
+        "<description>TED Talk Subtitles</description>\n It’s the <title>.\n"
+        '<reviewer href="r">R</reviewer>\n<doc docid="1">\n</doc>\n',
+        "test": '<doc docid="1">\n<title>T</title>\n<seg id="1"> It’s R&amp;D </seg>\n<hl>\n'
+        '  <seg id="12">no end\n</hl>\n',
     }
 
     def member(name):
@@ -224,17 +225,17 @@ def test_talks_lose_their_tags_and_test_sets_their_curly_apostrophes():
 
 @pytest.mark.parametrize(("kind", "taken"), [("moses", False), ("none", True)])
 def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, taken):
-    chosen = {name: name for name in options.FROM_LIKE} | {
+    chosen = {name: name for name in settings.FROM_LIKE} | {
         "tokens": kind,
         "source_lang": "zh",
         "target_lang": "en",
         "clean": "rule",
     }
-    options.write_settings(tmp_path, chosen)
+    settings.write(tmp_path, chosen)
     (tmp_path / "bin").mkdir()
-    found = options.like(tmp_path, {"en", "zh"})
+    found = settings.like(tmp_path, {"en", "zh"})
     assert found.pop("like") == str(tmp_path) and ("clean" in found) == taken
-    assert found == {name: chosen[name] for name in found} and set(found) >= set(options.FROM_LIKE)
+    assert found == {name: chosen[name] for name in found} and set(found) >= set(settings.FROM_LIKE)
     assert json.loads((tmp_path / "settings").read_text()) == chosen
 
 
@@ -272,16 +273,15 @@ def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
         list(parallel.map_blocks(make_square, (0,), [1, 2, bad, 4], workers=2))
 
 
-PREPARATION = str(Path(lifetime.__file__).parents[1])
 ENDING = {
-    "workers of map_blocks": "from modular_fairseq_cli.corpora import parallel; list(parallel.map_blocks(make, (), [1, 2], "
-    "2))",
-    "program and its pool": "import subprocess; from modular_fairseq_cli.corpora import lifetime; "
-    "subprocess.run(lifetime.command('pool', sys.argv[1]))",
-    "no program of Python's": "import subprocess; from modular_fairseq_cli.corpora import lifetime; "
-    "subprocess.run(['tail', '-q', '-f', sys.argv[1], '/dev/null'], preexec_fn=lifetime.before_exec())",
-    "a system that has only threads": "from modular_fairseq_cli.corpora import parallel; sys.platform = 'other'; "
+    "workers of map_blocks": "from modular_fairseq_cli.corpora import parallel; "
     "list(parallel.map_blocks(make, (), [1, 2], 2))",
+    "program and its pool": "import subprocess; from modular_fairseq_cli import lifetime; "
+    "subprocess.run(lifetime.command('pool', sys.argv[1]))",
+    "no program of Python's": "import subprocess; from modular_fairseq_cli import lifetime; "
+    "subprocess.run(['tail', '-q', '-f', sys.argv[1], '/dev/null'], preexec_fn=lifetime.before_exec())",
+    "a system that has only threads": "from modular_fairseq_cli.corpora import parallel; "
+    "sys.platform = 'other'; list(parallel.map_blocks(make, (), [1, 2], 2))",
 }
 
 
@@ -289,13 +289,13 @@ ENDING = {
 @pytest.mark.parametrize("what", ENDING)
 def test_nothing_outlives_a_killed_parent(tmp_path, what):
     """`busy` says on stderr who works; all of them sleep for longer than this test lasts."""
-    busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\ndef make():\n    return busy\n"
-    (tmp_path / "busy.py").write_text(busy)
+    busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\n"
+    (tmp_path / "busy.py").write_text(busy + "def make():\n    return busy\n")
     (tmp_path / "pool.py").write_text(
         "import multiprocessing, busy\nmultiprocessing.Pool(2).map(busy.busy, [1, 2])\n"
     )
     (tmp_path / "file").write_text("xx")
-    code = f"import sys; sys.path.append({PREPARATION!r}); from busy import make; {ENDING[what]}"
+    code = f"import sys; from busy import make; {ENDING[what]}"
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "file")],
         stderr=subprocess.PIPE,
@@ -320,7 +320,7 @@ def nothing_is_left_of(folder, seconds=5):
 def test_a_download_ends_with_its_run(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
-        code = f"import sys; sys.path.append({PREPARATION!r}); from pathlib import Path; from modular_fairseq_cli.corpora import fetch; "
+        code = "from pathlib import Path; from modular_fairseq_cli.corpora import fetch; "
         parent = subprocess.Popen(
             [sys.executable, "-c", code + f"fetch.curl({url!r}, Path({str(tmp_path / 'a.part')!r}))"]
         )
@@ -332,7 +332,7 @@ def test_a_download_ends_with_its_run(tmp_path):
 
 
 def test_a_process_whose_parent_has_ended_before_ends_at_once():
-    code = f"import sys; sys.path.append({PREPARATION!r}); from modular_fairseq_cli.corpora import lifetime; lifetime.end_with(1234567); print('here')"
+    code = "from modular_fairseq_cli import lifetime; lifetime.end_with(1234567); print('here')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""
 
 
@@ -486,7 +486,7 @@ def server():
 def sha256(data, folder):
     path = folder / "for-its-sum"
     path.write_bytes(data)
-    found = fetch.digest(path)
+    found = digest(path)
     path.unlink()
     return found
 
@@ -499,7 +499,7 @@ def files(folder):
 @pytest.mark.parametrize("size_known", [True, False])
 def test_a_download_goes_on_where_it_was_cut_off(server, tmp_path, there, size_known):
     source = fetch.Source(
-        "a.tgz", server.url, "100000" if size_known else "-", f"sha256:{sha256(CONTENT, tmp_path)}"
+        "a.tgz", server.url, 100_000 if size_known else None, f"sha256:{sha256(CONTENT, tmp_path)}"
     )
     if there:
         (tmp_path / "a.tgz.part").write_bytes(CONTENT[:there])
@@ -514,7 +514,7 @@ def test_a_server_that_cannot_go_on_sends_all_of_it_again(server, tmp_path):
     server.ranges = False
     (tmp_path / "a.tgz.part").write_bytes(CONTENT[:500])
     fetch.fetch(
-        fetch.Source("a.tgz", server.url, "100000", f"sha256:{sha256(CONTENT, tmp_path)}"), None, tmp_path
+        fetch.Source("a.tgz", server.url, 100_000, f"sha256:{sha256(CONTENT, tmp_path)}"), None, tmp_path
     )
     assert files(tmp_path) == {"a.tgz": CONTENT}
 
@@ -525,7 +525,7 @@ def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_pa
     source = fetch.Source(
         "a.tgz",
         server.url,
-        "99999" if wrong == "size" else "-",
+        99_999 if wrong == "size" else None,
         f"sha256:{right if wrong == 'size' else '0' * 64}",
     )
     with pytest.raises(
@@ -534,12 +534,12 @@ def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_pa
     ):
         fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {}
-    fetch.fetch(fetch.Source("a.tgz", server.url, "-", f"sha256:{right}"), None, tmp_path)
+    fetch.fetch(fetch.Source("a.tgz", server.url, None, f"sha256:{right}"), None, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT} and server.requests == [0, 0]
 
 
 def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
-    source = fetch.Source("a.tgz", server.url, "-", "-")
+    source = fetch.Source("a.tgz", server.url)
     fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT}
     fetch.record(source, tmp_path / "a.tgz", tmp_path)
@@ -568,12 +568,12 @@ def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_
         UsageError,
         match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give",
     ):
-        fetch.fetch(fetch.Source("a.tgz", closed, "-", "-"), None, tmp_path)
+        fetch.fetch(fetch.Source("a.tgz", closed), None, tmp_path)
     assert files(tmp_path) == {"a.tgz.part": CONTENT[:500]}
 
 
 def test_what_was_being_fetched_is_waited_for(server, tmp_path):
-    source = fetch.Source("a.tgz", server.url, "-", "-")
+    source = fetch.Source("a.tgz", server.url)
     seen = []
 
     def second():
@@ -592,7 +592,7 @@ def test_what_was_being_fetched_is_waited_for(server, tmp_path):
 
 
 def test_a_given_archive_leaves_another_one_and_is_linked_where_there_is_none(server, tmp_path):
-    source = fetch.Source("a.tgz", server.url, "-", "-")
+    source = fetch.Source("a.tgz", server.url)
     given = tmp_path / "given"
     given.write_bytes(CONTENT)
     folder = tmp_path / "archives"
@@ -622,7 +622,7 @@ def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
         for lang in ("de", "en"):
             (tmp_path / f"{split}.{lang}").write_text(f"{split} {lang}\n")
     summed = []
-    monkeypatch.setattr(texts, "digest", lambda path: summed.append(path.name) or fetch.digest(path))
+    monkeypatch.setattr(texts, "digest", lambda path: summed.append(path.name) or digest(path))
     kept = texts.input_files(tmp_path, ("de", "en"), {})
     assert len(summed) == 6 and len(set(summed)) == 6
     assert texts.input_files(tmp_path, ("de", "en"), kept) == kept and len(summed) == 6
@@ -631,7 +631,7 @@ def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
     changed = texts.input_files(tmp_path, ("de", "en"), kept)
     assert summed[6:] == ["train.de", "test.en"]
     assert {name for name in kept if kept[name] != changed[name]} == {"test.en"}
-    assert changed["test.en"]["sha256"] == fetch.digest(tmp_path / "test.en")
+    assert changed["test.en"]["sha256"] == digest(tmp_path / "test.en")
 
 
 def test_no_progress_line_is_written_for_every_block(capsys):

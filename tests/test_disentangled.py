@@ -7,8 +7,8 @@ import copy
 import pytest
 import torch
 
-from modular_fairseq.models.masks import measuring, semantic_masks
-from modular_fairseq.models.mixture import mixtures
+from modular_fairseq.models.dma import measuring, semantic_masks
+from modular_fairseq.models.mae import mixtures
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.averaging import average_checkpoints
 from modular_fairseq.training.checkpoints import load_checkpoint

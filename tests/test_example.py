@@ -2,6 +2,7 @@
 of the house.
 """
 
+import ast
 import importlib.util
 import json
 import os
@@ -17,14 +18,16 @@ from fairseq.models import (
     ARCH_MODEL_INV_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
     ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
 )
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.one_pass import one_pass
-from modular_fairseq.models.attention_parts import PARTS, _replace_options, register_attention
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES, PRESETS
+from modular_fairseq.models.registry import MECHANISMS, _publish, register_attention
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
@@ -35,7 +38,14 @@ from tests.properties import PROPERTIES, logits
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "distance"
 ARCH = "distance_transformer_tiny_cpu"
-REGISTRIES = [PARTS, PRESETS, ANALYSES, ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY]
+REGISTRIES = [
+    MECHANISMS,
+    PRESETS,
+    ANALYSES,
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_NAME_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+]
 
 
 @pytest.fixture
@@ -48,7 +58,8 @@ def registries():
         registry.clear()
         registry.update(entries)
     for model, family in families.items():
-        _replace_options(model, family)
+        FAMILIES[model] = family
+        _publish("model", model, family, MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY)
     ARCH_MODEL_INV_REGISTRY.update(archs)
 
 
@@ -82,9 +93,16 @@ def call(*args):
     )
 
 
-def test_it_is_short():
-    lines = (EXAMPLE / "__init__.py").read_text().splitlines()
-    assert sum(bool(line.strip()) for line in lines) < 60
+def is_docstring(node):
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_it_is_short_and_documented():
+    nodes = list(ast.walk(ast.parse((EXAMPLE / "__init__.py").read_text())))
+    statements = [node for node in nodes if isinstance(node, ast.stmt) and not is_docstring(node)]
+    assert len(statements) < 60
+    documented = [node for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    assert all(ast.get_docstring(node) for node in documented if not node.name.startswith("__"))
     assert [path.name for path in EXAMPLE.iterdir() if path.name != "__pycache__"] == ["__init__.py"]
 
 
@@ -249,7 +267,7 @@ def test_without_the_example_its_name_is_unknown():
 def test_a_registration_that_cannot_work_is_refused(distance, name, seam, sentence):
     with pytest.raises(ValueError, match=sentence.replace("+", "[+]")):
         register_attention(name, seam, distance.DistanceOptions)
-    assert name in ("mae", "plain") or name not in PARTS
+    assert name in ("mae", "plain") or name not in MECHANISMS
 
 
 def test_a_gate_without_options_is_registered_in_the_same_way(registries):
@@ -261,7 +279,7 @@ def test_a_gate_without_options_is_registered_in_the_same_way(registries):
 
     families = dict(FAMILIES)
     register_attention("silence", "gate")(lambda options, place: Silence())
-    assert families == FAMILIES and PARTS["silence"].options is FairseqDataclass
+    assert families == FAMILIES and MECHANISMS["silence"].options is FairseqDataclass
     attention = build(attention_type="silence").eval().encoder.layers[0].self_attn
     x = torch.randn(3, 2, 32)
     torch.testing.assert_close(attention(x, x, x)[0], attention.out_proj.bias.expand(3, 2, 32))

@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from modular_fairseq.experiments import planning
-from modular_fairseq.experiments.config import read_config, scaled
-from modular_fairseq.experiments.table import read_table
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
-from modular_fairseq.models.options import PRESETS, TranslationOptions
+from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq.runs.config import read_config, scaled
+from modular_fairseq.runs.corpora import TOYS
+from modular_fairseq.runs.evaluations.bleu import Bleu, generate_command
+from modular_fairseq.runs.evaluations.redundancy import Redundancy
+from modular_fairseq.runs.papers import plan as planning
+from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import train_config
 
@@ -124,7 +127,7 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
     given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
     arch = Namespace(**{**PRESETS[arch], **given})
     ours = model_options(read_config(path))
-    theirs, ours = (vars(resolved(each, TranslationOptions)) for each in (arch, ours))
+    theirs, ours = (vars(resolved(each, FAMILIES["modular_transformer"])) for each in (arch, ours))
     for options in (theirs, ours):
         options["mae_gate_interval"] = options["mae_gate_interval"] or 5
     for recipe in ("share_all_embeddings", "share_decoder_input_output_embed", "dropout"):
@@ -136,7 +139,7 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
 def test_every_row_is_a_model_at_every_scale(scale):
     for path in ROWS:
         config = scaled(read_config(path), planning.read_scale(path, scale))
-        check_options(model_options(config), TranslationOptions)  # raises what a run would
+        check_options(model_options(config), FAMILIES["modular_transformer"])  # raises what a run would
 
 
 def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
@@ -180,26 +183,13 @@ def test_the_manual_explains_every_key_that_a_row_uses():
     }
     explained = {(group, key) for group, values in read_config(MANUAL).values.items() for key in values}
     assert keys - explained == set()
-    check_options(model_options(read_config(MANUAL)), TranslationOptions)
+    check_options(model_options(read_config(MANUAL)), FAMILIES["modular_transformer"])
 
 
-def test_every_table_has_a_script_that_names_its_corpora():
-    scripted = {}
-    for script in SCRIPTS:
-        table, corpora = re.search(
-            r"^table=(\S+) corpora=\((.*)\)$", script.read_text(), re.MULTILINE
-        ).groups()
-        scripted[table] = corpora.split()
-    assert scripted.keys() == {table.parent.name for table in TABLES}
-    for table in TABLES:
-        configs = [read_config(row.config) for row in read_table(table).rows if row.name]
-        starts = [config.get("checkpoint.finetune_from_model") for config in configs]
-        configs += [
-            read_config(Path(config.path).parent / start)
-            for config, start in zip(configs, starts, strict=True)
-            if start
-        ]
-        assert {config.data for config in configs} == set(scripted[table.parent.name])
+def test_every_table_has_a_script_and_stand_ins_for_its_corpora():
+    scripted = [re.search(r"^table=(\S+)$", script.read_text(), re.MULTILINE)[1] for script in SCRIPTS]
+    assert sorted(scripted) == sorted(table.parent.name for table in TABLES)
+    assert {read_config(path).data for path in ROWS} == TOYS.keys()
 
 
 def test_a_script_shows_the_commands_of_its_table_and_writes_nothing(tmp_path):
@@ -288,7 +278,7 @@ def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(ta
         read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale})
     )  # raises where rows are equal
     for found in results.values():
-        config = found.evaluations[0].run.config
+        config = found.config
         assert config.averaged <= config.get("optimization.max_epoch", config.averaged)
 
 
@@ -301,39 +291,47 @@ def test_one_expert_is_drawn_five_times_for_each_seed(tmp_path):
     results = planned("mae-5", tmp_path, seeds="1,2")
     drawn = [
         (each.run.seed, dict(each.overrides)["mae_inference_seed"])
-        for each in results["uni-mae-7-random"].evaluations
+        for each in results["uni-mae-7-random"].measurements
     ]
     assert drawn == [(seed, draw) for seed in (1, 2) for draw in (1, 2, 3, 4, 5)]
     names = {
-        each.run.name for each in results["uni-mae-7-random"].evaluations + results["uni-mae-7"].evaluations
+        each.run.name for each in results["uni-mae-7-random"].measurements + results["uni-mae-7"].measurements
     }
     assert names == {"mae-2/uni-mae-7/seed-1", "mae-2/uni-mae-7/seed-2"}
-    assert len({each.path("out") for each in results["uni-mae-7-random"].evaluations}) == 10
-    assert '"mae_inference_seed": 3' in " ".join(results["uni-mae-7-random"].evaluations[2].generate_command)
+    assert len({each.path("out") for each in results["uni-mae-7-random"].measurements}) == 10
+    assert '"mae_inference_seed": 3' in " ".join(
+        generate_command(results["uni-mae-7-random"].measurements[2])
+    )
 
 
 def test_fine_tuning_starts_from_seed_1_or_from_what_is_given(tmp_path):
     results = planned("mae-7", tmp_path, seeds="2,3")
-    assert [each.run.seed for each in results["ftg"].evaluations] == [2, 3]
-    assert {each.run.start.name for each in results["ftg"].evaluations} == {"mae-2/mae-7/seed-1"}
-    (untuned,) = results["noft"].evaluations
+    assert [each.run.seed for each in results["ftg"].measurements] == [2, 3]
+    assert {each.run.start.name for each in results["ftg"].measurements} == {"mae-2/mae-7/seed-1"}
+    (untuned,) = results["noft"].measurements
     assert untuned.run.checkpoint == untuned.run.start.checkpoint and untuned.run.checkpoint.endswith(
         "mae-2/mae-7/seed-1/averaged.pt"
     )
-    assert results["ftall"].evaluations[0].run.checkpoint.endswith("mae-7/ftall/seed-2/checkpoint_best.pt")
+    assert results["ftall"].measurements[0].run.checkpoint.endswith("mae-7/ftall/seed-2/checkpoint_best.pt")
     given = planned("mae-7", tmp_path, pretrained="some.pt")
-    assert given["ftall"].evaluations[0].run.start == given["noft"].evaluations[0].run.checkpoint
+    assert given["ftall"].measurements[0].run.start == given["noft"].measurements[0].run.checkpoint
     assert (
-        given["ftall"].evaluations[0].run.start.endswith("/some.pt")
-        and given["scratch"].evaluations[0].run.start is None
+        given["ftall"].measurements[0].run.start.endswith("/some.pt")
+        and given["scratch"].measurements[0].run.start is None
     )
 
 
 def test_redundancy_and_detokenisation_are_of_the_tables_that_need_them(tmp_path):
     for table in ("dma-1", "dma-2", "dma-3", "mae-3"):
         (first, *_) = planned(table, tmp_path).values()
-        assert first.evaluations[0].redundancy == table.startswith("dma")
-        assert first.evaluations[0].score_command[-1] == ("none" if table == "dma-3" else "moses")
+        (measurement, *_) = first.measurements
+        assert [type(each) for each in measurement.evaluations] == (
+            [Bleu, Redundancy] if table.startswith("dma") else [Bleu]
+        )
+        _, _, score_command, *_ = [
+            line for each in measurement.evaluations for line in each.commands(measurement)
+        ]
+        assert score_command.split()[-1] == ("none" if table == "dma-3" else "moses")
 
 
 def test_a_scale_names_only_keys_that_some_row_has():
@@ -461,6 +459,10 @@ def test_a_wrong_table_is_one_sentence_that_names_it(tmp_path, change, sentence)
         ({"jobs": 2, "run": False}, "--jobs has no effect without --run"),
         ({"pretrained": "some.pt"}, "--pretrained has no effect"),
         ({"options": ["--max-epoch", "3"]}, "--max-epoch after --: the table sets it"),
+        (
+            {"options": ["--fp16", "--mae-gating=uniform"]},
+            "--mae-gating after --: .* or needs what the rows say",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_sentence(change, sentence, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.analysis.gates import GateReport, GateReports, Gates
 from modular_fairseq.analysis.one_pass import one_pass
-from modular_fairseq.models.mixture import mixtures
+from modular_fairseq.models.mae import mixtures
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_train

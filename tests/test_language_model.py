@@ -14,7 +14,7 @@ from fairseq_cli import preprocess
 
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
-from modular_fairseq.models.options import LanguageModelOptions
+from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_train, write_reversal_corpus
@@ -38,7 +38,7 @@ VALUES_OF_OTHER_OPTIONS = {
 def lm_options(arch, **changes):
     args = Namespace(**{**SMALL, **VALUES_OF_OTHER_OPTIONS, **changes})
     ARCH_CONFIG_REGISTRY[arch](args)
-    return LanguageModelOptions(**vars(args))
+    return FAMILIES["modular_transformer_lm"](**vars(args))
 
 
 def task(types=40):
@@ -51,7 +51,7 @@ def build(arch, model=ModularTransformerLanguageModel, seed=1, types=40, **chang
     cfg = lm_options(arch, **changes)
     if model is TransformerLanguageModel:
         cfg = Namespace(
-            **vars(resolved(cfg, LanguageModelOptions)),
+            **vars(resolved(cfg, FAMILIES["modular_transformer_lm"])),
             base_layers=0,
             scale_fc=False,
             scale_attn=False,
@@ -126,7 +126,7 @@ def test_wiki103_preset_has_the_papers_parameter_count():
         ARCH_CONFIG_REGISTRY[arch](args)
         with torch.device("meta"):
             model = ModularTransformerLanguageModel.build_model(
-                LanguageModelOptions(**vars(args)), task(267_740)
+                FAMILIES["modular_transformer_lm"](**vars(args)), task(267_740)
             )
         counts.append(sum(p.numel() for p in model.parameters()))
     assert round(counts[0] / 1e6) == 247

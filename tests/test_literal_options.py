@@ -9,14 +9,9 @@ from fairseq import options
 from fairseq.models import fconv
 from fairseq.models.transformer import TransformerModel, base_architecture
 
-from modular_fairseq.training.literal_options import evaluate_literal, evaluate_options_as_literals
+from modular_fairseq.patches.literals import evaluate_literal
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import task
-
-
-@pytest.fixture(autouse=True)
-def installed():
-    evaluate_options_as_literals()
 
 
 @pytest.mark.parametrize(

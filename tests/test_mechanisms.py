@@ -5,9 +5,10 @@ presets.
 import pytest
 import torch
 
-from modular_fairseq.models.arrangement import tim_layers
 from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer
 from modular_fairseq.models.options import nested_config
+from modular_fairseq.models.registry import LayerPlace
+from modular_fairseq.models.tim import is_tim_layer
 from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options
 from tests.properties import logits
@@ -44,11 +45,7 @@ def name(changes):
 def build_layer(kind, **changes):
     """A layer in float64 with parameters far from where they start."""
     torch.manual_seed(3)
-    layer = (
-        kind(nested_config(options(**changes)), tim=changes.get("tim_layers", "none") != "none")
-        .double()
-        .eval()
-    )
+    layer = kind(nested_config(options(**changes)), LayerPlace(0, 1, 32)).double().eval()
     layer.need_attn = False
     for p in layer.parameters():
         p.data.add_(0.2 * torch.randn_like(p))
@@ -173,7 +170,7 @@ def test_mechanisms_with_dense_block_diagonal_matrices_are_a_plain_layer_with_ot
     ],
 )
 def test_the_first_two_layers_and_the_last_one_are_plain(placement, depth, expected):
-    assert [number for number, tim in enumerate(tim_layers(placement, depth)) if tim] == expected
+    assert [number for number in range(depth) if is_tim_layer(placement, number, depth)] == expected
     model = build(tim_layers=placement, encoder_layers=depth, decoder_layers=depth)
     for stack in (model.encoder, model.decoder):
         assert [

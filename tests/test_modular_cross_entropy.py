@@ -9,11 +9,9 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
-from modular_fairseq.criterions.modular_cross_entropy import (
-    ModularCrossEntropyConfig,
-    ModularCrossEntropyCriterion,
-)
-from modular_fairseq.models.masks import semantic_masks
+from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
+from modular_fairseq.models.dma import semantic_masks
+from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq.training.criterion_check import check_criterion
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock, task
@@ -25,7 +23,7 @@ TERMS = {"kl": 1, "qq": 1, "xq": -1}
 
 def criterion(sentence_avg=False, **changes):
     settings = {
-        **vars(ModularCrossEntropyConfig()),
+        **vars(CRITERIA["modular_cross_entropy"]()),
         "label_smoothing": 0.1,
         "sentence_avg": sentence_avg,
         **changes,

@@ -13,10 +13,11 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from modular_fairseq_cli import main, report
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.main import main
+from modular_fairseq_cli.report import command as report
+from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
 from modular_fairseq_cli.report.page import LEVELS, SCRIPTS, SIZE, build_page, largest_error, pack, quantize
-from modular_fairseq_cli.report.reading import Checkpoint, read_analysis
 from modular_fairseq_cli.report.training_log import parse, read_log
 from tests.report_folders import CLASSES, CROSS, DECODER, attention, module_list, write_analysis
 

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from modular_fairseq_cli import main
+from modular_fairseq_cli.main import main
 from modular_fairseq_cli.report.page import largest_error
 from tests.report_folders import CROSS, DECODER, ENCODER, write_analysis
 

@@ -20,8 +20,8 @@ from sacrebleu import DATASETS
 from sacrebleu.metrics import BLEU
 from sacremoses import MosesTokenizer
 
-from modular_fairseq_cli import main, scoring
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.main import main
 from modular_fairseq_cli.scoring import (
     Output,
     compare_seeds,
@@ -31,7 +31,9 @@ from modular_fairseq_cli.scoring import (
     score,
     summarize,
 )
+from modular_fairseq_cli.scoring import command as scoring
 from modular_fairseq_cli.scoring.metrics import METRICS, split_compounds
+from modular_fairseq_cli.scoring.significance import welch_p
 from modular_fairseq_cli.toy_corpus.command import draw_splits
 
 SEPARATORS = "a\u2028line\x85that is one\x0bline"
@@ -438,6 +440,19 @@ def test_differences_over_seeds():
     )  # 1 degree
     assert compare_seeds([1.0], [2.0, 4.0]) == {"difference": 2.0, "std": None, "welch_p": None}
     assert compare_seeds([1.0, 1.0], [2.0, 2.0]) == {"difference": 1.0, "std": 0.0, "welch_p": None}
+
+
+def test_welchs_p_is_that_of_scipy():
+    from scipy.stats import ttest_ind
+
+    numbers = random.Random(1)
+    for _ in range(200):
+        samples = [
+            [numbers.gauss(mean, deviation) for _ in range(numbers.randint(2, 7))]
+            for mean, deviation in ((30, 0.1), (30 + numbers.choice([0, 0.3, 5]), numbers.choice([0.1, 3])))
+        ]
+        expected = ttest_ind(*samples, equal_var=False).pvalue
+        assert welch_p(*samples) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_seeds_are_compared_in_pairs_with_each_baseline(files, tmp_path, capsys):

@@ -49,7 +49,9 @@ case "$*" in
     "-m pip --version") [ -d .venv ] ;;
     "-m pip install "*)
         echo "$*" >>'{notes}/calls'
-        if [ -f '{notes}/fails' ] && echo "$*" | grep -q -F -e "$(cat '{notes}/fails')"; then cat '{notes}/answer'; exit 1; fi
+        if [ -f '{notes}/fails' ] && echo "$*" | grep -q -F -e "$(cat '{notes}/fails')"; then
+            cat '{notes}/answer'; exit 1
+        fi
         echo "$*" >>'{notes}/installed' ;;
     "-m pip uninstall "*)
         echo "$*" >>'{notes}/calls'
@@ -233,7 +235,8 @@ def test_no_network_in_the_words_of_the_real_pip(machine, retries):
     with socket.socket() as closed_port:
         closed_port.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
         nowhere = f"http://127.0.0.1:{closed_port.getsockname()[1]}/simple"
-        pip = f"exec '{sys.executable}' -m pip --isolated download --dest '{machine.notes}' --no-deps --no-cache-dir"
+        pip = f"exec '{sys.executable}' -m pip --isolated download --dest '{machine.notes}'"
+        pip += " --no-deps --no-cache-dir"
         script = (machine.bin / "python3").read_text()
         offline = f'"-m pip install "*) {pip} --retries {retries} --index-url {nowhere} setuptools ;;'
         machine.has("python3", script.replace('"-m pip install "*)', offline + '\n    "-m pip never")'))
@@ -280,7 +283,8 @@ def test_torch_is_the_default_build_with_a_gpu(machine):
 def test_torch_is_the_default_build_where_no_cpu_build_is_offered(machine):
     # The real pip is asked for it (and installs nothing), where only the default build is to be had.
     (machine.notes / f"torch-{PINNED['torch']}-py3-none-any.whl").touch()
-    pip = f"exec '{sys.executable}' \"$@\" --isolated --dry-run --ignore-installed --no-index --find-links '{machine.notes}'"
+    pip = f"exec '{sys.executable}' \"$@\" --isolated --dry-run --ignore-installed --no-index"
+    pip += f" --find-links '{machine.notes}'"
     script = (machine.bin / "python3").read_text()
     machine.has(
         "python3",
@@ -401,7 +405,7 @@ def test_failed_set_up_is_repeated(machine):
 def test_interrupted_set_up_says_so_and_goes_on_later(machine):
     machine.pip_fails_at("-e ", "ERROR: Operation cancelled by user\n")
     script = (machine.bin / "python3").read_text()
-    machine.has("python3", script.replace("; exit 1; fi\n", "; kill -INT $PPID; exit 1; fi\n", 1))
+    machine.has("python3", script.replace("; exit 1\n", "; kill -INT $PPID; exit 1\n", 1))
     result = machine.set_up()
     assert result.returncode == 130
     assert result.stderr.endswith("setup: interrupted; run it again to go on\n")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from modular_fairseq.models.multistream import MultiStream
 from modular_fairseq.modules.streams import Streams
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
@@ -82,6 +83,7 @@ def test_one_stream_is_the_plain_encoder_and_equal_streams_are_multiples_of_it(k
     if k == 1:
         expected = output(encoder, x, padding)
         encoder.layers, encoder.streams = nn.ModuleList([first, last]), streams
+        encoder.arrangement = MultiStream(2, skip=False, batched=batched)
         torch.testing.assert_close(output(encoder, x, padding), expected, atol=1e-12, rtol=0)
 
 

@@ -19,8 +19,8 @@ import sacrebleu
 import yaml
 from scipy.stats import ttest_ind
 
-from modular_fairseq.experiments import planning
-from modular_fairseq.experiments.command import read_table
+from modular_fairseq.runs.papers import plan as planning
+from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
@@ -438,10 +438,10 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
         for found in planning.plan(
             read_table(place / "configs/mine/table.yaml"), arguments(place, str(seed))
         ).values()
-        for each in found.evaluations[:1]
+        for each in found.measurements[:1]
         if each.run.name == f"mine/{row}/seed-{seed}" and not each.overrides
     ]
-    (folder / "settings.json").write_text(json.dumps(run._settings()))
+    (folder / "settings.json").write_text(json.dumps(run.settings))
     return bleu
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from sacrebleu.metrics import BLEU
 
-from modular_fairseq_cli import main
+from modular_fairseq_cli.main import main
 from modular_fairseq_cli.toy_corpus import english, german, lexicon, sampler
 from modular_fairseq_cli.toy_corpus.command import MAX_SENTENCES
 from modular_fairseq_cli.toy_corpus.meaning import Clause, NounPhrase, RelativeClause

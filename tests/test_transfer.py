@@ -15,10 +15,11 @@ import yaml
 from fairseq.data import indexed_dataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from modular_fairseq import subsets
-from modular_fairseq.experiments import figure, planning
-from modular_fairseq.experiments.config import on_subset, read_config, scaled
-from modular_fairseq.experiments.table import read_table
+from modular_fairseq.runs import subsets
+from modular_fairseq.runs.config import on_subset, read_config, scaled
+from modular_fairseq.runs.papers import figure
+from modular_fairseq.runs.papers import plan as planning
+from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests import test_tables
@@ -250,7 +251,7 @@ def test_the_commands_of_the_script(tmp_path):
 @pytest.mark.parametrize("scale", ["paper", "small", "smoke"])
 def test_as_many_updates_whatever_the_data_and_the_last_epoch_is_saved(scale, tmp_path):
     for found in planning.plan(read_table(TABLE), arguments(tmp_path, scale=scale)).values():
-        config = found.evaluations[0].run.config
+        config = found.config
         whole = scaled(read_config(found.row.config), planning.read_scale(TABLE, scale)).get(
             "optimization.max_epoch"
         )
@@ -268,7 +269,8 @@ def test_a_subset_of_a_config_is_another_run_of_the_same_corpus():
         "mae-7/ftg-plus-5",
         "iwslt14.de-en.like-wmt14/bin.5-percent",
     )
-    assert small.data == config.data and small.whole == config.whole == config.get("task.data")
+    assert small.data == config.data
+    assert small.corpus("data").whole == config.corpus("data").whole == f"data/{config.get('task.data')}"
     assert (
         small.get("optimization.max_epoch") == 200
         and small.get("checkpoint.save_interval") == small.get("dataset.validate_interval") == 2

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.sequence_generator import SequenceGenerator
 
-from modular_fairseq.models.mixture import gate_parameters, mixtures
+from modular_fairseq.models.mae import gate_parameters, mixtures
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.mixture import GateStatistics
 from modular_fairseq_cli.errors import UsageError

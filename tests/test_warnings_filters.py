@@ -6,7 +6,7 @@ import pytest
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from modular_fairseq.warnings_filters import quiet_known_warnings
+from modular_fairseq.patches.warnings import quiet_known_warnings
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """A mechanism of your own in one file: copy this folder under another name, and change what it says.
 
-    scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)    in all self-attention, s_h learned by every head h
+    scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)
 
-Weights fall with distance; s_h = 0 is plain attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE
-(Chi et al. 2022)."""
+in all self-attention, where every head h learns its s_h. Weights fall with distance; s_h = 0 is plain
+attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
+"""
 
 from dataclasses import dataclass, field
 
@@ -16,12 +17,14 @@ from torch import nn
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.models import architectures
-from modular_fairseq.models.attention_parts import register_attention
+from modular_fairseq.models.registry import register_attention
 from modular_fairseq_cli.errors import UsageError
 
 
 @dataclass
 class DistanceOptions(FairseqDataclass):
+    """Options of fairseq-train; each starts with the name of the mechanism."""
+
     distance_slope: float = field(
         default=0.5, metadata={"help": "s_h of every head before training; 0: plain attention"}
     )
@@ -29,24 +32,31 @@ class DistanceOptions(FairseqDataclass):
 
 @with_incremental_state
 class DistancePenalty(nn.Module):
+    """The `mask` of one attention module (`modules/attention.py`): a bias on the scores, with one slope
+    for each head.
+    """
+
     def __init__(self, num_heads: int, slope: float):
         super().__init__()
         self.slope = nn.Parameter(torch.full((1, num_heads, 1, 1), float(slope)))
 
     def forward(self, query, key, projected, query_padding_mask, key_padding_mask, incremental_state=None):
-        """[1, H, T, S]: the T queries are the last of S words, of which earlier steps of a search have seen S
-        - T.
+        """Return the bias [1, H, T, S]; query is [T, B, C].
+
+        The T queries are the last of S words. Earlier steps of a search have seen the S - T words before
+        them. In training there is no incremental state; nothing is remembered then.
         """
         seen = self.get_incremental_state(incremental_state, "seen") or 0
-        self.set_incremental_state(
-            incremental_state, "seen", seen + len(query)
-        )  # neither does anything outside a search
+        self.set_incremental_state(incremental_state, "seen", seen + len(query))
         words = torch.arange(seen + len(query), device=query.device)
         return -self.slope * (words[seen:, None] - words).abs().log1p()
 
 
-@register_attention("distance", seam="mask", options=DistanceOptions)
+@register_attention(
+    "distance", seam="mask", options=DistanceOptions, summary="weights fall with the distance between words"
+)
 def build_penalty(options, place):
+    """Build the penalty of self-attention; cross-attention gets none."""
     return DistancePenalty(place.num_heads, options.distance_slope) if place.self_attention else None
 
 
@@ -57,16 +67,22 @@ architectures.register(
 
 @dataclass
 class Distances(Report):
+    """The result of the analysis: for every head its slope and its mean distance in words."""
+
     heads: list[dict]
 
     def text(self):
+        """Return the table that the command prints."""
         return tabulate(self.heads, headers="keys", floatfmt=".3f")
 
     def tables(self):
+        """Return the tables that --out gets."""
         return {"distance": self.heads}
 
 
 class Distance(Analysis):
+    """The analysis `modular-fairseq analyze distance`; it keeps sums over all positions of the data."""
+
     summary = (
         "how fast the attention of each head falls with distance, and how far it looks on average, in words"
     )
@@ -74,19 +90,19 @@ class Distance(Analysis):
 
     def __init__(self, model):
         self.slopes = {
-            name.removesuffix(".mask"): m.slope.flatten()
-            for name, m in model.named_modules()
-            if isinstance(m, DistancePenalty)
+            name.removesuffix(".mask"): module.slope.flatten()
+            for name, module in model.named_modules()
+            if isinstance(module, DistancePenalty)
         }
         if not self.slopes:
             raise UsageError(
                 "the model has no distance penalty to look at; it needs --attention-type distance"
             )
-        self.sums = dict.fromkeys(
-            self.slopes, 0.0
-        )  # over positions: distances of the heads, and the positions themselves
+        # For every module [H + 1]: the distances of its heads, and the number of positions.
+        self.sums = dict.fromkeys(self.slopes, 0.0)
 
     def see(self, batch, maps):
+        """Add the attention weights of one batch."""
         for seen in (each for each in maps if each.module in self.slopes):
             words, valid = (
                 torch.arange(seen.weights.size(-1), device=seen.weights.device),
@@ -96,11 +112,11 @@ class Distance(Analysis):
             self.sums[seen.module] += torch.cat([sums, valid.sum().view(1)])
 
     def report(self):
+        """Return means over all positions."""
         rows = []
         for name, slopes in self.slopes.items():
-            for head, (slope, mean) in enumerate(
-                zip(slopes, self.sums[name][:-1] / self.sums[name][-1], strict=True), start=1
-            ):
+            means = self.sums[name][:-1] / self.sums[name][-1]
+            for head, (slope, mean) in enumerate(zip(slopes, means, strict=True), start=1):
                 rows.append(
                     {"module": name, "head": head, "slope": float(slope), "mean distance": float(mean)}
                 )

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from modular_fairseq.modules.attention import MultiheadAttention
 
 ENCODER, DECODER, CROSS = KINDS = ("encoder self-attention", "decoder self-attention", "cross-attention")
-HIDDEN = -1e4  # what is added to the score of a key that a query may not see: -inf, or in fairseq's encoder -1e8, in float16 -1e4
+# What is added to the score of a key that a query may not see: -inf, or in fairseq's encoder -1e8, in float16
+# -1e4.
+HIDDEN = -1e4
 
 
 @dataclass
@@ -127,9 +129,9 @@ class _Watcher:
         self.asked = (asked["need_weights"], asked["need_head_weights"])
         wanted = {**asked, "need_weights": True, "need_head_weights": True}
         if asked["incremental_state"] is None:
-            wanted["static_kv"] = (
-                True  # without a cache it means nothing, but else fairseq's takes torch's attention, which averages heads
-            )
+            # Without a cache this means nothing, but else fairseq takes torch's attention, which averages
+            # heads.
+            wanted["static_kv"] = True
         return (), wanted
 
     def after(

@@ -3,7 +3,8 @@ Attention", section 3.1).
 
 For every head of every module with a semantic mask, over the tokens that are its queries:
 
-    usage               the mean posterior p(c | z) of each cluster, and its entropy in nats (ln C: all are used alike)
+    usage               the mean posterior p(c | z) of each cluster, and its entropy in nats
+                        (ln C: all are used alike)
     shares              the share of tokens whose largest posterior is each cluster's
     posterior entropy   the mean over tokens of the entropy of p(c | z): 0 where every token is in one cluster
     tokens              those that are typical of a cluster, by pointwise mutual information
@@ -24,7 +25,7 @@ from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import dictionary_of, in_order, place, side_of, tokens_of
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import TokenCounts, rows
-from modular_fairseq.models.masks import semantic_masks
+from modular_fairseq.models.dma import semantic_masks
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError
 

@@ -4,8 +4,8 @@ Independent Mechanisms", section 4).
 For every layer with a competition c [positions, mechanisms], whose values sum to 1 at each position:
 
     entropy       of c in nats (ln n is undecided): mean, and percentiles over positions (figure 3, right)
-    correlation   between layers, Pearson's over positions, the mean over mechanisms, which keep their place from layer to layer (figures
-                  3 and 4); with two mechanisms both have the same
+    correlation   between layers, Pearson's over positions, the mean over mechanisms, which keep their place
+                  from layer to layer (figures 3 and 4); with two mechanisms both have the same
     tokens        min, mean and max of c for every token that occurs five times or more (figure 4, left)
 
 Positions are words of the source in an encoder, those that it reads in a decoder; pads do not count.

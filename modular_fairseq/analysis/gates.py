@@ -19,7 +19,7 @@ from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place, tokens_of
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import MINIMUM_COUNT, TokenCounts, rows
-from modular_fairseq.models.mixture import mixtures
+from modular_fairseq.models.mae import mixtures
 from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 from modular_fairseq_cli.errors import UsageError
 

@@ -3,7 +3,7 @@ classes are those of Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT",
 direction).
 
     vertical         most words attend to the same one or two
-    diagonal         most words attend to themselves; in cross-attention, to the word at the same relative place
+    diagonal         most words attend to themselves; in cross-attention, to the same relative place
     shift forward    ... to the next word
     shift backward   ... to the previous word
     soft diagonal    most attention is on at most two words to either side, and none of the above

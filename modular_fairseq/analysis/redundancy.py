@@ -3,8 +3,8 @@ Mask Attention", section 4.1), LR and HR, where lower is more different.
 
 For two heads whose weights at one query are a and b (sums of 1 over the keys), with the entropy H in bits:
 
-    distance(a, b)   = sqrt(H((a + b) / 2) - (H(a) + H(b)) / 2)             the Jensen-Shannon distance, in [0, 1]
-    redundancy(a, b) = 1 - distance(a, b)                                   0 to 1, 1 for equal heads
+    distance(a, b)   = sqrt(H((a + b) / 2) - (H(a) + H(b)) / 2)      the Jensen-Shannon distance, in [0, 1]
+    redundancy(a, b) = 1 - distance(a, b)                            0 to 1, 1 for equal heads
 
 The redundancy of two heads is the mean over all queries, each word counting once. Left out are pads, and
 queries that may see fewer than two keys, as any two heads agree there. The paper gives no formula for the
@@ -198,7 +198,8 @@ def summed_distances(heads: Tensor) -> Tensor:
 
     With m = (a + b) / 2 and x = (a - b) / (a + b), the divergence is
 
-        H(m) - (H(a) + H(b)) / 2 = 1/2 sum_j (a_j log(a_j / m_j) + b_j log(b_j / m_j)) = 1/2 sum_j (a_j log1p(x_j) + b_j log1p(-x_j))
+        H(m) - (H(a) + H(b)) / 2 = 1/2 sum_j (a_j log(a_j / m_j) + b_j log(b_j / m_j))
+                                 = 1/2 sum_j (a_j log1p(x_j) + b_j log1p(-x_j))
 
     The difference of entropies would lose all digits where heads hardly differ, and the root of that would
     show: in float32 equal heads seem 3e-4 apart. Here the error of a distance is that of one rounding, so the

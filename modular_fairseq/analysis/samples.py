@@ -23,8 +23,8 @@ from modular_fairseq.analysis.clusters import posteriors
 from modular_fairseq.analysis.competition import competitions
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place
 from modular_fairseq.analysis.recording import pop, recorded
-from modular_fairseq.models.masks import semantic_masks
-from modular_fairseq.models.mixture import mixtures
+from modular_fairseq.models.dma import semantic_masks
+from modular_fairseq.models.mae import mixtures
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say

@@ -1,8 +1,8 @@
 """Time training steps and beam search against fairseq's own Transformer of the same size.
 
     modular-fairseq bench
-    modular-fairseq bench --rounds 15 --json times.json 'mae_transformer_iwslt_de_en --mae-dropped-heads 2' modular_transformer_tiny_cpu
-    modular-fairseq bench --layers 'modular_transformer_iwslt_de_en --tim-layers all' tim_transformer_iwslt_de_en
+    modular-fairseq bench --rounds 15 --json times.json 'mae_transformer_iwslt_de_en --mae-dropped-heads 2'
+    modular-fairseq bench --layers 'modular_transformer_iwslt_de_en --tim-layers all' tim_transformer
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
     modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
 
@@ -24,13 +24,16 @@ Where the ratios of the two copies are more than 3 % apart, other programs decid
 seconds are shown, but no ratios, and the exit status is 1. Times are process CPU time, summed over threads,
 or wall time on a GPU.
 
-training step  fairseq's Trainer.train_step: forward, loss, backward, Adam. For a model whose gates learn in G
-steps instead: F step         the training step in an epoch without G steps G step         what comes before
-each F step in an epoch with G steps; its ratio is to stock's training step BCD average    F step + G step /
---mae-gate-interval layers         with --layers: forward and backward of all encoder and decoder layers on
-the training batch, without embeddings, output
-               projection, losses (also those of DMA) and Adam; in training mode, as in an F step
-beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before, so that all do the same work
+The rows of the table:
+
+    training step  fairseq's Trainer.train_step: forward, loss, backward, Adam
+    F step         the same in an epoch without G steps, for a model whose gates learn in G steps
+    G step         what comes before each F step in an epoch with G steps; its ratio is to stock's step
+    BCD average    F step + G step / --mae-gate-interval
+    layers         with --layers: forward and backward of all encoder and decoder layers on the training
+                   batch, in training mode, without embeddings, output projection, losses and Adam
+    beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before,
+                   so that all models do the same work
 """
 
 import argparse
@@ -58,20 +61,14 @@ from modular_fairseq.benchmark.comparison import STOCK, Comparison, Times, evalu
 from modular_fairseq.benchmark.jobs import Jobs, all_jobs, build, count_parameters, random_task
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config
+from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
-from modular_fairseq.warnings_filters import quiet_known_warnings
 from modular_fairseq_cli.errors import UsageError
 
 MODELS = [
     "modular_transformer_iwslt_de_en",
-    "mae_transformer_iwslt_de_en",
-    "mae_transformer_iwslt_de_en --mae-gate-context source",
-    "dma_transformer_iwslt_de_en",
-    "dma_transformer_iwslt_de_en --kl-weight 0 --qq-weight 0 --xq-weight 0",
-    "multistream_transformer_iwslt_de_en --stream-skip",
-    "tim_transformer_iwslt_de_en",
-    "modular_transformer_iwslt_de_en --no-residual",
+    *(model for mechanism in MECHANISMS.values() for model in mechanism.benched),
 ]
 COMMON = (
     "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
@@ -130,7 +127,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    quiet_known_warnings()
     logging.disable(logging.INFO)  # what trainers and models say when they are built
     check_arguments(args)
     if args.threads or args.device == "cpu":
@@ -317,7 +313,8 @@ def format_header(report: dict[str, Any]) -> str:
     )
     kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
     sizes = ", ".join(f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name != "threads")
-    return f"{report['device']}, {report['threads']} thread(s), {versions}; seconds of {kind}, ratios to stock\n{sizes}"
+    threads = f"{report['threads']} thread(s)"
+    return f"{report['device']}, {threads}, {versions}; seconds of {kind}, ratios to stock\n{sizes}"
 
 
 def device_name(device: str) -> str:

@@ -4,9 +4,7 @@ job for each kind of work.
 
 import argparse
 import math
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +18,6 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING
-from modular_fairseq.models.mixture import mixtures
 from modular_fairseq.models.options import nested_config
 from modular_fairseq_cli.errors import UsageError
 
@@ -96,22 +93,20 @@ def all_jobs(
 
 
 def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> tuple[Jobs, int | None]:
-    """The training step; or F step, G step, and the number of epochs of which one has G steps."""
-    built = build(model, cfg, task)
-    gates = getattr(built, "gate_training", None)
-    alternates = gates is not None and not gates.gates_only
-    if alternates:
-        built.gate_training = replace(
-            gates, interval=sys.maxsize
-        )  # no epoch has G steps: they are timed by themselves
-    trainer = Trainer(cfg, task, built, task.build_criterion(cfg.criterion))
-    trainer.begin_epoch(1)
-    if not alternates:
+    """Return the training step; or F step, G step, and the number of epochs of which one has G steps."""
+    trainer = start_training(build(model, cfg, task), cfg, task)
+    bcd = trainer.bcd_of()
+    if bcd is None or not bcd.alternates:
         return {(model, TRAINING): lambda: trainer.train_step([batch])}, None
-    return {
-        (model, F_STEP): lambda: trainer.train_step([batch]),
-        (model, G_STEP): lambda: trainer.bcd_of().g_step([batch]),
-    }, gates.interval
+    bcd.paused = True  # no epoch has G steps: they are timed by themselves
+    f_step, g_step = lambda: trainer.train_step([batch]), lambda: bcd.g_step([batch])
+    return {(model, F_STEP): f_step, (model, G_STEP): g_step}, bcd.settings.interval
+
+
+def start_training(model: TransformerModelBase, cfg: DictConfig, task: TranslationTask) -> Trainer:
+    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    trainer.begin_epoch(1)
+    return trainer
 
 
 class Given(nn.Module):
@@ -133,8 +128,7 @@ def layers_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) 
     output."""
     built = build(model, cfg, task)
     tokens = move(built, batch, cfg)["net_input"]
-    for mixture in mixtures(built).values():
-        mixture.step = "F"
+    start_training(built, cfg, task)  # as in an F step
     for stack, name in ((built.encoder, "src_tokens"), (built.decoder, "prev_output_tokens")):
         stack.embed_tokens = Given(stack.embed_tokens(tokens[name]))
         stack.embed_positions = stack.layernorm_embedding = None

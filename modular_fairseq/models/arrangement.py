@@ -1,17 +1,50 @@
-"""Which layers a stack has, and which of them are TIM layers."""
+"""How the layers of an encoder are put together: one after the other, unless a mechanism says otherwise."""
+
+from collections.abc import Callable, Iterable
+
+from torch import Tensor, nn
+
+Run = Callable[[Iterable[nn.Module], Tensor], Tensor]
 
 
-def depth_of_encoder(layers: int, streams: int) -> int:
-    """Layers that a word passes: the first, those of one stream, and the last, where `layers` = 2 + streams x
-    L; all with one stream.
+class Arrangement:
+    """One layer after the other.
+
+    `option` is what asks for another arrangement, for messages.
     """
-    return layers if streams == 1 else 2 + (layers - 2) // streams
 
+    option = ""
 
-def tim_layers(placement: str, depth: int) -> list[bool]:
-    """Which of `depth` layers are TIM layers: none, all, or the middle ones, "all of the transformer layers
-    except for the first two layers and the last layer" (appendix A.3; appendix A.1 has it the other way
-    round, against everything else in the paper)."""
-    return [
-        placement == "all" or (placement == "middle" and 2 <= number < depth - 1) for number in range(depth)
-    ]
+    def depth(self, layers: int) -> int:
+        """Return how many of `layers` layers a word passes."""
+        return layers
+
+    def layers_for(self, depth: int) -> int:
+        """Return how many layers an encoder must have for a word to pass `depth` of them."""
+        return depth
+
+    def places(self, layers: int) -> list[int]:
+        """Return the place (0 is the first) of every layer on a word's way, in the order in which they are
+        built.
+        """
+        return list(range(layers))
+
+    def arrange(self, encoder: nn.Module) -> None:
+        """Put the built `encoder.layers` where they belong."""
+
+    def run(
+        self,
+        encoder: nn.Module,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        states: list[Tensor] | None,
+        run: Run,
+    ) -> Tensor:
+        """Apply all layers to x [T, B, C].
+
+        Args:
+            padding_mask: bool [B, T], True = pad.
+            states: gets the output of every layer, if it is a list.
+            run: applies layers one after the other, and fills `states`.
+        """
+        return run(encoder.layers, x)

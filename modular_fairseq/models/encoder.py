@@ -8,21 +8,14 @@ import torch
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
-from modular_fairseq.models.arrangement import depth_of_encoder, tim_layers
 from modular_fairseq.models.layers import TransformerEncoderLayer
+from modular_fairseq.models.registry import LayerPlace, build_arrangement
 from modular_fairseq.models.wrapping import wrap_layer
 from modular_fairseq.modules.attention import sentence_order
-from modular_fairseq.modules.streams import Streams
 
 
 class TransformerEncoder(TransformerEncoderBase):
-    """fairseq's encoder. With --streams K and --stream-skip that of Multi-Stream Transformers (Eq. 1):
-
-        Z_in = L_in(x),    Z_out = L_out(sum_i S_i(Z_in) + [skip] Z_in)
-
-    `layers` are then L_in and L_out, and `streams` the K stacks of (layers - 2) / K layers between them; with
-    one stream `layers` are all of them. As every layer is initialised by itself, streams differ from the
-    start. In a pre-norm model the streams, and so their sum, have no norm at their end; L_out normalises it.
+    """fairseq's encoder. Its layers follow one another, or as a mechanism arranges them (`Arrangement`).
 
     In beam search fairseq's generator repeats the encoder output for every hypothesis, and each
     cross-attention then projects each copy. Here the repetition is only noted in the output, as "beam_size",
@@ -32,25 +25,17 @@ class TransformerEncoder(TransformerEncoderBase):
     """
 
     def __init__(self, cfg, dictionary, embed_tokens):
-        k, depth = cfg.streams, depth_of_encoder(cfg.encoder.layers, cfg.streams)
-        placement = tim_layers(cfg.tim_layers, depth)
-        if k > 1:  # L_in, stream after stream, L_out
-            placement = placement[:1] + placement[1:-1] * k + placement[-1:]
-        self._placement = iter(placement)  # fairseq builds layers without saying which
+        self.arrangement = build_arrangement(cfg)
+        # fairseq builds layers without saying which.
+        self._places = iter(self.arrangement.places(cfg.encoder.layers))
         super().__init__(cfg, dictionary, embed_tokens)
-        del self._placement
-        self.stream_skip = cfg.stream_skip
-        self.streams = None
-        if k > 1:
-            first, *layers, last = self.layers
-            self.layers = nn.ModuleList([first, last])
-            self.num_layers = 2
-            self.streams = Streams(
-                [layers[i : i + depth - 2] for i in range(0, len(layers), depth - 2)], cfg.stream_batched
-            )
+        del self._places
+        self.arrangement.arrange(self)
 
     def build_encoder_layer(self, cfg) -> nn.Module:
-        return wrap_layer(TransformerEncoderLayer(cfg, next(self._placement)), cfg)
+        depth = self.arrangement.depth(cfg.encoder.layers)
+        place = LayerPlace(next(self._places), depth, cfg.encoder.embed_dim)
+        return wrap_layer(TransformerEncoderLayer(cfg, place), cfg)
 
     def forward(
         self,
@@ -88,12 +73,7 @@ class TransformerEncoder(TransformerEncoderBase):
                     states.append(x)
             return x
 
-        if self.streams is None and not self.stream_skip:
-            return run(self.layers, x)
-        first, *body, last = self.layers
-        z = run([first], x)
-        x = run(body, z) if self.streams is None else self.streams(z, padding_mask, states)
-        return run([last], x + z if self.stream_skip else x)
+        return self.arrangement.run(self, x, padding_mask, states, run)
 
     def reorder_encoder_out(self, encoder_out: dict, new_order: Tensor) -> dict:
         beam = encoder_out.get("beam_size", 1)

@@ -1,72 +1,54 @@
-"""fairseq's encoder and decoder layers on our attention, plain or of independent mechanisms."""
+"""fairseq's encoder and decoder layers on our attention, with the parts that mechanisms put into them."""
 
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from modular_fairseq.models.attention_parts import Place, build_parts
-from modular_fairseq.models.options import uses
+from modular_fairseq.models.registry import LayerPlace, Place, build_attention_parts, build_layer_parts
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
-from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
+from modular_fairseq.modules.mechanisms import weigh
 
 
 class _Layer:
-    """What encoder and decoder layers share: their sub-layers, and what a TIM layer has instead and in
-    addition.
+    """What encoder and decoder layers share: their sub-layers, and what `LayerParts` put into them.
 
-    In a TIM layer (`tim`) every linear layer and norm has a group of features for each mechanism
-    (`grouped.py`), and two parts join the mechanisms: competition and inter-mechanism attention
-    (`mechanisms.py`).
+    With several groups every linear layer and norm keeps groups of features apart (`modules/grouped.py`).
+    `competition` and `communication` are None in a layer without them.
     """
 
-    def _set_groups(self, cfg, tim: bool) -> None:
+    def _plan_parts(self, cfg, place: LayerPlace) -> None:
         """Before fairseq's constructor, which builds the linear layers."""
-        self.groups = cfg.tim_mechanisms if tim else 1
-        self.no_residual = cfg.no_residual
+        parts = build_layer_parts(cfg, place)
+        self.groups, self.residual_connection = parts.groups, parts.residual
+        self._parts = parts
 
-    def _add_mechanisms(self, cfg, tim: bool) -> None:
-        """After it: norms of groups in the place of fairseq's, competition, and inter-mechanism attention
-        with its norm.
-        """
+    def _add_parts(self) -> None:
+        """After fairseq's constructor: norms of groups in the place of its own, and the further modules."""
         if self.groups > 1:
             for name in ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"):
                 if getattr(self, name, None) is not None:
                     setattr(self, name, build_layer_norm(self.groups, self.embed_dim))
-        self.competition = self.communication = None
-        if tim and not cfg.tim_no_competition:
-            self.competition = Competition(self.groups, self.embed_dim)
-        if tim and cfg.tim_communication_heads:
-            heads, dim = cfg.tim_communication_heads, cfg.tim_communication_dim
-            self.communication = InterMechanismAttention(
-                self.groups, self.embed_dim, heads, dim, cfg.attention_dropout
-            )
+        self.competition = self._parts.competition()
+        self.communication = self._parts.communication()
+        if self.communication is not None:
             self.communication_layer_norm = build_layer_norm(self.groups, self.embed_dim)
+        del self._parts
 
     def build_fc1(self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int) -> nn.Module:
         return build_linear(self.groups, input_dim, output_dim, q_noise=q_noise, block_size=qn_block_size)
 
     build_fc2 = build_fc1
 
-    def _build_attention(
-        self,
-        cfg,
-        embed_dim: int,
-        num_heads: int,
-        gate_dim: int,
-        decoder: bool,
-        self_attention: bool = False,
-        **kind,
-    ) -> MultiheadAttention:
-        """`gate_dim`: width of what a gate looks at."""
+    def _build_attention(self, cfg, place: Place, **kind) -> MultiheadAttention:
         return MultiheadAttention(
-            embed_dim,
-            num_heads,
+            place.embed_dim,
+            place.num_heads,
             dropout=cfg.attention_dropout,
-            self_attention=self_attention,
+            self_attention=place.self_attention,
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,
             groups=self.groups,
-            **build_parts(cfg, Place(num_heads, embed_dim, gate_dim, self_attention, decoder)),
+            **build_attention_parts(cfg, place),
             **kind,
         )
 
@@ -77,30 +59,29 @@ class _Layer:
         x = self.residual_connection(self.dropout_module(x), residual)
         return x if self.normalize_before else norm(x)
 
-    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
-        return x if self.no_residual else residual + x
-
     def _attend_to_self(
         self,
         x: Tensor,
         padding_mask: Tensor | None,
         attn_mask: Tensor | None,
         incremental_state: dict | None = None,
-        gate_input: tuple[Tensor, Tensor | None] | None = None,
+        source: tuple[Tensor, Tensor | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Steps 1 and 2 of Algorithm 1: self-attention, its update weighed by the competition for it."""
+        """Self-attention, its update weighed by the competition for it (steps 1 and 2 of Algorithm 1,
+        TIM).
+        """
         residual = x
         x = self._before(self.self_attn_layer_norm, x)
         competition = None if self.competition is None else self.competition(x)
         x, weights = self.self_attn(
-            x, x, x, padding_mask, incremental_state, attn_mask=attn_mask, gate_input=gate_input
+            x, x, x, padding_mask, incremental_state, attn_mask=attn_mask, source=source
         )
         if competition is not None:
             x = weigh(x, competition)
         return self._after(self.self_attn_layer_norm, x, residual), weights
 
     def _communicate(self, x: Tensor) -> Tensor:
-        """Step 3: what mechanisms tell each other."""
+        """What groups of features tell each other (step 3)."""
         if self.communication is None:
             return x
         residual = x
@@ -108,7 +89,7 @@ class _Layer:
         return self._after(self.communication_layer_norm, x, residual)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        """Step 4."""
+        """The feed-forward sub-layer (step 4)."""
         residual = x
         x = self._before(self.final_layer_norm, x)
         x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
@@ -116,17 +97,19 @@ class _Layer:
 
 
 class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
-    """[T, B, C] -> [T, B, C]: self-attention, inter-mechanism attention in a TIM layer, feed-forward, each
-    with dropout, residual connection and LayerNorm."""
+    """[T, B, C] -> [T, B, C]: self-attention, communication if the layer has it, feed-forward.
 
-    def __init__(self, cfg, tim: bool = False):
-        self._set_groups(cfg, tim)
+    Each sub-layer has dropout, a residual connection and LayerNorm.
+    """
+
+    def __init__(self, cfg, place: LayerPlace):
+        self._plan_parts(cfg, place)
         super().__init__(cfg)
-        self._add_mechanisms(cfg, tim)
+        self._add_parts()
 
     def build_self_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
         heads = cfg.encoder.attention_heads
-        return self._build_attention(cfg, embed_dim, heads, embed_dim, decoder=False, self_attention=True)
+        return self._build_attention(cfg, Place(heads, embed_dim, None, self_attention=True, decoder=False))
 
     def forward(
         self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None
@@ -137,40 +120,31 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
 
 
 class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
-    """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, inter-mechanism attention in a TIM
-    layer, feed-forward.
+    """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, communication if any, feed-forward.
 
-    fairseq's, without its options for TorchScript, ONNX and cross+self-attention. Both attentions are told
-    what their gates look at: the decoder's inputs with their padding, or the encoder output.
-
-    The TIM paper only says that its layer is a drop-in replacement. Here mechanism m attends to slice m of
-    the encoder output (so mechanisms mix only in the inter-mechanism attention, which follows the
-    cross-attention), and the competition weighs the update "after the self-attention" (section 2.2.1), not
-    that of the cross-attention.
+    It is fairseq's layer without its options for TorchScript, ONNX and cross+self-attention. Both attentions
+    get the encoder output, for gates that look at the source.
     """
 
-    def __init__(self, cfg, no_encoder_attn: bool = False, tim: bool = False):
-        self.source_gates = uses(cfg, "mae") and cfg.mae_gate_context == "source"
-        self._set_groups(cfg, tim)
+    def __init__(self, cfg, place: LayerPlace, no_encoder_attn: bool = False):
+        self._plan_parts(cfg, place)
         super().__init__(cfg, no_encoder_attn)
-        self._add_mechanisms(cfg, tim)
+        self._add_parts()
 
     def build_self_attention(
         self, embed_dim: int, cfg, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> MultiheadAttention:
-        return self._build_decoder_attention(cfg, embed_dim, self_attention=True)
+        return self._build_attention(cfg, self._place(embed_dim, cfg, self_attention=True))
 
     def build_encoder_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
-        source = cfg.encoder.embed_dim
-        return self._build_decoder_attention(
-            cfg, embed_dim, kdim=source, vdim=source, encoder_decoder_attention=True
-        )
+        place = self._place(embed_dim, cfg, self_attention=False)
+        dims = {"kdim": place.source_dim, "vdim": place.source_dim}
+        return self._build_attention(cfg, place, encoder_decoder_attention=True, **dims)
 
-    def _build_decoder_attention(self, cfg, embed_dim: int, **kind) -> MultiheadAttention:
-        gate_dim = cfg.encoder.embed_dim if self.source_gates else embed_dim
-        return self._build_attention(
-            cfg, embed_dim, cfg.decoder.attention_heads, gate_dim, decoder=True, **kind
-        )
+    @staticmethod
+    def _place(embed_dim: int, cfg, self_attention: bool) -> Place:
+        heads, source_dim = cfg.decoder.attention_heads, cfg.encoder.embed_dim
+        return Place(heads, embed_dim, source_dim, self_attention, decoder=True)
 
     def forward(
         self,
@@ -186,7 +160,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         """As fairseq's: x [T, rows, C], encoder_out [S, B, C], self_attn_padding_mask [rows, T] (new
         positions only when decoding).
         """
-        source = (encoder_out, encoder_padding_mask) if self.source_gates else None
+        source = None if encoder_out is None else (encoder_out, encoder_padding_mask)
         x, attn = self._attend_to_self(x, self_attn_padding_mask, self_attn_mask, incremental_state, source)
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
@@ -201,7 +175,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
                 need_weights=need_attn or need_head_weights or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
                 query_padding_mask=self_attn_padding_mask,
-                gate_input=source,
+                source=source,
             )
             x = self._after(self.encoder_attn_layer_norm, x, residual)
         return self._feed_forward(self._communicate(x)), attn, None

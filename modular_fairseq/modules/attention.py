@@ -109,7 +109,7 @@ class MultiheadAttention(nn.Module):
         attn_mask: Tensor | None = None,
         need_head_weights: bool = False,
         query_padding_mask: Tensor | None = None,
-        gate_input: tuple[Tensor, Tensor | None] | None = None,
+        source: tuple[Tensor, Tensor | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
@@ -125,8 +125,8 @@ class MultiheadAttention(nn.Module):
             need_weights, need_head_weights: also return the attention weights, averaged or per head.
             query_padding_mask: bool [rows, T], True = pad: for gate and mask, which must not count them; in
                 self-attention the default is that of the keys.
-            gate_input: `(x [T', B, C], padding mask [B, T'] or None)` that the gate looks at; default the
-                query.
+            source: `(encoder output [S, B, C'], padding mask bool [B, S] or None)`: what a gate with
+                `looks_at_source` looks at; other gates look at the query.
 
         Returns:
             output [T, rows, C]; weights [rows, T, S], or [H, rows, T, S] per head, or None. Weights are those
@@ -172,9 +172,8 @@ class MultiheadAttention(nn.Module):
         heads = _unfold_beam(heads, beam)
 
         if self.gate is not None:
-            scale = self.gate(
-                *(gate_input or (query, query_padding_mask)), incremental_state=incremental_state, rows=rows
-            )
+            seen = source if getattr(self.gate, "looks_at_source", False) else (query, query_padding_mask)
+            scale = self.gate(*seen, incremental_state=incremental_state, rows=rows)
             if scale is not None:
                 heads = heads * scale.to(heads.dtype)
         # B x H x T x D -> T x B x C

@@ -2,6 +2,8 @@
 (`modular-fairseq bench`).
 """
 
+import functools
+
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch._C._functorch import is_batchedtensor
 LEVELS = 1 << 16
 
 
+@functools.cache
 def _views_under_vmap() -> bool:
     """Return whether this torch can view a tensor as another dtype under vmap; torch 2.6 cannot."""
     try:
@@ -17,9 +20,6 @@ def _views_under_vmap() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-VIEWS_UNDER_VMAP = _views_under_vmap()
 
 
 class Dropout(FairseqDropout):
@@ -32,7 +32,7 @@ class Dropout(FairseqDropout):
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         if x.device.type != "cpu" or self.p <= 0 or not (self.training or self.apply_during_inference):
             return super().forward(x, inplace)
-        if not VIEWS_UNDER_VMAP and is_batchedtensor(x):
+        if is_batchedtensor(x) and not _views_under_vmap():
             return super().forward(x, inplace)
         dropped = round(self.p * LEVELS)
         if dropped == 0:

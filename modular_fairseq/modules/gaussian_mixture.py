@@ -1,10 +1,10 @@
 """A mixture of diagonal Gaussians as the prior of latent vectors, one for every head or one for all
 ("Bayesian Transformer Using Disentangled Mask Attention", Chien and Huang, sections 2.2 and 3.1):
 
-    p(z) = sum_c pi_c N(z | mu_c, diag sigma_c^2)                                       the prior
-    q(z | x) = N(x, diag s^2)                                                           x: the vector that the network computed
-    q(c | x) = pi_c N(z | mu_c, sigma_c^2) / sum_c' pi_c' N(z | mu_c', sigma_c'^2)      Eq. 4, the posterior of the clusters
-    KL(q(z, c | x) || p(z, c))                                                          the divergence of Eq. 3
+    p(z) = sum_c pi_c N(z | mu_c, diag sigma_c^2)                                    the prior
+    q(z | x) = N(x, diag s^2)                                                        x: the network's vector
+    q(c | x) = pi_c N(z | mu_c, sigma_c^2) / sum_c' pi_c' N(z | mu_c', sigma_c'^2)   Eq. 4: cluster posterior
+    KL(q(z, c | x) || p(z, c))                                                       the divergence of Eq. 3
 
 The paper's parameter counts leave room for one learned vector s, not for a layer that computes it from x.
 """

@@ -95,13 +95,15 @@ class ExpertMixture(nn.Module):
     """The head scale of one attention module: `MultiheadAttention.gate`.
 
     What g is:
-      training, `training_scheme` bcd     F step (`step` = "F"): one expert drawn from the gate, no gradient to the gate;
-                                          G step (`step` = "G"): the mixture. The BCD trainer hook sets `step`.
-      training, joint (NOBCD)             the mixture, gates learned with everything else
-      training, no gate network (UNI-MAE) one expert drawn uniformly per sentence
-      evaluation                          `inference`: mixture (UNI-MAE: plain attention), the expert with the largest gate, or one
-                                          expert drawn once for this module when it is built (seeded by
-                                          --seed)
+
+        training, `training_scheme` bcd      F step (`step` = "F"): one expert drawn from the gate, which gets
+                                             no gradient; G step (`step` = "G"): the mixture. The trainer's
+                                             hook sets `step`.
+        training, joint (NOBCD)              the mixture; gates learn with everything else
+        training, no gate network (UNI-MAE)  one expert drawn uniformly per sentence
+        evaluation                           `inference`: the mixture (UNI-MAE: plain attention), the expert
+                                             with the largest gate, or one expert that is drawn once for this
+                                             module (--mae-inference-seed)
 
     F steps draw one Gumbel vector per sentence and module, shared by all its positions: argmax(log g_t +
     Gumbel) has distribution g_t at every position, and the expert stays the same wherever the gate does, as
@@ -112,6 +114,7 @@ class ExpertMixture(nn.Module):
         gate_network: logits over the C(h, t) experts, or None for UNI-MAE.
         running_mean: what a gate per position looks at; None for one gate per sentence (mean of the whole
             input).
+        looks_at_source: the attention module shows the gate the encoder output instead of the query.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class ExpertMixture(nn.Module):
         running_mean: RunningMean | None = None,
         training_scheme: str = "bcd",
         inference: str = "mixture",
+        looks_at_source: bool = False,
     ):
         super().__init__()
         dropped = dropped_heads_of_experts(num_heads, dropped_heads)
@@ -132,6 +136,7 @@ class ExpertMixture(nn.Module):
         self.running_mean = running_mean
         self.training_scheme = training_scheme
         self.inference = inference
+        self.looks_at_source = looks_at_source
         self.random_expert = int(torch.randint(self.num_experts, ())) if inference == "random" else None
         self.step: str | None = None
         self.statistics: GateStatistics | None = None  # set to record

@@ -1,11 +1,12 @@
 """Bounds of mutual information between attention heads ("Bayesian Transformer Using Disentangled Mask
-Attention", section 3.2), from the cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads:
+Attention", section 3.2), from the cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads.
+Eq. 6 is an upper bound of I(q^a, q^b), Eq. 7 a lower bound of I(x, q^h):
 
-    L_Dqq = mean_i [ log p(q_i^a | q_i^b) - 1/(n-1) sum_{j != i} log p(q_i^a | q_j^b) ]         Eq. 6, an upper bound of I(q^a, q^b)
+    L_Dqq = mean_i [ log p(q_i^a | q_i^b) - 1/(n-1) sum_{j != i} log p(q_i^a | q_j^b) ]    Eq. 6
     p(q_i^a | q_j^b) = sum_c p(q_i^a | c) p(c | q_j^b)
     p(q_i^a | c) = p(c | q_i^a) p(q_i^a) / sum_i' p(c | q_i'^a) p(q_i'^a)
 
-    L_Dxq = mean_i [ f(q_i^h, x_i) - log 1/n sum_j exp f(q_i^h, x_j) ]                          Eq. 7, a lower bound of I(x, q^h)
+    L_Dxq = mean_i [ f(q_i^h, x_i) - log 1/n sum_j exp f(q_i^h, x_j) ]                     Eq. 7
     f(q_i^h, x_j) = sum_c p(c | q_i^h) p(c | q_j^h')
 
 In Eq. 6 the factor p(q_i^a) is the same in both terms and cancels. So with U_ic = p(c | q_i^a) w_c, where w_c

@@ -1,8 +1,8 @@
 """The semantic mask of attention ("Bayesian Transformer Using Disentangled Mask Attention", section 3.1), as
 a bias on the scores.
 
-    G_ij = sum_c p(c | z_i) p(c | z_j)              the probability that tokens i and j belong to the same cluster
-    M_ij = G_ij / sum_j G_ij                                                                                        Eq. 5
+    G_ij = sum_c p(c | z_i) p(c | z_j)              the probability that i and j are in one cluster
+    M_ij = G_ij / sum_j G_ij                        Eq. 5
     A'_ij = M_ij A_ij / sum_j' M_ij' A_ij'          for A = softmax(S)
           = softmax_j(S_ij + log G_ij)              as what normalises M and A cancels
 

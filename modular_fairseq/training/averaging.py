@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from modular_fairseq.models.registry import must_agree
 from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
 from modular_fairseq_cli.errors import UsageError
 
@@ -182,7 +183,7 @@ class _Description(NamedTuple):
     path: str
     arch: str | None
     weights: dict[str, tuple[tuple[int, ...], str]]  # shape and kind by name
-    scales: dict[str, float]  # in which centroids are kept (`gaussian_mixture.py`)
+    agreeing: dict[str, float]  # weights that must be equal (`registry.must_agree`)
 
 
 def _describe(path: str, state: Mapping[str, Any]) -> _Description:
@@ -191,11 +192,11 @@ def _describe(path: str, state: Mapping[str, Any]) -> _Description:
         for name, tensor in state["model"].items()
         if torch.is_tensor(tensor)
     }
-    scales = {
-        name: float(tensor) for name, tensor in state["model"].items() if name.endswith(".centroid_scale")
+    agreeing = {
+        name: float(tensor) for name, tensor in state["model"].items() if name.endswith(tuple(must_agree()))
     }
     return _Description(
-        path, _option(state, "model", "arch") or _option(state, "model", "_name"), weights, scales
+        path, _option(state, "model", "arch") or _option(state, "model", "_name"), weights, agreeing
     )
 
 
@@ -216,11 +217,10 @@ def _refuse_difference(first: _Description, second: _Description) -> None:
                 f"{both}: {name} is {kind} {shape} in the one and {other_kind} {other_shape} in the other; "
                 f"{advice}"
             )
-    if first.scales != second.scales:
-        raise UsageError(
-            f"{both}: --dma-centroid-gradient or --dma-centroid-mode changed between them; give checkpoints "
-            "from after that"
-        )
+    for name, value in first.agreeing.items():
+        if second.agreeing[name] != value:
+            reason = next(reason for ending, reason in must_agree().items() if name.endswith(ending))
+            raise UsageError(f"{both}: {reason}; give checkpoints from after that")
 
 
 def _shared(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

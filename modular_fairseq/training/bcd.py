@@ -1,7 +1,7 @@
 """Block coordinate descent for gates (MAE, section 3): G steps update the gates, F steps everything else.
 
 fairseq has no place for a second update of other parameters on the same batch that works with every task, so
-`install` wraps four methods of its Trainer. For a model without mixtures of experts they do what they did.
+`patches/trainer.py` wraps four methods of its Trainer.
 
 In an epoch with G steps (Algorithm 3, `GateTraining.is_g_epoch`), `train_step(samples)` takes a G step on the
 whole update (all micro-batches of --update-freq, all workers) and then fairseq's ordinary step, which is the
@@ -11,7 +11,6 @@ steps only. A G step freezes all else by the same means. Gates follow plain SGD 
 which has no state to save.
 """
 
-import functools
 import logging
 import math
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from modular_fairseq.models.mixture import GateTraining, gate_parameters, mixtures
+from modular_fairseq.models.mae import GateTraining, gate_parameters, mixtures
 from modular_fairseq.modules.gates import GateNorm
 from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 from modular_fairseq_cli.errors import UsageError
@@ -84,12 +83,18 @@ class BlockCoordinateDescent:
         self.valid_monitor = GateMonitor()
         self.epoch = 0
         self.in_update = False
+        self.paused = False  # True: no epoch has G steps, whatever the settings say
         self.g_loss: float | None = None
         for mixture in self.mixtures:
             mixture.statistics = GateStatistics()
             mixture.step = "F"
         if self.settings is not None:
             self._check_trainer()
+
+    @property
+    def alternates(self) -> bool:
+        """Whether both G and F steps are taken."""
+        return self.settings is not None and not self.settings.gates_only
 
     def _check_trainer(self) -> None:
         cfg = self.trainer.cfg
@@ -139,7 +144,7 @@ class BlockCoordinateDescent:
             if self.settings is not None and self.settings.gates_only:
                 logging_output = self._gates_only_step(samples)
             else:
-                if self.settings is not None and self.settings.is_g_epoch(self.epoch):
+                if self.alternates and not self.paused and self.settings.is_g_epoch(self.epoch):
                     self.g_step(samples)
                 elif self.g_loss is not None:
                     metrics.log_scalar(
@@ -280,55 +285,3 @@ class BlockCoordinateDescent:
         dist.all_reduce(flat, group=self.trainer.data_parallel_process_group)
         for buffer, mean in zip(buffers, (flat / world_size).split([len(b) for b in buffers]), strict=True):
             buffer.copy_(mean)
-
-
-def install() -> None:
-    """Let fairseq's Trainer take G steps for models that have gates. Calling it again changes nothing."""
-    if hasattr(Trainer, "bcd_of"):
-        return
-    Trainer.bcd_of = _bcd_of
-    plain_begin_epoch, plain_train_step = Trainer.begin_epoch, Trainer.train_step
-    plain_begin_valid_epoch, plain_valid_step = Trainer.begin_valid_epoch, Trainer.valid_step
-
-    @functools.wraps(plain_begin_epoch)
-    def begin_epoch(self, epoch):
-        if bcd := self.bcd_of():
-            bcd.begin_epoch(epoch)
-        return plain_begin_epoch(self, epoch)
-
-    @functools.wraps(plain_train_step)
-    def train_step(self, samples, raise_oom=False):
-        bcd = self.bcd_of()
-        return (
-            bcd.train_step(plain_train_step, samples, raise_oom)
-            if bcd
-            else plain_train_step(self, samples, raise_oom)
-        )
-
-    @functools.wraps(plain_begin_valid_epoch)
-    def begin_valid_epoch(self, epoch):
-        if bcd := self.bcd_of():
-            bcd.valid_monitor.reset()
-        return plain_begin_valid_epoch(self, epoch)
-
-    @functools.wraps(plain_valid_step)
-    def valid_step(self, sample, raise_oom=False):
-        bcd = self.bcd_of()
-        return (
-            bcd.valid_step(plain_valid_step, sample, raise_oom)
-            if bcd
-            else plain_valid_step(self, sample, raise_oom)
-        )
-
-    Trainer.begin_epoch, Trainer.train_step = begin_epoch, train_step
-    Trainer.begin_valid_epoch, Trainer.valid_step = begin_valid_epoch, valid_step
-
-
-def _bcd_of(trainer: Trainer) -> BlockCoordinateDescent | None:
-    """The BCD of a trainer, made when it is first asked for; None for a model without gates."""
-    if not hasattr(trainer, "_bcd"):
-        model = trainer.get_model()
-        trainer._bcd = (
-            BlockCoordinateDescent(trainer) if hasattr(model, "gate_training") and mixtures(model) else None
-        )
-    return trainer._bcd

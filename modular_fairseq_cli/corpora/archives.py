@@ -1,4 +1,4 @@
-"""Members of .tgz and .zip archives, as streams. Nothing is unpacked under a name that an archive chose.
+"""Reads members of .tgz and .zip archives as streams. Nothing is unpacked under a name that an archive chose.
 
 An archive is refused as a whole when any member has an absolute name, a name with `..`, or is a link or a
 device.
@@ -31,7 +31,7 @@ class DamagedFile(UsageError):
 
 @contextlib.contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turns what a reader says of a damaged or truncated file into a sentence that names it."""
+    """Turn what a reader says of a damaged or truncated file into a sentence that names the file."""
     try:
         yield
     except DAMAGE as error:
@@ -40,7 +40,9 @@ def damage_named(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_archive(path: Path, name: str) -> Iterator[Opener]:
-    """A function from a member's name to its bytes; `name` is the archive's official one, for messages."""
+    """Yield a function from a member's name to its bytes; `name` is the official name of the archive, for
+    messages.
+    """
     with damage_named(path), contextlib.ExitStack() as stack:
         if name.endswith(".zip"):
             archive = stack.enter_context(zipfile.ZipFile(path))
@@ -60,7 +62,9 @@ def open_archive(path: Path, name: str) -> Iterator[Opener]:
 
 
 def read_to_the_end(path: Path) -> None:
-    """Of a compressed file the sum of its text stands at the end, which tarfile never reads."""
+    """Read a compressed file to its end, where the sum of its text stands: tarfile does not, and misses
+    damage.
+    """
     with path.open("rb") as file:
         if file.read(2) != b"\x1f\x8b":
             return

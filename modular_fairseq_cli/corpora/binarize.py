@@ -1,13 +1,13 @@
-"""Stage bin/: fairseq-preprocess, and a count of what it wrote."""
+"""Stage bin/ runs fairseq-preprocess and counts what it wrote."""
 
 import struct
 import subprocess
 from argparse import Namespace
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import lifetime
-from modular_fairseq_cli.corpora.progress import say
+from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 LINES_A_WORKER = 5000  # fewer are not worth another process
 
@@ -74,8 +74,8 @@ def count_lines(path: Path) -> int:
 
 
 def count_sentences(index: Path) -> int:
-    """What the header of fairseq's memory-mapped index says: magic (9 bytes), version (8), type (1), number
-    of sentences (8).
+    """Return the number of sentences of fairseq's memory-mapped index. Its header has a magic word (9 bytes),
+    the version (8), the type (1) and that number (8).
     """
     with index.open("rb") as file:
         return struct.unpack("<9sQBQ", file.read(26))[3]

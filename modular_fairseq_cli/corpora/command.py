@@ -1,31 +1,45 @@
-"""Prepares a data set: `python -m modular_fairseq_cli.corpora.command RECIPE -- OPTIONS`, called by the prepare-*.sh scripts.
+"""Prepare a data set for fairseq-train: fetch it, tokenize it, split it into sub-words, and binarize it.
 
-RECIPE is what a script says of its data set, OPTIONS what its user adds (options.py). Exit code
-0: prepared; 1: something is wrong with the data; 2: with the options; 130: interrupted. What is wrong is said
-in one sentence.
+    modular-fairseq prepare RECIPE --help     says what the recipe makes of which text, and its options
+
+A recipe writes a folder, data/NAME unless --out names another one. What is done already is not done again; a
+killed run continues. The exit status is 1 where something is wrong with the data, 2 with the options, and 130
+after an interrupt.
 """
 
+import argparse
 import sys
+from typing import NoReturn
 
-from modular_fairseq_cli.corpora import options, runner
+from modular_fairseq_cli.corpora import options, recipe, runner
 from modular_fairseq_cli.errors import UsageError
 
 
-def main() -> int:
-    recipe, user = options.parse(sys.argv[1:])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    listing = "\n".join(f"  {name:<15}{recipe.load(name).summary}" for name in recipe.names())
+    parser.epilog = f"recipes:\n{listing}"
+    parser.add_argument("recipe", metavar="RECIPE", choices=recipe.names(), help="one of the list below")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="the recipe's own options")
+    # The scripts prepare-*.sh name themselves, for messages and --help.
+    parser.add_argument("--script", help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> None:
+    name, command = "modular-fairseq prepare", f"modular-fairseq prepare {args.recipe}"
+    if args.script:
+        name, command = args.script, f"bash data-prep/{args.script}.sh"
+    chosen = recipe.load(args.recipe)
+    user = options.parse(chosen, args.options, name, command)
     try:
-        runner.run(recipe, user)
+        runner.run(chosen, user)
     except UsageError as error:
-        sys.stderr.write(f"{recipe.script}: {error}\n")
-        return 1
+        _stop(1, f"{name}: {error}")
     except OSError as error:
-        sys.stderr.write(f"{recipe.script}: {error.filename or 'a file'}: {error.strerror or error}\n")
-        return 1
+        _stop(1, f"{name}: {error.filename or 'a file'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        sys.stderr.write(f"{recipe.script}: interrupted; the same command goes on\n")
-        return 130
-    return 0
+        _stop(130, f"{name}: interrupted; the same command goes on")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _stop(status: int, sentence: str) -> NoReturn:
+    sys.stderr.write(f"{sentence}\n")
+    sys.exit(status)

@@ -1,4 +1,4 @@
-"""The folder archives/: the official archives, downloaded by curl or given by the user, and their sums.
+"""The folder archives/ holds the official archives, downloaded by curl or given by the user, and their sums.
 
 Corpora that lie beside each other share it. A download goes to NAME.part, is continued where it was cut off,
 and gets its name once its size and sum are right. Where no sum is published, that of the first file that
@@ -6,8 +6,7 @@ could be unpacked is recorded as NAME.sha256 beside it, and each file that is us
 """
 
 import contextlib
-import fcntl
-import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -15,48 +14,44 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import lifetime
+from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import DamagedFile
-from modular_fairseq_cli.corpora.progress import say
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest, lock, write_file
+from modular_fairseq_cli.processes import say
 
 
-@dataclass
+@dataclass(frozen=True)
 class Source:
-    """An archive: its official name, its address, its size in bytes, and its sum as ALGORITHM:HEX; "-" where
-    none is published.
+    """An archive: its official name and address, and its size in bytes and its sum as ALGORITHM:HEX where
+    they are published.
     """
 
     name: str
     url: str
-    bytes: str
-    sum: str
+    bytes: int | None = None
+    sum: str | None = None
 
     def __str__(self) -> str:
-        size = "size not published" if self.bytes == "-" else f"{int(self.bytes):,} bytes"
+        size = f"{self.bytes:,} bytes" if self.bytes else "size not published"
         checked = (
-            "no sum published: that of the first download is recorded"
-            if self.sum == "-"
-            else f"checked by {self.sum.split(':')[0]}"
+            f"checked by {self.sum.split(':')[0]}"
+            if self.sum
+            else "no sum published: that of the first download is recorded"
         )
         return f"{self.url} ({size}, {checked})"
 
 
-def digest(path: Path, algorithm: str = "sha256") -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
-
-
 @contextlib.contextmanager
 def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -> Iterator[dict[str, Path]]:
-    """Where each archive is, by its name, for as long as it is read; what was read to the end is then known
-    by its sum.
+    """Yield where each archive is, by its name, and keep other runs from them. An archive that was read to
+    its end is from then on known by its sum.
     """
     with contextlib.ExitStack() as stack:
         paths = {}
         for source in sources:
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(lock(source, folder))
+            stack.enter_context(lock_archive(source, folder))
             paths[source.name] = fetch(source, given.get(source.name), folder)
         try:
             yield paths
@@ -68,23 +63,17 @@ def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -
             record(source, paths[source.name], folder)
 
 
-@contextlib.contextmanager
-def lock(source: Source, folder: Path) -> Iterator[None]:
-    """Two runs never fetch one archive, nor does one use what the other has not yet found sound."""
-    with (folder / f".{source.name}.lock").open("w") as file:
-        os.set_inheritable(
-            file.fileno(), True
-        )  # so that a curl that outlives a killed run keeps others from its file
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{source.name}: waiting for another run that fetches or reads it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def lock_archive(source: Source, folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Keep two runs from fetching one archive, and one from using what the other has not yet found sound.
+
+    A curl that outlives a killed run holds the lock, and so keeps others from its file.
+    """
+    waiting = f"{source.name}: waiting for another run that fetches or reads it"
+    return lock(folder / f".{source.name}.lock", seconds=math.inf, waiting=waiting, inheritable=True)
 
 
 def fetch(source: Source, given: Path | None, folder: Path) -> Path:
-    """Where the right archive is: the file that the user gave, or folder/NAME, which may have to be
+    """Return where the right archive is: the file that the user gave, or folder/NAME, which may have to be
     downloaded.
     """
     path = folder / source.name
@@ -106,7 +95,7 @@ def fetch(source: Source, given: Path | None, folder: Path) -> Path:
 
 
 def download(source: Source, part: Path) -> None:
-    if part.exists() and str(part.stat().st_size) == source.bytes:
+    if part.exists() and part.stat().st_size == source.bytes:
         return
     say(
         f"{source.name}: from {source.url}"
@@ -139,16 +128,9 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
         "--connect-timeout",
         "30",
     ]
-    command += [
-        "--progress-bar" if terminal else "--silent",
-        "--show-error",
-        "--continue-at",
-        "-",
-        "--output",
-        str(part),
-    ]
-    command += ["--write-out", "%{http_code}", url]
-    lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock`
+    command += ["--progress-bar" if terminal else "--silent", "--show-error"]
+    command += ["--continue-at", "-", "--output", str(part), "--write-out", "%{http_code}", url]
+    lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock_archive`
     try:
         return subprocess.run(
             command,
@@ -164,14 +146,14 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
 
 
 def verify(path: Path, source: Source, folder: Path) -> None:
-    """Compare with the published size and sum, or with the sum recorded at the first time."""
+    """Compare an archive with its published size and sum, or with the sum recorded at the first time."""
     size = path.stat().st_size
-    if source.bytes != "-" and size != int(source.bytes):
+    if source.bytes and size != source.bytes:
         raise UsageError(
-            f"{path} has {size:,} bytes, and {source.name} has {int(source.bytes):,}: it is another file, or "
+            f"{path} has {size:,} bytes, and {source.name} has {source.bytes:,}: it is another file, or "
             "cut short"
         )
-    if source.sum != "-":
+    if source.sum:
         algorithm, expected = source.sum.split(":")
         if (found := digest(path, algorithm)) != expected:
             raise UsageError(
@@ -188,7 +170,7 @@ def verify(path: Path, source: Source, folder: Path) -> None:
 
 
 def record(source: Source, archive: Path, folder: Path) -> None:
-    """Keep of an archive that has been found sound a link, where it was given, and its sum, where none is
+    """Remember an archive that was found sound: link to it if the user gave it, and write its sum if none is
     published.
     """
     if not (folder / source.name).exists():
@@ -197,12 +179,10 @@ def record(source: Source, archive: Path, folder: Path) -> None:
         link.symlink_to(archive)
         os.replace(link, folder / source.name)
     path = folder / f"{source.name}.sha256"
-    if source.sum != "-" or path.exists():
+    if source.sum or path.exists():
         return
     found = digest(archive)
-    part = folder / f"{path.name}.part"
-    part.write_text(f"{found}  {source.name}\n")
-    os.replace(part, path)
+    write_file(path, f"{found}  {source.name}\n")
     say(
         f"{source.name}: no sum is published; that of this file, sha256 {found}, is recorded in {path} and "
         "compared from now on"

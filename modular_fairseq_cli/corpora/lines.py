@@ -1,4 +1,4 @@
-"""Text, one sentence a line: read with care, written so that no tool downstream can see other lines.
+"""Reads text, one sentence a line, with care, and writes it so that no tool downstream can see other lines.
 
 Lines end at LF only. What some tools take for the end of a line too (CR, vertical tab, form feed, U+001C to
 U+001E, U+0085, U+2028, U+2029) becomes a space; a CR before LF and a byte order mark at the beginning are
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from modular_fairseq_cli.corpora.progress import say
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 ODD_SEPARATOR = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
-    """The lines of a binary file, without their ends. Raises UsageError, naming file and line, on what is
-    not UTF-8 or has no text.
+    """Yield the lines of a binary file, without their ends. Raises UsageError, naming file and line, on what
+    is not UTF-8 or has no text.
     """
     number = crlf = odd = 0
     blank = True
@@ -52,8 +52,8 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
 
 @dataclass
 class Side:
-    """One language of a text that was written: its name for messages, its lines, the first line without
-    visible text (0: none).
+    """One language of a text that was written: its name for messages, its number of lines, and the first line
+    without visible text (0: none).
     """
 
     name: str
@@ -77,8 +77,8 @@ def write_lines(lines: Iterable[str], out: BinaryIO, name: str) -> Side:
 
 
 def is_visible(line: str) -> bool:
-    """Whether a tokenizer finds anything in a line: a character that is neither a space nor a control or
-    format character.
+    """Return whether a tokenizer finds anything in a line: a character that is neither a space nor a control
+    or format character.
     """
     return bool(line) and (
         line[0].isalnum() or any(char.isprintable() and not char.isspace() for char in line)
@@ -86,8 +86,8 @@ def is_visible(line: str) -> bool:
 
 
 def check_pair(source: Side, target: Side, blank_lines: bool) -> None:
-    """Line n of one is the translation of line n of the other. Empty lines are for train only, which leaves
-    them out.
+    """Refuse sides of different length, as line n of one is the translation of line n of the other, and empty
+    lines unless `blank_lines`: train may have them, as the next stage leaves them out.
     """
     if source.lines != target.lines:
         raise UsageError(
@@ -103,7 +103,7 @@ def check_pair(source: Side, target: Side, blank_lines: bool) -> None:
 
 
 def read_chunks(paths: list[Path], lines: int) -> Iterator[tuple[bytes, ...]]:
-    """Blocks of so many lines of parallel files that these modules wrote."""
+    """Yield blocks of so many lines of parallel files that these modules wrote."""
     files = [path.open("rb") for path in paths]
     try:
         while True:

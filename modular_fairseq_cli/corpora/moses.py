@@ -13,7 +13,8 @@ import re
 import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-MAX_PIECES = 300_000  # pieces remembered by a process, about 60 MB; then it begins anew, so that memory does not grow with the corpus
+# Pieces remembered by a process, about 60 MB; then it begins anew, so that memory stays bounded.
+MAX_PIECES = 300_000
 
 BORDER = re.compile(r" (?:(?<=[^ .',] )|(?<=[^ .',], ))(?=[^ .',])")
 # Each rule of the punctuation normalizer needs one of these to change anything.
@@ -21,8 +22,8 @@ NORMALIZABLE = re.compile(r"[\r`„“”–—´‘‚’…«»\u00a0()]|  |''
 
 
 class QuickMosesTokenizer(MosesTokenizer):
-    """sacremoses, with two sets of characters made once that it makes anew for each word that ends in a full
-    stop (milliseconds).
+    """sacremoses' tokenizer, which makes two sets of characters anew for each word that ends in a full stop
+    (milliseconds); here they are made once.
     """
 
     def __init__(self, lang: str):

@@ -1,5 +1,5 @@
-"""A function over the blocks of a text, by several processes, in order, with a bounded number of blocks in
-memory.
+"""Applies a function to the blocks of a text, by several processes, in order, with a bounded number of blocks
+in memory.
 """
 
 import multiprocessing
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from modular_fairseq_cli.corpora.lifetime import end_with
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.lifetime import end_with
 
 function: Callable | None = None  # of a worker process
 
 
 def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable, workers: int) -> Iterator:
-    """`make(*arguments)(block)` for each block, in order. Each process makes the function once, so that it
-    may remember words.
+    """Yield `make(*arguments)(block)` for each block, in order. Each process makes the function once, so that
+    it may remember words.
     """
     if workers == 1:
         yield from map(make(*arguments), blocks)

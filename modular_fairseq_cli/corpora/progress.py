@@ -1,12 +1,11 @@
-"""What is going on, on stderr: a line that changes on a terminal, and elsewhere a line every half minute."""
+"""Says how far a stage is, on standard error: in a line that changes on a terminal, and elsewhere in a line
+every half minute.
+"""
 
 import sys
 import time
 
-
-def say(message: str) -> None:
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {message}\n")
-    sys.stderr.flush()
+from modular_fairseq_cli.processes import say
 
 
 class Progress:

@@ -1,35 +1,41 @@
-"""The stages, one after the other. A stage is a folder: written as NAME.part..., renamed when whole, and
-skipped when it is there.
+"""Runs the stages, one after the other. A stage is a folder: it is written as NAME.part..., renamed when it
+is whole, and skipped when it is there.
 
 So a run that was killed at any moment goes on at the stage where it was, and ends with the same bytes.
 """
 
-import contextlib
-import fcntl
 import os
 import shutil
 import sys
-import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import options
+from modular_fairseq_cli.corpora import settings
 from modular_fairseq_cli.corpora.binarize import binarize
 from modular_fairseq_cli.corpora.fetch import open_archives
-from modular_fairseq_cli.corpora.progress import say
+from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.subwords import subwords
 from modular_fairseq_cli.corpora.texts import input_files, text
 from modular_fairseq_cli.corpora.tokens import tokenize
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import lock
+from modular_fairseq_cli.processes import say
 
 WAIT = 10  # seconds for the workers of a killed run to notice
 
 
-def run(recipe: Namespace, user: Namespace) -> None:
-    chosen = options.settings(recipe, user)
+def run(recipe: Recipe, user: Namespace) -> None:
+    """Prepare a data set.
+
+    Args:
+        user: what `options.parse` returned.
+
+    Raises:
+        UsageError: something is wrong with the data, with its archives, or with the folder.
+    """
+    chosen = settings.choose(recipe, user)
     out = user.out
-    kept = (options.read_settings(out) or {}) if out.is_dir() else {}
+    kept = (settings.read(out) or {}) if out.is_dir() else {}
     if recipe.text == "folder":
         languages = (chosen["source_lang"], chosen["target_lang"])
         chosen["files"] = input_files(user.folder, languages, kept.get("files", {}))
@@ -38,10 +44,13 @@ def run(recipe: Namespace, user: Namespace) -> None:
     if not finished:
         announce(recipe, user, out, archives)
     out.mkdir(parents=True, exist_ok=True)
-    with lock(out):
-        options.compare_settings(out, chosen)
+    # The workers of a killed run hold its lock until they have ended.
+    with lock(
+        out / ".lock", f"{out} is being prepared by another run; wait until it has ended", seconds=WAIT
+    ):
+        settings.compare(out, chosen)
         if finished:
-            sys.stderr.write(f"{recipe.script}: {out} is prepared; nothing to do\n")
+            sys.stderr.write(f"{user.name}: {out} is prepared; nothing to do\n")
             return
         stage(out, "text", lambda part: begin(recipe, chosen, user, out, archives, part))
         if recipe.tokens:
@@ -51,9 +60,9 @@ def run(recipe: Namespace, user: Namespace) -> None:
     say(f"{out / 'bin'} is ready for fairseq-train")
 
 
-def announce(recipe: Namespace, user: Namespace, out: Path, archives: Path) -> None:
-    """Before anything is fetched: what, from where, how large, under which licence."""
-    lines = [f"{recipe.script}: prepares {recipe.data_set} in {out}"]
+def announce(recipe: Recipe, user: Namespace, out: Path, archives: Path) -> None:
+    """Say what will be fetched, from where, how large it is, and under which licence."""
+    lines = [f"{user.name}: prepares {recipe.data_set} in {out}"]
     for source in recipe.sources:
         if given := user.archives.get(source.name):
             lines.append(f"  {source.name} is given: {given}")
@@ -71,13 +80,13 @@ def announce(recipe: Namespace, user: Namespace, out: Path, archives: Path) -> N
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-def begin(recipe: Namespace, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
-    """The first stage. From its end on the folder belongs to these settings; text that was refused may be
-    corrected before.
+def begin(recipe: Recipe, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
+    """Run the first stage. From its end on the folder belongs to these settings; until then text that was
+    refused may be corrected.
     """
     with open_archives(recipe.sources, user.archives, archives) as paths:
         text(recipe, chosen, user, paths, part)
-    options.write_settings(out, chosen)
+    settings.write(out, chosen)
 
 
 def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:
@@ -95,22 +104,3 @@ def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:
         shutil.rmtree(part, ignore_errors=True)
         raise
     os.replace(part, out / name)
-
-
-@contextlib.contextmanager
-def lock(out: Path) -> Iterator[None]:
-    """Two runs never write into one folder. The workers of a killed run hold its lock until they have ended,
-    too.
-    """
-    with (out / ".lock").open("w") as file:
-        for attempt in range(WAIT * 10 + 1):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if attempt == WAIT * 10:
-                    raise UsageError(
-                        f"{out} is being prepared by another run; wait until it has ended"
-                    ) from None
-                time.sleep(0.1)
-        yield

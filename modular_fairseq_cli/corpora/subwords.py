@@ -1,4 +1,4 @@
-"""Stage bpe/: sub-words, learnt on the tokens of train and applied to every split.
+"""Stage bpe/ learns sub-words on the tokens of train and applies them to every split.
 
 subword-nmt learns joint merges of both languages (bpe/codes), sentencepiece a BPE model per language
 (bpe/spm.LANG.model). With --like, they come from the other folder. Where a recipe cleans by sub-words, train
@@ -17,9 +17,10 @@ from pathlib import Path
 
 from modular_fairseq_cli.corpora.lines import join_block, read_chunks, split_block
 from modular_fairseq_cli.corpora.parallel import map_blocks
-from modular_fairseq_cli.corpora.progress import Progress, say
+from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.corpora.tokens import CHUNK, keep, say_left_out, unfit
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 MAX_WORDS = 500_000  # words remembered by a process, about 150 MB with subword-nmt's own memory of them
 
@@ -132,8 +133,8 @@ def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict 
 
 
 class Merges:
-    """subword-nmt's sub-words of a line of tokens; remembers each word's as a string, which saves its loop
-    over the words of a line.
+    """Applies subword-nmt's merges to a line of tokens. It remembers each word's sub-words as a string, which
+    saves subword-nmt's loop over the words of a line.
     """
 
     def __init__(self, codes: Path):

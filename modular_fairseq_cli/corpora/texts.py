@@ -1,4 +1,4 @@
-"""Stage text/: from archives, test sets and folders to {train,valid,test}.LANG, one sentence a line.
+"""Stage text/ turns archives, test sets and folders into {train,valid,test}.LANG, one sentence a line.
 
 Each function writes one kind of corpus; `text` names them. Line counts that differ, text that is not UTF-8
 and empty sentences of validation and test are refused here, by the names that the user knows.
@@ -11,12 +11,13 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from modular_fairseq_cli.corpora import lifetime
+from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import Opener, damage_named, open_archive
-from modular_fairseq_cli.corpora.fetch import digest
 from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
-from modular_fairseq_cli.corpora.progress import say
+from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest
+from modular_fairseq_cli.processes import say
 
 SPLITS = ("train", "valid", "test")
 TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]  # in this order
@@ -25,14 +26,14 @@ TALKS_KEPT_TAG = re.compile(r"</?(title|description)>")
 SEGMENT = re.compile(r"<seg id[^>]*>\s*(.*?)\s*(</seg>.*)?$")
 
 
-def text(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """`archives` says where each archive of the recipe is, by its official name."""
+def text(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """Write the text of a recipe; `archives` says where each archive is, by its official name."""
     kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles}
     kinds[recipe.text](recipe, settings, user, archives, part)
 
 
-def talks(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """IWSLT14: tagged text for training, XML for testing; validation pairs are taken from train later."""
+def talks(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """Write IWSLT14: tagged text for training, XML for testing. Validation pairs come from train later."""
     name = recipe.sources[0].name
     languages = (settings["source_lang"], settings["target_lang"])
     with open_archive(archives[name], name) as member:
@@ -55,23 +56,23 @@ def talks(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str
 
 
 def tagged(member: Opener, path: str, archive: str) -> Iterator[str]:
-    """The sentences of the talks, their titles and their descriptions."""
+    """Yield the sentences of the talks, their titles and their descriptions."""
     for line in read_lines(member(path), f"{archive}, {path}"):
         if not TALKS_METADATA.search(line):
             yield TALKS_KEPT_TAG.sub("", line)
 
 
 def segments(member: Opener, path: str, archive: str) -> Iterator[str]:
-    """The <seg> elements of a test set, as they stand there: entities such as &amp; stay, as in fairseq's
-    recipe.
+    """Yield the <seg> elements of a test set as they stand there: entities such as &amp; stay, as in
+    fairseq's recipe.
     """
     for line in read_lines(member(path), f"{archive}, {path}"):
         if match := SEGMENT.search(line):
             yield match[1].replace("’", "'")
 
 
-def news(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """WMT: several archives of parallel text for training, sacrebleu's test sets for the rest."""
+def news(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """Write WMT: several archives of parallel text for training, sacrebleu's test sets for the rest."""
     languages = (settings["source_lang"], settings["target_lang"])
     for name, prefix in recipe.train:
         with open_archive(archives[name], name) as member:
@@ -94,7 +95,9 @@ def news(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str,
 
 
 def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
-    """A test set as sacrebleu delivers and checks it; it keeps them in $SACREBLEU, or in ~/.sacrebleu."""
+    """Yield a side of a test set as sacrebleu delivers and checks it; sacrebleu keeps it in $SACREBLEU, or in
+    ~/.sacrebleu.
+    """
     result = subprocess.run(
         lifetime.command("sacrebleu", "-t", test_set, "-l", pair, "--echo", field), capture_output=True
     )
@@ -107,8 +110,8 @@ def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
     yield from read_lines(result.stdout.removesuffix(b"\n").split(b"\n"), f"sacrebleu's {test_set}, {field}")
 
 
-def folder(recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """Any parallel text: {train,valid,test}.LANG, or the same with .gz."""
+def folder(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """Write any parallel text: {train,valid,test}.LANG, or the same with .gz."""
     languages = (settings["source_lang"], settings["target_lang"])
     for split in SPLITS:
         paths = [find(user.folder, split, lang) for lang in languages]
@@ -132,8 +135,8 @@ def find(folder: Path, split: str, lang: str) -> Path:
 
 
 def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict]) -> dict[str, dict]:
-    """Size and sum of each input file; `kept` is what an earlier call gave, by which unchanged files are told
-    without reading them.
+    """Return size and sum of each input file. `kept` is what an earlier call returned: a file of the same
+    size and time is not read again.
     """
     files = {}
     for split in SPLITS:
@@ -148,10 +151,8 @@ def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict])
     return files
 
 
-def articles(
-    recipe: Namespace, settings: dict, user: Namespace, archives: dict[str, Path], part: Path
-) -> None:
-    """WikiText: the token files as they were published."""
+def articles(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
+    """Write WikiText: the token files as they were published."""
     name = recipe.sources[0].name
     with open_archive(archives[name], name) as member:
         for split in SPLITS:

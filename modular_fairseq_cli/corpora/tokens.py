@@ -1,4 +1,4 @@
-"""Stage tok/, and raw/ with it: the tokens of each split, without the train pairs that are empty or, by the
+"""Stage tok/, and raw/ with it, tokenizes each split and leaves out train pairs that are empty or, by the
 recipe's rule, unfit.
 
 Where the recipe says so, each n-th of the train pairs that are left is for validation instead. raw/ holds
@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 from modular_fairseq_cli.corpora.lines import is_visible, join_block, read_chunks, split_block
 from modular_fairseq_cli.corpora.parallel import map_blocks
-from modular_fairseq_cli.corpora.progress import Progress, say
+from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import say
 
 CHUNK = 1000  # pairs that a worker gets at a time
 LONGEST_WORD = 1000  # characters; Moses' clean-corpus-n leaves pairs with longer ones out
@@ -80,8 +81,8 @@ class Writer:
             file.close()
 
     def write(self, tokens: list[list[str]], texts: list[list[str]]) -> None:
-        """tokens, texts: for each language the lines of a block; texts is empty where nothing comes into
-        raw/.
+        """Write a block: the lines of `tokens` and `texts` for each language. `texts` is empty where nothing
+        comes into raw/.
         """
         if not self.valid_every:
             self.append(self.split, tokens, texts)
@@ -151,15 +152,15 @@ def one_space_lowered(line: str) -> str:
 def keep(
     sides: list[list[str]], verdicts: list[str | None], reasons: Counter | None = None
 ) -> list[list[str]]:
-    """The lines whose verdict is None; the others are counted by verdict."""
+    """Return the lines whose verdict is None, and count the others by verdict."""
     if reasons is not None:
         reasons.update(verdict for verdict in verdicts if verdict)
     return [[line for line, verdict in zip(side, verdicts, strict=True) if not verdict] for side in sides]
 
 
 def unfit(source: str, target: str, rule: dict) -> str | None:
-    """Why a train pair is left out, as by Moses' clean-corpus-n; None for a fit one. Lines are tokens with
-    single spaces between them.
+    """Return why a train pair is left out, as by Moses' clean-corpus-n, or None for a fit one. Lines are
+    tokens with single spaces between them.
     """
     if not source or not target:
         return "empty"

@@ -2,11 +2,12 @@
 competition, attention maps.
 
     modular-fairseq report analysis --out report.html
-    modular-fairseq report before after --label before after --log train.log train.log --out report.html --pictures figures
+    modular-fairseq report before after --label before after --log train.log train.log \\
+        --out report.html --pictures figures
 
 ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. Several
-are shown side by side. The file needs no network and no server: any browser opens it. A section is there
-where an analysis has something for it.
+are shown side by side. The file needs no network and no server: any browser opens it. It shows a section only
+if an analysis has data for it.
 """
 
 import argparse
@@ -16,8 +17,8 @@ from pathlib import Path
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
 from modular_fairseq_cli.report.page import build_page
-from modular_fairseq_cli.report.reading import Checkpoint, read_analysis
 from modular_fairseq_cli.report.training_log import read_log
 
 FORMATS = ("svg", "png")
@@ -113,7 +114,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    """Asked first, as reading and drawing take seconds."""
+    """Refuse what cannot be written before reading and drawing, which take seconds."""
     folder = path if option == "--pictures" and path.is_dir() else path.absolute().parent
     if option == "--out" and path.is_dir():
         raise UsageError(f"--out {path} is a folder; give the name of a file, such as {path / 'report.html'}")

@@ -1,4 +1,4 @@
-"""The HTML file: assets/ put together with the numbers, all in one.
+"""Makes the HTML file: assets/ put together with the numbers, all in one.
 
 Summaries stand in it as JSON. The arrays of a sentence (attention and mask weights, gates, cluster
 posteriors, competition) are one block, quantised, deflated and in base64, which the page unpacks when the
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from modular_fairseq_cli.report.reading import Checkpoint
+from modular_fairseq_cli.report.checkpoint import Checkpoint
 from modular_fairseq_cli.report.training_log import CURVES
 
 SCRIPTS = (
@@ -40,8 +40,8 @@ SIZE = 15_000_000  # bytes: it still opens at once, and goes by mail
 
 
 def build_page(checkpoints: list[Checkpoint]) -> str:
-    """The page, with weights as near as its size allows: fewer levels where more than `SIZE` bytes would be
-    needed, and of the fewest whatever it takes. Standard error says so in either case.
+    """Return the page, with weights as near as its size allows: with fewer levels if more than `SIZE` bytes
+    would be needed, and with the fewest whatever they take. Standard error says so in either case.
     """
     for levels in LEVELS:
         packed = [[pack(arrays, levels) for arrays in checkpoint.arrays] for checkpoint in checkpoints]
@@ -64,22 +64,22 @@ def build_page(checkpoints: list[Checkpoint]) -> str:
 
 
 def quantize(values: np.ndarray, levels: int) -> np.ndarray:
-    """Weights in [0, 1] as whole numbers q, 0 to `levels`, that stand for (q / levels)^2: at most
+    """Return weights in [0, 1] as whole numbers q, 0 to `levels`, that stand for (q / levels)^2: at most
     `largest_error` away, small ones less.
     """
     return np.rint(levels * np.sqrt(np.clip(values, 0, 1))).astype(np.uint8)
 
 
 def largest_error(levels: int) -> float:
-    """Half a step where steps are widest, between the last two levels: 1 / levels - 1 / (4 levels^2), above
-    the rounding of the root.
+    """Return a bound of the error of `quantize`. Half a step where steps are widest, between the last two
+    levels, is 1 / levels - 1 / (4 levels^2); the rounding of the root is smaller than the rest.
     """
     return 1 / levels
 
 
 def pack(arrays: dict[str, np.ndarray], levels: int) -> tuple[dict[str, list[int]], str]:
-    """The arrays of a sentence in a row, in base64, and by name their shape: where one ends the next
-    begins.
+    """Return the shapes of the arrays of a sentence by name, and their content in a row, in base64: where one
+    ends the next begins.
     """
     shapes = {name: list(values.shape) for name, values in arrays.items()}
     content = b"".join(quantize(values, levels).tobytes() for values in arrays.values())
@@ -87,8 +87,8 @@ def pack(arrays: dict[str, np.ndarray], levels: int) -> tuple[dict[str, list[int
 
 
 def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]], levels: int) -> str:
-    """packed: what `pack` gave, by checkpoint and sentence. Of files and folders only the names are in the
-    page, as it may go anywhere.
+    """Return the page. `packed` holds what `pack` returned, by checkpoint and sentence. The page has only the
+    names of files and folders, not their paths, as it may go anywhere.
     """
     data = {
         "levels": levels,
@@ -129,22 +129,22 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
 
 
 def _asset(name: str) -> str:
-    """The text of a file of assets/."""
+    """Return the text of a file of assets/."""
     return (files("modular_fairseq_cli.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
-    """What a Content-Security-Policy calls a style or script that may run."""
+    """Return what a Content-Security-Policy calls a style or script that may run."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _embeddable(data: Any) -> str:
-    """JSON that stays inside its <script>, whatever the tokens are."""
+    """Return JSON that stays inside its <script>, whatever the tokens are."""
     return json.dumps(_rounded(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _rounded(data: Any) -> Any:
-    """The same with six digits of every number, and None for what is not finite."""
+    """Return the same data with six digits of every number, and None for what is not finite."""
     if isinstance(data, float):
         return float(f"{data:.6g}") if math.isfinite(data) else None
     if isinstance(data, dict):

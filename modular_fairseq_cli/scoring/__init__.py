@@ -1,8 +1,11 @@
-"""Scores of translations, by sacrebleu, and whether a difference is significant; `command` is `modular-fairseq score`."""
+"""Scores of translations, by sacrebleu, and whether a difference is significant.
+
+`command` is `modular-fairseq score`.
+"""
 
 from modular_fairseq_cli.scoring.metrics import score, summarize
-from modular_fairseq_cli.scoring.reading import Output, read_lines, read_output, read_test_set
 from modular_fairseq_cli.scoring.significance import compare_seeds, paired_bootstrap
+from modular_fairseq_cli.scoring.translations import Output, read_lines, read_output, read_test_set
 
 __all__ = [
     "Output",

@@ -2,7 +2,8 @@
 difference is significant.
 
     modular-fairseq score --reference raw/test.en generate.out
-    modular-fairseq score --reference raw/test.en seed1.out seed2.out seed3.out --baseline base1.out base2.out base3.out --json scores.json
+    modular-fairseq score --reference raw/test.en seed1.out seed2.out seed3.out \\
+        --baseline base1.out base2.out base3.out --json scores.json
     modular-fairseq score --test-set wmt14/full -l en-de generate.out
 
 A file is what fairseq-generate printed (with --remove-bpe), whose H- lines are put in order and detokenised
@@ -32,10 +33,10 @@ from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.scoring.display import find_notes, format_text
 from modular_fairseq_cli.scoring.metrics import METRICS, TOKENIZERS, score, summarize
-from modular_fairseq_cli.scoring.reading import Output, read_lines, read_output, read_test_set
-from modular_fairseq_cli.scoring.report import find_notes, format_text
 from modular_fairseq_cli.scoring.significance import compare_seeds, paired_bootstrap
+from modular_fairseq_cli.scoring.translations import Output, read_lines, read_output, read_test_set
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,8 +148,8 @@ def compare(
     samples: int,
     **options: Any,
 ) -> list[dict]:
-    """`paired_bootstrap` of each of a system's outputs against the baseline's of the same place, or its only
-    one, with their paths.
+    """Return the `paired_bootstrap` of each of a system's outputs against the baseline's output of the same
+    place, or its only one, with the paths of both.
     """
     partners = baseline * len(system) if len(baseline) == 1 else baseline
     return [
@@ -200,8 +201,8 @@ def _refuse_misfits(args: argparse.Namespace) -> None:
 
 
 def _language(args: argparse.Namespace) -> str | None:
-    """That of --target-lang, of -l, or of a reference called test.de or test.de.gz; None if none of them
-    says.
+    """Return the target language by --target-lang, by -l, or by the ending of a reference called test.de or
+    test.de.gz; None if none of them says.
     """
     if args.target_lang or args.test_set:
         return args.target_lang or args.language_pair.rpartition("-")[2]

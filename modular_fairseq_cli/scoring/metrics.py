@@ -22,7 +22,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.scoring.reading import Output
+from modular_fairseq_cli.scoring.translations import Output
 
 METRICS = {
     "bleu": "BLEU",
@@ -44,7 +44,7 @@ def make_metrics(
     tokenize: str | None = None,
     language: str | None = None,
 ) -> dict[str, Metric]:
-    """sacrebleu's metrics with their references.
+    """Return sacrebleu's metrics with their references.
 
     Args:
         names: of `METRICS`.
@@ -60,7 +60,11 @@ def make_metrics(
     references = [references] if isinstance(references[0], str) else references
     make = {
         "bleu": lambda: BLEU(
-            lowercase=lowercase, tokenize=tokenize, trg_lang=language or "", references=references
+            lowercase=lowercase,
+            tokenize=tokenize,
+            force=tokenize == "none",  # the text is meant to be tokenised: no warning about that
+            trg_lang=language or "",
+            references=references,
         ),
         "chrf": lambda: CHRF(lowercase=lowercase, references=references),
         "ter": lambda: TER(references=references),
@@ -75,7 +79,7 @@ def make_metrics(
 
 
 def split_compounds(line: str) -> str:
-    """ "a well-known @-@" -> "a well ##AT##-##AT## known @-@"."""
+    """Turn "a well-known @-@" into "a well ##AT##-##AT## known @-@"."""
     return " ".join(
         token if token == "@-@" else re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", token)
         for token in line.split()
@@ -92,7 +96,7 @@ def score(
     tokenize: str | None = None,
     language: str | None = None,
 ) -> dict[str, Any]:
-    """Scores in percent, unrounded, and sacrebleu's signatures of them.
+    """Return scores in percent, unrounded, and sacrebleu's signatures of them.
 
     Args:
         references: the lines of one reference, or of several.
@@ -143,7 +147,9 @@ def score(
 
 
 def summarize(scores: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Mean and standard deviation (of a sample; None for one) over seeds, of each metric that all have."""
+    """Return mean and standard deviation (of a sample; None for one) over seeds, of each metric that all
+    have.
+    """
     names = [name for name in (*METRICS, *TOKEN_METRICS) if all(name in each for each in scores)]
     values = {name: [each[name] for each in scores] for name in names}
     return {

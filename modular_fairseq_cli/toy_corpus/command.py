@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def draw_splits(sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
-    """The sentences of each split; `sizes` names train first, from which the others take their words."""
+    """Return the sentences of each split. `sizes` names train first; the others use only its words."""
     sampler = Sampler(seed)
     splits: dict[str, list[Pair]] = {}
     seen: set[str] = set()

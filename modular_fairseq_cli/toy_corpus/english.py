@@ -1,4 +1,4 @@
-"""English words for a meaning."""
+"""Says a meaning in English words."""
 
 import re
 
@@ -62,7 +62,7 @@ def inflect(verb: str, form: str) -> str:
 
 
 def agree(auxiliary: str, subject: Phrase) -> str:
-    """The present tense of "have", "do" or "be"."""
+    """Return the present tense of "have", "do" or "be"."""
     if subject.plural or subject.person == 2:
         return "are" if auxiliary == "be" else auxiliary
     third, first = {"have": ("has", "have"), "do": ("does", "do"), "be": ("is", "am")}[auxiliary]
@@ -74,8 +74,8 @@ def subject_of(clause: Clause) -> Phrase:
 
 
 def main_verb(clause: Clause) -> str:
-    """The sense that the last object selects, or the subject of an experiencer verb; after the catenative
-    verb that renders the mode.
+    """Return the verb in the sense that the last object selects, or the subject of an experiencer verb; after
+    the catenative verb that renders the mode.
     """
     frame = clause.verb.frame
     selecting = clause.arguments.get("nominative" if frame == "experiencer" else frame.split(" ")[-1])
@@ -85,7 +85,7 @@ def main_verb(clause: Clause) -> str:
 
 
 def verb_group(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
-    """Auxiliary, or "", and verb; mode and time adverbial choose the tense together."""
+    """Return the auxiliary, or "", and the verb; mode and time adverbial choose the tense together."""
     subject, verb = subject_of(clause), main_verb(clause)
     if clause.mode in ENGLISH_MODALS:
         return "must" if clause.negated and clause.mode == "dürfen" else ENGLISH_MODALS[clause.mode], verb
@@ -108,7 +108,7 @@ def verb_group(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
 
 
 def complements(clause: Clause, without: str = "") -> str:
-    """Objects, place and time; `without` names one that stands elsewhere."""
+    """Return objects, place and time; `without` names one that stands elsewhere."""
     words = {case: say(phrase) for case, phrase in clause.arguments.items()}
     words |= {"place": PLACES.get(clause.place, ""), "time": TIMES.get(clause.time, ""), without: ""}
     if clause.verb.frame == "experiencer":
@@ -126,7 +126,7 @@ def predicate(clause: Clause, without: str = "") -> str:
 
 
 def statement(clause: Clause, fronted: str = "", without: str = "") -> str:
-    """An adverbial in the German prefield comes first in English too; an object does not."""
+    """Return a statement. An adverbial in the German prefield is first in English too; an object is not."""
     front = {"time": TIMES.get(clause.time, ""), "place": PLACES.get(clause.place, "")}.get(fronted, "")
     return join(
         front, say(subject_of(clause), subject=True), predicate(clause, fronted if front else without)

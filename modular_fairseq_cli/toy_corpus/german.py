@@ -1,4 +1,4 @@
-"""German words for a meaning, laid out in the topological fields of the clause: prefield, left bracket,
+"""Says a meaning in German words, laid out in the topological fields of the clause: prefield, left bracket,
 midfield, right bracket.
 """
 
@@ -19,7 +19,7 @@ def say(phrase: Phrase, case: str) -> str:
 
 
 def inflected(phrase: NounPhrase, case: str) -> tuple[str, str]:
-    """Determiner and adjective; the determiner chooses the declension of the adjective."""
+    """Return determiner and adjective; the determiner chooses the declension of the adjective."""
     if phrase.determiner == "ein" and phrase.plural:
         determiner, declension = "", "strong plural adjective"
     elif phrase.determiner in ENDINGS and phrase.determiner != "ein":
@@ -55,7 +55,7 @@ def relative_clause(head: NounPhrase) -> str:
 def roles_are_marked(
     subject: Phrase, moved: Phrase, case: str, say_moved: Callable[[Phrase, str], str] = say
 ) -> bool:
-    """Whether case or agreement shows that the phrase of this case in front of the subject is not the
+    """Return whether case or agreement shows that the phrase of this case in front of the subject is not the
     subject.
     """
     moved_is_marked = say_moved(moved, case) != say_moved(moved, "nominative")
@@ -69,7 +69,7 @@ def roles_are_marked(
 
 
 def finite(verb: Verb | str, subject: Phrase) -> str:
-    """The present tense of a verb, or of an auxiliary given by its infinitive."""
+    """Return the present tense of a verb, or of an auxiliary given by its infinitive."""
     if isinstance(verb, str):
         forms = FINITE_AUXILIARIES[verb].split()
     else:
@@ -84,7 +84,7 @@ def finite(verb: Verb | str, subject: Phrase) -> str:
 
 
 def verb_complex(clause: Clause) -> tuple[str, str]:
-    """The finite verb, and the participle or infinitive it governs, or ""."""
+    """Return the finite verb, and the participle or infinitive that it governs, or ""."""
     verb, subject = clause.verb, clause.arguments["nominative"]
     if clause.mode == "perfect":
         return finite(verb.auxiliary, subject), verb.particle + verb.participle
@@ -98,7 +98,7 @@ def verb_complex(clause: Clause) -> tuple[str, str]:
 
 
 def constituents(clause: Clause) -> dict[str, str]:
-    """What can move to the prefield: the arguments, by case, and the adverbials."""
+    """Return what can move to the prefield: the arguments, by case, and the adverbials."""
     return {case: say(phrase, case) for case, phrase in clause.arguments.items()} | {
         "time": clause.time,
         "place": clause.place,
@@ -106,8 +106,8 @@ def constituents(clause: Clause) -> dict[str, str]:
 
 
 def midfield(clause: Clause, without: str = "") -> str:
-    """Subject, pronoun, time, objects, place; `without` names a constituent that stands elsewhere or is
-    missing.
+    """Return subject, pronoun, time, objects, place; `without` names a constituent that stands elsewhere or
+    is missing.
     """
     words = constituents(clause) | {without: ""}
     pronouns = [
@@ -130,8 +130,8 @@ def midfield(clause: Clause, without: str = "") -> str:
 
 
 def main_clause(clause: Clause, prefield: str = "") -> str:
-    """With an empty prefield it is a polar question, or the rest of a sentence whose prefield is a
-    subordinate clause.
+    """Return a main clause. With an empty prefield it is a polar question, or the rest of a sentence whose
+    prefield is a subordinate clause.
     """
     finite_verb, governed = verb_complex(clause)
     front = constituents(clause).get(prefield, "")
@@ -139,7 +139,7 @@ def main_clause(clause: Clause, prefield: str = "") -> str:
 
 
 def subordinate_clause(clause: Clause, without: str = "") -> str:
-    """What follows the conjunction, or the relative pronoun that stands for the argument `without`."""
+    """Return what follows the conjunction, or the relative pronoun that stands for the argument `without`."""
     finite_verb, governed = verb_complex(clause)
     return join(
         midfield(clause, without),

@@ -109,9 +109,10 @@ FINITE_AUXILIARIES = {  # ich, du, er or sie, wir or sie
 ENGLISH_MODALS = {"können": "can", "sollen": "should", "dürfen": "may"}
 ENGLISH_CATENATIVES = {"müssen": "have to", "wollen": "want to", "gern": "like to"}
 IRREGULAR_ENGLISH = """
-    build built built, buy bought bought, catch caught caught, eat ate eaten, fall fell fallen, forget forgot forgotten, give gave given,
-    have had had, leave left left, put put put, read read read, say said said, see saw seen, sell sold sold, send sent sent,
-    show showed shown, sleep slept slept, stand stood stood, take took taken, write wrote written"""
+    build built built, buy bought bought, catch caught caught, eat ate eaten, fall fell fallen,
+    forget forgot forgotten, give gave given, have had had, leave left left, put put put, read read read,
+    say said said, see saw seen, sell sold sold, send sent sent, show showed shown, sleep slept slept,
+    stand stood stood, take took taken, write wrote written"""
 
 DETERMINERS = {  # stem -> English singular and plural
     "d": ("the", "the"),
@@ -201,12 +202,12 @@ WHO = Pronoun(3, False, "wer", "wen", "wem", "who", "whom")
 
 
 def join(*words: str) -> str:
-    """A text of the words that are not empty."""
+    """Return a text of the words that are not empty."""
     return " ".join(filter(None, words))
 
 
 def add_s(word: str) -> str:
-    """The plural of a regular English noun, or the third person of an English verb other than "have"."""
+    """Return the plural of a regular English noun, or the third person of a verb other than "have"."""
     if re.search("(s|sh|ch|x|o)$", word):
         return word + "es"
     return re.sub("([^aeiou])y$", r"\1ie", word) + "s"

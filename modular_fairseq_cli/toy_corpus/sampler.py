@@ -1,4 +1,4 @@
-"""Random meanings, and the kinds of sentence that say them."""
+"""Draws random meanings, and the kinds of sentence that say them."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -59,8 +59,8 @@ class Sampler:
         return NounPhrase(self.pick(NOUNS_OF_KIND[kind]), self.chance(0.3), self.pick(DETERMINERS), adjective)
 
     def phrase(self, kind: str, case: str = "nominative", others: Sequence[Phrase] = ()) -> Phrase:
-        """One that differs from the others of its clause; never an accusative "sie", since nothing would tell
-        her from them.
+        """Draw a phrase that differs from the others of its clause; never an accusative "sie", since nothing
+        would tell her from them.
         """
         if kind == "person" and self.chance(0.4):
             taken = [other.person for other in others if other.person < 3]
@@ -95,7 +95,7 @@ class Sampler:
         return self.pick(VERBS_OF_FRAME[self.pick(frames)])
 
     def clause(self, verb: Verb | None = None, adverbials: bool = True, **given: Phrase) -> Clause:
-        """A finite clause; the given arguments, by case, are persons."""
+        """Draw a finite clause; the given arguments, by case, are persons."""
         clause = self.tenseless_clause(verb or self.verb(personal="nominative" in given), **given)
         negated = self.chance(0.15)
         if clause.verb.frame == "experiencer":
@@ -121,7 +121,9 @@ class Sampler:
         return Clause(verb, self.arguments(verb, given))
 
     def relative_clause(self, head: NounPhrase) -> RelativeClause:
-        """The head is its object only where the words show that it is not its subject."""
+        """Draw a relative clause. The head is its object only where the words show that it is not its
+        subject.
+        """
         verb = self.pick(VERBS_WITH_PERSON)
         clause = self.clause(verb, **{verb.frame: head})
         if self.chance(0.5) and german.roles_are_marked(

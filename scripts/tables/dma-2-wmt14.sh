@@ -10,5 +10,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/dma-2/table.txt, .tsv and .md.
 
-table=dma-2 corpora=(wmt14.en-de.40k)
+table=dma-2
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

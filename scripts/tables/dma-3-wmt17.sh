@@ -10,5 +10,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/dma-3/table.txt, .tsv and .md.
 
-table=dma-3 corpora=(wmt17.zh-en)
+table=dma-3
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

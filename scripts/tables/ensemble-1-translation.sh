@@ -10,5 +10,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/ensemble-1/table.txt, .tsv and .md.
 
-table=ensemble-1 corpora=(iwslt14.de-en)
+table=ensemble-1
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -10,5 +10,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/mae-2/table.txt, .tsv and .md.
 
-table=mae-2 corpora=(wmt14.en-de)
+table=mae-2
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -10,5 +10,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/mae-3/table.txt, .tsv and .md.
 
-table=mae-3 corpora=(iwslt14.de-en)
+table=mae-3
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -11,5 +11,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/mae-5/table.txt, .tsv and .md.
 
-table=mae-5 corpora=(wmt14.en-de)
+table=mae-5
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

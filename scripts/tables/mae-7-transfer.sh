@@ -12,5 +12,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/mae-7/table.txt, .tsv and .md.
 
-table=mae-7 corpora=(wmt14.en-de iwslt14.de-en.like-wmt14)
+table=mae-7
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

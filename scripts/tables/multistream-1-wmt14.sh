@@ -10,5 +10,5 @@
 #
 # Killed, the same command goes on. It ends with the table: results/SCALE/multistream-1/table.txt, .tsv and .md.
 
-table=multistream-1 corpora=(wmt14.en-de)
+table=multistream-1
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -5,7 +5,7 @@ def encode(encoder, x, padding_mask=None):
     """Z_out [T, B, d] of the embedded source x [T, B, d], without the final norm of pre-norm encoders."""
     first, last = encoder.layers[0], encoder.layers[-1]
     z = first(x, encoder_padding_mask=padding_mask)
-    total = z if encoder.stream_skip else 0
+    total = z if encoder.arrangement.skip else 0
     for stream in encoder.streams:
         y = z
         for layer in stream:

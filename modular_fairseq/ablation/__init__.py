@@ -1,1 +1,0 @@
-"""The greedy protocol; `command` is `modular-fairseq ablate`."""

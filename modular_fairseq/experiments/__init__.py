@@ -1,1 +1,0 @@
-"""Rows of tables as runs; `command` is `modular-fairseq table`."""

@@ -1,0 +1,151 @@
+"""Independent mechanisms: "Transformers with Competitive Ensembles of Independent Mechanisms" (Lamb et al.
+2021).
+
+The maths is in `modules/mechanisms.py` and `modules/grouped.py`.
+"""
+
+import functools
+from dataclasses import dataclass, field
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from modular_fairseq.models.architectures import TINY_CPU, register_all, size
+from modular_fairseq.models.checks import Choice
+from modular_fairseq.models.registry import LayerParts, LayerPlace, build_arrangement, register_layer
+from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention
+from modular_fairseq_cli.errors import UsageError
+
+
+@dataclass
+class TimOptions(FairseqDataclass):
+    """Options of layers of independent mechanisms."""
+
+    tim_layers: ChoiceEnum(["none", "middle", "all"]) = field(
+        default="none",
+        metadata={
+            "help": "layers of independent mechanisms (TIM): in encoder and decoder, all but the first two "
+            "and "
+            "the last (middle), or all"
+        },
+    )
+    tim_mechanisms: int = field(
+        default=2,
+        metadata={"help": "mechanisms of a TIM layer; divides its width, feed-forward width and heads"},
+    )
+    tim_no_competition: bool = field(
+        default=False,
+        metadata={
+            "help": "NoComp: no softmax over mechanisms that weighs their updates after the self-attention"
+        },
+    )
+    tim_communication_heads: int = field(
+        default=2,
+        metadata={
+            "help": "heads of the attention between the mechanisms of a position; 0: mechanisms tell each "
+            "other "
+            "nothing"
+        },
+    )
+    tim_communication_dim: int = field(default=32, metadata={"help": "units of each of these heads"})
+
+
+def is_tim_layer(placement: str, number: int, depth: int) -> bool:
+    """Tell whether layer `number` of `depth` is a TIM layer, from 0.
+
+    `middle` is "all of the transformer layers except for the first two layers and the last layer" (appendix
+    A.3; appendix A.1 has it the other way round, against everything else in the paper).
+    """
+    return placement == "all" or (placement == "middle" and 2 <= number < depth - 1)
+
+
+def check(choice: Choice) -> None:
+    """Raise UsageError for options of TIM layers that cannot work or would be ignored."""
+    options = choice.options
+    if options.tim_communication_heads < 0:
+        raise UsageError(
+            f"--tim-communication-heads must be at least 0 (none), not {options.tim_communication_heads}"
+        )
+    if options.tim_communication_heads == 0:
+        choice.refuse(["tim_communication_dim"], "with --tim-communication-heads 0")
+    elif options.tim_communication_dim < 1:
+        raise UsageError(f"--tim-communication-dim must be at least 1, not {options.tim_communication_dim}")
+    for stack in choice.stacks:
+        for each in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+            choice.check_multiple(f"{stack}_{each}", "tim_mechanisms")
+        _check_depth(choice, stack)
+        if f"{stack}_layers_to_keep" in choice.changed:
+            raise UsageError(
+                f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it "
+                "out "
+                "with --tim-layers"
+            )
+    choice.refuse_quantisation("--tim-layers")
+
+
+def _check_depth(choice: Choice, stack: str) -> None:
+    layers = depth = getattr(choice.options, f"{stack}_layers")
+    way, enough = "", 4
+    if stack == "encoder":
+        arrangement = build_arrangement(choice.options)
+        depth, enough = arrangement.depth(layers), arrangement.layers_for(4)
+        if depth != layers:
+            way = f" with {arrangement.option} (a word passes {depth} layers)"
+    if choice.options.tim_layers == "middle" and depth < 4:
+        raise UsageError(
+            f"--tim-layers middle leaves the first two layers and the last one plain, so --{stack}-layers "
+            f"{layers}{way} has no TIM layer: use at least {enough} layers, or --tim-layers all"
+        )
+
+
+@register_layer(
+    "tim",
+    options=TimOptions,
+    is_used=lambda options: options.tim_layers != "none",
+    needs="--tim-layers middle or all",
+    check=check,
+    benched=("tim_transformer_iwslt_de_en",),
+)
+def build_mechanisms(options, place: LayerPlace) -> LayerParts:
+    """Build the parts of a TIM layer: grouped features, competition and inter-mechanism attention (Algorithm
+    1).
+
+    The paper only says that its layer is a drop-in replacement. In a decoder layer mechanism m attends to
+    slice m of the encoder output, so mechanisms mix only in the inter-mechanism attention, which follows the
+    cross-attention. The competition weighs the update "after the self-attention" (section 2.2.1), not the
+    update of the cross-attention.
+    """
+    if not is_tim_layer(options.tim_layers, place.number, place.depth):
+        return LayerParts()
+    n, heads, dim = options.tim_mechanisms, options.tim_communication_heads, options.tim_communication_dim
+    parts = {"groups": n}
+    if not options.tim_no_competition:
+        parts["competition"] = functools.partial(Competition, n, place.embed_dim)
+    if heads:
+        parts["communication"] = functools.partial(
+            InterMechanismAttention, n, place.embed_dim, heads, dim, options.attention_dropout
+        )
+    return LayerParts(**parts)
+
+
+def mechanisms(n: int, layers: str = "middle") -> dict:
+    return {"tim_layers": layers, "tim_mechanisms": n}
+
+
+# Wider than the plain Transformer, so that they have as many parameters as their peer.
+IWSLT, WMT = "modular_transformer_iwslt_de_en", "modular_transformer_wmt_en_de"
+ARCHS = {
+    "tim_transformer": [size(576, 2304, heads=8), mechanisms(2)],
+    "tim_transformer_iwslt_de_en": [size(576, 1152, heads=6), mechanisms(2)],
+    "tim_transformer_iwslt_de_en_4": [size(640, 1088, heads=8), mechanisms(4)],
+    "tim_transformer_wmt_en_de": [size(576, 2304, heads=8), mechanisms(2)],
+    "tim_transformer_wmt_en_de_4": [size(640, 2048, heads=8), mechanisms(4)],
+    "tim_transformer_tiny_cpu": [TINY_CPU, mechanisms(2, layers="all")],  # no middle in 2 layers
+}
+PEERS = {
+    "tim_transformer": WMT,
+    "tim_transformer_iwslt_de_en": IWSLT,
+    "tim_transformer_iwslt_de_en_4": IWSLT,
+    "tim_transformer_wmt_en_de": WMT,
+    "tim_transformer_wmt_en_de_4": WMT,
+}
+register_all(ARCHS, peers=PEERS)

@@ -1,0 +1,50 @@
+"""How fairseq makes batches of its data."""
+
+from collections.abc import Callable
+
+import numpy as np
+from fairseq.registry import REGISTRIES
+
+from modular_fairseq.patches.registry import replace
+from modular_fairseq_cli.errors import UsageError
+
+
+@replace("fairseq.data.data_utils.batch_by_size")
+def keep_every_sentence(
+    batch_by_size: Callable, indices: np.ndarray, *args, fixed_shapes=None, **kwargs
+) -> list[np.ndarray]:
+    """`batch_by_size` returns all sentences.
+
+    Unlike fairseq, fairseq-fixed drops the last batch unless its size is a multiple of
+    --required-batch-size-multiple (8) (fairseq/data/data_utils.py:357-358): without a word,
+    `fairseq-generate` leaves up to seven sentences of a test set untranslated, and they are the longest ones.
+    It fails if there is no sentence at all.
+    """
+    if len(indices) == 0:
+        return []
+    batches = batch_by_size(indices, *args, fixed_shapes=fixed_shapes, **kwargs)
+    kept = sum(len(batch) for batch in batches)
+    if fixed_shapes is None and kept < len(indices):
+        batches.append(indices[kept:])
+    return batches
+
+
+@replace("fairseq.tasks.masked_lm.MaskedLMTask.load_dataset")
+def mask_whole_words(load_dataset: Callable, task, *args, **kwargs) -> None:
+    """--mask-whole-words finds the options of --bpe, and is refused without a --bpe that knows where words
+    begin.
+
+    `MaskedLMTask.load_dataset` (fairseq/tasks/masked_lm.py:203-207) looks for them in `task.args`, which no
+    task has that is built from a dataclass, so the option ends in an AttributeError (fairseq issue 3924).
+    """
+    if task.cfg.mask_whole_words and not hasattr(task, "args"):
+        bpe = task.cfg._get_root().bpe
+        kinds = REGISTRIES["bpe"]["registry"]
+        knowing = sorted(name for name, kind in kinds.items() if hasattr(kind, "is_beginning_of_word"))
+        if bpe is None or bpe._name not in knowing:
+            raise UsageError(
+                "--mask-whole-words needs a --bpe that knows where words begin; use one of "
+                f"{', '.join(knowing)}, or leave it out"
+            )
+        task.args = bpe
+    return load_dataset(task, *args, **kwargs)

@@ -1,0 +1,263 @@
+"""Experiments as files: one YAML per row of a table, in the groups and names of fairseq-hydra-train.
+
+    fairseq-hydra-train --config-dir $PWD/configs/mae-3 --config-name mae-7 \\
+        common.user_dir=$PWD/modular_fairseq task.data=$PWD/data/iwslt14.de-en/bin
+
+trains one as it stands; here it becomes options of fairseq-train, fairseq-generate and `modular-fairseq
+average`. configs/manual.yaml explains every key.
+"""
+
+import argparse
+import copy
+import functools
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from fairseq import options as fairseq_options
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from omegaconf import OmegaConf
+
+import modular_fairseq  # noqa: F401  (registers our archs and criterion)
+from modular_fairseq.models.checks import check_options
+from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.runs import subsets
+from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq_cli.errors import UsageError
+
+# What a group's _name selects on fairseq-train's command line.
+SELECTORS = {
+    "task": "--task",
+    "model": "--arch",
+    "criterion": "--criterion",
+    "optimizer": "--optimizer",
+    "lr_scheduler": "--lr-scheduler",
+}
+DECODING = ("generation", "common_eval")  # groups for fairseq-generate only; the others are for fairseq-train
+
+
+class Config(NamedTuple):
+    """A row's file, with its values by group; `name` is what its runs are filed under: FOLDER/FILE without
+    .yaml.
+
+    `percent` of the training data are used; see `on_subset`.
+    """
+
+    name: str
+    path: str
+    values: dict[str, dict[str, Any]]
+    percent: int = 100
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of "group.key"."""
+        group, _, name = key.partition(".")
+        return self.values.get(group, {}).get(name, default)
+
+    @property
+    def data(self) -> str:
+        """The folder of the prepared corpus, within that of all corpora (--data)."""
+        return os.path.dirname(self.get("task.data"))
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Source and target; empty for a task that has none."""
+        names = (self.get("task.source_lang"), self.get("task.target_lang"))
+        return names if all(names) else ()
+
+    def corpus(self, data: str) -> Corpus:
+        """Return what the row is trained on; `data` is the folder of all corpora."""
+        return Corpus(os.path.join(data, self.get("task.data")), self.languages, self.percent)
+
+    def train_options(self) -> list[str]:
+        """Return the words of a fairseq-train command, without its data.
+
+        Raises:
+            UsageError: fairseq has no such group or key; the message names the file.
+        """
+        selected = [
+            word for group, option in SELECTORS.items() for word in (option, str(self.get(f"{group}._name")))
+        ]
+        actions = _actions(tuple(selected))
+        words = list(selected)
+        for group, values in self.values.items():
+            if group in DECODING:
+                continue
+            for key, value in values.items():
+                if key != "_name" and f"{group}.{key}" != "task.data" and value is not None:
+                    words += self._words(group, key, value, actions)
+        return words
+
+    def generate_options(self) -> list[str]:
+        """Return the words of a fairseq-generate command that say how to decode."""
+        options = ("--source-lang", "--target-lang")
+        languages = [word for pair in zip(options, self.languages, strict=False) for word in pair]
+        groups = [(group, self.values.get(group, {})) for group in DECODING]
+        return languages + [
+            word
+            for group, values in groups
+            for key in values
+            for word in self._words(group, key, values[key], _generation())
+        ]
+
+    @property
+    def averaged(self) -> int:
+        """How many of the last epochs' checkpoints are averaged: those that are kept; 0: the best checkpoint
+        is taken instead.
+        """
+        return max(self.get("checkpoint.keep_last_epochs", 0), 0)
+
+    def _words(self, group: str, key: str, value: Any, actions: dict[str, argparse.Action]) -> list[str]:
+        action = actions.get(key)
+        if action is None or not action.option_strings:
+            raise UsageError(
+                f"{self.path}: {group}.{key} is no option of fairseq or of this plugin here; correct or "
+                "remove it"
+            )
+        option = action.option_strings[0]
+        if action.nargs == 0:  # a switch
+            if not isinstance(value, bool):
+                raise UsageError(f"{self.path}: {group}.{key} is {value!r}; it must be true or false")
+            return [option] if value == action.const else []
+        if isinstance(value, list):
+            value = ",".join(map(str, value))
+        word = str(value)
+        return [f"{option}={word}"] if word.startswith("-") else [option, word]
+
+
+def read_config(path: str | os.PathLike) -> Config:
+    """Read a row's file.
+
+    Raises:
+        UsageError: it cannot be read, or lacks what every row needs.
+    """
+    path = Path(path)
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))  # as hydra does: 5e-4 is a number
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path}: cannot be read ({why(error)}); give a YAML file such as configs/manual.yaml"
+        ) from None
+    config = Config(f"{path.resolve().parent.name}/{path.stem}", str(path), values)
+    if not isinstance(values, dict) or not all(isinstance(group, dict) for group in values.values()):
+        raise UsageError(
+            f"{path}: must hold groups of keys, such as `optimization:` with `max_epoch: 50` below it; see "
+            "configs/manual.yaml"
+        )
+    for group in values:
+        if group not in FairseqConfig.__dataclass_fields__:
+            raise UsageError(
+                f"{path}: {group} is no group of fairseq's configuration; see configs/manual.yaml"
+            )
+    for key in [
+        *(f"{group}._name" for group in SELECTORS),
+        "task.data",
+        *_languages_of_task(config.get("task._name")),
+    ]:
+        if config.get(key) is None:
+            raise UsageError(f"{path}: {key} is missing; every row needs it, see configs/manual.yaml")
+    if family := FAMILIES.get(config.get("model._name")):
+        given = {name: value for name, value in values["model"].items() if value is not None}
+        del given["_name"]
+        try:
+            check_options(argparse.Namespace(**given), family)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+    if not config.data:
+        raise UsageError(
+            f"{path}: task.data is {config.get('task.data')}; it must be SET/bin, where SET is a prepared "
+            "corpus in --data"
+        )
+    return config
+
+
+def _languages_of_task(task: str | None) -> list[str]:
+    """The keys of the languages, if the task has languages."""
+    known = getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {})
+    return [f"task.{key}" for key in ("source_lang", "target_lang") if key in known]
+
+
+def why(error: Exception) -> str:
+    """Return what is wrong with a file, in a few words."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return getattr(error, "strerror", None) or str(error).splitlines()[0]
+
+
+def scaled(config: Config, scale: dict[str, Any]) -> Config:
+    """Return the same experiment at another size.
+
+    Args:
+        config: a row.
+        scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key":
+            value} replaces what it sets; "finetuning": the same, after that and only for a row that is
+            fine-tuned. Keys that a row does not set stay away, so that one scale fits all. Whole numbers stay
+            whole, and at least 1.
+
+    Raises:
+        UsageError: the scale says anything else.
+    """
+    if not scale.keys() <= {"divide", "set", "finetuning"} or not all(
+        key.count(".") == 1 for part in scale.values() for key in part
+    ):
+        raise UsageError(
+            "a scale has `divide:`, `set:` and `finetuning:`, each with keys of the form group.key; see "
+            "configs/scales/smoke.yaml"
+        )
+    values = copy.deepcopy(config.values)
+    for key, by in scale.get("divide", {}).items():
+        group, name = key.split(".")
+        if name in values.get(group, {}):
+            value = values[group][name]
+            values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
+    finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
+    for key, value in {**scale.get("set", {}), **finetuning}.items():
+        group, name = key.split(".")
+        if name in values.get(group, {}):
+            values[group][name] = value
+    return config._replace(values=values)
+
+
+def on_subset(config: Config, percent: int) -> Config:
+    """Return the same experiment on so many percent of the training data, with as many updates.
+
+    max_epoch is that of the whole corpus by percent / 100, so that the number of updates, for which warm-up
+    and decay are made, stays what it is, but for rounding. An epoch of a small subset is a few updates: so
+    validation and checkpoints come after so many epochs as make a tenth of the whole corpus' epoch, or after
+    every one that is longer. The last epoch is one with them.
+
+    Args:
+        config: as it is, or scaled; its name becomes NAME-PERCENT.
+        percent: 1 to 99; 100 is `config` itself.
+    """
+    if percent == 100:
+        return config
+    values = {group: dict(keys) for group, keys in config.values.items()}
+    values["task"]["data"] = subsets.name(config.get("task.data"), percent)
+    interval = max(10 // percent, 1)
+    if epochs := config.get("optimization.max_epoch"):
+        values["optimization"]["max_epoch"] = interval * max(round(epochs * 100 / percent / interval), 1)
+    values.setdefault("dataset", {})["validate_interval"] = interval
+    values.setdefault("checkpoint", {})["save_interval"] = interval
+    return config._replace(name=f"{config.name}-{percent}", values=values, percent=percent)
+
+
+@functools.cache
+def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
+    """Return what fairseq-train understands with this arch, criterion and so on, by the key's name."""
+    parser = fairseq_options.get_training_parser()
+
+    def refuse(message: str) -> None:
+        raise UsageError(
+            f"fairseq-train refuses {' '.join(selected)}: {message.partition(' (choose from')[0]}"
+        )
+
+    parser.error = refuse
+    fairseq_options.parse_args_and_arch(parser, ["DATA", *selected])
+    return {action.dest: action for action in parser._actions}
+
+
+@functools.cache
+def _generation() -> dict[str, argparse.Action]:
+    return {action.dest: action for action in fairseq_options.get_generation_parser()._actions}

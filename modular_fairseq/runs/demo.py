@@ -1,0 +1,164 @@
+"""One architecture on a small synthetic corpus, from text to BLEU and a page of what the model learnt, in two
+to four minutes on two cores. Everything is written to demo/ARCH-OPTIONS.
+
+    modular-fairseq demo                     # a mixture of attentive experts
+    modular-fairseq demo tim_transformer     # any other architecture of the papers, in its size _tiny_cpu
+    modular-fairseq demo mae_transformer --encoder-layers 4 --streams 2 --stream-skip    # mechanisms compose
+
+OPTIONS are those of fairseq-train, but for the budget, which is the same for all. The same commands with your
+data and a larger arch are an experiment: modular-fairseq train-and-score.
+"""
+
+import argparse
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from itertools import islice
+from typing import Any
+
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+
+from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.progress import Progress
+from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.short_training import short_training
+from modular_fairseq.runs.translation import translate
+from modular_fairseq_cli import main
+from modular_fairseq_cli.analysis_folder import INDEX
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.fairseq_log import parse
+from modular_fairseq_cli.fairseq_log import progress as summary
+from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.scoring import read_lines, read_output, score
+
+SIZE = "_tiny_cpu"
+UPDATES, EPOCHS = 890, 5
+RECIPE = (
+    "--optimizer adam --adam-betas (0.9,0.98) --lr 4e-3 --lr-scheduler polynomial_decay --warmup-updates 200 "
+    f"--total-num-update {UPDATES} --criterion modular_cross_entropy --label-smoothing 0.1 --dropout 0 "
+    f"--max-tokens 1024 --max-epoch {EPOCHS} --keep-last-epochs 5 --num-workers 0 --no-progress-bar "
+    "--log-interval 50"
+).split()
+STEPS = {"corpus": 8, "training": 90, "translating": 25, "looking inside": 15}  # seconds on two cores
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "arch", nargs="?", default="mae_transformer", metavar="ARCH", help="default: %(default)s"
+    )
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="of fairseq-train")
+
+
+def run(args: argparse.Namespace) -> None:
+    arch = f"{args.arch.removesuffix(SIZE)}{SIZE}"
+    known = [name for name, model in ARCH_MODEL_NAME_REGISTRY.items() if model == "modular_transformer"]
+    if arch not in known:
+        sized = [name.removesuffix(SIZE) for name in known if name.endswith(SIZE)]
+        raise UsageError(f"no arch {args.arch} with a size {SIZE}; use {', '.join(sized)}")
+    short = short_training(args.arch, args.options, updates=400, epochs=EPOCHS)
+    label = re.sub("[^a-zA-Z0-9_.]+", "-", " ".join([arch, *args.options])).strip("-")
+    out = os.path.join("demo", label)
+    shutil.rmtree(out, ignore_errors=True)
+    words = ["--arch", arch, *short, *args.options, *RECIPE]
+    corpus = Corpus(os.path.join(out, "data"), ("de", "en"))
+    of = Run(arch, out, corpus, words, seed=1, averaged=2, checkpoints="checkpoints")
+    progress = Progress(STEPS)
+    progress.begin("corpus", "a synthetic German-English corpus")
+    for pair in make_corpus(of):
+        progress.bar.write("  de  {}\n  en  {}".format(*pair))
+    asked = f", which is so short that it needs {shlex.join(short)}" if short else ""
+    what = f"training {shlex.join([arch, *args.options])}{asked} (log: {of.path('train.log')})"
+    progress.begin("training", what)
+    of.fit(ignore, lambda line: show_training(line, progress))
+    progress.begin("translating", "translating the test set with the average of the last epochs")
+    scores = translate_and_score(of)
+    progress.begin("looking inside", "looking inside, at what the model does with the validation set")
+    gates = look_inside(of)
+    progress.end("done")
+    results = {
+        "BLEU": f"{scores['bleu']:.2f}   ({scores['bleu_signature']})",
+        **gates,
+        "parameters": f"{of.statistics()['parameters']:,}",
+        "report": f"{of.path('report.html')}: open it in a browser; its numbers are in {of.path('inside')}",
+        "what is where": f"in {out}: corpus (text), data (binarized), checkpoints, averaged.pt, test.hyp, "
+        "score.json, train.log",
+    }
+    for name, text in results.items():
+        print(f"{name:<24}{text}")
+    show_next(of, args.arch.removesuffix(SIZE), bool(gates))
+
+
+def make_corpus(of: Run) -> list[tuple[str, str]]:
+    """Write and binarize the corpus; return some pairs of sentences."""
+    text = of.path("corpus")
+    output_of("toy-corpus", text)
+    parts = [word for part in ("train", "valid", "test") for word in (f"--{part}pref", f"{text}/{part}")]
+    languages = ["--source-lang", "de", "--target-lang", "en"]
+    command = ["fairseq-preprocess", *languages, "--destdir", of.corpus.binarized, *parts]
+    of.execute(command, "preprocess.log", ignore)
+    sides = (read_lines(f"{text}/test.{side}") for side in of.corpus.languages)
+    return list(islice(zip(*sides, strict=True), 3))
+
+
+def show_training(line: str, progress: Progress) -> None:
+    """Show what a line of the log of fairseq-train says."""
+    split, numbers = parse(line)
+    if "num_updates" in numbers:
+        progress.at(numbers["num_updates"] / UPDATES)
+    if text := summary(line):
+        entropy = numbers.get("gate_entropy")
+        of_gates = f", gate entropy {entropy} nats" if entropy and split == "valid" else ""
+        progress.say(text + of_gates, passing=split == "train_inner")
+
+
+def translate_and_score(of: Run) -> dict[str, Any]:
+    """Write generate.out, test.hyp and score.json; return BLEU with its signature."""
+    output = read_output(translate(of, ["--beam", "5"], ignore), "en", "none")
+    write_file(of.path("test.hyp"), "".join(f"{line}\n" for line in output.hypotheses))
+    references = read_lines(of.path("corpus", "test.en"))
+    scores = score(output, references, names=["bleu"], tokenize="none", language="en")
+    write_file(of.path("score.json"), json.dumps(scores, indent=1) + "\n")
+    return scores
+
+
+def look_inside(of: Run) -> dict[str, str]:
+    """Write the analyses of the model to inside/ and report.html; return a line about its gates, if it has
+    any, before and after they have learnt.
+    """
+    data, inside = of.corpus.binarized, of.path("inside")
+    output_of("analyze", "all", data, "--path", of.checkpoint, "--out", inside)
+    output_of("report", inside, "--log", of.path("train.log"), "--out", of.path("report.html"))
+    if "gates" not in read_json(os.path.join(inside, INDEX))["analyses"]:
+        return {}
+    first = f"{of.save_dir}checkpoint1.pt"
+    checkpoints = {"gates before learning": first, "gates after": of.checkpoint}
+    return {
+        when: output_of("analyze", "gates", data, "--path", path).splitlines()[-1]
+        for when, path in checkpoints.items()
+    }
+
+
+def show_next(of: Run, arch: str, has_gates: bool) -> None:
+    """Print commands that a user may want to give next."""
+    program = os.path.relpath(sys.argv[0]) if sys.argv[0].endswith("modular-fairseq") else "modular-fairseq"
+    if has_gates:
+        print("next                    let the most specialised expert of each layer translate alone:")
+        print(f"    {program} analyze single-expert {of.corpus.binarized} --path {of.checkpoint}")
+    print("next                    train on your own text:")
+    print(f"    {program} train-and-score FOLDER de en results {arch}")
+
+
+def output_of(*words: str) -> str:
+    """Run a command of modular-fairseq in this process, and return what it prints."""
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()):
+        main.main(list(words))
+    return output.getvalue()
+
+
+def ignore(text: str) -> None:
+    pass

@@ -1,0 +1,1 @@
+"""The greedy protocol as a plan for runs; `command` is `modular-fairseq ablate`."""

@@ -1,0 +1,260 @@
+"""The ground floor, `modular_fairseq_cli`: it stands alone, its command line, its locks and files."""
+
+import ast
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from modular_fairseq_cli import __version__, fairseq_log, files, main, processes
+from modular_fairseq_cli.errors import UsageError
+
+ROOT = Path(__file__).parents[1]
+
+FORBIDDEN = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", "hydra"}
+# Prints the modules of the package, and which of the packages that are given were imported with them.
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+import modular_fairseq_cli as ground
+found = [module.name for module in pkgutil.walk_packages(ground.__path__, "modular_fairseq_cli.")]
+for name in found:
+    importlib.import_module(name)
+print(json.dumps([found, sorted(set(sys.argv[1:]) & sys.modules.keys())]))
+"""
+
+
+def python(*arguments, **options):
+    options = {"capture_output": True, "text": True, "cwd": ROOT} | options
+    return subprocess.run([sys.executable, *arguments], **options)
+
+
+def test_no_import_of_the_ground_names_what_it_must_do_without():
+    """Also inside functions, where an import would wait until it is called."""
+    for path in (ROOT / "modular_fairseq_cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert FORBIDDEN.isdisjoint(name.partition(".")[0] for name in named), (
+                f"{path}, line {node.lineno}"
+            )
+
+
+def test_the_ground_imports_neither_torch_nor_fairseq_nor_the_plugin():
+    pytest.importorskip("matplotlib", reason="report.pictures needs matplotlib")
+    result = python("-c", IMPORT_ALL, *FORBIDDEN)
+    assert result.returncode == 0, result.stderr
+    found, forbidden = json.loads(result.stdout)
+    sources = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "modular_fairseq_cli").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert sources <= set(found)
+    assert forbidden == []
+
+
+# --- the command line
+# -----------------------------------------------------------------------------------------------
+
+
+def test_every_command_is_a_module_with_what_main_calls():
+    """The modules are found, not imported: a name that is wrong would show only when it is called."""
+    for name, (module, summary) in main.COMMANDS.items():
+        path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+        text = path.read_text(encoding="utf-8")
+        assert "\ndef add_arguments(" in text and "\ndef run(" in text, name
+        assert summary
+
+
+def test_the_version_is_said_in_one_place(capsys):
+    import modular_fairseq
+
+    with pytest.raises(SystemExit) as error:
+        main.main(["--version"])
+    assert error.value.code == 0 and capsys.readouterr().out == f"modular-fairseq {__version__}\n"
+    assert modular_fairseq.__version__ is __version__
+    texts = (path.read_text(encoding="utf-8") for path in ROOT.glob("[ms]*/**/*.py"))
+    assert sum(f'"{__version__}"' in text for text in texts) == 1
+    assert f'"{__version__}"' not in (ROOT / "setup.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("word", "right"), [("tabel", "table"), ("xyz", ", ".join(main.COMMANDS))])
+def test_an_unknown_command_is_refused_in_one_sentence(capsys, word, right):
+    with pytest.raises(SystemExit) as error:
+        main.main([word, "--help"])
+    assert error.value.code == 2
+    assert capsys.readouterr().err == (
+        f"modular-fairseq: error: there is no command {word}; give {right}, or see modular-fairseq --help\n"
+    )
+
+
+def test_user_dir_is_the_folder_of_the_plugin_which_is_not_imported(tmp_path):
+    """From another folder, with the package where PYTHONPATH has it."""
+    code = "import sys; from modular_fairseq_cli.main import main; main(['user-dir']); print(*sys.modules)"
+    result = python("-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert result.returncode == 0, result.stderr
+    folder, modules = result.stdout.splitlines()
+    assert Path(folder).is_absolute() and Path(folder).samefile(ROOT / "modular_fairseq")
+    assert not {"torch", "fairseq", "modular_fairseq"} & set(modules.split())
+
+
+def test_user_dir_without_the_plugin_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="user-dir: error: the package modular_fairseq is not installed"):
+        main.main(["user-dir"])
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch, capsys, tmp_path, given, found):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    shown = []
+    processes.call(
+        [sys.executable, "-c", "import os; print(os.environ['OMP_WAIT_POLICY'])"],
+        str(tmp_path / "log"),
+        shown.append,
+    )
+    assert shown == [found] and os.environ.get("OMP_WAIT_POLICY") == given
+    main.main(["user-dir"])
+    assert os.environ["OMP_WAIT_POLICY"] == found
+
+
+# --- locks
+# -----------------------------------------------------------------------------------------------
+
+
+def test_a_lock_that_is_held_is_refused_by_its_sentence(tmp_path):
+    with files.only_one(tmp_path):
+        with pytest.raises(UsageError, match=f"^{tmp_path}: another process works in it; wait for it, or"):
+            files.only_one(tmp_path).__enter__()
+        begin = time.monotonic()
+        with pytest.raises(UsageError, match="^busy$"):
+            files.lock(tmp_path / ".lock", "busy", seconds=0.3).__enter__()
+        assert time.monotonic() - begin >= 0.3
+    with files.only_one(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("name", ["a file", "a folder"])
+def test_a_lock_is_waited_for_and_that_is_said_once(tmp_path, name, capsys):
+    path = tmp_path / "file" if name == "a file" else tmp_path
+    order = []
+
+    def second():
+        with files.lock(path, seconds=math.inf, waiting="waiting for the first"):
+            order.append("second")
+
+    with files.lock(path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.4)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+    assert capsys.readouterr().err.count("waiting for the first") == 1
+
+
+@pytest.mark.parametrize("inheritable", [False, True])
+def test_a_program_that_outlives_a_killed_run_holds_its_lock_if_it_inherited_it(tmp_path, inheritable):
+    code = f"""
+import subprocess, os
+from modular_fairseq_cli.files import lock
+with lock({str(tmp_path / "lock")!r}, inheritable={inheritable}):
+    silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print(subprocess.Popen(["sleep", "60"], close_fds=False, **silent).pid, flush=True)
+    os._exit(0)
+"""
+    sleeper = int(python("-c", code).stdout)
+    try:
+        if inheritable:
+            with pytest.raises(UsageError, match="busy"):
+                files.lock(tmp_path / "lock", "busy").__enter__()
+        else:
+            with files.lock(tmp_path / "lock", "busy"):
+                pass
+    finally:
+        os.kill(sleeper, 9)
+
+
+def test_a_file_system_without_locks_locks_nothing(tmp_path, monkeypatch):
+    def flock(*args):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with files.only_one(tmp_path), files.only_one(tmp_path):
+        pass
+
+
+# --- files
+# -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    files.write_file(path, "ä\n")
+    assert path.read_bytes() == "ä\n".encode()
+    with pytest.raises(TypeError):
+        files.write_file(path, 3)
+    assert path.read_bytes() == "ä\n".encode() and list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_read_or_refused_by_its_file(tmp_path):
+    path = tmp_path / "a.json"
+    assert files.read_json(path) is None
+    path.write_text('{"a": 1}')
+    assert files.read_json(path) == {"a": 1}
+    path.write_text('{"a": ')
+    with pytest.raises(UsageError, match=rf"^{path}: cannot be read \(.*\); remove it to have that step"):
+        files.read_json(path)
+    with pytest.raises(UsageError, match="; give another$"):
+        files.read_json(path, "give another")
+
+
+def test_digests_are_those_of_the_content(tmp_path):
+    path = tmp_path / "abc"
+    path.write_bytes(b"abc")
+    assert files.digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert files.digest(path, "sha1") == "a9993e364706816aba3e25717850c26c9cd0d89d"
+
+
+# --- the log of fairseq-train
+# -----------------------------------------------------------------------------------------------
+
+STAMP = "2026-01-01 10:00:00 | INFO |"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'train_inner | {"epoch": 1, "update": 0.2, "ppl": "164.32", "num_updates": "50", "lr": "1e-05"}',
+            "  epoch 1, update 50: training perplexity 164.32",
+        ),
+        (
+            "train_inner | epoch 012:     50 / 178 loss=7.591, ppl=164.32, num_updates=1100, kl=inf",
+            "  epoch 12, update 1100: training perplexity 164.32",
+        ),
+        (
+            'valid | {"epoch": 3, "valid_ppl": "2.6", "valid_num_updates": "178"}',
+            "  epoch 3, update 178: validation perplexity 2.6",
+        ),
+        ('valid | {"valid_ppl": "2.64"}', None),  # of fairseq-validate
+        ('train | {"epoch": 1, "train_ppl": "21.74", "train_num_updates": "178"}', None),
+        ('train_inner | {"epoch": 1, "ppl": "164', None),
+        ("fairseq_cli.train | begin training", None),
+    ],
+)
+def test_progress_is_told_from_either_format_of_the_log(line, said):
+    assert fairseq_log.progress(f"{STAMP} {line}") == said
+
+
+def test_numbers_of_a_line_that_are_not_finite_are_kept():
+    split, numbers = fairseq_log.parse(f'{STAMP} valid | {{"valid_ppl": "inf", "valid_bleu": null}}')
+    assert (split, numbers) == ("valid", {"ppl": math.inf})

@@ -1,0 +1,203 @@
+"""fairseq with its defects mended by patches/: data, copies of checkpoints, options."""
+
+import random
+import shutil
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from fairseq import options, tasks
+from fairseq.data import data_utils
+from fairseq.file_io import PathManager
+from fairseq_cli import preprocess
+
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
+from tests.commands import run_train, train_config, write_reversal_corpus
+from tests.test_bcd import Watched
+
+
+@pytest.mark.parametrize("sentences", [0, 1, 7, 8, 12, 17])
+def test_no_sentence_is_left_out_of_the_batches(sentences):
+    indices = np.arange(sentences)[::-1].copy()
+    lengths = np.full(sentences, 10)
+    batches = data_utils.batch_by_size(
+        indices, lambda i: 10, lengths, max_tokens=80, required_batch_size_multiple=8
+    )
+    assert [i for batch in batches for i in batch] == indices.tolist()
+    assert all(len(batch) <= 8 for batch in batches)
+
+
+def test_a_copy_that_is_killed_leaves_the_old_file(tmp_path, monkeypatch):
+    new, last = tmp_path / "checkpoint2.pt", tmp_path / "checkpoint_last.pt"
+    new.write_text("new and whole")
+    last.write_text("old")
+
+    def killed(source, target):
+        with open(target, "w") as file:
+            file.write("new and")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_text() == "old"
+    assert PathManager().copy(str(new), str(last), overwrite=True)  # static, as before
+    assert last.read_text() == "new and whole"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint2.pt", "checkpoint_last.pt"]
+
+
+def test_an_option_of_our_criterion_is_named_and_any_other_is_left_to_fairseq():
+    for arguments, expected in (
+        (["--kl-weight", "1"], UsageError),
+        (["--qq-weight=1"], UsageError),
+        (["--kl-wieght", "1"], SystemExit),
+    ):
+        parser = options.get_training_parser()
+        with pytest.raises(expected):
+            options.parse_args_and_arch(parser, ["data", "--arch", "transformer", *arguments])
+
+
+def binarize_text(folder, suffix):
+    """folder/bin with the train and valid files of `suffix`."""
+    prefixes = [
+        part for split in ("train", "valid") for part in (f"--{split}pref", str(folder / f"{split}.{suffix}"))
+    ]
+    parser = options.get_preprocessing_parser()
+    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(folder / "bin"), *prefixes]))
+    return folder / "bin"
+
+
+def test_a_language_model_reads_one_sentence_at_a_time(tmp_path):
+    """--sample-break-mode eos and `build_dataset_for_inference`, which ask numpy for np.compat.long."""
+    write_reversal_corpus(tmp_path)
+    data = binarize_text(tmp_path, "en")
+    size = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2 --decoder-layers 1"
+    args = ["--task", "language_modeling", "--arch", "modular_transformer_lm", "--sample-break-mode", "eos"]
+    common = [*size.split(), "--optimizer", "adam", "--lr", "5e-3", "--max-tokens", "64"]
+    args += ["--tokens-per-sample", 32, "--max-epoch", 1, "--save-dir", tmp_path / "checkpoints"]
+    run_train(data, *args, common=common)
+    assert load_checkpoint(tmp_path / "checkpoints" / "checkpoint_last.pt")["extra_state"]["val_loss"] > 0
+
+    task = tasks.setup_task(train_config(data, *args, common=common).task)
+    task.load_dataset("valid")
+    sentences = [line.split() for line in (tmp_path / "valid.en").read_text().splitlines()]
+    ids = [[*map(task.dictionary.index, words), task.dictionary.eos()] for words in sentences]
+    read = [task.dataset("valid")[i]["target"].tolist() for i in range(len(ids))]
+    assert sorted(read) == sorted(ids)
+    given = [torch.tensor(sentence) for sentence in ids]
+    inferred = task.build_dataset_for_inference(given, [len(sentence) for sentence in ids])
+    pad = task.dictionary.pad()
+    assert [inferred[i]["target"].tolist() for i in range(len(ids))] == [[*words[:-1], pad] for words in ids]
+
+
+def test_translation_in_buckets_of_length(reversal_data, tmp_path):
+    cfg = train_config(reversal_data, "--arch", "modular_transformer", "--num-batch-buckets", 3)
+    task = tasks.setup_task(cfg.task)
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    lengths = {len(dataset[i]["source"]) for i in range(len(dataset))}
+    assert 1 < len(lengths) <= 3
+    assert {tokens for _, tokens in dataset.buckets} == set(dataset.bucketed_num_tokens.tolist())
+    args = ["--arch", "modular_transformer", "--num-batch-buckets", 3, "--max-epoch", 1]
+    run_train(reversal_data, *args, "--save-dir", tmp_path)
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt")["extra_state"]["val_loss"] > 0
+
+
+MASKED_LM = [
+    "--task",
+    "masked_lm",
+    "--criterion",
+    "masked_lm",
+    "--arch",
+    "roberta_base",
+    "--mask-whole-words",
+]
+OF_ROBERTA = (
+    "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2"
+)
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """Text in SentencePiece's pieces: a folder with spm.model and bin/."""
+    folder = tmp_path_factory.mktemp("pieces")
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefg", k=rng.randrange(3, 9))) for _ in range(40)]
+    lines = [" ".join(rng.choices(words, k=rng.randrange(4, 12))) for _ in range(100)]
+    (folder / "text").write_text("\n".join(lines))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"), model_prefix=str(folder / "spm"), vocab_size=40, minloglevel=2
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    for split, of_split in (("train", lines[:80]), ("valid", lines[80:])):
+        pieces = "".join(" ".join(model.encode(line, out_type=str)) + "\n" for line in of_split)
+        (folder / f"{split}.txt").write_text(pieces)
+    binarize_text(folder, "txt")
+    return folder
+
+
+def test_whole_words_are_masked_or_none_of_their_pieces(pieces, tmp_path):
+    args = [*MASKED_LM, "--bpe", "sentencepiece", "--sentencepiece-model", pieces / "spm.model"]
+    args += ["--tokens-per-sample", 32, "--max-epoch", 1, "--save-dir", tmp_path]
+    args += ["--random-token-prob", 0, "--leave-unmasked-prob", 0, "--mask-prob", 0.4]
+    common = [*OF_ROBERTA.split(), "--optimizer", "adam", "--lr", "1e-3", "--max-tokens", "300"]
+    run_train(pieces / "bin", *args, common=common)
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt")["extra_state"]["val_loss"] > 0
+
+    task = tasks.setup_task(train_config(pieces / "bin", *args, common=common).task)
+    task.load_dataset("valid")
+    words = masked_words = 0
+    for i in range(len(task.dataset("valid"))):
+        item = task.dataset("valid")[i]
+        masked = (item["net_input.src_tokens"] == task.mask_idx).tolist()
+        tokens = item["net_input.src_tokens"].where(~torch.tensor(masked), item["target"])
+        symbols = [task.source_dictionary[token] for token in tokens]
+        is_special = [token < task.source_dictionary.nspecial for token in tokens]
+        starts = [j for j, s in enumerate(symbols) if s.startswith("\u2581") or is_special[j]]
+        for start, end in zip(starts, [*starts[1:], len(symbols)], strict=True):
+            if end - start > 1:
+                words += 1
+                masked_words += masked[start]
+                assert len(set(masked[start:end])) == 1
+    assert 0 < masked_words < words
+
+
+@pytest.mark.parametrize("bpe", [[], ["--bpe", "subword_nmt"]])
+def test_masking_whole_words_is_refused_without_a_bpe_that_knows_them(pieces, bpe):
+    cfg = train_config(pieces / "bin", *MASKED_LM, *bpe, common=OF_ROBERTA.split())
+    with pytest.raises(UsageError, match="--mask-whole-words needs a --bpe that .* gpt2, .* sentencepiece"):
+        tasks.setup_task(cfg.task).load_dataset("valid")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["mae_transformer"], True),
+        (["modular_transformer"], False),
+        (["mae_transformer", "--mae-training", "joint"], False),
+    ],
+)
+def test_what_learns_outside_the_main_optimizer_is_said_once(reversal_data, tmp_path, caplog, args, says):
+    caplog.set_level("INFO", "modular_fairseq")
+    run_train(reversal_data, "--arch", *args, "--max-epoch", 2, "--save-dir", tmp_path)
+    model = load_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
+    gates = sum(
+        tensor.numel()
+        for name, tensor in model.items()
+        if ".gate_network." in name and not name.rpartition(".")[2].startswith(("running", "num_batches"))
+    )
+    said = [text for _, _, text in caplog.record_tuples if text.startswith("num. params trained outside")]
+    assert said == ([f"num. params trained outside the main optimizer: {gates:,}"] if says else [])
+
+
+def test_gate_statistics_of_a_validation_begin_anew(reversal_data):
+    watched = Watched(reversal_data)
+    trainer = watched.trainer
+    trainer.begin_valid_epoch(1)
+    trainer.valid_step(watched.batches[0])
+    assert trainer.bcd_of().valid_monitor.sums
+    trainer.begin_valid_epoch(2)
+    assert not trainer.bcd_of().valid_monitor.sums

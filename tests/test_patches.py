@@ -1,0 +1,103 @@
+"""patches/: the list of what the plugin changes is complete, true, and the one that docs/patches.md shows."""
+
+import collections
+import json
+import re
+import subprocess
+import sys
+import warnings
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import SimpleNamespace
+
+import fairseq
+import numpy as np
+import pytest
+import torch
+from fairseq import options
+from fairseq.data import Dictionary
+
+from modular_fairseq import patches
+from modular_fairseq_cli import main as cli
+from tests.process_state import changed_by
+
+REPOSITORY = Path(__file__).parent.parent
+
+IN_A_FRESH_PROCESS = """
+import importlib, json, pkgutil
+import fairseq_cli, numpy
+for command in pkgutil.iter_modules(fairseq_cli.__path__):
+    importlib.import_module(f"fairseq_cli.{command.name}")
+from tests.process_state import changed_by
+changed = changed_by(lambda: importlib.import_module("modular_fairseq"))
+from modular_fairseq import patches
+again = changed_by(patches.apply)
+print(json.dumps([sorted(changed), sorted(again), len(patches.PATCHES)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def changes():
+    """What the plugin changes in a process of fairseq, what a second `apply` changes, and the count."""
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IN_A_FRESH_PROCESS],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def declared():
+    """The targets of all patches; this numpy may have np.compat still."""
+    targets = {target for patch in patches.PATCHES for target in patch.targets}
+    return targets if isinstance(getattr(np, "compat", None), SimpleNamespace) else targets - {"numpy.compat"}
+
+
+def test_the_list_names_all_that_changes_and_nothing_else(changes):
+    changed, _, count = changes
+    assert count == len(patches.PATCHES)
+    assert [name for name in changed if not any(fnmatchcase(name, target) for target in declared())] == []
+    assert [target for target in declared() if not any(fnmatchcase(name, target) for name in changed)] == []
+
+
+def test_a_second_call_changes_nothing(changes):
+    assert changes[1] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda patch: patch.setattr(options, "get_parser", print), "fairseq.options.get_parser"),
+        (lambda patch: patch.setattr(options, "new", 1, raising=False), "fairseq.options.new"),
+        (lambda patch: patch.delattr(np, "sum"), "numpy.sum"),
+        (lambda patch: patch.setattr(Dictionary, "index", print), "fairseq.data.dictionary.Dictionary.index"),
+        (lambda patch: patch.setitem(fairseq.registry.REGISTRIES, "new", {}), "fairseq.registry.REGISTRIES"),
+        (
+            lambda patch: patch.setattr(torch.nn.Linear, "forward", print),
+            "torch.nn.modules.linear.Linear.forward",
+        ),
+        (lambda patch: patch.setattr(sys, "excepthook", print), "sys.excepthook"),
+        (lambda patch: warnings.simplefilter("ignore", FutureWarning), "warnings.filters"),
+    ],
+)
+def test_the_comparison_finds_a_change(monkeypatch, change, name):
+    with warnings.catch_warnings(), monkeypatch.context() as patch:
+        assert name in changed_by(lambda: change(patch))
+
+
+def test_every_patch_has_a_name_of_its_own_and_cites_lines_of_fairseq_that_exist():
+    assert collections.Counter(patch.name for patch in patches.PATCHES).most_common(1)[0][1] == 1
+    packages = Path(fairseq.__file__).parent.parent
+    for patch in patches.PATCHES:
+        citations = re.findall(r"\b(fairseq(?:_cli)?/[\w/]+\.py):(\d+)(?:-(\d+))?", patch.reason)
+        assert citations, f"{patch.name} cites no lines of fairseq"
+        for file, first, last in citations:
+            lines = len((packages / file).read_text().splitlines())
+            assert 0 < int(first) <= int(last or first) <= lines, f"{patch.name}: {file}:{first}"
+
+
+def test_the_page_in_docs_is_what_the_command_prints(capsys):
+    cli.main(["patches"])
+    assert (REPOSITORY / "docs" / "patches.md").read_text() == capsys.readouterr().out

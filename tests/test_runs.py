@@ -1,0 +1,265 @@
+"""The engine of all runs: statistics, evaluations, tables and numbers over seeds; the demo and
+train-and-score.
+"""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import sacrebleu
+import torch
+
+from modular_fairseq.runs import demo, train_and_score
+from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.evaluations.evaluation import (
+    EVALUATIONS,
+    Column,
+    Evaluation,
+    evaluations_of,
+    register,
+)
+from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.papers.command import find_table
+from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.short_training import short_training
+from modular_fairseq.runs.statistics import difference, shown
+from modular_fairseq.runs.tables import Line, Sheet
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
+
+COUNTED = "2030-01-01 | INFO | fairseq_cli.train | num. shared model params: 1,500 (num. trained: 1,200)\n"
+OUTSIDE = "2030-01-01 | INFO | any | num. params trained outside the main optimizer: 1,300\n"
+
+
+def write_run(folder, log, **changes):
+    """A run that has been trained, with that log and a checkpoint of 12 updates."""
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run/train.log").write_text(log)
+    torch.save({"model": {}, "optimizer_history": [{"num_updates": 12}]}, folder / "run/checkpoint_best.pt")
+    return Run("run", str(folder / "run"), Corpus(str(folder / "data/bin")), [], 1)._replace(**changes)
+
+
+@pytest.mark.parametrize(("line", "trained"), [("", 1200), (OUTSIDE, 2500)])
+def test_parameters_that_are_trained_outside_the_main_optimizer_count(tmp_path, line, trained):
+    valid = [f'2030-01-01 | INFO | valid | {{"epoch": {n}, "valid_ppl": "{5 - n}.5"}}\n' for n in (1, 2, 3)]
+    found = write_run(tmp_path, COUNTED + line + "".join(valid) + "half a li").statistics()
+    del found["checkpoint"]
+    assert found == {
+        "parameters": 1500,
+        "trained_parameters": trained,
+        "updates": 12,
+        "valid_perplexity": 2.5,
+    }
+
+
+def test_a_task_without_perplexity_has_the_other_statistics(tmp_path):
+    valid = '2030-01-01 | INFO | valid | {"epoch": 1, "valid_loss": "2.5"}\n'
+    assert "valid_perplexity" not in write_run(tmp_path, COUNTED + valid).statistics()
+    with pytest.raises(UsageError, match="train.log: does not show parameters and validation; restore it"):
+        write_run(tmp_path, valid).statistics()
+
+
+# ---- evaluations ----
+
+
+class Constant(Evaluation):
+    columns = {"constant": Column("constant", "", "{:.1f}")}
+
+    def commands(self, of):
+        return []
+
+    def measure(self, of, say):
+        return {"constant": 2.0 * of.run.seed}
+
+
+@pytest.fixture
+def constant():
+    register(Constant)
+    yield EVALUATIONS[-1]
+    EVALUATIONS.pop()
+
+
+def measured(tmp_path, evaluation, seed, **changes):
+    folder = tmp_path / f"seed-{seed}"
+    folder.mkdir()
+    (folder / "training.json").write_text('{"checkpoint": "c"}')
+    of = Measurement(Run("run", str(folder), Corpus("data/bin"), [], seed), (evaluation,))._replace(**changes)
+    of.finish(print)
+    return of
+
+
+def test_an_evaluation_is_a_class_that_is_registered(tmp_path, constant):
+    assert evaluations_of(["parameters", "constant", "bleu"])[0] is constant
+    of = measured(tmp_path, constant, 1)
+    assert of.result == {"checkpoint": "c", "constant": 2.0}
+    (tmp_path / "seed-1/training.json").write_text('{"checkpoint": "d"}')
+    assert of.result is None  # it was of another checkpoint
+    with pytest.raises(ValueError, match="the column constant is registered already"):
+        register(Constant)
+
+
+def test_what_was_found_stays_when_a_column_is_added(tmp_path, constant):
+    of = measured(tmp_path, constant, 1)
+    found = json.loads((tmp_path / "seed-1/test.json").read_text()) | {"other": 7}
+    (tmp_path / "seed-1/test.json").write_text(json.dumps(found))
+    of.finish(lambda text: pytest.fail("it is done"))
+    more = type(
+        "More", (Constant,), {"columns": {"more": Column("more", "")}, "measure": lambda *_: {"more": 3}}
+    )
+    of._replace(evaluations=(constant, more())).finish(print)
+    assert json.loads((tmp_path / "seed-1/test.json").read_text()) == found | {"more": 3}
+
+
+def test_differences_are_of_equal_seeds_and_the_same_data(tmp_path, constant):
+    (tmp_path / "base").mkdir()
+    base = [measured(tmp_path / "base", constant, seed) for seed in (1, 2, 4)]
+    ours = [measured(tmp_path, constant, seed) for seed in (1, 2, 3)]
+    assert difference(constant, ours, base, 10).values == [0.0, 0.0]
+    assert difference(constant, ours, base[1:2], 10).values == [-2.0, 0.0, 2.0]
+    other = [each._replace(subset="valid") for each in base]
+    assert difference(constant, ours, other, 10) is None
+
+
+# ---- numbers and tables ----
+
+
+@pytest.mark.parametrize(
+    ("values", "pattern", "text"),
+    [
+        ([], "{:.2f}", ""),
+        ([1.5], "{:.2f}", "1.50"),
+        ([1.0, 2.0], "{:+.2f}", "+1.50 ± 0.71"),
+        ([7, 7], "{:,.0f}", "7"),
+        ([7.0, 7.0], "{:.2f}", "7.00 ± 0.00"),
+        ([math.nan, 1.0], "{:.2f}", "nan"),
+        ([math.inf, 1.0], "{:.2f}", "inf"),
+    ],
+)
+def test_numbers_over_seeds_are_a_mean_and_a_deviation(values, pattern, text):
+    assert shown(values, pattern) == text
+
+
+def test_a_table_in_three_forms(tmp_path):
+    lines = [Line(["long name", "1"]), Line(["b", "22.5"])]
+    sheet = Sheet("Title", ["", "n"], lines, [["name", "n"], ["a", None], ["b", 22.5]], ["A note."])
+    text = sheet.write(str(tmp_path / "new"))
+    assert (
+        text
+        == (tmp_path / "new/table.txt").read_text()
+        == ("Title\n\n              n\n---------  ----\nlong name     1\nb          22.5\n\nA note.\n")
+    )
+    assert (tmp_path / "new/table.tsv").read_text() == "name\tn\na\t\nb\t22.5\n"
+    assert (tmp_path / "new/table.md").read_text() == (
+        "**Title**\n\n| model | n |\n| --- | ---: |\n| long name | 1 |\n| b | 22.5 |\n\n- A note.\n"
+    )
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="--out: the table cannot be written to .*file"):
+        sheet.write(str(tmp_path / "file/folder"))
+
+
+def test_a_table_of_the_papers_is_found_by_its_name(tmp_path, monkeypatch):
+    assert find_table("mae-3").endswith("configs/mae-3/table.yaml")
+    assert find_table("some/table.yaml") == "some/table.yaml"
+    with pytest.raises(UsageError, match="TABLE mae-9: is no table; give a table.yaml, or one of .*mae-3"):
+        find_table("mae-9")
+
+
+# ---- the demo and train-and-score ----
+
+
+def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
+    assert short_training("mae_transformer", [], 400, 5) == ["--mae-gate-interval", "2"]
+    assert short_training("mae_transformer", [], 600, 12) == []
+    assert short_training("mae_transformer", ["--mae-gating", "uniform"], 400, 5) == []
+    assert short_training("dma_transformer", [], 600, 12) == ["--aux-warmup-updates", "600"]
+    assert short_training("dma_transformer", ["--kl-weight", "0"], 400, 5) == []
+
+
+def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="no arch mea_transformer with a size _tiny_cpu; use modular_transf"):
+        cli.main(["demo", "mea_transformer"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_goes_from_text_to_a_report(tmp_path, monkeypatch, capsys):
+    """As a user starts it, but for a smaller corpus and budget."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(demo, "RECIPE", [{"5": "2"}.get(word, word) for word in demo.RECIPE])
+    output_of, sizes = demo.output_of, ["--train", "400", "--valid", "20", "--test", "20"]
+    monkeypatch.setattr(
+        demo, "output_of", lambda *words: output_of(*words, *(sizes if words[0] == "toy-corpus" else []))
+    )
+    cli.main(["demo", "mae_transformer", "--encoder-layers", "1"])
+    shown, out = capsys.readouterr().out, tmp_path / "demo/mae_transformer_tiny_cpu-encoder-layers-1"
+    score = json.loads((out / "score.json").read_text())
+    hypotheses, references = (
+        (out / file).read_text().splitlines() for file in ("test.hyp", "corpus/test.en")
+    )
+    bleu = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none", force=True).score
+    assert score["bleu"] == bleu and f"BLEU                    {bleu:.2f}   (nrefs:1|" in shown
+    assert f"report                  {out.relative_to(tmp_path)}/report.html" in shown
+    page = (out / "report.html").read_text()
+    assert "gate_entropy" in page
+    for file in (
+        "data/dict.de.txt",
+        "checkpoints/checkpoint2.pt",
+        "averaged.pt",
+        "train.log",
+        "generate.out",
+    ):
+        assert (out / file).exists()
+    assert "--mae-gate-interval 2" in (out / "train.log").read_text().splitlines()[0]
+    for text in (
+        "gates before learning   mean gate entropy",
+        "gates after             mean",
+        "parameters   ",
+    ):
+        assert text in shown
+    assert "epoch 2, update " in shown and "left]" in shown and "analyze single-expert" in shown
+
+
+def trained(monkeypatch, tmp_path, *options, **environment):
+    """The run that train-and-score makes, and the words of its decoding and of `modular-fairseq score`."""
+    seen = SimpleNamespace()
+    for name in ("NAME", "SIZE", "GENERATE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(train_and_score, "prepare_raw", lambda *words: None)
+    monkeypatch.setattr(Run, "fit", lambda self, say: setattr(seen, "run", self))
+    monkeypatch.setattr(
+        train_and_score,
+        "translate",
+        lambda run, decoding, say: setattr(seen, "decoding", decoding) or "generate.out",
+    )
+    score = SimpleNamespace(main=lambda words: setattr(seen, "score", words))
+    monkeypatch.setattr(train_and_score, "main", score)
+    cli.main(["train-and-score", "text", "de", "en", str(tmp_path / "out"), *options])
+    return seen
+
+
+def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch):
+    plain = trained(monkeypatch, tmp_path, "dma_transformer", "--max-epoch", "3", "--seed", "7")
+    words = " ".join(plain.run.train_command)
+    assert plain.run.folder == f"{tmp_path}/out/dma_transformer_max_epoch_3_seed_7"
+    assert "--encoder-layers 3 --decoder-layers 3 " in words and " --aux-warmup-updates 600 " in words
+    assert words.index("--max-epoch 12") < words.index("--max-epoch 3") and words.endswith(
+        f"--save-dir {tmp_path}/out/dma_transformer_max_epoch_3_seed_7/ --seed 7 --log-format json"
+    )
+    assert plain.score == [
+        *("score", "--reference", f"{tmp_path}/out/raw/test.en", "generate.out"),
+        *("--json", f"{plain.run.folder}/score.json"),
+    ]
+    changes = {"NAME": "mine", "SIZE": "", "GENERATE": "--lenpen 2"}
+    named = trained(monkeypatch, tmp_path, "tim_transformer", **changes)
+    assert named.run.folder == f"{tmp_path}/out/mine" and "--encoder-layers" not in named.run.words
+    assert named.decoding == ["--beam", "5", "--batch-size", "64", "--remove-bpe", "--lenpen", "2"]
+    assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
+
+
+def test_train_and_score_refuses_a_seed_that_is_no_number(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="--seed one: must be a whole number"):
+        trained(monkeypatch, tmp_path, "tim_transformer", "--seed", "one")
