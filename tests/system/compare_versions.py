@@ -4,10 +4,10 @@
     python tests/system/compare_versions.py OTHER_CHECKOUT --only mae dma --keep work/compared
 
 Each of `ROWS` is trained for 20 updates on a toy corpus with the demo's options, G steps included, and its
-test set is translated: once by OTHER_CHECKOUT and once by the checkout that this file is in. Each does so in a
-process of its own, on one thread, with the Python of this process and the packages that it finds. A line for
-each row says whether all weights, the optimizer's state and the output are equal. The exit code is 1 if a row
-differs or fails.
+test set is translated: once by OTHER_CHECKOUT and once by the checkout that this file is in. Each does so in
+a process of its own, on one thread, with the Python of this process and the packages that it finds. A line
+for each row says whether all weights, the optimizer's state and the output are equal. The exit code is 1 if
+a row differs or fails.
 """
 
 import argparse
