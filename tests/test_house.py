@@ -39,8 +39,10 @@ SHARED = [
     "modular_fairseq/benchmark/command.py",
     *(str(path.relative_to(ROOT)) for path in (ROOT / "modular_fairseq/runs").rglob("*.py")),
 ]
+# Names of tables, such as mae-3, and of archs, such as mae_transformer, are data.
 MECHANISM = re.compile(
-    r"\b_*(mae|dma|tim|multistream|streams?)(_|\b)|centroid|gate_network|mixtures?\b", re.IGNORECASE
+    r"\b_*(mae|dma|tim|multistream|streams?)(?!-\d|_transformer)(_|\b)|centroid|gate_network|mixtures?\b",
+    re.IGNORECASE,
 )
 
 

@@ -12,19 +12,19 @@ import torch
 
 from modular_fairseq.runs import demo, train_and_score
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.evaluations.evaluation import (
+from modular_fairseq.runs.evaluation import (
     EVALUATIONS,
     Column,
     Evaluation,
+    Measurement,
     evaluations_of,
     register,
 )
-from modular_fairseq.runs.measurement import Measurement
 from modular_fairseq.runs.papers.command import find_table
 from modular_fairseq.runs.run import Run
-from modular_fairseq.runs.short_training import short_training
 from modular_fairseq.runs.statistics import difference, shown
 from modular_fairseq.runs.tables import Line, Sheet
+from modular_fairseq.training.command_line import least_depth, short_training
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 
@@ -169,11 +169,31 @@ def test_a_table_of_the_papers_is_found_by_its_name(tmp_path, monkeypatch):
 
 
 def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
-    assert short_training("mae_transformer", [], 400, 5) == ["--mae-gate-interval", "2"]
-    assert short_training("mae_transformer", [], 600, 12) == []
-    assert short_training("mae_transformer", ["--mae-gating", "uniform"], 400, 5) == []
-    assert short_training("dma_transformer", [], 600, 12) == ["--aux-warmup-updates", "600"]
-    assert short_training("dma_transformer", ["--kl-weight", "0"], 400, 5) == []
+    def words(arch, epochs, options=""):
+        criterion = ["--criterion", "modular_cross_entropy", "--lr", "1", "--max-update", "1"]
+        return short_training(["--arch", arch, *criterion, *options.split()], epochs, 400)
+
+    assert words("mae_transformer", 5) == ["--mae-gate-interval", "2"]
+    assert words("mae_transformer", 12) == []
+    assert words("mae_transformer", 5, "--mae-gating uniform") == []
+    assert words("mae_transformer", 5, "--mae-training joint") == []
+    assert words("mae_transformer", 5, "--attention-type plain") == []
+    assert words("dma_transformer", 12) == ["--aux-warmup-updates", "400"]
+    assert words("dma_transformer", 12, "--kl-weight 0 --qq-weight 0 --xq-weight 0") == []
+    both = words("mae_transformer", 5, "--attention-type mae+dma")
+    assert both == ["--mae-gate-interval", "2", "--aux-warmup-updates", "400"]
+    assert words("transformer", 5) == []
+
+
+def test_a_small_model_is_as_deep_as_its_arch_needs():
+    def depth(arch, options=""):
+        sized = "--encoder-layers {0} --decoder-layers {0} --lr 1 --max-update 1 " + options
+        return least_depth(lambda layers: ["--arch", arch, *sized.format(layers).split()], 3)
+
+    assert depth("transformer") == depth("modular_transformer") == depth("mae_transformer") == 3
+    assert depth("multistream_transformer") == depth("tim_transformer") == 4
+    assert depth("multistream_transformer", "--streams 3") == 5
+    assert depth("mae_transformer", "--tim-layers middle --streams 2") == 6
 
 
 def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):
@@ -261,5 +281,5 @@ def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch
 
 
 def test_train_and_score_refuses_a_seed_that_is_no_number(tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="--seed one: must be a whole number"):
+    with pytest.raises(SystemExit, match="argument --seed: invalid int value: 'one'"):
         trained(monkeypatch, tmp_path, "tim_transformer", "--seed", "one")

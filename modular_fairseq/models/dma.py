@@ -306,7 +306,9 @@ def check(choice: Choice) -> None:
 
 
 def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
-    return ["--aux-warmup-updates", str(warmup_updates)]
+    """The losses reach their weights when the learning rate does, instead of after 4,000 updates."""
+    weights = [getattr(options, f"{name}_weight", None) for name in DmaLosses.signs]
+    return ["--aux-warmup-updates", str(warmup_updates)] if any(weight != 0 for weight in weights) else []
 
 
 @register_attention(

@@ -26,8 +26,8 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.progress import Progress
 from modular_fairseq.runs.run import Run
-from modular_fairseq.runs.short_training import short_training
 from modular_fairseq.runs.translation import translate
+from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.errors import UsageError
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     if arch not in known:
         sized = [name.removesuffix(SIZE) for name in known if name.endswith(SIZE)]
         raise UsageError(f"no arch {args.arch} with a size {SIZE}; use {', '.join(sized)}")
-    short = short_training(args.arch, args.options, updates=400, epochs=EPOCHS)
+    short = short_training(["--arch", arch, *args.options, *RECIPE], EPOCHS, warmup_updates=400)
     label = re.sub("[^a-zA-Z0-9_.]+", "-", " ".join([arch, *args.options])).strip("-")
     out = os.path.join("demo", label)
     shutil.rmtree(out, ignore_errors=True)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from modular_fairseq.runs.evaluations.evaluation import Evaluation
-from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.evaluation import Evaluation, Measurement
 from modular_fairseq_cli.scoring import compare_seeds
 
 

@@ -24,11 +24,10 @@ import re
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.run import Run
-from modular_fairseq.runs.short_training import least_depth, short_training
 from modular_fairseq.runs.translation import translate
+from modular_fairseq.training.command_line import least_depth, short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.arguments import by_option
-from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.processes import say
 
@@ -65,17 +64,20 @@ def run(args: argparse.Namespace) -> None:
     prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
     label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, size or "", *args.options])).strip("_")
     folder = os.path.join(out, os.environ.get("NAME") or label)
-    words = (SIZE.format(least_depth(args.arch)) if size is None else size).split() + RECIPE.split()
-    words += short_training(args.arch, args.options, updates=600, epochs=12)
-    seed = by_option(args.options).get("--seed", ["1"])[-1:]
-    if not "".join(seed).isdecimal():
-        raise UsageError(f"--seed {' '.join(seed)}: must be a whole number")
+
+    def words(depth: int, *more: str) -> list[str]:
+        sized = (SIZE.format(depth) if size is None else size).split()
+        return ["--arch", args.arch, *sized, *RECIPE.split(), *more, *args.options]
+
+    depth = least_depth(words, least=3)
+    chosen = words(depth, *short_training(words(depth), epochs=12, warmup_updates=600))
+    seed = by_option(args.options).get("--seed", ["1"])[-1]
     of = Run(
         os.path.basename(folder),
         folder,
         Corpus(os.path.join(out, "bin"), (args.source, args.target)),
-        ["--arch", args.arch, *words, *args.options],
-        int(seed[0]),
+        chosen,
+        int(seed),
     )
     os.makedirs(folder, exist_ok=True)
     with only_one(folder):

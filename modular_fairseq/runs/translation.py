@@ -4,8 +4,8 @@ import os
 import re
 from contextlib import suppress
 
+from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.bleu import generate_command
-from modular_fairseq.runs.measurement import Measurement
 from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.files import write_file
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from modular_fairseq.runs.evaluations.evaluation import Column, Evaluation, register
-from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest

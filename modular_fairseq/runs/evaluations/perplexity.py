@@ -3,8 +3,7 @@
 import shlex
 from typing import Any
 
-from modular_fairseq.runs.evaluations.evaluation import Column, Evaluation, register
-from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError

@@ -4,8 +4,7 @@ import os
 import shlex
 from typing import Any
 
-from modular_fairseq.runs.evaluations.evaluation import Column, Evaluation, register
-from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import Say
 from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.files import read_json

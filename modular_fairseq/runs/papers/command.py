@@ -31,7 +31,7 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from modular_fairseq.runs.corpora import make_toys
-from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.papers.figure import draw, write_figure
 from modular_fairseq.runs.papers.plan import needed, plan, show_commands
 from modular_fairseq.runs.papers.results import Results, sheet

@@ -9,7 +9,7 @@ import io
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from modular_fairseq.runs.evaluations.evaluation import evaluations_of
+from modular_fairseq.runs.evaluation import evaluations_of
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import COLUMNS, Table
 from modular_fairseq.runs.statistics import spread

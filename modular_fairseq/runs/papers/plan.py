@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from modular_fairseq.runs.config import DECODING, Config, on_subset, read_config, scaled, why
-from modular_fairseq.runs.evaluations.evaluation import EVALUATIONS, Evaluation
-from modular_fairseq.runs.measurement import Measurement
+from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run

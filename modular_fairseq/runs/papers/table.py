@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from modular_fairseq.runs.config import why
-from modular_fairseq.runs.evaluations.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
+from modular_fairseq.runs.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
 from modular_fairseq_cli.errors import UsageError
 
 # What a run's own statistics and its row say. The evaluations have the other columns.
