@@ -170,7 +170,10 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
     for row, name in zip(data["rows"], ("mixture", "specialised", "random-1"), strict=True):
         _, said = run_generate(
             trained.data, trained.path, "--gen-subset", "test", "--beam", 2, "--model-overrides",
-            str({"mae_inference": name.split("-")[0], **({"mae_inference_seed": 1} if "random" in name else {})}),
+            str(
+                {"mae_inference": name.split("-")[0]}
+                | ({"mae_inference_seed": 1} if "random" in name else {})
+            ),
         )  # fmt: skip
         (tmp_path / "again.out").write_text(said)
         output = read_output(tmp_path / "again.out", detokenize="none")

@@ -120,7 +120,10 @@ def test_g_steps_are_taken_in_every_intervalth_epoch(reversal_data, monkeypatch,
 @pytest.mark.parametrize("loss", ["sentence", "token"])
 def test_a_g_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, loss):
     """Against autograd on the whole update at once: two micro-batches, constant learning rate, no dropout."""
-    args = "--mae-gate-interval 1 --dropout 0 --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5 --update-freq 2"
+    args = (
+        "--mae-gate-interval 1 --dropout 0 --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5 "
+        "--update-freq 2"
+    )
     watched = Watched(reversal_data, *args.split(), "--mae-gate-loss", loss)
     model, samples = watched.model.train(), watched.batches[:2]
     watched.trainer.begin_epoch(1)
@@ -454,7 +457,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.set_num_threads(1)
 plain_init = DDP.__init__
-def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):  # fairseq names GPU 0, also without one
+# fairseq names GPU 0, also without one
+def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):
     plain_init(self, module, **kwargs)
 DDP.__init__ = on_cpu
 import modular_fairseq

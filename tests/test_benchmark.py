@@ -259,7 +259,8 @@ def test_a_matched_preset_and_the_plain_one_share_stock_and_options_go_to_both()
         f"tim_transformer_iwslt_de_en {flags} --tim-communication-heads 0",
         f"modular_transformer_iwslt_de_en {flags}",
     )
-    wide = f"{plain} --encoder-embed-dim 576 --encoder-attention-heads 6 --decoder-attention-heads 6 --tim-layers middle"
+    heads = "--encoder-attention-heads 6 --decoder-attention-heads 6"
+    wide = f"{plain} --encoder-embed-dim 576 {heads} --tim-layers middle"
     configs = parse(matched, plain, wide)
     assert [list(group) for group in benchmark.group_by_stock(configs)] == [[matched, plain], [wide]]
     assert (

@@ -342,13 +342,15 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils
 rank, port, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group(
-    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=30)
+    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2,
+    timeout=datetime.timedelta(seconds=30)
 )
 state = checkpoint_utils.load_checkpoint_to_cpu(path) if rank == 0 else None
-state = utils.broadcast_object(state, src_rank=0, group=utils.get_global_group(), dist_device=torch.device("cpu"))
-cfg = state["cfg"]
-print(json.dumps([type(cfg).__name__, cfg.model.arch, list(cfg.optimization.lr), state["model"]["weight"].tolist(),
-                  state["model"]["steps"].item(), state["extra_state"]["sum"].tolist(), float(state["extra_state"]["best"])]))
+cpu = torch.device("cpu")
+state = utils.broadcast_object(state, src_rank=0, group=utils.get_global_group(), dist_device=cpu)
+cfg, model, extra = state["cfg"], state["model"], state["extra_state"]
+print(json.dumps([type(cfg).__name__, cfg.model.arch, list(cfg.optimization.lr), model["weight"].tolist(),
+                  model["steps"].item(), extra["sum"].tolist(), float(extra["best"])]))
 """
 
 

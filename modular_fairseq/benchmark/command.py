@@ -50,7 +50,6 @@ from importlib.metadata import distributions
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from fairseq import options
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -63,6 +62,7 @@ from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq.training.command_line import parse
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 
@@ -191,11 +191,8 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
         raise UsageError(f"'{model}': {message}")
 
     def configure(arch: str) -> DictConfig:
-        parser = options.get_training_parser()
-        parser.error = refuse
-        namespace = options.parse_args_and_arch(
-            parser, ["no-data", *COMMON.split(), "--seed", str(args.seed), *flags, "--arch", arch]
-        )
+        words = [*COMMON.split(), "--seed", str(args.seed), *flags, "--arch", arch]
+        _, namespace = parse(words, refuse)
         namespace.cpu = args.device == "cpu"
         cfg = convert_namespace_to_omegaconf(namespace)
         # The last of `steps` tokens is </s>, and no other can be.

@@ -275,7 +275,8 @@ def check_attention_type(value: str) -> None:
 def describe_attention_types() -> str:
     """Return the help of --attention-type."""
     known = "".join(f"; {each.name}: {each.summary}" for each in of_kind(*SEAMS) if each.summary)
-    return f"plain: multi-head attention{known}; two that take different seams are joined by +; or what a --user-dir registers"
+    more = "two that take different seams are joined by +; or what a --user-dir registers"
+    return f"plain: multi-head attention{known}; {more}"
 
 
 def build_attention_parts(options, place: Place) -> dict[str, nn.Module | None]:

@@ -12,7 +12,7 @@ import copy
 import functools
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 from fairseq import options as fairseq_options
@@ -25,6 +25,7 @@ from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.runs import subsets
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 
 # What a group's _name selects on fairseq-train's command line.
@@ -246,15 +247,12 @@ def on_subset(config: Config, percent: int) -> Config:
 @functools.cache
 def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
     """Return what fairseq-train understands with this arch, criterion and so on, by the key's name."""
-    parser = fairseq_options.get_training_parser()
 
-    def refuse(message: str) -> None:
-        raise UsageError(
-            f"fairseq-train refuses {' '.join(selected)}: {message.partition(' (choose from')[0]}"
-        )
+    def refuse(message: str) -> NoReturn:
+        reason = message.partition(" (choose from")[0]
+        raise UsageError(f"fairseq-train refuses {' '.join(selected)}: {reason}")
 
-    parser.error = refuse
-    fairseq_options.parse_args_and_arch(parser, ["DATA", *selected])
+    parser, _ = parse(selected, refuse)
     return {action.dest: action for action in parser._actions}
 
 

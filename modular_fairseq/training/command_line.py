@@ -22,7 +22,8 @@ def refuse(message: str) -> NoReturn:
 def parse(
     words: Sequence[str], refuse: Callable[[str], NoReturn] = refuse
 ) -> tuple[ArgumentParser, Namespace]:
-    """Return fairseq-train's parser for the arch, task and so on that `words` name, and what it makes of them.
+    """Return fairseq-train's parser for the arch, task and so on that `words` name, and what it makes of
+    them.
 
     Args:
         words: of the command line, without the data.
@@ -56,7 +57,9 @@ def short_training(words: Sequence[str], epochs: int, warmup_updates: int) -> li
 
 
 def least_depth(words: Callable[[int], Sequence[str]], least: int) -> int:
-    """Return the smallest number of layers, from `least`, that the model can have; `words` takes that number."""
+    """Return the smallest number of layers, from `least`, that the model can have; `words` takes that
+    number.
+    """
     for depth in range(least, 2 * least + 1):
         _, args = parse(words(depth))
         try:

@@ -38,6 +38,7 @@ def check_criterion(trainer: Trainer) -> None:
         elif losses.asked_for:
             raise UsageError(
                 f"{' and '.join(losses.asked_for)}: this model has no losses of that kind; use "
-                f"--attention-type {mechanism.name} (or an arch such as {mechanism.name}_transformer), or leave "
+                f"--attention-type {mechanism.name} (or an arch such as {mechanism.name}_transformer), or "
+                "leave "
                 "them out"
             )

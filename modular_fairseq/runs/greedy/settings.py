@@ -9,13 +9,10 @@ import os
 import shlex
 from typing import Any, NoReturn
 
-from fairseq import options as fairseq_options
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
-
 from modular_fairseq.models.checks import check_options as check_model_options
-from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.runs.greedy.protocol import SWITCHES, Switch, read_switches
 from modular_fairseq.runs.run import LIMITS
+from modular_fairseq.training.command_line import family_of, parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
@@ -114,11 +111,8 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
                 "change yours, or name other mechanisms by --mechanisms FILE"
             )
 
-        parser = fairseq_options.get_training_parser()
-        parser.error = refuse
-        args = fairseq_options.parse_args_and_arch(parser, ["DATA", *options, *words])
-        family = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch))
-        if family in FAMILIES.values():
+        _, args = parse([*options, *words], refuse)
+        if family := family_of(args):
             try:
                 check_model_options(args, family)
             except UsageError as error:
