@@ -55,7 +55,8 @@ case "$*" in
         echo "$*" >>'{notes}/installed' ;;
     "-m pip uninstall "*)
         echo "$*" >>'{notes}/calls'
-        sed "/ fairseq-fixed==/d" '{notes}/installed' >'{notes}/left' && cat '{notes}/left' >'{notes}/installed' ;;
+        sed "/ fairseq-fixed==/d" '{notes}/installed' >'{notes}/left'
+        cat '{notes}/left' >'{notes}/installed' ;;
     "- "*) grep -q -F -e "$2==$3" '{notes}/installed' ;;  # is this package installed?
     *"import torch"*) [ ! -f '{notes}/stale' ] || grep -q -e --no-cache-dir '{notes}/installed' ;;
     *) exec '{python}' "$@" ;;
