@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints and tests the project; what is given is passed to pytest: `bash scripts/test.sh -k attention -x`.
+# Lints, checks the format and tests the project; what is given is passed to pytest: `bash scripts/test.sh -k attention -x`.
 
 set -euo pipefail
 
@@ -9,5 +9,6 @@ export PATH="$PWD/.venv/bin:$PATH"
 
 status=0
 ruff check . || status=$?
+ruff format --check . || status=$?
 pytest "$@" || status=$?
 exit $status
