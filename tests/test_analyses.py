@@ -28,8 +28,8 @@ from modular_fairseq.analysis.places import place
 from modular_fairseq.analysis.recording import recorded
 from modular_fairseq.analysis.redundancy import ModuleRedundancy, RedundancyReport, TypeRedundancy
 from modular_fairseq.models.dma import semantic_masks
-from modular_fairseq.models.mae import mixtures
-from modular_fairseq.modules.mixture import GateStatistics, entropy_and_shares
+from modular_fairseq.models.mae import expert_mixtures
+from modular_fairseq.modules.expert_mixture import GateStatistics, entropy_and_shares
 from modular_fairseq_cli import analysis_folder as folder
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, randomize_parts, task
@@ -108,10 +108,12 @@ def test_indicative_tokens_of_known_counts():
 @pytest.mark.parametrize("context", ["prefix", "source"])
 def test_tokens_of_experts_are_those_of_the_reference(context):
     model, sample = trained("mae_transformer", mae_gate_context=context), batch(MANY, types=16)
-    pairs = {name: [] for name in mixtures(model)}
+    pairs = {name: [] for name in expert_mixtures(model)}
     for net_input in alone(sample):
         with (
-            recorded({name: mixture.gate_network for name, mixture in mixtures(model).items()}) as logits,
+            recorded(
+                {name: mixture.gate_network for name, mixture in expert_mixtures(model).items()}
+            ) as logits,
             torch.no_grad(),
         ):
             model(**net_input)
@@ -120,7 +122,7 @@ def test_tokens_of_experts_are_those_of_the_reference(context):
             words = side_tokens("encoder" if context == "source" else name, net_input)
             pairs[name] += list(zip(words, experts * (len(words) if len(experts) == 1 else 1), strict=True))
     [report] = one_pass(model, halves(sample), [Experts(model)])
-    assert [each.module for each in report.modules] == list(mixtures(model))
+    assert [each.module for each in report.modules] == list(expert_mixtures(model))
     for each in report.modules:
         assert_same_lists(each.experts, reference.indicative(pairs[each.module], 4))
     assert {each.side for each in report.modules} == (

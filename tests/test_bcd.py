@@ -17,7 +17,7 @@ from fairseq import tasks, utils
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
-from modular_fairseq.models.mae import gate_parameters, mixtures
+from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.training import bcd
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
@@ -129,7 +129,7 @@ def test_a_g_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, loss):
     watched.trainer.begin_epoch(1)
     trainer_bcd = watched.trainer.bcd_of()
     gates = [p.requires_grad_(True) for p in watched.gates]
-    for mixture in mixtures(model).values():
+    for mixture in expert_mixtures(model).values():
         mixture.step = "G"
     total = sum(watched.trainer.get_criterion()(model, sample)[0] for sample in samples)
     count = sum(sample["nsentences" if loss == "sentence" else "ntokens"] for sample in samples)
@@ -211,7 +211,7 @@ def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
     assert log["gate_entropy"].smoothed_value == pytest.approx(math.log(4), abs=1e-3)
     assert log["g_loss"].smoothed_value > 0
     watched.trainer.begin_valid_epoch(1)
-    for mixture in mixtures(watched.model).values():
+    for mixture in expert_mixtures(watched.model).values():
         mixture.gate_network.fc2.bias.data[2] = 50.0
     with metrics.aggregate(new_root=True) as log:
         watched.trainer.valid_step(watched.batches[0])
@@ -223,7 +223,7 @@ def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
         "gate_entropy": 0.0,
         "gate_max_share": 1.0,
         "gate_min_share": 0.0,
-        "gate_rare_experts": 3 * len(mixtures(watched.model)),
+        "gate_rare_experts": 3 * len(expert_mixtures(watched.model)),
     }
 
 

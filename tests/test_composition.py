@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.models.dma import measuring
-from modular_fairseq.models.mae import gate_parameters, mixtures
+from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
@@ -56,7 +56,7 @@ def loss_of(model, sample):
 @pytest.mark.parametrize("changes", GRID, ids=name)
 def test_every_combination_trains_decodes_saves_and_loads(changes, tmp_path):
     model = build(**changes).double().train()
-    for mixture in mixtures(model).values():
+    for mixture in expert_mixtures(model).values():
         mixture.step = "F"
     gates = {id(p) for p in gate_parameters(model)}
     learning = {key: p for key, p in model.named_parameters() if id(p) not in gates}
@@ -116,7 +116,7 @@ def test_an_option_of_the_users_may_undo_what_an_arch_sets():
 def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch, undone, monkeypatch):
     """Only hydra fills in every default by itself."""
     model = build(arch, _name=arch, **undone)
-    assert not hasattr(model.encoder, "streams") and not mixtures(model)
+    assert not hasattr(model.encoder, "streams") and not expert_mixtures(model)
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
         UsageError,
@@ -132,13 +132,13 @@ def test_experts_drop_heads_of_the_whole_layer_of_mechanisms():
     """
     heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
     model = build(attention_type="mae", tim_layers="all", **heads)
-    for module in mixtures(model).values():
+    for module in expert_mixtures(model).values():
         assert module.num_experts == 8 and module.gate_network.fc1.in_features == 32
 
 
 def test_every_stream_has_gates_of_its_own():
     model = build(attention_type="mae", streams=2, encoder_layers=6)
-    names = [name for name in mixtures(model) if name.startswith("encoder")]
+    names = [name for name in expert_mixtures(model) if name.startswith("encoder")]
     expected = ["layers.0", "layers.1", "streams.0.0", "streams.0.1", "streams.1.0", "streams.1.1"]
     assert sorted(names) == sorted(f"encoder.{layer}.self_attn" for layer in expected)
     assert len(gate_parameters(model)) == 6 * (

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modular_fairseq.models.dma import measuring, semantic_masks
-from modular_fairseq.models.mae import mixtures
+from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.averaging import average_checkpoints
 from modular_fairseq.training.checkpoints import load_checkpoint
@@ -214,7 +214,7 @@ def test_experts_and_masks_together_are_each_themselves():
     mae = build(attention_type="mae").eval()
     mae.load_state_dict({key: value for key, value in both.state_dict().items() if ".mask." not in key})
     assert torch.equal(logits(both, sample), logits(mae, sample))
-    assert len(mixtures(both)) == len(semantic_masks(both)) == 6
+    assert len(expert_mixtures(both)) == len(semantic_masks(both)) == 6
 
 
 def test_mechanisms_stay_apart_under_a_mask():

@@ -9,7 +9,7 @@ import torch
 from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.analysis.gates import GateReport, GateReports, Gates
 from modular_fairseq.analysis.one_pass import one_pass
-from modular_fairseq.models.mae import mixtures
+from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_train
@@ -18,7 +18,7 @@ from tests.helpers import LENGTHS, batch, build
 
 def test_reports_of_known_gates():
     model = build("mae_transformer", mae_gate_init="zero")
-    gate = mixtures(model)["encoder.layers.0.self_attn"].gate_network
+    gate = expert_mixtures(model)["encoder.layers.0.self_attn"].gate_network
     gate.fc2.bias.data = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
     [found] = one_pass(model, [batch(LENGTHS), batch(LENGTHS[:2], seed=1)], [Gates(model)])
     reports = {report.module: report for report in found.modules}
@@ -56,7 +56,7 @@ def test_nothing_is_counted_after_the_pass_also_after_an_exception():
     one_pass(model, [batch(LENGTHS)], [Gates(model)])
     with pytest.raises(TypeError):
         one_pass(model, [batch(LENGTHS), {"net_input": {"nothing": 1}}], [Gates(model)])
-    assert all(mixture.statistics is None for mixture in mixtures(model).values())
+    assert all(mixture.statistics is None for mixture in expert_mixtures(model).values())
 
 
 def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys):

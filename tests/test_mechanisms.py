@@ -9,7 +9,7 @@ from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEn
 from modular_fairseq.models.options import nested_config
 from modular_fairseq.models.registry import LayerPlace
 from modular_fairseq.models.tim import is_tim_layer
-from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention, weigh
+from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention, weigh
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options
 from tests.properties import logits
 from tests.reference import mechanisms as reference

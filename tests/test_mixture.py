@@ -1,4 +1,4 @@
-"""modules/mixture.py against the paper's equations, one expert at a time."""
+"""modules/expert_mixture.py against the paper's equations, one expert at a time."""
 
 import itertools
 import math
@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from modular_fairseq.modules.attention import MultiheadAttention
-from modular_fairseq.modules.gates import GateNetwork, GateNorm, RunningMean, sentence_mean
-from modular_fairseq.modules.mixture import (
+from modular_fairseq.modules.expert_mixture import (
     ExpertMixture,
     GateStatistics,
     dropped_heads_of_experts,
     expert_scale,
     mixture_scale,
 )
+from modular_fairseq.modules.gates import GateNetwork, GateNorm, RunningMean, sentence_mean
 from tests.reference.mixture import mean_of_recent, mixture_of_experts
 
 T, B, C = 6, 4, 16

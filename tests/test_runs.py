@@ -22,8 +22,8 @@ from modular_fairseq.runs.evaluation import (
 )
 from modular_fairseq.runs.papers.command import find_table
 from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference, shown
-from modular_fairseq.runs.tables import Line, Sheet
 from modular_fairseq.training.command_line import least_depth, short_training
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError

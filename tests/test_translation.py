@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.sequence_generator import SequenceGenerator
 
-from modular_fairseq.models.mae import gate_parameters, mixtures
+from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.models.translation import ModularTransformer
-from modular_fairseq.modules.mixture import GateStatistics
+from modular_fairseq.modules.expert_mixture import GateStatistics
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, task
 from tests.properties import PROPERTIES, logits, ready
@@ -153,7 +153,7 @@ def test_training_after_a_beam_search_is_not_changed_by_it():
 @pytest.mark.parametrize("changes", ALL, ids=name)
 def test_every_parameter_learns_or_is_declared_not_to(changes):
     model = build(**changes).train()
-    for mixture in mixtures(model).values():
+    for mixture in expert_mixtures(model).values():
         mixture.step = "F"
     logits(model, batch(LENGTHS)).square().sum().backward()
     gates = {id(p) for p in gate_parameters(model)}
@@ -173,12 +173,12 @@ def test_activation_checkpointing_changes_nothing(norm, step):
         ).train()
         for p in gate_parameters(model):
             p.requires_grad_(step == "G")
-        for mixture in mixtures(model).values():
+        for mixture in expert_mixtures(model).values():
             mixture.step, mixture.statistics = step, GateStatistics()
         torch.manual_seed(5)
         for seed in (0, 1):
             logits(model, batch(LENGTHS, seed)).square().sum().backward()
-        counts = [mixture.statistics.take() for mixture in mixtures(model).values()]
+        counts = [mixture.statistics.take() for mixture in expert_mixtures(model).values()]
         results.append([*(p.grad for p in model.parameters() if p.requires_grad), *model.buffers(), *counts])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b)
@@ -369,13 +369,13 @@ def test_a_checkpoint_from_before_an_option_existed_is_read():
     cfg = Namespace(**vars(options("mae_transformer")))
     del cfg.mae_gate_window, cfg.mae_inference_seed
     model = ModularTransformer.build_model(cfg, task())
-    assert len(mixtures(model)) == 6
+    assert len(expert_mixtures(model)) == 6
 
 
 def test_random_experts_depend_on_their_seed_alone():
     def experts(seed, torch_seed):
         model = build("mae_transformer", seed=torch_seed, mae_inference="random", mae_inference_seed=seed)
-        return [mixture.random_expert for mixture in mixtures(model).values()]
+        return [mixture.random_expert for mixture in expert_mixtures(model).values()]
 
     assert experts(1, 1) == experts(1, 2)
     assert len({tuple(experts(seed, 1)) for seed in range(5)}) > 1 and len(set(experts(1, 1))) > 1
@@ -390,11 +390,13 @@ def test_a_source_without_a_key_gives_finite_gradients():
 
 def test_only_the_input_counts_for_gate_statistics_not_the_hypotheses_of_a_search():
     model, sample = build("mae_transformer").eval(), batch([(5, 4), (8, 4)])
-    for mixture in mixtures(model).values():
+    for mixture in expert_mixtures(model).values():
         mixture.statistics = GateStatistics()
     logits(model, sample)
     generate(model, sample, beam=5)
-    counts = {name: int(mixture.statistics.take()[1:].sum()) for name, mixture in mixtures(model).items()}
+    counts = {
+        name: int(mixture.statistics.take()[1:].sum()) for name, mixture in expert_mixtures(model).items()
+    }
     assert {count for name, count in counts.items() if name.startswith("decoder")} == {8}
 
 
@@ -410,13 +412,13 @@ def test_padding_moves_neither_the_norms_nor_the_statistics_in_training(context)
         inputs = sample["net_input"]
         inputs["src_tokens"] = F.pad(inputs["src_tokens"], (pads, 0), value=1)
         inputs["prev_output_tokens"] = F.pad(inputs["prev_output_tokens"], (0, pads), value=1)
-        for mixture in mixtures(model).values():
+        for mixture in expert_mixtures(model).values():
             mixture.step, mixture.statistics = "G", GateStatistics()
         logits(model, sample)
         seen.append(
             [b for name, b in model.named_buffers() if "running" in name]
-            + [m.statistics.take() for m in mixtures(model).values()]
+            + [m.statistics.take() for m in expert_mixtures(model).values()]
         )
-        assert len(seen[-1]) == 3 * len(mixtures(model))
+        assert len(seen[-1]) == 3 * len(expert_mixtures(model))
     for a, b in zip(*seen, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

@@ -20,7 +20,7 @@ from typing import Any
 
 from modular_fairseq.analysis import samples
 from modular_fairseq.analysis.analyses import ALL, ANALYSES, build, chosen, look
-from modular_fairseq.analysis.loading import MAX_TOKENS, Loaded, batches, load
+from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.analysis.one_pass import Report
 from modular_fairseq.analysis.single_expert import SINGLE_EXPERT, compare_experts
 from modular_fairseq.user_dir import add_user_dir, import_user_dir

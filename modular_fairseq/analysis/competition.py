@@ -25,7 +25,7 @@ from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import SIDES, dictionary_of, in_order, place, side_of, tokens_of
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import MINIMUM_COUNT
-from modular_fairseq.modules.mechanisms import Competition
+from modular_fairseq.modules.independent_mechanisms import Competition
 from modular_fairseq_cli.errors import UsageError
 
 PERCENTILES = (5, 25, 50, 75, 95)

@@ -19,8 +19,8 @@ from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place, tokens_of
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import MINIMUM_COUNT, TokenCounts, rows
-from modular_fairseq.models.mae import mixtures
-from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
+from modular_fairseq.models.mae import expert_mixtures
+from modular_fairseq.modules.expert_mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -113,7 +113,7 @@ class GateReports(Report):
 
 def learned_mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
     """Raises UsageError where there is none."""
-    found = in_order(mixtures(model))
+    found = in_order(expert_mixtures(model))
     if not found:
         raise UsageError(
             "the model has no learned gates to look at; it needs --attention-type mae --mae-gating learned"

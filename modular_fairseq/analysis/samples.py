@@ -24,7 +24,7 @@ from modular_fairseq.analysis.competition import competitions
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.models.dma import semantic_masks
-from modular_fairseq.models.mae import mixtures
+from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
@@ -202,7 +202,7 @@ def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
     Raises:
         UsageError: there is none.
     """
-    modules, gates, masks = in_order(attention_modules(model)), mixtures(model), semantic_masks(model)
+    modules, gates, masks = in_order(attention_modules(model)), expert_mixtures(model), semantic_masks(model)
     collected = []
     with ExitStack() as stack, torch.no_grad():
         maps = stack.enter_context(attention_maps(model))

@@ -8,8 +8,8 @@ from torch import nn
 from modular_fairseq.models import registry
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
-from modular_fairseq.models.loading import ChecksStateDict
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.models.state_dicts import ChecksStateDict
 from modular_fairseq.modules.dropout import replace_dropout
 
 

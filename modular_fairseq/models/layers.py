@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from modular_fairseq.models.registry import LayerPlace, Place, build_attention_parts, build_layer_parts
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
-from modular_fairseq.modules.mechanisms import weigh
+from modular_fairseq.modules.independent_mechanisms import weigh
 
 
 class _Layer:

@@ -1,6 +1,6 @@
 """Mixture of attentive experts: "A Mixture of h - 1 Heads is Better than h Heads" (Peng et al. 2020).
 
-The maths is in `modules/mixture.py` and `modules/gates.py`; G steps are taken by `training/bcd.py`.
+The maths is in `modules/expert_mixture.py` and `modules/gates.py`; G steps are taken by `training/bcd.py`.
 (`Optional[int]`, because fairseq's parser does not know `int | None`.)
 """
 # ruff: noqa: UP007, UP045
@@ -25,8 +25,8 @@ from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import Place, register_attention
 from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.expert_mixture import INFERENCE_MODES, ExpertMixture
 from modular_fairseq.modules.gates import NORMS, GateNetwork, RunningMean
-from modular_fairseq.modules.mixture import INFERENCE_MODES, ExpertMixture
 from modular_fairseq_cli.errors import UsageError
 
 DEFAULT_INTERVAL = 5  # epochs, section 3 of the paper
@@ -147,7 +147,7 @@ class GateTraining:
         return self.gates_only or epoch % self.interval == 0
 
 
-def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
+def expert_mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
     """Return the mixtures with learned gates by the name of their attention module:
     encoder.layers.0.self_attn.
     """
@@ -161,7 +161,9 @@ def mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
 def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return phi: all parameters of all gate networks."""
     return [
-        parameter for mixture in mixtures(model).values() for parameter in mixture.gate_network.parameters()
+        parameter
+        for mixture in expert_mixtures(model).values()
+        for parameter in mixture.gate_network.parameters()
     ]
 
 

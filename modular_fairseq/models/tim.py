@@ -1,7 +1,7 @@
 """Independent mechanisms: "Transformers with Competitive Ensembles of Independent Mechanisms" (Lamb et al.
 2021).
 
-The maths is in `modules/mechanisms.py` and `modules/grouped.py`.
+The maths is in `modules/independent_mechanisms.py` and `modules/grouped.py`.
 """
 
 import functools
@@ -12,7 +12,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from modular_fairseq.models.architectures import TINY_CPU, register_all, size
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.registry import LayerParts, LayerPlace, build_arrangement, register_layer
-from modular_fairseq.modules.mechanisms import Competition, InterMechanismAttention
+from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention
 from modular_fairseq_cli.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fairseq.trainer import Trainer
 
-from modular_fairseq.models.mae import mixtures
+from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.models.registry import trained_outside
 from modular_fairseq.patches.registry import change, replace
 from modular_fairseq.training.bcd import BlockCoordinateDescent
@@ -33,7 +33,9 @@ def bcd_of(trainer: Trainer) -> BlockCoordinateDescent | None:
     if not hasattr(trainer, "_bcd"):
         model = trainer.get_model()
         trainer._bcd = (
-            BlockCoordinateDescent(trainer) if hasattr(model, "gate_training") and mixtures(model) else None
+            BlockCoordinateDescent(trainer)
+            if hasattr(model, "gate_training") and expert_mixtures(model)
+            else None
         )
     return trainer._bcd
 

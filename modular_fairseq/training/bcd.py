@@ -23,9 +23,9 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from modular_fairseq.models.mae import GateTraining, gate_parameters, mixtures
+from modular_fairseq.models.mae import GateTraining, expert_mixtures, gate_parameters
+from modular_fairseq.modules.expert_mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 from modular_fairseq.modules.gates import GateNorm
-from modular_fairseq.modules.mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
 from modular_fairseq_cli.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class BlockCoordinateDescent:
         model = trainer.get_model()
         self.trainer = trainer
         self.settings: GateTraining | None = model.gate_training
-        self.mixtures = list(mixtures(model).values())
+        self.mixtures = list(expert_mixtures(model).values())
         self.gates = gate_parameters(model)
         self.norms = [module for module in model.modules() if isinstance(module, GateNorm)]
         self.train_monitor = GateMonitor()

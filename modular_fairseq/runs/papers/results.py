@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.papers.table import COLUMNS, Row, Table
+from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference, shown, spread
-from modular_fairseq.runs.tables import Line, Sheet
 
 
 class Results(NamedTuple):
