@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from modular_fairseq.runs import evaluations  # noqa: F401  (registers the columns)
 from modular_fairseq.runs.config import why
 from modular_fairseq.runs.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
 from modular_fairseq_cli.errors import UsageError
