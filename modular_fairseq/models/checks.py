@@ -103,13 +103,13 @@ def check_options(options, family: type) -> None:
     for kinds in (("encoder", "layer"), tuple(SEAMS)):
         for mechanism in of_kind(*kinds):
             if not mechanism.is_used(options):
-                choice.refuse(mechanism.option_names, f"without {_what_turns_on(mechanism)}")
+                choice.refuse(mechanism.option_names, f"without {what_turns_on(mechanism)}")
         for mechanism in of_kind(*kinds):
             if mechanism.is_used(options):
                 mechanism.check(choice)
 
 
-def _what_turns_on(mechanism: Mechanism) -> str:
+def what_turns_on(mechanism: Mechanism) -> str:
     """Name the option that turns a mechanism on, and the first arch that does."""
     needs = mechanism.needs or f"--attention-type {mechanism.name}"
     defaults = Namespace(**{f.name: f.default for f in fields(FAMILIES["modular_transformer"])})

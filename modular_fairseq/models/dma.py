@@ -326,8 +326,7 @@ def build_mask(options, place: Place) -> SemanticMask:
     """Build the `mask` of one attention module.
 
     In the decoder's self-attention "the semantic mask was disregarded [...] in test phase" (section 4.1),
-    unless
-    --dma-decoder-eval-mask is given.
+    unless --dma-decoder-eval-mask is given.
     """
     return SemanticMask(
         place.num_heads,

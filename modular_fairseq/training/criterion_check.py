@@ -8,6 +8,7 @@ compare them before each epoch.
 from fairseq.trainer import Trainer
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
+from modular_fairseq.models.checks import what_turns_on
 from modular_fairseq.models.registry import CRITERIA, MECHANISMS
 from modular_fairseq_cli.errors import UsageError
 
@@ -25,11 +26,12 @@ def check_criterion(trainer: Trainer) -> None:
             continue
         has_losses = mechanism.losses.concerns(model)
         if not adds_losses:
-            if has_losses:
+            if has_losses and not mechanism.losses.is_optional:
+                needs = mechanism.needs or f"--attention-type {model.cfg.attention_type}"
                 raise UsageError(
-                    f"--attention-type {model.cfg.attention_type} has losses that --criterion "
-                    f"{trainer.cfg.criterion._name} does not add; use --criterion {' or '.join(CRITERIA)} "
-                    f"(with {mechanism.losses.left_out_by} to train masks without them)"
+                    f"{needs} has losses that --criterion {trainer.cfg.criterion._name} does not add; use "
+                    f"--criterion {' or '.join(CRITERIA)} (with {mechanism.losses.left_out_by} to train the model "
+                    "without them)"
                 )
             continue
         losses = next(each for each in criterion.auxiliary if isinstance(each, mechanism.losses))
@@ -38,7 +40,5 @@ def check_criterion(trainer: Trainer) -> None:
         elif losses.asked_for:
             raise UsageError(
                 f"{' and '.join(losses.asked_for)}: this model has no losses of that kind; use "
-                f"--attention-type {mechanism.name} (or an arch such as {mechanism.name}_transformer), or "
-                "leave "
-                "them out"
+                f"{what_turns_on(mechanism)}, or leave them out"
             )
