@@ -59,9 +59,9 @@ def weigh(update: Tensor, competition: Tensor) -> Tensor:
 class InterMechanismAttention(nn.Module):
     """Step 3: multi-head attention in which the mechanisms of a position are the sequence.
 
-    It is computed as sums of elementwise products. For two mechanisms this is faster on a CPU than a tiny matrix
-    product for each position and head (1.8 ms against 3.5, forward and backward of 1,020 positions); for four it
-    is slower (10.5 against 4.0). A layer takes about 100 ms.
+    It is computed as sums of elementwise products. For two mechanisms this is faster on a CPU than a tiny
+    matrix product for each position and head (1.8 ms against 3.5, forward and backward of 1,020 positions);
+    for four it is slower (10.5 against 4.0). A layer takes about 100 ms.
 
     Args:
         mechanisms: n.

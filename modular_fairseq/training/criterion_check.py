@@ -30,7 +30,8 @@ def check_criterion(trainer: Trainer) -> None:
                 needs = mechanism.needs or f"--attention-type {model.cfg.attention_type}"
                 raise UsageError(
                     f"{needs} has losses that --criterion {trainer.cfg.criterion._name} does not add; use "
-                    f"--criterion {' or '.join(CRITERIA)} (with {mechanism.losses.left_out_by} to train the model "
+                    f"--criterion {' or '.join(CRITERIA)} (with {mechanism.losses.left_out_by} to train the "
+                    "model "
                     "without them)"
                 )
             continue
