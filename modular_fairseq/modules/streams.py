@@ -13,10 +13,10 @@ class Streams(nn.ModuleList):
     """The sum of k streams; layer l of stream i is `self[i][l]`.
 
     There are two ways to the same numbers: the streams one after the other, and each layer of all streams at
-    once, with the parameters of the k layers stacked. The second launches fewer and larger kernels, which may win on a GPU (not measured);
-    on a CPU it takes 1.05 to 1.18 of the time of as many layers in sequence, the first 1.00 to 1.02 (d = 512
-    and 128, k = 2 and 4). It is for training only, so that what looks inside a trained model finds every
-    layer at work.
+    once, with the parameters of the k layers stacked. The second launches fewer and larger kernels, which may
+    win on a GPU (not measured). On a CPU it takes 1.05 to 1.18 of the time of as many layers in sequence, and
+    the first 1.00 to 1.02 (d = 512 and 128, k = 2 and 4). It is for training only, so that what looks inside
+    a trained model finds every layer at work.
 
     Args:
         streams: k lists of equally many layers `(x [T, B, d], encoder_padding_mask) -> [T, B, d]`.
