@@ -403,7 +403,7 @@ def test_results_are_written_before_they_are_shown(trained, tmp_path, monkeypatc
     def show(reports, refused):
         raise BrokenPipeError  # `| head` has seen enough
 
-    monkeypatch.setattr("modular_fairseq.analysis.show", show)
+    monkeypatch.setattr("modular_fairseq.analysis.command.show", show)
     with pytest.raises(BrokenPipeError):
         analyze("gates", trained, "--out", tmp_path / "found")
     assert (tmp_path / "found" / "analysis.json").exists()
