@@ -420,6 +420,7 @@ def test_mean_and_deviation_over_seeds():
         {"bleu": 2.0, "ter": 5.0},
         {"bleu": 6.0, "tokenized_bleu": 3.0, "ter": 5.0},
     ]
+    assert summarize(seeds[:2])["bleu"] == {"mean": 1.5, "std": 0.5**0.5}
     assert summarize(seeds) == {"bleu": {"mean": 3.0, "std": 7**0.5}, "ter": {"mean": 5.0, "std": 0.0}}
     assert summarize(seeds[2:]) == {
         key: {"mean": value, "std": None} for key, value in (("bleu", 6), ("ter", 5), ("tokenized_bleu", 3))
