@@ -127,7 +127,7 @@ def test_a_g_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, loss):
     watched = Watched(reversal_data, *args.split(), "--mae-gate-loss", loss)
     model, samples = watched.model.train(), watched.batches[:2]
     watched.trainer.begin_epoch(1)
-    trainer_bcd = watched.trainer.bcd_of()
+    trainer_bcd = bcd.bcd_of(watched.trainer)
     gates = [p.requires_grad_(True) for p in watched.gates]
     for mixture in expert_mixtures(model).values():
         mixture.step = "G"
@@ -155,7 +155,7 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
         forward(*args, **kwargs)[0] * float("nan"),
         *forward(*args, **kwargs)[1:],
     )
-    watched.trainer.bcd_of().g_step(watched.batches[:1])
+    bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
     assert watched.state() == before
     assert "G step skipped" in caplog.text
 
@@ -192,7 +192,7 @@ def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, c
             return result
 
         criterion.forward = forward_that_may_fail
-        outputs, size, _ = watched.trainer.bcd_of().g_step(watched.batches[0 if fails else 1 : 2])
+        outputs, size, _ = bcd.bcd_of(watched.trainer).g_step(watched.batches[0 if fails else 1 : 2])
         assert len(outputs) == 1 and size == watched.batches[1]["ntokens"]
         return watched.gates
 
@@ -282,7 +282,7 @@ def test_a_g_step_does_not_depend_on_the_loss_scale(reversal_data):
         watched = Watched(reversal_data, *args)
         watched.trainer.begin_epoch(1)
         before = [p.detach().clone() for p in watched.gates]
-        watched.trainer.bcd_of().g_step(watched.batches[:1])
+        bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
         gates.append(
             torch.cat([(p - b).detach().flatten() for p, b in zip(watched.gates, before, strict=True)])
         )
@@ -301,10 +301,10 @@ def test_trying_a_batch_again_takes_no_second_g_step(reversal_data, monkeypatch)
         tries.append(len(samples))
         return trainer.train_step(samples, raise_oom) if len(tries) == 1 else {}
 
-    bcd_of = watched.trainer.bcd_of()
-    plain = type(bcd_of).train_step
+    hook = bcd.bcd_of(watched.trainer)
+    plain = type(hook).train_step
     monkeypatch.setattr(
-        type(bcd_of),
+        type(hook),
         "train_step",
         lambda self, _, samples, raise_oom: plain(self, f_step, samples, raise_oom),
     )
@@ -323,7 +323,7 @@ def test_models_without_gates_train_as_before(reversal_data):
         watched.trainer.set_num_updates(10)
         watched.step(watched.batches[:1])
         assert watched.changed == [("F", False, True)]
-        assert watched.trainer.bcd_of() is None
+        assert bcd.bcd_of(watched.trainer) is None
 
 
 def test_joint_training_updates_gates_with_the_main_optimizer(reversal_data, monkeypatch):

@@ -12,6 +12,7 @@ from fairseq.data import data_utils
 from fairseq.file_io import PathManager
 from fairseq_cli import preprocess
 
+from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import run_train, train_config, write_reversal_corpus
@@ -198,6 +199,6 @@ def test_gate_statistics_of_a_validation_begin_anew(reversal_data):
     trainer = watched.trainer
     trainer.begin_valid_epoch(1)
     trainer.valid_step(watched.batches[0])
-    assert trainer.bcd_of().valid_monitor.sums
+    assert bcd_of(trainer).valid_monitor.sums
     trainer.begin_valid_epoch(2)
-    assert not trainer.bcd_of().valid_monitor.sums
+    assert not bcd_of(trainer).valid_monitor.sums

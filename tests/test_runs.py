@@ -10,6 +10,7 @@ import pytest
 import sacrebleu
 import torch
 
+from modular_fairseq.models.checks import mechanisms_of
 from modular_fairseq.runs import demo, train_and_score
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import (
@@ -24,7 +25,7 @@ from modular_fairseq.runs.papers.command import find_table
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference, shown
-from modular_fairseq.training.command_line import least_depth, short_training
+from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 
@@ -179,21 +180,21 @@ def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
     assert words("mae_transformer", 5, "--mae-training joint") == []
     assert words("mae_transformer", 5, "--attention-type plain") == []
     assert words("dma_transformer", 12) == ["--aux-warmup-updates", "400"]
-    assert words("dma_transformer", 12, "--kl-weight 0 --qq-weight 0 --xq-weight 0") == []
+    assert words("dma_transformer", 12, "--qq-weight 0") == []
+    assert words("dma_transformer", 12, "--aux-warmup-updates 100") == []
     both = words("mae_transformer", 5, "--attention-type mae+dma")
     assert both == ["--mae-gate-interval", "2", "--aux-warmup-updates", "400"]
     assert words("transformer", 5) == []
 
 
-def test_a_small_model_is_as_deep_as_its_arch_needs():
-    def depth(arch, options=""):
-        sized = "--encoder-layers {0} --decoder-layers {0} --lr 1 --max-update 1 " + options
-        return least_depth(lambda layers: ["--arch", arch, *sized.format(layers).split()], 3)
-
-    assert depth("transformer") == depth("modular_transformer") == depth("mae_transformer") == 3
-    assert depth("multistream_transformer") == depth("tim_transformer") == 4
-    assert depth("multistream_transformer", "--streams 3") == 5
-    assert depth("mae_transformer", "--tim-layers middle --streams 2") == 6
+def test_mechanisms_of_an_arch_are_those_of_its_defaults():
+    kinds = {
+        arch: {each.kind for each in mechanisms_of(arch)}
+        for arch in ("transformer", "modular_transformer", "mae_transformer", "dma_transformer_tiny_cpu")
+    }
+    assert list(kinds.values()) == [set(), set(), {"gate"}, {"mask"}]
+    assert [each.name for each in mechanisms_of("tim_transformer_tiny_cpu")] == ["tim"]
+    assert [each.name for each in mechanisms_of("multistream_transformer")] == ["stream"]
 
 
 def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):

@@ -66,10 +66,7 @@ from modular_fairseq.training.command_line import parse
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 
-MODELS = [
-    "modular_transformer_iwslt_de_en",
-    *(model for mechanism in MECHANISMS.values() for model in mechanism.benched),
-]
+PLAIN = "modular_transformer_iwslt_de_en"
 COMMON = (
     "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
     "--clip-norm 0 "
@@ -95,9 +92,17 @@ class Configs(NamedTuple):
     stock: DictConfig
 
 
+def default_models() -> list[str]:
+    """Return the plain Transformer and what the mechanisms want timed."""
+    return [PLAIN, *(model for mechanism in MECHANISMS.values() for model in mechanism.benched)]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "models", nargs="*", default=MODELS, metavar="MODEL", help=f"default: {', '.join(map(repr, MODELS))}"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help=f"default: {', '.join(map(repr, default_models()))}, and those of --user-dir",
     )
     for name, (default, _, text) in COUNTS.items():
         parser.add_argument(
@@ -132,6 +137,7 @@ def run(args: argparse.Namespace) -> None:
     if args.threads or args.device == "cpu":
         torch.set_num_threads(args.threads or 1)
     import_user_dir(args)
+    args.models = args.models or default_models()
     task = random_task(args.source_types, args.target_types)
     configs = {model: parse_model(model, task, args) for model in dict.fromkeys(args.models)}
     versions = {

@@ -1,4 +1,4 @@
-"""What `modular-fairseq bench` times (the package is the command): models, batches of random tokens, and a
+"""What `modular-fairseq bench` times (`command.py` is the command): models, batches of random tokens, and a
 job for each kind of work.
 """
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING
 from modular_fairseq.models.options import nested_config
+from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq_cli.errors import UsageError
 
 Job = Callable[[], Any]
@@ -95,7 +96,7 @@ def all_jobs(
 def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> tuple[Jobs, int | None]:
     """Return the training step; or F step, G step, and the number of epochs of which one has G steps."""
     trainer = start_training(build(model, cfg, task), cfg, task)
-    bcd = trainer.bcd_of()
+    bcd = bcd_of(trainer)
     if bcd is None or not bcd.alternates:
         return {(model, TRAINING): lambda: trainer.train_step([batch])}, None
     bcd.paused = True  # no epoch has G steps: they are timed by themselves

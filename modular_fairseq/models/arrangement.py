@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 
-Run = Callable[[Iterable[nn.Module], Tensor], Tensor]
+RunLayers = Callable[[Iterable[nn.Module], Tensor], Tensor]
 
 
 class Arrangement:
@@ -38,13 +38,13 @@ class Arrangement:
         x: Tensor,
         padding_mask: Tensor | None,
         states: list[Tensor] | None,
-        run: Run,
+        run_layers: RunLayers,
     ) -> Tensor:
         """Apply all layers to x [T, B, C].
 
         Args:
             padding_mask: bool [B, T], True = pad.
             states: gets the output of every layer, if it is a list.
-            run: applies layers one after the other, and fills `states`.
+            run_layers: applies layers one after the other, and fills `states`.
         """
-        return run(encoder.layers, x)
+        return run_layers(encoder.layers, x)

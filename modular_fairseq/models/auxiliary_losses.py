@@ -18,7 +18,6 @@ class AuxiliaryLosses(ABC):
         options: a FairseqDataclass, further options of the criterion.
         signs: for every loss by its logged name 1, or -1 if it is subtracted.
         left_out_by: the options that train such a model without these losses, for messages.
-        is_optional: a model that has these losses may be trained without them, by any criterion.
         asked_for: the options that a user set, which need a model with such losses.
 
     Raises:
@@ -28,7 +27,6 @@ class AuxiliaryLosses(ABC):
     options: ClassVar[type[FairseqDataclass]]
     signs: ClassVar[dict[str, int]]
     left_out_by: ClassVar[str]
-    is_optional: ClassVar[bool] = False
     asked_for: list[str]
 
     @staticmethod
@@ -45,8 +43,8 @@ class AuxiliaryLosses(ABC):
     @contextmanager
     @abstractmethod
     def measuring(self, model: nn.Module, weights: dict[str, float]) -> Iterator[dict[str, Tensor]]:
-        """Around a forward pass in training: afterwards the dictionary has the losses of non-zero weight,
-        [B] each.
+        """Measure the losses of the forward pass inside the block. At its end the dictionary holds those of
+        non-zero weight, [B] each.
         """
 
     @abstractmethod

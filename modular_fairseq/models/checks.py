@@ -13,7 +13,14 @@ from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.models.fairseq_options import resolved, value_of
 from modular_fairseq.models.options import FAMILIES, PRESETS, flag
-from modular_fairseq.models.registry import MECHANISMS, SEAMS, Mechanism, check_attention_type, of_kind
+from modular_fairseq.models.registry import (
+    MECHANISMS,
+    SEAMS,
+    Mechanism,
+    check_attention_type,
+    of_kind,
+    used_by,
+)
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -112,11 +119,14 @@ def check_options(options, family: type) -> None:
 def what_turns_on(mechanism: Mechanism) -> str:
     """Name the option that turns a mechanism on, and the first arch that does."""
     needs = mechanism.needs or f"--attention-type {mechanism.name}"
-    defaults = Namespace(**{f.name: f.default for f in fields(FAMILIES["modular_transformer"])})
-    for arch, preset in PRESETS.items():
-        if mechanism.is_used(Namespace(**{**vars(defaults), **preset})):
-            return f"{needs} (or an arch such as {arch})"
-    return needs
+    arch = next((arch for arch in PRESETS if mechanism in mechanisms_of(arch)), None)
+    return f"{needs} (or an arch such as {arch})" if arch else needs
+
+
+def mechanisms_of(arch: str) -> list[Mechanism]:
+    """Return the mechanisms that the defaults of an arch use; none for an arch of fairseq."""
+    defaults = {f.name: f.default for f in fields(FAMILIES["modular_transformer"])}
+    return used_by(Namespace(**{**defaults, **PRESETS.get(arch, {})}))
 
 
 def _check_preset(options, family: type) -> None:

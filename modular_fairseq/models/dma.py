@@ -306,9 +306,15 @@ def check(choice: Choice) -> None:
 
 
 def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
-    """The losses reach their weights when the learning rate does, instead of after 4,000 updates."""
-    weights = [getattr(options, f"{name}_weight", None) for name in DmaLosses.signs]
-    return ["--aux-warmup-updates", str(warmup_updates)] if any(weight != 0 for weight in weights) else []
+    """Return the option that lets the losses reach full weight when the learning rate does.
+
+    A user who sets weights or the warm-up decides alone.
+    """
+    defaults = DmaLossOptions()
+    names = [*(f"{name}_weight" for name in DmaLosses.signs), "aux_warmup_updates"]
+    if any(getattr(options, name, getattr(defaults, name)) != getattr(defaults, name) for name in names):
+        return []
+    return ["--aux-warmup-updates", str(warmup_updates)]
 
 
 @register_attention(

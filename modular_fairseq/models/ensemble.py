@@ -34,6 +34,7 @@ def forget_input(update: Tensor, x: Tensor) -> Tensor:
     "no_residual",
     options=ResidualOptions,
     is_used=lambda options: options.no_residual,
+    needs="--no-residual",
     benched=("modular_transformer_iwslt_de_en --no-residual",),
 )
 def build_residual(options, place: LayerPlace) -> LayerParts:

@@ -265,7 +265,7 @@ def check(choice: Choice) -> None:
 
 
 def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
-    """In few epochs, G steps in every second one instead of every fifth."""
+    """Return `--mae-gate-interval 2` for a training of fewer than 6 epochs that takes G steps."""
     learns_in_g_steps = options.mae_gating == "learned" and options.mae_training == "bcd"
     if not learns_in_g_steps or options.mae_gate_interval is not None or epochs >= SHORT_TRAINING:
         return []

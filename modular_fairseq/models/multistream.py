@@ -9,7 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
 from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register_all, size
-from modular_fairseq.models.arrangement import Arrangement, Run
+from modular_fairseq.models.arrangement import Arrangement, RunLayers
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import register_encoder
@@ -86,12 +86,12 @@ class MultiStream(Arrangement):
         x: Tensor,
         padding_mask: Tensor | None,
         states: list[Tensor] | None,
-        run: Run,
+        run_layers: RunLayers,
     ) -> Tensor:
         first, *body, last = encoder.layers
-        z = run([first], x)
-        x = run(body, z) if self.streams == 1 else encoder.streams(z, padding_mask, states)
-        return run([last], x + z if self.skip else x)
+        z = run_layers([first], x)
+        x = run_layers(body, z) if self.streams == 1 else encoder.streams(z, padding_mask, states)
+        return run_layers([last], x + z if self.skip else x)
 
 
 def check(choice: Choice) -> None:

@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class LayerPlace:
-    """The layer that parts are built for: `number` of `depth` layers that a word passes, from 0; C is
+    """The position of a layer: its `number`, from 0, of the `depth` layers that a word passes; C is
     `embed_dim`.
     """
 
@@ -167,16 +167,27 @@ def register_attention(
     return _register("attention type", name, seam, options, is_used=lambda o: uses(o, name), **hooks)
 
 
-def register_layer(name: str, options: type[FairseqDataclass], **hooks) -> Register:
-    """Register the decorated function, which builds parts of layers (`LayerPlace`); see
-    `register_attention`.
+def register_layer(
+    name: str, options: type[FairseqDataclass], is_used: Callable[[Any], bool], needs: str, **hooks
+) -> Register:
+    """Register the decorated function, which builds parts of layers (`LayerPlace`).
+
+    Args:
+        name: what the names of its options start with.
+        options: a FairseqDataclass.
+        is_used, needs, hooks: further fields of `Mechanism`.
+
+    Raises:
+        ValueError: see `register_attention`.
     """
-    return _register("mechanism", name, "layer", options, **hooks)
+    return _register("mechanism", name, "layer", options, is_used=is_used, needs=needs, **hooks)
 
 
-def register_encoder(name: str, options: type[FairseqDataclass], **hooks) -> Register:
-    """Register the decorated function, which arranges the layers of encoders; see `register_attention`."""
-    return _register("mechanism", name, "encoder", options, **hooks)
+def register_encoder(
+    name: str, options: type[FairseqDataclass], is_used: Callable[[Any], bool], needs: str, **hooks
+) -> Register:
+    """Register the decorated function, which arranges the layers of encoders; see `register_layer`."""
+    return _register("mechanism", name, "encoder", options, is_used=is_used, needs=needs, **hooks)
 
 
 def _register(what: str, name: str, kind: str, options: type[FairseqDataclass], **hooks) -> Register:
@@ -184,14 +195,21 @@ def _register(what: str, name: str, kind: str, options: type[FairseqDataclass], 
         raise ValueError(
             f"{what} {name!r} is registered already, or is no name of letters, digits and _; take another"
         )
+    start = f"{name}_" if kind in SEAMS else name
     for f in fields(options):
-        if f.name != "_name" and not f.name.startswith(f"{name}_" if kind in SEAMS else name):
-            raise ValueError(f"option {f.name} of {what} {name} must start with {name}_")
+        if f.name != "_name" and not f.name.startswith(start):
+            raise ValueError(f"option {f.name} of {what} {name} must start with {start}")
         if f.name != "_name" and not f.metadata.get("help"):
             raise ValueError(f"option {f.name} of {what} {name} must have a help text")
 
     def register(build: Callable) -> Callable:
         mechanism = Mechanism(name, kind, options, build, **hooks)
+        for family, defaults in mechanism.family_defaults.items():
+            if family not in FAMILIES or not defaults.keys() <= set(mechanism.option_names):
+                raise ValueError(
+                    f"{what} {name} has defaults for {family}: {', '.join(defaults)}; there must be "
+                    "such a model family, and such options of the mechanism"
+                )
         MECHANISMS[name] = mechanism
         for family in FAMILIES:
             _join(FAMILIES, family, options, mechanism.family_defaults.get(family, {}))
@@ -291,18 +309,16 @@ def build_layer_parts(options, place: LayerPlace) -> LayerParts:
     """Join what the mechanisms of layers put into one layer.
 
     Raises:
-        ValueError: two mechanisms want the same part.
+        UsageError: two mechanisms want the same part.
     """
-    plain, joined = LayerParts(), {}
+    plain, joined, owners = LayerParts(), {}, {}
     for mechanism in of_kind("layer"):
         parts = mechanism.build(options, place) if mechanism.is_used(options) else plain
         for f in fields(LayerParts):
             value = getattr(parts, f.name)
             if value != getattr(plain, f.name):
-                if f.name in joined:
-                    raise ValueError(
-                        f"{mechanism.name} and another mechanism both change {f.name} of a layer"
-                    )
+                other = owners.setdefault(f.name, mechanism)
+                _refuse_both(other, mechanism, f"change the {f.name} of a layer")
                 joined[f.name] = value
     return replace(plain, **joined)
 
@@ -311,12 +327,17 @@ def build_arrangement(options) -> Arrangement:
     """Return how the layers of the encoder are put together.
 
     Raises:
-        ValueError: two mechanisms want to arrange them.
+        UsageError: two mechanisms want to arrange them.
     """
     found = [mechanism for mechanism in of_kind("encoder") if mechanism.is_used(options)]
-    if len(found) > 1:
-        raise ValueError(f"{found[0].name} and {found[1].name} both arrange the layers of the encoder")
+    for mechanism in found:
+        _refuse_both(found[0], mechanism, "arrange the layers of the encoder")
     return found[0].build(options) if found else Arrangement()
+
+
+def _refuse_both(one: Mechanism, other: Mechanism, what: str) -> None:
+    if one is not other:
+        raise UsageError(f"{one.needs} and {other.needs} both {what}; leave one of them out")
 
 
 def finish(model: nn.Module, options) -> None:

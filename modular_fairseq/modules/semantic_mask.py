@@ -35,7 +35,7 @@ class SemanticMask(nn.Module):
 
     `wanted` says which losses forward passes in training compute. It stays as it is until the backward pass,
     as activation checkpointing then computes all again; `losses` are those of the last forward pass, kept
-    until they are taken (`models/masks.py`).
+    until they are taken (`models/dma.py`).
 
     Args:
         num_heads, embed_dim: of the attention module; keys must be as wide as queries.

@@ -3,12 +3,10 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
-from modular_fairseq.criterions.modular_cross_entropy import own_options
+from modular_fairseq.criterions.modular_cross_entropy import NAME, own_options
 from modular_fairseq.models.options import flag
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
-
-CRITERION = "modular_cross_entropy"
 
 
 @replace("fairseq.options.parse_args_and_arch")
@@ -25,7 +23,7 @@ def name_the_criterion_of_options(parse: Callable, parser: ArgumentParser, *args
         for word in message.split() if message.startswith("unrecognized arguments") else ():
             if (option := word.partition("=")[0]) in flags:
                 raise UsageError(
-                    f"{option} has no effect without --criterion {CRITERION}; add that, or leave it out"
+                    f"{option} has no effect without --criterion {NAME}; add that, or leave it out"
                 )
         usual(message)
 

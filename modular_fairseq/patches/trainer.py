@@ -9,35 +9,12 @@ from collections.abc import Callable
 
 from fairseq.trainer import Trainer
 
-from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.models.registry import trained_outside
-from modular_fairseq.patches.registry import change, replace
-from modular_fairseq.training.bcd import BlockCoordinateDescent
+from modular_fairseq.patches.registry import replace
+from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.criterion_check import check_criterion
 
 logger = logging.getLogger(__name__)
-
-
-@change("fairseq.trainer.Trainer.bcd_of")
-def give_every_trainer_its_bcd() -> None:
-    """`trainer.bcd_of()` is the block coordinate descent of a trainer, or None for a model without gates to
-    train.
-
-    fairseq's Trainer is built by fairseq_cli/train.py:146 and has no place for extensions.
-    """
-    Trainer.bcd_of = bcd_of
-
-
-def bcd_of(trainer: Trainer) -> BlockCoordinateDescent | None:
-    """Return the BCD of a trainer, made when it is first asked for; None for a model without gates."""
-    if not hasattr(trainer, "_bcd"):
-        model = trainer.get_model()
-        trainer._bcd = (
-            BlockCoordinateDescent(trainer)
-            if hasattr(model, "gate_training") and expert_mixtures(model)
-            else None
-        )
-    return trainer._bcd
 
 
 @replace("fairseq.trainer.Trainer.begin_epoch")
@@ -51,7 +28,7 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     """
     check_criterion(trainer)
     is_first = not hasattr(trainer, "_bcd")
-    if bcd := trainer.bcd_of():
+    if bcd := bcd_of(trainer):
         bcd.begin_epoch(epoch)
     if is_first and (outside := trained_outside(trainer.get_model())):
         count = sum(parameter.numel() for parameter in outside)
@@ -66,14 +43,14 @@ def take_g_steps(train_step: Callable, trainer: Trainer, samples: list, raise_oo
     fairseq's tasks see one micro-batch at a time and no optimizer of other parameters
     (fairseq/trainer.py:816-860), so a G step must come before (fairseq/trainer.py:797).
     """
-    bcd = trainer.bcd_of()
+    bcd = bcd_of(trainer)
     return bcd.train_step(train_step, samples, raise_oom) if bcd else train_step(trainer, samples, raise_oom)
 
 
 @replace("fairseq.trainer.Trainer.begin_valid_epoch")
 def reset_gate_statistics(begin_valid_epoch: Callable, trainer: Trainer, epoch: int) -> None:
     """Gate statistics of a validation begin anew (fairseq/trainer.py:787-791)."""
-    if bcd := trainer.bcd_of():
+    if bcd := bcd_of(trainer):
         bcd.valid_monitor.reset()
     return begin_valid_epoch(trainer, epoch)
 
@@ -82,5 +59,5 @@ def reset_gate_statistics(begin_valid_epoch: Callable, trainer: Trainer, epoch: 
 def log_gate_statistics(valid_step: Callable, trainer: Trainer, sample: dict, raise_oom: bool = False):
     """Gate statistics of validation batches are logged beside fairseq's own
     (fairseq/trainer.py:1131-1190)."""
-    bcd = trainer.bcd_of()
+    bcd = bcd_of(trainer)
     return bcd.valid_step(valid_step, sample, raise_oom) if bcd else valid_step(trainer, sample, raise_oom)

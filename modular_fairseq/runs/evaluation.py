@@ -31,7 +31,7 @@ class Measurement(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its files are called: test, or test-specialised."""
+        """The stem of the measurement's file names: test, or test-specialised."""
         return "-".join([self.subset, *(str(value) for _, value in self.overrides)])
 
     def path(self, kind: str) -> str:
@@ -68,13 +68,16 @@ class Measurement(NamedTuple):
             return
         os.makedirs(self.run.folder, exist_ok=True)
         with only_one(self.run.folder):
-            for each in self.evaluations:
-                found = self.found
-                if not each.is_done(self, found):
-                    # An interruption must not leave what was found of an earlier translation.
-                    others = {key: value for key, value in found.items() if key not in each.columns}
-                    self._write(others)
-                    self._write(others | each.measure(self, say))
+            found = self.found
+            missing = [each for each in self.evaluations if not each.is_done(self, found)]
+            for each in missing:
+                each.check(self)
+            if any(each.key in found for each in missing):  # the data or the decoding has changed
+                found, missing = {"checkpoint": found["checkpoint"]}, list(self.evaluations)
+                self._write(found)
+            for each in missing:
+                found |= each.measure(self, say)
+                self._write(found)
 
     def _write(self, content: dict[str, Any]) -> None:
         write_file(self.path("json"), json.dumps(content, indent=1) + "\n")
@@ -103,12 +106,15 @@ class Evaluation(ABC):
         return next(iter(self.columns))
 
     def fits(self, run: Run) -> bool:
-        """Whether a run of that task can be judged so."""
+        """Return whether this evaluation applies to the task of `run`."""
         return True
 
     def is_done(self, of: Measurement, found: dict[str, Any]) -> bool:
-        """Whether `found`, from the measurement's file, has the result of this evaluation."""
+        """Return whether `found`, from the measurement's file, has the result of this evaluation."""
         return self.key in found
+
+    def check(self, of: Measurement) -> None:  # noqa: B027  (an evaluation may need nothing)
+        """Raise UsageError if something is missing that `measure` needs."""
 
     @abstractmethod
     def commands(self, of: Measurement) -> list[str]:

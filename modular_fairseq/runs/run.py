@@ -78,7 +78,7 @@ class Run(NamedTuple):
 
     @property
     def checkpoint(self) -> str | None:
-        """Path of what the run is judged by: the average if one is made, else the best checkpoint."""
+        """Path of the checkpoint that is evaluated: the average if one is made, else the best checkpoint."""
         if not self.trains:
             return self.start_checkpoint
         return self.path("averaged.pt") if self.averaged else f"{self.save_dir}checkpoint_best.pt"

@@ -21,11 +21,12 @@ import argparse
 import os
 import re
 
+from modular_fairseq.models.checks import mechanisms_of
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
-from modular_fairseq.training.command_line import least_depth, short_training
+from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.files import only_one
@@ -65,18 +66,17 @@ def run(args: argparse.Namespace) -> None:
     label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, size or "", *args.options])).strip("_")
     folder = os.path.join(out, os.environ.get("NAME") or label)
 
-    def words(depth: int, *more: str) -> list[str]:
-        sized = (SIZE.format(depth) if size is None else size).split()
-        return ["--arch", args.arch, *sized, *RECIPE.split(), *more, *args.options]
-
-    depth = least_depth(words, least=3)
-    chosen = words(depth, *short_training(words(depth), epochs=12, warmup_updates=600))
+    # Mechanisms that arrange layers, or replace some of them, need as many.
+    depth = 4 if any(each.kind in ("layer", "encoder") for each in mechanisms_of(args.arch)) else 3
+    sized = SIZE.format(depth) if size is None else size
+    words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
+    short = short_training([*words, *args.options], epochs=12, warmup_updates=600)
     seed = by_option(args.options).get("--seed", ["1"])[-1]
     of = Run(
         os.path.basename(folder),
         folder,
         Corpus(os.path.join(out, "bin"), (args.source, args.target)),
-        chosen,
+        [*words, *short, *args.options],
         int(seed),
     )
     os.makedirs(folder, exist_ok=True)

@@ -183,7 +183,7 @@ class _Description(NamedTuple):
     path: str
     arch: str | None
     weights: dict[str, tuple[tuple[int, ...], str]]  # shape and kind by name
-    agreeing: dict[str, float]  # weights that must be equal (`registry.must_agree`)
+    agreeing: dict[str, torch.Tensor]  # weights that must be equal (`registry.must_agree`)
 
 
 def _describe(path: str, state: Mapping[str, Any]) -> _Description:
@@ -192,9 +192,7 @@ def _describe(path: str, state: Mapping[str, Any]) -> _Description:
         for name, tensor in state["model"].items()
         if torch.is_tensor(tensor)
     }
-    agreeing = {
-        name: float(tensor) for name, tensor in state["model"].items() if name.endswith(tuple(must_agree()))
-    }
+    agreeing = {name: tensor for name, tensor in state["model"].items() if name.endswith(tuple(must_agree()))}
     return _Description(
         path, _option(state, "model", "arch") or _option(state, "model", "_name"), weights, agreeing
     )
@@ -218,7 +216,7 @@ def _refuse_difference(first: _Description, second: _Description) -> None:
                 f"{advice}"
             )
     for name, value in first.agreeing.items():
-        if second.agreeing[name] != value:
+        if not torch.equal(second.agreeing[name], value):
             reason = next(reason for ending, reason in must_agree().items() if name.endswith(ending))
             raise UsageError(f"{both}: {reason}; give checkpoints from after that")
 

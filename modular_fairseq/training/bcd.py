@@ -285,3 +285,15 @@ class BlockCoordinateDescent:
         dist.all_reduce(flat, group=self.trainer.data_parallel_process_group)
         for buffer, mean in zip(buffers, (flat / world_size).split([len(b) for b in buffers]), strict=True):
             buffer.copy_(mean)
+
+
+def bcd_of(trainer: Trainer) -> BlockCoordinateDescent | None:
+    """Return the BCD of a trainer, made when it is first asked for; None for a model without gates."""
+    if not hasattr(trainer, "_bcd"):
+        model = trainer.get_model()
+        trainer._bcd = (
+            BlockCoordinateDescent(trainer)
+            if hasattr(model, "gate_training") and expert_mixtures(model)
+            else None
+        )
+    return trainer._bcd

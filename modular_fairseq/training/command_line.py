@@ -9,7 +9,6 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
 from modular_fairseq.models import registry
-from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq_cli.errors import UsageError
@@ -54,18 +53,3 @@ def short_training(words: Sequence[str], epochs: int, warmup_updates: int) -> li
         return []
     options = Namespace(**{**vars(args), **vars(resolved(args, family))})
     return registry.short_training(options, epochs, warmup_updates)
-
-
-def least_depth(words: Callable[[int], Sequence[str]], least: int) -> int:
-    """Return the smallest number of layers, from `least`, that the model can have; `words` takes that
-    number.
-    """
-    for depth in range(least, 2 * least + 1):
-        _, args = parse(words(depth))
-        try:
-            if family := family_of(args):
-                check_options(args, family)
-        except UsageError:
-            continue
-        return depth
-    return least

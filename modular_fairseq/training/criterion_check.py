@@ -26,7 +26,7 @@ def check_criterion(trainer: Trainer) -> None:
             continue
         has_losses = mechanism.losses.concerns(model)
         if not adds_losses:
-            if has_losses and not mechanism.losses.is_optional:
+            if has_losses:
                 needs = mechanism.needs or f"--attention-type {model.cfg.attention_type}"
                 raise UsageError(
                     f"{needs} has losses that --criterion {trainer.cfg.criterion._name} does not add; use "

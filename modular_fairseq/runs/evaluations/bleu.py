@@ -45,13 +45,15 @@ class Bleu(Evaluation):
             shlex.join([*score_command, "--detokenize", detokenizer_of(of)]),
         ]
 
-    def measure(self, of: Measurement, say: Say) -> dict[str, Any]:
-        reference, copy, unfinished = reference_of(of), copy_of_reference(of), of.path("out.tmp")
-        if not os.path.isfile(reference):
+    def check(self, of: Measurement) -> None:
+        if not os.path.isfile(reference_of(of)):
             raise UsageError(
-                f"{reference}: is missing; it must hold the untokenised references, as the scripts of "
+                f"{reference_of(of)}: is missing; it must hold the untokenised references, as the scripts of "
                 "data-prep write it"
             )
+
+    def measure(self, of: Measurement, say: Say) -> dict[str, Any]:
+        reference, copy, unfinished = reference_of(of), copy_of_reference(of), of.path("out.tmp")
         with suppress(FileNotFoundError):
             os.remove(unfinished)
         of.run.execute(generate_command(of), os.path.basename(unfinished), say)

@@ -30,7 +30,7 @@ STYLES = [
 ]
 
 
-class Line(NamedTuple):
+class Curve(NamedTuple):
     """A label's points, ascending in the percent of training data; `flat`: its one point holds for any."""
 
     label: str
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     flat: bool
 
 
-def lines(table: Table, found: dict[str, Results], column: str) -> list[Line]:
+def lines(table: Table, found: dict[str, Results], column: str) -> list[Curve]:
     """Return what there is to draw of a column, in the order of the table."""
     points: dict[str, list[tuple[int, list[float], bool]]] = {}
     for row in table.rows:
@@ -51,7 +51,9 @@ def lines(table: Table, found: dict[str, Results], column: str) -> list[Line]:
     for label, those in points.items():
         percent, values, flat = zip(*sorted(those), strict=True)
         means, deviations = zip(*map(spread, values), strict=True)
-        drawn.append(Line(label, list(percent), list(means), [each or 0.0 for each in deviations], all(flat)))
+        drawn.append(
+            Curve(label, list(percent), list(means), [each or 0.0 for each in deviations], all(flat))
+        )
     return drawn
 
 
