@@ -20,8 +20,7 @@ def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
     if named:
         return UsageError(
             f"{file}: refused, because it contains the Python object {named[1]}, which no fairseq checkpoint "
-            "needs and "
-            "which could run a program on this machine; use a checkpoint that fairseq wrote"
+            "needs and which could run a program on this machine; use a checkpoint that fairseq wrote"
         )
     reason = text.rpartition("WeightsUnpickler error:")[2].strip()
     reason = re.split(r"\.? *\n|\. ", reason)[0].rstrip(".")

@@ -222,8 +222,7 @@ def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoi
         (
             {"streams": 2, "encoder_layers": 5},
             "--encoder-layers 5 with --streams 2: there must be 2 + 2 x L of them, a first one, a last one "
-            "and L in each stream, "
-            "such as 4 or 6",
+            "and L in each stream, such as 4 or 6",
         ),
         ({"streams": 3, "encoder_layers": 4}, "such as 5 or 8"),
         ({"streams": 2, "encoder_layers": 2}, "such as 4 or 6"),

@@ -30,8 +30,8 @@ from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run "
-    "--disable-background-networking "
-    "--disable-component-update --disable-sync --disable-quic --window-size=1280,900"
+    "--disable-background-networking --disable-component-update --disable-sync --disable-quic "
+    "--window-size=1280,900"
 )
 HOSTILE = ("</script><b>", "<unk>", "שלום", "你好")
 STAMP = "2026-01-01 10:00:00 | INFO |"

@@ -68,8 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="TEXT",
         help="one more to step through, as tokens of the training text, and after a tab its translation, or "
-        "the model translates it; "
-        "may be given again",
+        "the model translates it; may be given again",
     )
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help=f"tokens in a batch (default: {MAX_TOKENS})"

@@ -89,8 +89,7 @@ class GateReports(Report):
         )
         lines.append(
             f"mean gate entropy {self.entropy:.3f} nats ({self.entropy / self.uniform:.3f} of uniform, "
-            f"{self.uniform:.3f}); "
-            f"shares {100 * self.min_share:.1f} to {100 * self.max_share:.1f} %, "
+            f"{self.uniform:.3f}); shares {100 * self.min_share:.1f} to {100 * self.max_share:.1f} %, "
             f"{self.rare_experts} of {self.experts} experts under {100 * RARE:.0f} %"
         )
         return "\n".join(lines)

@@ -69,8 +69,7 @@ from modular_fairseq_cli.errors import UsageError
 PLAIN = "modular_transformer_iwslt_de_en"
 COMMON = (
     "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
-    "--clip-norm 0 "
-    "--criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
+    "--clip-norm 0 --criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
 )
 COUNTS = {  # option: default, smallest value, help
     "rounds": (9, 1, "timed rounds"),

@@ -47,8 +47,7 @@ class DmaOptions(FairseqDataclass):
         default="expected",
         metadata={
             "help": "clusters of latent vectors by their expected log-densities, or in training by those of "
-            "a "
-            "sample (slower on CPUs)"
+            "a sample (slower on CPUs)"
         },
     )
     dma_centroid_gradient: float = field(
@@ -59,16 +58,14 @@ class DmaOptions(FairseqDataclass):
         default="lr",
         metadata={
             "help": "lr: really so, under Adam; hook: their gradient is multiplied, the paper's letter, "
-            "which "
-            "Adam undoes"
+            "which Adam undoes"
         },
     )
     dma_decoder_eval_mask: bool = field(
         default=False,
         metadata={
             "help": "mask the decoder's self-attention (a language model has no other) also in evaluation "
-            "and "
-            "search"
+            "and search"
         },
     )
 
@@ -81,8 +78,7 @@ class DmaLossOptions(FairseqDataclass):
         default=None,
         metadata={
             "help": "weight of the KL divergence of tokens and queries from their mixtures, in nats per "
-            "dimension "
-            "(default: 0.01 with DMA)"
+            "dimension (default: 0.01 with DMA)"
         },
     )
     qq_weight: Optional[float] = field(
@@ -106,8 +102,7 @@ class DmaLossOptions(FairseqDataclass):
         default="pooled",
         metadata={
             "help": "densities of queries in L_Dqq: uniform over the tokens of all heads, of each head, or "
-            "those "
-            "of the mixture"
+            "those of the mixture"
         },
     )
     qq_pairs: int = field(
@@ -121,8 +116,7 @@ class DmaLossOptions(FairseqDataclass):
         default=0.0,
         metadata={
             "help": "L_Dqq of a module and sentence is not lowered below this; -inf: Eq. 6 to the letter, "
-            "which "
-            "has no lowest value"
+            "which has no lowest value"
         },
     )
     xq_critic: ChoiceEnum(list(CRITICS)) = field(
@@ -229,8 +223,7 @@ class DmaLosses(AuxiliaryLosses):
             if option.startswith(("--qq", "--xq")) and all(mask.tokens.clusters == 1 for mask in masks):
                 raise UsageError(
                     f"{option} has no effect with --dma-clusters 1, where nothing tells queries apart; leave "
-                    "it "
-                    "out"
+                    "it out"
                 )
             if option.startswith("--qq") and heads == 1:
                 raise UsageError(
@@ -239,8 +232,7 @@ class DmaLosses(AuxiliaryLosses):
         if self.how["pairs"] >= pairs > 0:
             raise UsageError(
                 f"--qq-pairs {self.how['pairs']} has no effect, as {heads} heads have {pairs} pairs; leave "
-                "it "
-                "out for all of them"
+                "it out for all of them"
             )
 
 
@@ -295,8 +287,7 @@ def check(choice: Choice) -> None:
         raise UsageError(
             f"--decoder-embed-dim {options.decoder_embed_dim} with --encoder-embed-dim "
             f"{options.encoder_embed_dim}: they must be equal with --attention-type "
-            f"{options.attention_type}, "
-            "where source and target words are in the same clusters"
+            f"{options.attention_type}, where source and target words are in the same clusters"
         )
     if options.adaptive_softmax_cutoff is not None:
         raise UsageError(

@@ -20,8 +20,7 @@ class ResidualOptions(FairseqDataclass):
         default=False,
         metadata={
             "help": "no residual connection around any sub-layer: norm(dropout(F(x))), or "
-            "dropout(F(norm(x))) "
-            "with pre-norm"
+            "dropout(F(norm(x))) with pre-norm"
         },
     )
 

@@ -54,8 +54,7 @@ class MaeOptions(FairseqDataclass):
         default="bcd",
         metadata={
             "help": "bcd: block coordinate descent, gates by SGD in G steps, the rest in F steps; joint: "
-            "NOBCD, "
-            "all by the main optimizer"
+            "NOBCD, all by the main optimizer"
         },
     )
     mae_gate_context: ChoiceEnum(["prefix", "window", "source"]) = field(
@@ -90,8 +89,7 @@ class MaeOptions(FairseqDataclass):
         default="mixture",
         metadata={
             "help": "outside training: mix all experts, take the one with the largest gate, or one random "
-            "expert "
-            "per module"
+            "expert per module"
         },
     )
     mae_inference_seed: int = field(
@@ -101,8 +99,7 @@ class MaeOptions(FairseqDataclass):
         default=None,
         metadata={
             "help": "epochs between epochs with G steps; 1 = every epoch (default: 5, or 1 when "
-            "--mae-finetune "
-            "is not 'all')"
+            "--mae-finetune is not 'all')"
         },
     )
     mae_gate_lr: float = field(
@@ -119,8 +116,7 @@ class MaeOptions(FairseqDataclass):
         default="all",
         metadata={
             "help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates "
-            "and "
-            "output projections (FTG+)"
+            "and output projections (FTG+)"
         },
     )
 
@@ -234,8 +230,7 @@ def check(choice: Choice) -> None:
     if options.mae_training == "bcd" and options.quant_noise_pq > 0:
         raise UsageError(
             "--quant-noise-pq rewrites weights in every forward pass, also those that a G step must not "
-            "change; "
-            "leave it out"
+            "change; leave it out"
         )
     if options.mae_training == "joint":
         choice.refuse(

@@ -25,8 +25,7 @@ class StreamOptions(FairseqDataclass):
         default=1,
         metadata={
             "help": "parallel streams between first and last encoder layer, of (encoder layers - 2) / "
-            "streams "
-            "layers each, summed"
+            "streams layers each, summed"
         },
     )
     stream_batched: bool = field(
@@ -111,16 +110,14 @@ def check(choice: Choice) -> None:
         fitting = max((layers - 2) // k, 1)
         raise UsageError(
             f"--encoder-layers {layers} with --streams {k}: there must be 2 + {k} x L of them, a first one, "
-            "a "
-            f"last one and L in each stream, such as {2 + k * fitting} or {2 + k * (fitting + 1)}"
+            f"a last one and L in each stream, such as {2 + k * fitting} or {2 + k * (fitting + 1)}"
         )
     used = "--streams" if k > 1 else "--stream-skip"
     for name in ("encoder_layerdrop", "encoder_layers_to_keep"):
         if name in choice.changed:
             raise UsageError(
                 f"{flag(name)} drops whole layers of the encoder, which does not work with {used}; leave one "
-                "of "
-                "them out"
+                "of them out"
             )
     if options.stream_batched:
         if options.attention_type != "plain":

@@ -278,8 +278,7 @@ def check_attention_type(value: str) -> None:
         choices = ["plain", *gates, *masks, *(f"{gate}+{mask}" for gate in gates for mask in masks)]
         raise UsageError(
             f"--attention-type is {value!r}; it must be one of {', '.join(choices)}, or what another "
-            "--user-dir "
-            "registers"
+            "--user-dir registers"
         )
     for seam, effect in SEAMS.items():
         same = [name for name in names if value != "plain" and parts[name].kind == seam]

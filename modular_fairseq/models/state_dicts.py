@@ -69,8 +69,8 @@ def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
         if state_dict[key].shape != value.shape:
             raise UsageError(
                 f"{key} is {list(state_dict[key].shape)} in the checkpoint and {list(value.shape)} in this "
-                "model: "
-                "use the dictionaries, sizes and other model options that the checkpoint was trained with"
+                "model: use the dictionaries, sizes and other model options that the checkpoint was trained "
+                "with"
             )
     for key in state_dict:
         if key not in own:

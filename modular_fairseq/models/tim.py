@@ -24,8 +24,7 @@ class TimOptions(FairseqDataclass):
         default="none",
         metadata={
             "help": "layers of independent mechanisms (TIM): in encoder and decoder, all but the first two "
-            "and "
-            "the last (middle), or all"
+            "and the last (middle), or all"
         },
     )
     tim_mechanisms: int = field(
@@ -42,8 +41,7 @@ class TimOptions(FairseqDataclass):
         default=2,
         metadata={
             "help": "heads of the attention between the mechanisms of a position; 0: mechanisms tell each "
-            "other "
-            "nothing"
+            "other nothing"
         },
     )
     tim_communication_dim: int = field(default=32, metadata={"help": "units of each of these heads"})
@@ -76,8 +74,7 @@ def check(choice: Choice) -> None:
         if f"{stack}_layers_to_keep" in choice.changed:
             raise UsageError(
                 f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it "
-                "out "
-                "with --tim-layers"
+                "out with --tim-layers"
             )
     choice.refuse_quantisation("--tim-layers")
 

@@ -31,8 +31,7 @@ def check_criterion(trainer: Trainer) -> None:
                 raise UsageError(
                     f"{needs} has losses that --criterion {trainer.cfg.criterion._name} does not add; use "
                     f"--criterion {' or '.join(CRITERIA)} (with {mechanism.losses.left_out_by} to train the "
-                    "model "
-                    "without them)"
+                    "model without them)"
                 )
             continue
         losses = next(each for each in criterion.auxiliary if isinstance(each, mechanism.losses))

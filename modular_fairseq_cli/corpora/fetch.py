@@ -150,8 +150,8 @@ def verify(path: Path, source: Source, folder: Path) -> None:
     size = path.stat().st_size
     if source.bytes and size != source.bytes:
         raise UsageError(
-            f"{path} has {size:,} bytes, and {source.name} has {source.bytes:,}: it is another file, or "
-            "cut short"
+            f"{path} has {size:,} bytes, and {source.name} has {source.bytes:,}: it is another file, or cut "
+            "short"
         )
     if source.sum:
         algorithm, expected = source.sum.split(":")

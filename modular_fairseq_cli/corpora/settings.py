@@ -95,8 +95,8 @@ def compare(folder: Path, chosen: dict) -> None:
     kept = read(folder)
     if kept is None:
         raise UsageError(
-            f"{folder / stages[0]} exists and was not written by `modular-fairseq prepare`; give "
-            "another --out"
+            f"{folder / stages[0]} exists and was not written by `modular-fairseq prepare`; give another "
+            "--out"
         )
     for name in [*chosen, *kept]:
         was, now = kept.get(name), chosen.get(name)

@@ -154,8 +154,7 @@ def _read_arrays(file: Path, sentences: int) -> list[dict[str, np.ndarray]]:
             if np.isnan(values[name]).any():
                 raise UsageError(
                     f"{file}: {name} of sentence {sentence} has values that are no numbers (NaN), which is "
-                    "what a model computes that "
-                    "diverged; analyze an earlier checkpoint"
+                    "what a model computes that diverged; analyze an earlier checkpoint"
                 )
     return arrays
 

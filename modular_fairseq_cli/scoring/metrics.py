@@ -116,8 +116,7 @@ def score(
         if len(reference) != len(output.hypotheses):
             raise UsageError(
                 f"{output.path}: has {len(output.hypotheses)} sentences and the reference {len(reference)}; "
-                "give the reference of this "
-                "test set, and a translation of all of it"
+                "give the reference of this test set, and a translation of all of it"
             )
     scores: dict[str, Any] = {
         "path": output.path,

@@ -145,8 +145,7 @@ def read_test_set(name: str, pair: str) -> list[list[str]]:
         folder = os.path.join(SACREBLEU_DIR, name)
         raise UsageError(
             f"--test-set {name}: cannot be fetched ({reason}); remove what there is of it in {folder} and "
-            "try again with a network, "
-            "or give the reference as a file to --reference"
+            "try again with a network, or give the reference as a file to --reference"
         ) from None
     finally:
         logger.setLevel(level)

@@ -7,11 +7,9 @@ from typing import NamedTuple
 # declines weakly (n-declension)
 NOUNS = {
     "person": "m mann männer man/men, f frau frauen woman/women, n kind kinder child/children, m arzt ärzte "
-    "doctor, "
-    "m lehrer lehrer teacher, f lehrerin lehrerinnen teacher, m* student studenten student, m* junge jungen "
-    "boy, "
-    "n mädchen mädchen girl, m* nachbar nachbarn neighbour, f tochter töchter daughter, m leiter leiter "
-    "manager",
+    "doctor, m lehrer lehrer teacher, f lehrerin lehrerinnen teacher, m* student studenten student, m* junge "
+    "jungen boy, n mädchen mädchen girl, m* nachbar nachbarn neighbour, f tochter töchter daughter, m leiter "
+    "leiter manager",
     "animal": "m hund hunde dog, f katze katzen cat, n pferd pferde horse, m* löwe löwen lion, m hahn hähne "
     "rooster",
     "food": "m apfel äpfel apple, f suppe suppen soup, n ei eier egg, f birne birnen pear, n gericht "

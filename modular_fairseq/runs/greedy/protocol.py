@@ -68,8 +68,7 @@ def read_switches(path: str) -> list[Switch]:
     if not well_formed or not switches or any(entries):
         raise UsageError(
             f"--mechanisms {path}: must be a list in which each has a `name` (letters, digits, spaces, dots, "
-            "hyphens) and options, `off` "
-            "and `on`, that differ, and nothing else; `ablate --help` shows one"
+            "hyphens) and options, `off` and `on`, that differ, and nothing else; `ablate --help` shows one"
         )
     names = ["baseline", *(each.file_name for each in switches)]
     if len(set(names)) < len(names):
