@@ -19,6 +19,16 @@ def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
     parser.parse_args = parse_around_dashes
 
 
+def refuse_user_dir(options: list[str]) -> None:
+    """Raise UsageError for --user-dir among options of fairseq-train whose command trains with this plugin
+    only.
+    """
+    if "--user-dir" in by_option(options):
+        raise UsageError(
+            "--user-dir: this command trains with its own plugin; leave it out, or use fairseq-train"
+        )
+
+
 def read_seeds(text: str) -> list[int]:
     """Return "1,2,3" as numbers.
 

@@ -284,3 +284,48 @@ def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch
 def test_train_and_score_refuses_a_seed_that_is_no_number(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="argument --seed: invalid int value: 'one'"):
         trained(monkeypatch, tmp_path, "tim_transformer", "--seed", "one")
+
+
+@pytest.mark.parametrize(
+    "command", [["demo", "mae_transformer"], ["train-and-score", *["FOLDER", "de", "en", "OUT"], "a"]]
+)
+def test_another_plugin_is_refused_and_nothing_is_written(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="error: --user-dir: this command trains with its own plugin"):
+        cli.main([*command, "--user-dir", "examples/distance"])
+    assert not list(tmp_path.iterdir())
+
+
+class Counted(Evaluation):
+    """Counts how often it measures; its result is of the data that `data` names."""
+
+    data = "old"
+
+    def __init__(self, name):
+        self.columns, self.times = {name: Column(name, "")}, 0
+
+    def is_done(self, of, found):
+        return found.get(self.key) == self.data
+
+    def commands(self, of):
+        return []
+
+    def measure(self, of, say):
+        self.times += 1
+        return {self.key: self.data}
+
+
+def test_a_new_column_is_measured_alone_and_other_data_drop_all_results(tmp_path):
+    run = Run("run", str(tmp_path), Corpus("data"), (), 1)
+    (tmp_path / "training.json").write_text('{"checkpoint": "sum", "updates": 3}')
+    first, second = Counted("first"), Counted("second")
+    Measurement(run, (first,)).finish(print)
+    both = Measurement(run, (first, second))
+    assert both.result is None
+    both.finish(print)
+    assert both.result == {"checkpoint": "sum", "updates": 3, "first": "old", "second": "old"}
+    assert (first.times, second.times) == (1, 1)
+    first.data = "new"  # only this one sees that the data have changed
+    assert both.result is None
+    both.finish(print)
+    assert both.result["first"] == "new" and (first.times, second.times) == (2, 2)

@@ -65,6 +65,7 @@ architectures.register(
 )
 
 
+# The analysis. In the package it is a file of analysis/.
 @dataclass
 class Distances(Report):
     """The result of the analysis: for every head its slope and its mean distance in words."""

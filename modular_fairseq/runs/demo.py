@@ -30,6 +30,7 @@ from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.analysis_folder import INDEX
+from modular_fairseq_cli.arguments import refuse_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from modular_fairseq_cli.fairseq_log import progress as summary
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    refuse_user_dir(args.options)
     arch = f"{args.arch.removesuffix(SIZE)}{SIZE}"
     known = [name for name, model in ARCH_MODEL_NAME_REGISTRY.items() if model == "modular_transformer"]
     if arch not in known:

@@ -28,7 +28,7 @@ from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
-from modular_fairseq_cli.arguments import by_option
+from modular_fairseq_cli.arguments import by_option, refuse_user_dir
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.processes import say
 
@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    refuse_user_dir(args.options)
     out, size = os.path.abspath(args.out), os.environ.get("SIZE")
     os.makedirs(out, exist_ok=True)
     prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
