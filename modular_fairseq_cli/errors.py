@@ -24,9 +24,8 @@ def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
         )
     reason = text.rpartition("WeightsUnpickler error:")[2].strip()
     reason = re.split(r"\.? *\n|\. ", reason)[0].rstrip(".")
-    if text.startswith("Weights only load failed") and not reason.startswith(
-        "Unsupported operand"
-    ):  # whole, but not plain data
+    # Whole, but not plain data.
+    if text.startswith("Weights only load failed") and not reason.startswith("Unsupported operand"):
         return UsageError(
             f"{file}: refused, because it is not what fairseq writes ({reason}); use a checkpoint that "
             "fairseq wrote"

@@ -269,9 +269,8 @@ def test_correlation_is_signed_and_of_layers_that_vary():
     for rows in (slice(0, 20), slice(20, 50)):
         correlation.add(torch.stack([one, one.flip(1), flat])[:, rows])
     for _ in range(3000):
-        correlation.add(
-            torch.stack([one, one.flip(1), flat])
-        )  # a constant stays one, however often it is summed
+        # A constant stays one, however often it is summed.
+        correlation.add(torch.stack([one, one.flip(1), flat]))
     matrix = correlation.matrix()
     assert matrix[0][:2] == pytest.approx([1, -1]) and matrix[1][0] == pytest.approx(-1)
     assert matrix[2] == [None] * 3 and matrix[0][2] is None

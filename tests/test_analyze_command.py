@@ -168,13 +168,20 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
         ("random", 2),
     ]
     for row, name in zip(data["rows"], ("mixture", "specialised", "random-1"), strict=True):
+        # Fmt: skip.
         _, said = run_generate(
-            trained.data, trained.path, "--gen-subset", "test", "--beam", 2, "--model-overrides",
+            trained.data,
+            trained.path,
+            "--gen-subset",
+            "test",
+            "--beam",
+            2,
+            "--model-overrides",
             str(
                 {"mae_inference": name.split("-")[0]}
                 | ({"mae_inference_seed": 1} if "random" in name else {})
             ),
-        )  # fmt: skip
+        )
         (tmp_path / "again.out").write_text(said)
         output = read_output(tmp_path / "again.out", detokenize="none")
         again = BLEU(tokenize="none", force=True).corpus_score(output.tokens, [output.reference_tokens]).score
@@ -356,10 +363,11 @@ def test_sentences_that_are_too_long_for_the_screen_or_the_model_are_not_shown(t
     ]
     task = SimpleNamespace(dataset=lambda subset: pairs)
     found = list(sentences_of_data(loaded.model, task, "test", 20))
+    # The model has 20 source positions.
     assert [(len(each.source), len(each.target)) for each in found] == [
         (19, 64),
         (20, 64),
-    ]  # the model has 20 source positions
+    ]
     assert [each.origin for each in found] == ["test 1", "test 3"]
     assert len(list(sentences_of_data(loaded.model, task, "test", 1))) == 1
 

@@ -112,6 +112,7 @@ def forged_array(code, dtype_state, data=b"A" * 8, shape=(1,)):
     )
 
 
+# "my eight bytes are a pointer to a Python object".
 POINTERS = (
     3,
     "<",
@@ -121,15 +122,14 @@ POINTERS = (
     8,
     1,
     0,
-)  # "my eight bytes are a pointer to a Python object"
+)
 NUMBERS = (3, "<", None, None, None, -1, -1, 0)
 
 
 def test_numpy_itself_believes_a_forged_data_type():
     array = pickle.loads(pickle.dumps(forged_array("i8", POINTERS)))
-    assert (
-        array.dtype["a"].kind == "O" and array.nbytes == 8
-    )  # reading array["a"] would follow the pointer 0x4141414141414141
+    # Reading array["a"] would follow the pointer 0x4141414141414141.
+    assert array.dtype["a"].kind == "O" and array.nbytes == 8
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,8 @@ def test_numpy_numbers_load_and_save_as_they_were(tmp_path, numpy_module):
     for values in (state["extra_state"], load_checkpoint(again)["extra_state"]):
         for name, value in NUMPY_VALUES.items():
             assert np.array_equal(values[name], value), name
-            assert values[name].dtype == value.dtype.newbyteorder("="), (
-                name
-            )  # numpy itself swaps bytes when it loads
+            # Numpy itself swaps bytes when it loads.
+            assert values[name].dtype == value.dtype.newbyteorder("="), name
             assert isinstance(values[name], type(value)), name
     assert b"modular_fairseq" not in again.read_bytes()
 

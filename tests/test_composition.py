@@ -141,9 +141,8 @@ def test_every_stream_has_gates_of_its_own():
     names = [name for name in expert_mixtures(model) if name.startswith("encoder")]
     expected = ["layers.0", "layers.1", "streams.0.0", "streams.0.1", "streams.1.0", "streams.1.1"]
     assert sorted(names) == sorted(f"encoder.{layer}.self_attn" for layer in expected)
-    assert len(gate_parameters(model)) == 6 * (
-        6 + 2 * 2
-    )  # of 6 attention modules in the encoder and 4 in the decoder
+    # Of 6 attention modules in the encoder and 4 in the decoder.
+    assert len(gate_parameters(model)) == 6 * (6 + 2 * 2)
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])

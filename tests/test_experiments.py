@@ -98,10 +98,11 @@ def test_the_shell_and_hydra_get_the_same():
         shell = OmegaConf.to_container(
             train_config("DATA", common=read_config(file).train_options()), resolve=True, enum_to_str=True
         )
+        # Of tests.commands.
         shell["common"] |= {
             "no_progress_bar": False,
             "log_interval": hydra[file]["common"]["log_interval"],
-        }  # of tests.commands
+        }
         shell["dataset"]["num_workers"] = hydra[file]["dataset"]["num_workers"]
         shell["task"]["data"] = hydra[file]["task"]["data"]
         for group in [*groups, "lr_scheduler"]:
@@ -274,9 +275,8 @@ def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
 @pytest.mark.parametrize("scale", ["small", "smoke"])
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(table, scale, tmp_path):
-    results = planning.plan(
-        read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale})
-    )  # raises where rows are equal
+    # Raises where rows are equal.
+    results = planning.plan(read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale}))
     for found in results.values():
         config = found.config
         assert config.averaged <= config.get("optimization.max_epoch", config.averaged)

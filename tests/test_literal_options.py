@@ -77,9 +77,8 @@ def test_the_options_of_a_checkpoint_cannot_run_a_program(tmp_path, monkeypatch)
     args.adaptive_softmax_cutoff = f"open({str(marker)!r}, 'w') and [10]"
     base_architecture(args)
     torch.save(vars(args), tmp_path / "checkpoint.pt")
-    read = Namespace(
-        **torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    )  # it is a string like any other
+    # It is a string like any other.
+    read = Namespace(**torch.load(tmp_path / "checkpoint.pt", weights_only=True))
 
     with pytest.raises(UsageError):
         TransformerModel.build_model(read, task())

@@ -11,12 +11,13 @@ from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
 from tests.reference import disentangled as reference
 
 B, H, C, T = 4, 3, 4, 6
+# Of the sentences; the first is padded on neither side, the others on the left or on the right.
 LENGTHS = [
     6,
     4,
     2,
     1,
-]  # of the sentences; the first is padded on neither side, the others on the left or on the right
+]
 
 
 def posteriors(seed=0, sharpness=2.0, clusters=C, dtype=torch.float64):

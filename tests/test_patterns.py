@@ -177,6 +177,5 @@ def test_two_keys_that_are_seen_one_after_the_other_are_vertical():
     attention = attention_map(weights[None, None], DECODER)
     templates = Templates.of(attention)
     assert classify(attention) == [["vertical"]]
-    assert templates._vertical(weights[2:].sum(dim=0)[None, None]) == pytest.approx(
-        1
-    )  # the first two queries see fewer than three keys
+    # The first two queries see fewer than three keys.
+    assert templates._vertical(weights[2:].sum(dim=0)[None, None]) == pytest.approx(1)

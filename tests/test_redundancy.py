@@ -145,9 +145,10 @@ def test_words_count_once_and_pads_and_rows_of_one_key_do_not():
     hidden.
     """
     even, left, right = [0.5, 0.5], [1.0, 0.0], [0.0, 1.0]
+    # H x B x T x S.
     weights = torch.tensor(
         [[[even, even, left], [left, left, left]], [[even, even, right], [left, left, right]]]
-    )  # H x B x T x S
+    )
     query_padding = torch.tensor([[False, False, True], [False, False, True]])
     key_padding = torch.tensor([[False, False], [False, True]])
     hidden = torch.tensor([[False, False], [True, False], [False, False]])
@@ -397,11 +398,12 @@ def test_keys_of_fairseqs_cross_self_attention_are_the_source_and_the_words():
     ]
     assert maps[2].weights.shape == (4, 5, 8, 9 + 8)
     assert torch.equal(maps[2].query_padding, sample["net_input"]["prev_output_tokens"].eq(1))
+    # 6 words of the source; the target has 2, then pads.
     assert maps[2].seen().sum(dim=-1)[3].tolist() == [
         7,
         8,
         *[8] * 6,
-    ]  # 6 words of the source; the target has 2, then pads
+    ]
     assert len(report(stock, sample).types) == 2
 
 

@@ -89,9 +89,8 @@ def test_log_in_simple_format(tmp_path):
         "gate_max_share": [(178, 0.2864)],
     }
     assert curves["train"]["gate_rare_experts"] == [(178, 0.0)]
-    assert (
-        "wps" not in curves["train_inner"] and "kl" not in curves["train_inner"]
-    )  # not asked for; not a number
+    # Not asked for; not a number.
+    assert "wps" not in curves["train_inner"] and "kl" not in curves["train_inner"]
 
 
 def test_log_in_json_format(tmp_path):
@@ -645,9 +644,8 @@ def damage(folder, what):
     elif what == "bytes":
         change(folder / "samples.npz")
     elif what == "first block":
-        change(
-            folder / "samples.npz", at=b".npy", offset=4 + 20, to=0xFF
-        )  # after the name and zip64's extra field
+        # After the name and zip64's extra field.
+        change(folder / "samples.npz", at=b".npy", offset=4 + 20, to=0xFF)
     elif what == "compression":
         for start in (b"PK\x03\x04", b"PK\x01\x02"):
             change(folder / "samples.npz", at=start, offset=8 if start[2] == 3 else 10, to=99)

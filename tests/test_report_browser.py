@@ -249,9 +249,8 @@ def test_shades_of_all_checkpoints_are_of_one_scale(driver, reports):
         "[...document.querySelectorAll('#gates .heat')].map(cell => "
         "Number(cell.style.getPropertyValue('--v')))"
     )
-    np.testing.assert_allclose(
-        np.sort(shades), np.sort(shares / shares.max()), atol=1e-5
-    )  # the page has them by kind of attention
+    # The page has them by kind of attention.
+    np.testing.assert_allclose(np.sort(shades), np.sort(shares / shares.max()), atol=1e-5)
     page = Page(driver, reports[0] / "two.html").open()
     usage = np.ravel(page.run("RUNS.map(run => run.analyses.clusters.modules[0].heads[0].usage)"))
     bars = page.run(
@@ -828,6 +827,5 @@ def test_the_page_works_as_a_file_without_network(page):
         "document.body.append(script)"
     )
     assert page.run("typeof hacked") == "undefined"
-    assert (
-        "Content Security Policy" in page.wrong()[0]["message"]
-    )  # read, so that it is not one of the page's own errors
+    # Read, so that it is not one of the page's own errors.
+    assert "Content Security Policy" in page.wrong()[0]["message"]

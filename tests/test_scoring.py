@@ -433,12 +433,10 @@ def test_differences_over_seeds():
         "std": 2**0.5,
         "welch_p": pytest.approx(0.2, abs=0.01),
     }
-    assert compare_seeds([0.0, 2.0], [4.0, 6.0])["welch_p"] == pytest.approx(
-        1 - (8 / 10) ** 0.5
-    )  # 2 degrees: 1 - t / sqrt(t^2 + 2)
-    assert compare_seeds([5.0, 5.0], [0.0, 2.0])["welch_p"] == pytest.approx(
-        1 - math.atan(4) * 2 / math.pi
-    )  # 1 degree
+    # 2 degrees: 1 - t / sqrt(t^2 + 2).
+    assert compare_seeds([0.0, 2.0], [4.0, 6.0])["welch_p"] == pytest.approx(1 - (8 / 10) ** 0.5)
+    # 1 degree.
+    assert compare_seeds([5.0, 5.0], [0.0, 2.0])["welch_p"] == pytest.approx(1 - math.atan(4) * 2 / math.pi)
     assert compare_seeds([1.0], [2.0, 4.0]) == {"difference": 2.0, "std": None, "welch_p": None}
     assert compare_seeds([1.0, 1.0], [2.0, 2.0]) == {"difference": 1.0, "std": 0.0, "welch_p": None}
 

@@ -15,9 +15,8 @@ from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
 from tests.properties import logits
 from tests.reference import streams as reference
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:There is a performance drop:UserWarning"
-)  # attention at once, on a CPU
+# Attention at once, on a CPU.
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 
 SIX = {"encoder_layers": 6}
 CASES = [

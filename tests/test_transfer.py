@@ -242,9 +242,8 @@ def test_the_commands_of_the_script(tmp_path):
             assert f" --max-epoch {round(epochs * 100 / percent)} " in commands[at]
             assert f" --path {run}checkpoint_best.pt --gen-subset valid " in commands[at + 1]
             assert commands[at + 2] == f"cp {corpus}/raw/valid.de {run}valid.ref.de"
-    assert (
-        sum(line.startswith("fairseq-train ") for line in commands) == 1 + 1 + 3 + 15
-    )  # WMT14, SCRATCH, and fine-tuning
+    # WMT14, SCRATCH, and fine-tuning.
+    assert sum(line.startswith("fairseq-train ") for line in commands) == 1 + 1 + 3 + 15
     assert sum(line.startswith("modular-fairseq subset ") for line in commands) == 15
 
 

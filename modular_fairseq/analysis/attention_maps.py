@@ -144,9 +144,8 @@ class _Watcher:
             if self.kind == CROSS:
                 query_padding = self.padding_of_layers.get(self.layer)
             elif key_padding is not None:
-                query_padding = key_padding[
-                    :, -weights.size(2) :
-                ]  # with --cross-self-attention, keys are the source and then the queries
+                # With --cross-self-attention, keys are the source and then the queries.
+                query_padding = key_padding[:, -weights.size(2) :]
         if self.kind != CROSS:
             self.padding_of_layers[self.layer] = query_padding
         self.maps.append(

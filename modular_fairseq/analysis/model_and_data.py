@@ -54,9 +54,8 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
     path, data = str(path), str(data)
     if not any(Path(data).glob("dict.*txt")):
         raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
-    if any(
-        file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")
-    ):  # which fairseq cannot read
+    # fairseq cannot read an empty file.
+    if any(file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")):
         raise UsageError(_EMPTY.format(subset))
     state = load_checkpoint(path)
     try:

@@ -125,9 +125,8 @@ class Patterns(Analysis):
             of_kind = [attention for attention in maps if attention.kind == kind]
             if not of_kind:
                 continue
-            templates = Templates.of(
-                of_kind[0]
-            )  # modules of a kind attend from the same words to the same words
+            # Modules of a kind attend from the same words to the same words.
+            templates = Templates.of(of_kind[0])
             for attention in of_kind:
                 shown = torch.nn.functional.one_hot(templates.classify(attention.weights), len(CLASSES) + 1)[
                     ..., :-1

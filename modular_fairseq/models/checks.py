@@ -29,7 +29,7 @@ class Choice:
     """What a user chose, for the checks of mechanisms.
 
     Args:
-        options: all options of the model, with nothing left to follow.
+        options: all options of the model; a width that was not given is that of the option it follows.
         stacks: encoder and decoder, as far as the model family has them.
         changed: names of the options that the user set. An arch may set options that lose their effect by an
             option of the user's; these do not count.

@@ -80,7 +80,7 @@ FlatTransformerLanguageModelConfig = _flat(TransformerLanguageModelConfig)
 
 
 def resolved(options, family: type) -> Namespace:
-    """The options of a family with nothing left to follow: `_FOLLOWS` filled in."""
+    """Return the options of a family; a width that was not given is that of the option it follows."""
     flat = {f.name: value_of(options, f) for f in fields(family) if not f.name.startswith("_")}
     for name, source in _FOLLOWS.items():
         if flat[name] is None:

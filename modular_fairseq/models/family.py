@@ -40,7 +40,7 @@ class ModularModel(CountsUpdates, ChecksStateDict):
 
     @classmethod
     def checked_options(cls, cfg) -> Namespace:
-        """Return the options of the family with nothing left to follow.
+        """Return the options of the family; a width that was not given is that of the option it follows.
 
         Raises:
             UsageError: they do not work together.

@@ -132,9 +132,8 @@ class MultiheadAttention(nn.Module):
             output [T, rows, C]; weights [rows, T, S], or [H, rows, T, S] per head, or None. Weights are those
             of the softmax: no dropout, no head scale.
         """
-        query = (
-            query.contiguous()
-        )  # or each projection copies it, or takes a slow path where its weights are frozen
+        # Contiguous, or each projection copies it, or takes a slow path where its weights are frozen.
+        query = query.contiguous()
         rows = query.size(1)
         if query_padding_mask is None and self.self_attention:
             query_padding_mask = key_padding_mask

@@ -39,9 +39,8 @@ class Dropout(FairseqDropout):
             return super().forward(x, inplace)
         if dropped == LEVELS:
             return x * 0
-        numbers = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(
-            -(2**63), None
-        )  # "new": also of each part under vmap
+        # "new": also of each part under vmap.
+        numbers = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         numbers = numbers.view(torch.int16)[: x.numel()].view(x.shape)
         return x * (numbers >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
 

@@ -164,9 +164,8 @@ class GaussianMixture(nn.Module):
         if expected:
             noise = self._noise(z.dtype).exp()
             constant = constant - 0.5 * (precision * noise.unsqueeze(1)).sum(dim=-1)
-        vectors = z.reshape(
-            -1, precision.size(0), dim
-        )  # all heads are vectors of one mixture where it is shared
+        # All heads are vectors of one mixture where it is shared.
+        vectors = z.reshape(-1, precision.size(0), dim)
         sums = _WeightedSums.apply(vectors, -0.5 * precision, mu * precision)
         if precision.size(0) == heads:
             sums = sums.view(heads, -1, length, sentences).permute(3, 0, 1, 2)

@@ -187,9 +187,8 @@ def _write(folder: Path, part: Path, sides: dict[str, str], record: dict[str, An
 
 
 def _read(prefix: str) -> Dataset:
-    return make_dataset(
-        prefix, infer_dataset_impl(prefix), fix_lua_indexing=True
-    )  # indices as they were written
+    # The indices stay as they were written.
+    return make_dataset(prefix, infer_dataset_impl(prefix), fix_lua_indexing=True)
 
 
 def _refuse_another(target: Path, record: dict[str, Any], folder: str) -> None:

@@ -53,9 +53,8 @@ class GateMonitor:
         if not self.sums:
             return
         all_sums = list(self.sums.values())
-        sums = (
-            torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])
-        )  # one copy from the device for all
+        # One copy from the device for all.
+        sums = torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])
         entropies, shares = zip(*map(entropy_and_shares, sums), strict=True)
         shares = torch.cat(shares)
         # Weight 0: these are means already; a meter shows the last of them.
@@ -135,9 +134,8 @@ class BlockCoordinateDescent:
 
     def train_step(self, f_step, samples: list, raise_oom: bool):
         """One update: G step if this epoch has them, then `f_step`, fairseq's own `train_step`."""
-        if (
-            self.in_update
-        ):  # fairseq calls itself to try a batch again after an AMP overflow; its G step is taken already
+        # Fairseq calls itself to try a batch again after an AMP overflow; its G step is taken already.
+        if self.in_update:
             return f_step(self.trainer, samples, raise_oom)
         self.in_update = True
         try:
@@ -147,9 +145,8 @@ class BlockCoordinateDescent:
                 if self.alternates and not self.paused and self.settings.is_g_epoch(self.epoch):
                     self.g_step(samples)
                 elif self.g_loss is not None:
-                    metrics.log_scalar(
-                        "g_loss", self.g_loss, weight=0, priority=299, round=3
-                    )  # the last one, or the log says None
+                    # The last one, or the log says None.
+                    metrics.log_scalar("g_loss", self.g_loss, weight=0, priority=299, round=3)
                 logging_output = f_step(self.trainer, samples, raise_oom)
         finally:
             self.in_update = False

@@ -43,9 +43,8 @@ def binarize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
         arguments += [f"--{split}pref", str(path)]
     say(f"fairseq-preprocess by {workers} {'processes' if workers > 1 else 'process'}")
     run_preprocess([*arguments, "--workers", str(workers), "--destdir", str(part)], out / "preprocess.log")
-    (part / "preprocess.log").unlink(
-        missing_ok=True
-    )  # with the folder's name in it; preprocess.log in DIR has the same
+    # With the folder's name in it; preprocess.log in DIR has the same.
+    (part / "preprocess.log").unlink(missing_ok=True)
     for _, binary, name in counted:
         found = count_sentences(part / f"{binary}.idx")
         if found != lines[name]:

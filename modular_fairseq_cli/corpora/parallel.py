@@ -24,9 +24,8 @@ def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable
     if workers == 1:
         yield from map(make(*arguments), blocks)
         return
-    context = (
-        multiprocessing.get_context("fork") if sys.platform == "linux" else None
-    )  # workers are children of this process
+    # Workers are children of this process.
+    context = multiprocessing.get_context("fork") if sys.platform == "linux" else None
     with ProcessPoolExecutor(workers, context, start_worker, (make, arguments, os.getpid())) as pool:
         waiting = deque()
         try:

@@ -94,9 +94,8 @@ def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:
         return
     for old in out.glob(f"{name}.part*"):
         shutil.rmtree(old, ignore_errors=True)
-    part = (
-        out / f"{name}.part{os.getpid()}"
-    )  # a program that outlived a killed run goes on writing to the old name
+    # A program that outlived a killed run goes on writing to the old name.
+    part = out / f"{name}.part{os.getpid()}"
     part.mkdir()
     try:
         make(part)

@@ -24,11 +24,12 @@ from sacrebleu.metrics.base import Metric
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.translations import Output
 
+# By sacrebleu's names of options, its names of scores.
 METRICS = {
     "bleu": "BLEU",
     "chrf": "chrF2",
     "ter": "TER",
-}  # by sacrebleu's names of options, its names of scores
+}
 TOKEN_METRICS = {"tokenized_bleu": "tokenised BLEU", "compound_split_bleu": "compound-split BLEU"}
 TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "intl", "char", "none")
 

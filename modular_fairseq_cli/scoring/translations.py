@@ -186,9 +186,8 @@ def _raw_lines(path: str | os.PathLike) -> list[str]:
 
 def _from_generate(path: str, found: list[tuple[int, re.Match]]) -> _Text:
     """Sort the lines that `found` holds with their numbers in the file."""
-    seen: dict[str, dict[int, list[tuple[float, str]]]] = {
-        kind: {} for kind in "SHTD"
-    }  # score and words by sentence
+    # Score and words by sentence.
+    seen: dict[str, dict[int, list[tuple[float, str]]]] = {kind: {} for kind in "SHTD"}
     before: dict[str, int] = {}
     for line, match in found:
         kind, number, rest = match[1], int(match[2]), match[3]

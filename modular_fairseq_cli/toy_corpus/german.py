@@ -120,9 +120,8 @@ def midfield(clause: Clause, without: str = "") -> str:
         "gern" if clause.mode == "gern" else "",
     )
     accusative = [adverbs, words.get("accusative", "")]
-    if not has_determiner(
-        clause.arguments.get("accusative"), "ein"
-    ):  # only an indefinite object follows the adverbs
+    # Only an indefinite object follows the adverbs.
+    if not has_determiner(clause.arguments.get("accusative"), "ein"):
         accusative.reverse()
     return join(
         words["nominative"], *pronouns, words["time"], words.get("dative", ""), *accusative, words["place"]

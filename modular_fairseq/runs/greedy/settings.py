@@ -59,9 +59,8 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
         if not args.data:
             raise UsageError("DATA is missing: give the folder that fairseq-preprocess wrote")
         check_options(args.options, switches)
-        data = os.pathsep.join(
-            map(os.path.abspath, args.data.split(os.pathsep))
-        )  # fairseq takes several, with parts of a large train set
+        # fairseq takes several folders, with parts of a large train set.
+        data = os.pathsep.join(map(os.path.abspath, args.data.split(os.pathsep)))
         settings = {"data": data, "options": args.options, "switches": switches}
         if saved:
             refuse_difference(args.out, saved[0], settings)
