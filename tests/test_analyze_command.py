@@ -168,7 +168,6 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
         ("random", 2),
     ]
     for row, name in zip(data["rows"], ("mixture", "specialised", "random-1"), strict=True):
-        # Fmt: skip.
         _, said = run_generate(
             trained.data,
             trained.path,

@@ -201,7 +201,7 @@ def test_numpy_numbers_load_and_save_as_they_were(tmp_path, numpy_module):
     for values in (state["extra_state"], load_checkpoint(again)["extra_state"]):
         for name, value in NUMPY_VALUES.items():
             assert np.array_equal(values[name], value), name
-            # Numpy itself swaps bytes when it loads.
+            # numpy itself swaps bytes when it loads.
             assert values[name].dtype == value.dtype.newbyteorder("="), name
             assert isinstance(values[name], type(value)), name
     assert b"modular_fairseq" not in again.read_bytes()

@@ -134,7 +134,7 @@ class BlockCoordinateDescent:
 
     def train_step(self, f_step, samples: list, raise_oom: bool):
         """One update: G step if this epoch has them, then `f_step`, fairseq's own `train_step`."""
-        # Fairseq calls itself to try a batch again after an AMP overflow; its G step is taken already.
+        # fairseq calls itself to try a batch again after an AMP overflow; its G step is taken already.
         if self.in_update:
             return f_step(self.trainer, samples, raise_oom)
         self.in_update = True
