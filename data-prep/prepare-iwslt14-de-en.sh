@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepares IWSLT14 German-English: `modular-fairseq prepare iwslt14-de-en`, in this repository's .venv and data/. --help says more.
+# Prepares IWSLT14 German-English: `modular-fairseq prepare iwslt14-de-en`, in this repository's .venv and
+# data/. --help says more.
 
 set -euo pipefail
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepares WikiText-103: `modular-fairseq prepare wikitext-103`, in this repository's .venv and data/. --help says more.
+# Prepares WikiText-103: `modular-fairseq prepare wikitext-103`, in this repository's .venv and data/. --help
+# says more.
 
 set -euo pipefail
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepares WMT14 English-German: `modular-fairseq prepare wmt14-en-de`, in this repository's .venv and data/. --help says more.
+# Prepares WMT14 English-German: `modular-fairseq prepare wmt14-en-de`, in this repository's .venv and data/.
+# --help says more.
 
 set -euo pipefail
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepares WMT17 Chinese-English: `modular-fairseq prepare wmt17-zh-en`, in this repository's .venv and data/. --help says more.
+# Prepares WMT17 Chinese-English: `modular-fairseq prepare wmt17-zh-en`, in this repository's .venv and data/.
+# --help says more.
 
 set -euo pipefail
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lints, checks the format and tests the project; what is given is passed to pytest: `bash scripts/test.sh -k attention -x`.
+# Lints, checks the format and tests the project; what is given is passed to pytest: `bash scripts/test.sh -k
+# attention -x`.
 
 set -euo pipefail
 

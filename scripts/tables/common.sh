@@ -1,5 +1,6 @@
-# What the scripts of this folder, and transfer.sh above it, have in common. They set `table`, a folder of configs, and source this.
-# Options are those of `modular-fairseq table`, which all of them run, with data/ and results/ of this repository.
+# What the scripts of this folder, and transfer.sh above it, have in common. They set `table`, a folder of
+# configs, and source this. Options are those of `modular-fairseq table`, which all of them run, with data/
+# and results/ of this repository.
 
 set -euo pipefail
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# DMA (Chien and Huang 2022), table 1: IWSLT14 De-En, with the redundancy of attention. Four rows of 50 epochs each. First:
+# DMA (Chien and Huang 2022), table 1: IWSLT14 De-En, with the redundancy of attention. Four rows of 50 epochs
+# each. First:
 #
 #     bash data-prep/prepare-iwslt14-de-en.sh
 #

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# DMA (Chien and Huang 2022), table 2: WMT14 En-De, with the redundancy of attention. Three rows of 30 epochs each. First:
+# DMA (Chien and Huang 2022), table 2: WMT14 En-De, with the redundancy of attention. Three rows of 30 epochs
+# each. First:
 #
 #     bash data-prep/prepare-wmt14-en-de.sh --bpe-merges 40000 --out data/wmt14.en-de.40k
 #

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# DMA (Chien and Huang 2022), table 3: WMT17 Zh-En on news commentary v12, with the redundancy of attention. Two rows of 50 epochs each. First:
+# DMA (Chien and Huang 2022), table 3: WMT17 Zh-En on news commentary v12, with the redundancy of attention.
+# Two rows of 50 epochs each. First:
 #
 #     bash data-prep/prepare-wmt17-zh-en.sh
 #

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Ensemble mechanisms (Eschbach-Dymanus), table 1, for translation: IWSLT14 De-En. Eleven rows of 30 epochs each. First:
+# Ensemble mechanisms (Eschbach-Dymanus), table 1, for translation: IWSLT14 De-En. Eleven rows of 30 epochs
+# each. First:
 #
 #     bash data-prep/prepare-iwslt14-de-en.sh
 #

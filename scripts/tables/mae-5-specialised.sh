@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# MAE (Peng et al. 2020), table 5: what is left with one expert per attention layer (WMT14 En-De, newstest2013). Takes the models of table 2,
-# and trains those that are not there. First:
+# MAE (Peng et al. 2020), table 5: what is left with one expert per attention layer (WMT14 En-De,
+# newstest2013). Takes the models of table 2, and trains those that are not there. First:
 #
 #     bash data-prep/prepare-wmt14-en-de.sh
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# MAE (Peng et al. 2020), table 7: fine-tuning of the gates, and more, of a model of WMT14 on IWSLT14 En-De. Takes the MAE-7 of table 2, or
-# trains it, or takes --pretrained CHECKPOINT. First:
+# MAE (Peng et al. 2020), table 7: fine-tuning of the gates, and more, of a model of WMT14 on IWSLT14 En-De.
+# Takes the MAE-7 of table 2, or trains it, or takes --pretrained CHECKPOINT. First:
 #
 #     bash data-prep/prepare-wmt14-en-de.sh
 #     bash data-prep/prepare-iwslt14-de-en.sh --like data/wmt14.en-de --out data/iwslt14.de-en.like-wmt14
