@@ -7,6 +7,7 @@ It is imported only when it is called, by its name in `COMMANDS`: so nothing her
 import argparse
 import difflib
 import importlib
+import os
 import sys
 
 from modular_fairseq_cli import __version__
@@ -78,6 +79,10 @@ def main(argv: list[str] | None = None) -> None:
     module.add_arguments(parser)
     try:
         module.run(parser.parse_args(argv[1:]))
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads the output has seen enough, as in `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except UsageError as error:
         sys.exit(f"modular-fairseq {command}: error: {error}")
     except KeyboardInterrupt:

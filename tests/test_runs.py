@@ -329,3 +329,13 @@ def test_a_new_column_is_measured_alone_and_other_data_drop_all_results(tmp_path
     assert both.result is None
     both.finish(print)
     assert both.result["first"] == "new" and (first.times, second.times) == (2, 2)
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--mae-gate-dropout", "0." + "1" * 200]
+    with pytest.raises(
+        SystemExit, match="characters for the folder in OUT; set the environment variable NAME"
+    ):
+        cli.main(["train-and-score", "FOLDER", "de", "en", "OUT", "mae_transformer", *options])
+    assert not list(tmp_path.iterdir())

@@ -66,4 +66,4 @@ def _call(*words: object) -> None:
     """Run a command of modular-fairseq; what it says goes to standard error."""
     command = [sys.executable, "-m", "modular_fairseq_cli", *map(str, words)]
     if subprocess.run(command, stdout=sys.__stderr__, preexec_fn=lifetime.before_exec()).returncode:
-        raise UsageError(f"{shlex.join(command[2:])}: failed; what it says is above")
+        raise UsageError(f"modular-fairseq {shlex.join(command[3:])} failed; what it says is above")

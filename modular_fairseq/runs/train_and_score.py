@@ -29,6 +29,7 @@ from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.arguments import by_option, refuse_user_dir
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.processes import say
 
@@ -43,6 +44,7 @@ RECIPE = (
     "modular_cross_entropy --label-smoothing 0.1 --max-tokens 2048 --max-epoch 12 --update-epoch-batch-itr "
     "True --keep-last-epochs 5 --no-progress-bar --log-interval 100 --num-workers 1"
 )
+LONGEST_NAME = 200  # characters; file systems take 255 bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,22 +56,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "arch": "of this plugin or of fairseq",
     }.items():
         parser.add_argument(name, metavar=name.upper(), help=text)
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="of fairseq-train")
+    rest = {"nargs": argparse.REMAINDER, "metavar": "OPTIONS", "help": "of fairseq-train"}
+    parser.add_argument("options", **rest).required = False
 
 
 def run(args: argparse.Namespace) -> None:
     refuse_user_dir(args.options)
     out, size = os.path.abspath(args.out), os.environ.get("SIZE")
-    os.makedirs(out, exist_ok=True)
-    prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
     label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, size or "", *args.options])).strip("_")
-    folder = os.path.join(out, os.environ.get("NAME") or label)
+    label = os.environ.get("NAME") or label
+    if len(label) > LONGEST_NAME:
+        raise UsageError(
+            f"the options make a name of {len(label)} characters for the folder in {args.out}; set the "
+            f"environment variable NAME to one of at most {LONGEST_NAME}"
+        )
 
     # Mechanisms that arrange layers, or replace some of them, need as many.
     depth = 4 if any(each.kind in ("layer", "encoder") for each in mechanisms_of(args.arch)) else 3
     sized = SIZE.format(depth) if size is None else size
     words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
     short = short_training([*words, *args.options], epochs=12, warmup_updates=600)
+    os.makedirs(out, exist_ok=True)
+    prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
+    folder = os.path.join(out, label)
     seed = by_option(args.options).get("--seed", ["1"])[-1]
     of = Run(
         os.path.basename(folder),
