@@ -24,10 +24,11 @@ from modular_fairseq.runs.evaluation import (
 from modular_fairseq.runs.papers.command import find_table
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sheet import Line, Sheet
-from modular_fairseq.runs.statistics import difference, shown
+from modular_fairseq.runs.statistics import difference
 from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring.spread import shown
 
 COUNTED = "2030-01-01 | INFO | fairseq_cli.train | num. shared model params: 1,500 (num. trained: 1,200)\n"
 OUTSIDE = "2030-01-01 | INFO | any | num. params trained outside the main optimizer: 1,300\n"

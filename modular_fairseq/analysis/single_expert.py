@@ -14,7 +14,6 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from sacrebleu import BLEU
@@ -28,6 +27,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.processes import call, say
 from modular_fairseq_cli.scoring import read_output
+from modular_fairseq_cli.scoring.spread import Spread, spread
 
 PLUGIN = Path(__file__).parent.parent
 SINGLE_EXPERT = "single-expert"
@@ -59,7 +59,7 @@ class SingleExpertReport(Report):
         lines = [
             [
                 row.inference,
-                f"{row.BLEU:.2f}" + ("" if row.deviation is None else f" ± {row.deviation:.2f}"),
+                Spread(row.BLEU, row.deviation).shown("{:.2f}"),
                 f"{row.difference:+.2f}",
             ]
             for row in self.rows
@@ -111,16 +111,9 @@ def compare_experts(
         kept = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name, overrides in ways.items():
             scores = [_bleu(_translate([data, *own, *options], each, subset, kept)) for each in overrides]
-            average = mean(scores)
-            rows.append(
-                Inference(
-                    name,
-                    scores,
-                    average,
-                    stdev(scores) if len(scores) > 1 else None,
-                    average - (rows[0].BLEU if rows else average),
-                )
-            )
+            average, deviation = spread(scores)
+            difference = average - (rows[0].BLEU if rows else average)
+            rows.append(Inference(name, scores, average, deviation, difference))
     return SingleExpertReport(shlex.join(options), rows)
 
 

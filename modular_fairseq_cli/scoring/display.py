@@ -8,6 +8,7 @@ from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.metrics import METRICS, TOKEN_METRICS
+from modular_fairseq_cli.scoring.spread import Spread
 from modular_fairseq_cli.scoring.translations import Output
 
 FEW_SENTENCES = 100  # below, resamples of a test set are too much alike for the bootstrap to be trusted
@@ -134,8 +135,7 @@ def _aligned(table: list[list[str]]) -> list[str]:
 
 
 def _spread(found: dict[str, float | None], key: str = "mean", sign: str = "") -> str:
-    deviation = "" if found["std"] is None else f" ± {found['std']:.2f}"
-    return f"{found[key]:{sign}.2f}{deviation}"
+    return Spread(found[key], found["std"]).shown(f"{{:{sign}.2f}}")
 
 
 def _is_lower(lines: Sequence[str]) -> bool:

@@ -15,13 +15,13 @@ always match, which raises BLEU for nothing.
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from statistics import fmean, stdev
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring.spread import spread
 from modular_fairseq_cli.scoring.translations import Output
 
 # By sacrebleu's names of options, its names of scores.
@@ -151,8 +151,5 @@ def summarize(scores: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | N
     have.
     """
     names = [name for name in (*METRICS, *TOKEN_METRICS) if all(name in each for each in scores)]
-    values = {name: [each[name] for each in scores] for name in names}
-    return {
-        name: {"mean": fmean(found), "std": stdev(found) if len(found) > 1 else None}
-        for name, found in values.items()
-    }
+    spreads = {name: spread([each[name] for each in scores]) for name in names}
+    return {name: {"mean": found.mean, "std": found.deviation} for name, found in spreads.items()}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from modular_fairseq.runs.greedy.protocol import Model, iterations
 from modular_fairseq.runs.greedy.trial import Result
 from modular_fairseq.runs.sheet import Line, Sheet
-from modular_fairseq.runs.statistics import Spread, spread
+from modular_fairseq_cli.scoring.spread import Spread, spread
 
 COLUMNS = {"valid": "validation (selects)", "test": "test", "train": "training"}
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from modular_fairseq.runs.evaluation import evaluations_of
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import COLUMNS, Table
-from modular_fairseq.runs.statistics import spread
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.scoring.spread import spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,8 @@ from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.papers.table import COLUMNS, Row, Table
 from modular_fairseq.runs.sheet import Line, Sheet
-from modular_fairseq.runs.statistics import difference, shown, spread
+from modular_fairseq.runs.statistics import difference
+from modular_fairseq_cli.scoring.spread import shown, spread
 
 
 class Results(NamedTuple):
