@@ -32,7 +32,9 @@ class AuxiliaryLosses(ABC):
     @staticmethod
     @abstractmethod
     def concerns(model: nn.Module) -> bool:
-        """Tell whether the model has these losses."""
+        """Tell whether the model has these losses. It must then be trained with a criterion that adds
+        them.
+        """
 
     @abstractmethod
     def weights(self, num_updates: int | None) -> dict[str, float]:
