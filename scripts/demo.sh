@@ -11,5 +11,4 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-PASSIVE}
 exec .venv/bin/modular-fairseq demo "$@"

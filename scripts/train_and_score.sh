@@ -9,5 +9,4 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bash "$root/scripts/setup.sh"
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-PASSIVE}
 exec "$root/.venv/bin/modular-fairseq" train-and-score "$@"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer
+from modular_fairseq.models.mechanism import LayerPlace
 from modular_fairseq.models.options import nested_config
-from modular_fairseq.models.registry import LayerPlace
 from modular_fairseq.models.tim import is_tim_layer
 from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention, weigh
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options

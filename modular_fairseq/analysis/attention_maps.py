@@ -33,8 +33,8 @@ class AttentionMap:
     Args:
         module: its name in the model, such as encoder.layers.0.self_attn.
         kind: one of `KINDS`.
-        weights: [H, B, T, S], those of the softmax: masks are in them, dropout and head scales (MAE) are not;
-            0 where a key is hidden.
+        weights: [H, B, T, S], the output of the softmax: it includes masks, but neither dropout nor head
+            scales (MAE); 0 where a key is hidden.
         query_padding, key_padding: bool [B, T] and [B, S], True = pad; None: no pad.
         hidden: bool [T, S], True: a key that this query may not see, such as a later word; None: it may see
             all.

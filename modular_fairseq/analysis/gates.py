@@ -2,8 +2,8 @@
 
 For every attention module: the entropy of its gate in nats (ln E is uniform), and for every expert the share
 of instances whose largest gate is that expert's. Instances are sentences where a gate sees a whole sentence,
-and positions where it sees a prefix or window. `Experts` names the tokens that are typical of each expert:
-those of its sentences, or its positions.
+and positions where it sees a prefix or window. `Experts` lists
+the tokens that occur more often than elsewhere in the sentences, or at the positions, of each expert.
 """
 
 import math
@@ -26,8 +26,8 @@ from modular_fairseq_cli.errors import UsageError
 
 @dataclass
 class GateReport:
-    """One attention module: mean entropy in nats, that of a uniform gate, how many instances there were, and
-    each expert's share.
+    """The gate of one attention module: its mean entropy and the entropy of a uniform gate, both in nats, the
+    number of instances, and the share of instances of each expert.
     """
 
     module: str
@@ -43,9 +43,10 @@ class GateReport:
 
 @dataclass
 class GateReports(Report):
-    """All modules. `entropy` and `uniform` are means over them, `kinds` the entropies of each kind of
-    attention: those of the paper (section 5.1) are of the encoder. The shares tell whether the rich get
-    richer."""
+    """The gates of all modules. `entropy` and `uniform` are means over the modules. `kinds` has the mean
+    entropy of each kind of attention; the paper (section 5.1) reports the encoder. The shares tell whether
+    the rich get richer.
+    """
 
     entropy: float
     kinds: dict[str, float]
@@ -183,7 +184,7 @@ class ExpertReport(Report):
         """
         first, *others = self.modules
         lines = [
-            f"indicative tokens of {first.module}, by pointwise mutual information; --out has those of "
+            f"indicative tokens of {first.module}, by pointwise mutual information; --out has the tokens of "
             f"{len(others)} more modules"
         ]
         for number, tokens in enumerate(first.experts, start=1):

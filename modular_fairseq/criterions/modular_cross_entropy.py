@@ -11,8 +11,9 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.logging import metrics
 from torch import Tensor
 
+from modular_fairseq.models.assembly import auxiliary_losses
 from modular_fairseq.models.family import CountsUpdates
-from modular_fairseq.models.registry import CRITERIA, auxiliary_losses
+from modular_fairseq.models.registry import CRITERIA
 
 NAME = "modular_cross_entropy"
 

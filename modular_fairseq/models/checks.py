@@ -11,16 +11,11 @@ from enum import Enum
 
 from hydra.core.hydra_config import HydraConfig
 
+from modular_fairseq.models.assembly import check_attention_type, of_kind, used_by
 from modular_fairseq.models.fairseq_options import resolved, value_of
+from modular_fairseq.models.mechanism import SEAMS, Mechanism
 from modular_fairseq.models.options import FAMILIES, PRESETS, flag
-from modular_fairseq.models.registry import (
-    MECHANISMS,
-    SEAMS,
-    Mechanism,
-    check_attention_type,
-    of_kind,
-    used_by,
-)
+from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import UsageError
 
 

@@ -4,7 +4,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from modular_fairseq.models.layers import TransformerDecoderLayer
-from modular_fairseq.models.registry import LayerPlace
+from modular_fairseq.models.mechanism import LayerPlace
 from modular_fairseq.models.wrapping import wrap_layer
 
 

@@ -8,8 +8,9 @@ import torch
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
+from modular_fairseq.models.assembly import build_arrangement
 from modular_fairseq.models.layers import TransformerEncoderLayer
-from modular_fairseq.models.registry import LayerPlace, build_arrangement
+from modular_fairseq.models.mechanism import LayerPlace
 from modular_fairseq.models.wrapping import wrap_layer
 from modular_fairseq.modules.attention import sentence_order
 

@@ -5,7 +5,7 @@ from argparse import Namespace
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import nn
 
-from modular_fairseq.models import registry
+from modular_fairseq.models import assembly
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES
@@ -36,7 +36,7 @@ class ModularModel(CountsUpdates, ChecksStateDict):
         # Without defaults, so that an arch can set them.
         gen_parser_from_dataclass(parser, FAMILIES[cls.family](), delete_default=True)
         (attention_type,) = (each for each in parser._actions if each.dest == "attention_type")
-        attention_type.help = registry.describe_attention_types()
+        attention_type.help = assembly.describe_attention_types()
 
     @classmethod
     def checked_options(cls, cfg) -> Namespace:
@@ -52,5 +52,5 @@ class ModularModel(CountsUpdates, ChecksStateDict):
     def finish(model: nn.Module) -> nn.Module:
         """Return the built model with our dropout, prepared by its mechanisms for training and inference."""
         replace_dropout(model)
-        registry.finish(model, model.cfg)
+        assembly.finish(model, model.cfg)
         return model

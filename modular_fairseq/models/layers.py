@@ -3,7 +3,8 @@
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from modular_fairseq.models.registry import LayerPlace, Place, build_attention_parts, build_layer_parts
+from modular_fairseq.models.assembly import build_attention_parts, build_layer_parts
+from modular_fairseq.models.mechanism import LayerPlace, Place
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
 from modular_fairseq.modules.independent_mechanisms import weigh

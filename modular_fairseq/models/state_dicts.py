@@ -4,7 +4,7 @@ import logging
 
 from torch import Tensor, nn
 
-from modular_fairseq.models.registry import SEAMS
+from modular_fairseq.models.mechanism import SEAMS
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq_cli.errors import UsageError
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from modular_fairseq.models.architectures import TINY_CPU, register_all, size
+from modular_fairseq.models.assembly import build_arrangement
 from modular_fairseq.models.checks import Choice
-from modular_fairseq.models.registry import LayerParts, LayerPlace, build_arrangement, register_layer
+from modular_fairseq.models.registry import LayerParts, LayerPlace, register_layer
 from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention
 from modular_fairseq_cli.errors import UsageError
 

@@ -1,7 +1,7 @@
 """Everything that this plugin changes in fairseq, torch, numpy and the process.
 
 `modular-fairseq patches` prints the list (docs/patches.md), and tests/test_patches.py compares it with what
-really changes in a process. The line numbers in docstrings are those of fairseq-fixed 0.12.3.1.
+really changes in a process. The line numbers in docstrings refer to fairseq-fixed 0.12.3.1.
 """
 
 import importlib

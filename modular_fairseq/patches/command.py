@@ -30,6 +30,6 @@ INTRODUCTION = """\
 
 `--user-dir modular_fairseq` or `import modular_fairseq` applies these patches, once and in this order. Each
 is one function in `modular_fairseq/patches/`. A test compares this list with what really changes in a
-process. Line numbers are those of fairseq-fixed 0.12.3.1. `modular-fairseq patches > docs/patches.md` writes
+process. Line numbers refer to fairseq-fixed 0.12.3.1. `modular-fairseq patches > docs/patches.md` writes
 this page.
 """

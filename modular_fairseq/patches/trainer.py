@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fairseq.trainer import Trainer
 
-from modular_fairseq.models.registry import trained_outside
+from modular_fairseq.models.assembly import trained_outside
 from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.criterion_check import check_criterion

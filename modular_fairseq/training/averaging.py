@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from modular_fairseq.models.registry import must_agree
+from modular_fairseq.models.assembly import must_agree
 from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
 from modular_fairseq_cli.errors import UsageError
 
@@ -183,7 +183,7 @@ class _Description(NamedTuple):
     path: str
     arch: str | None
     weights: dict[str, tuple[tuple[int, ...], str]]  # shape and kind by name
-    agreeing: dict[str, torch.Tensor]  # weights that must be equal (`registry.must_agree`)
+    agreeing: dict[str, torch.Tensor]  # weights that must be equal (`assembly.must_agree`)
 
 
 def _describe(path: str, state: Mapping[str, Any]) -> _Description:

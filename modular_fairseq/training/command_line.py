@@ -8,7 +8,7 @@ from fairseq import options as fairseq_options
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
-from modular_fairseq.models import registry
+from modular_fairseq.models import assembly
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq_cli.errors import UsageError
@@ -52,4 +52,4 @@ def short_training(words: Sequence[str], epochs: int, warmup_updates: int) -> li
     if family is None:
         return []
     options = Namespace(**{**vars(args), **vars(resolved(args, family))})
-    return registry.short_training(options, epochs, warmup_updates)
+    return assembly.short_training(options, epochs, warmup_updates)

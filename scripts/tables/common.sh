@@ -7,5 +7,6 @@ set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[1]}" && echo ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bash "$root/scripts/setup.sh"
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-PASSIVE}
-exec "$root/.venv/bin/modular-fairseq" table "$root/configs/$table/table.yaml" --run --home "$root" "$@"
+given="$*" what=--run
+case " ${given%% -- *} " in *" --dry-run "*) what="" ;; esac
+exec "$root/.venv/bin/modular-fairseq" table "$root/configs/$table/table.yaml" ${what:+"$what"} --home "$root" "$@"

@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="for runs and tables (default: results)")
     parser.add_argument(
-        "--home", default="", metavar="DIR", help="where data and results are (default: the current folder)"
+        "--home",
+        default="",
+        metavar="DIR",
+        help="folder of data and results, unless --data and --out name them (default: .)",
     )
     parser.add_argument("--seeds", default="1", metavar="N,N", help="of every row's runs (default: 1)")
     parser.add_argument(
@@ -78,8 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pretrained", metavar="FILE", help="what fine-tuning starts from, instead of a run of this project"
     )
-    parser.add_argument("--run", action="store_true", help="first train, average and measure what is missing")
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--run", action="store_true", help="first train, average and measure what is missing")
+    what.add_argument(
         "--dry-run", action="store_true", help="only show the commands of --run; writes nothing"
     )
     take_options_after_dashes(parser)

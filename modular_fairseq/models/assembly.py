@@ -1,0 +1,124 @@
+"""What models, criteria, checks and tables ask of the registered mechanisms, so that none of them names
+one.
+"""
+
+from dataclasses import fields, replace
+
+from torch import nn
+
+from modular_fairseq.models.arrangement import Arrangement
+from modular_fairseq.models.auxiliary_losses import AuxiliaryLosses
+from modular_fairseq.models.mechanism import SEAMS, LayerParts, LayerPlace, Mechanism, Place
+from modular_fairseq.models.registry import MECHANISMS
+from modular_fairseq_cli.errors import UsageError
+
+
+def of_kind(*kinds: str) -> list[Mechanism]:
+    """Return the mechanisms of these kinds, in the order of the kinds."""
+    return [mechanism for kind in kinds for mechanism in MECHANISMS.values() if mechanism.kind == kind]
+
+
+def used_by(options) -> list[Mechanism]:
+    return [mechanism for mechanism in of_kind("encoder", "layer", *SEAMS) if mechanism.is_used(options)]
+
+
+def check_attention_type(value: str) -> None:
+    """Raise UsageError if a name is not registered, or if two want the same seam."""
+    names, parts = value.split("+"), {mechanism.name: mechanism for mechanism in of_kind(*SEAMS)}
+    if value != "plain" and (not parts.keys() >= set(names) or len(set(names)) < len(names)):
+        gates, masks = ([each.name for each in of_kind(seam)] for seam in SEAMS)
+        choices = ["plain", *gates, *masks, *(f"{gate}+{mask}" for gate in gates for mask in masks)]
+        raise UsageError(
+            f"--attention-type is {value!r}; it must be one of {', '.join(choices)}, or what another "
+            "--user-dir registers"
+        )
+    for seam, effect in SEAMS.items():
+        same = [name for name in names if value != "plain" and parts[name].kind == seam]
+        if len(same) > 1:
+            raise UsageError(
+                f"--attention-type {value}: {' and '.join(same)} both {effect}, and only one part can; leave "
+                "one of them out"
+            )
+
+
+def describe_attention_types() -> str:
+    """Return the help of --attention-type."""
+    known = "".join(f"; {each.name}: {each.summary}" for each in of_kind(*SEAMS) if each.summary)
+    more = "two that take different seams are joined by +; or what a --user-dir registers"
+    return f"plain: multi-head attention{known}; {more}"
+
+
+def build_attention_parts(options, place: Place) -> dict[str, nn.Module | None]:
+    """Build what --attention-type puts into the seams of one attention module.
+
+    Gates are built first, so that the same seed gives the same weights.
+    """
+    return {each.kind: each.build(options, place) for each in of_kind(*SEAMS) if each.is_used(options)}
+
+
+def build_layer_parts(options, place: LayerPlace) -> LayerParts:
+    """Join what the mechanisms of layers put into one layer.
+
+    Raises:
+        UsageError: two mechanisms want the same part.
+    """
+    plain, joined, owners = LayerParts(), {}, {}
+    for mechanism in of_kind("layer"):
+        parts = mechanism.build(options, place) if mechanism.is_used(options) else plain
+        for f in fields(LayerParts):
+            value = getattr(parts, f.name)
+            if value != getattr(plain, f.name):
+                other = owners.setdefault(f.name, mechanism)
+                _refuse_both(other, mechanism, f"change the {f.name} of a layer")
+                joined[f.name] = value
+    return replace(plain, **joined)
+
+
+def build_arrangement(options) -> Arrangement:
+    """Return how the layers of the encoder are put together.
+
+    Raises:
+        UsageError: two mechanisms want to arrange them.
+    """
+    found = [mechanism for mechanism in of_kind("encoder") if mechanism.is_used(options)]
+    for mechanism in found:
+        _refuse_both(found[0], mechanism, "arrange the layers of the encoder")
+    return found[0].build(options) if found else Arrangement()
+
+
+def _refuse_both(one: Mechanism, other: Mechanism, what: str) -> None:
+    if one is not other:
+        raise UsageError(f"{one.needs} and {other.needs} both {what}; leave one of them out")
+
+
+def finish(model: nn.Module, options) -> None:
+    """Let the mechanisms in use prepare the whole model, and keep the main optimizer from what learns
+    otherwise.
+    """
+    for mechanism in used_by(options):
+        mechanism.after_build(model, options)
+    for parameter in trained_outside(model):
+        parameter.requires_grad_(False)
+
+
+def trained_outside(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that learn, but not by the main optimizer, such as gates that learn in G
+    steps.
+    """
+    return [parameter for mechanism in MECHANISMS.values() for parameter in mechanism.trained_outside(model)]
+
+
+def auxiliary_losses() -> list[type[AuxiliaryLosses]]:
+    return [mechanism.losses for mechanism in MECHANISMS.values() if mechanism.losses]
+
+
+def must_agree() -> dict[str, str]:
+    """Return the endings of weights' names that averaged checkpoints must agree in, with reasons."""
+    return {ending: reason for each in MECHANISMS.values() for ending, reason in each.must_agree.items()}
+
+
+def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
+    """Return the words of fairseq-train that a short training of a model with these options needs."""
+    return [
+        word for each in used_by(options) for word in each.short_training(options, epochs, warmup_updates)
+    ]
