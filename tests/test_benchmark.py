@@ -581,3 +581,21 @@ def test_bad_input_is_one_sentence(args, sentence):
 def test_a_missing_gpu_is_one_sentence():
     with pytest.raises(UsageError, match="--device cuda: torch finds no GPU; use --device cpu"):
         benchmark.run(arguments("--device", "cuda"))
+
+
+def test_the_models_that_mechanisms_want_timed_are_the_default(monkeypatch):
+    """Also of a plugin, which is imported after the arguments are read."""
+    seen = []
+
+    def parse_model(model, task, args):
+        seen.append(model)
+        if len(seen) == len(benchmark.default_models()):
+            raise UsageError("enough")
+
+    monkeypatch.setattr(benchmark, "parse_model", parse_model)
+    extra = SimpleNamespace(benched=("modular_transformer_tiny_cpu --dropout 0.2",))
+    args = arguments("--rounds", "1")
+    monkeypatch.setitem(benchmark.MECHANISMS, "extra", extra)
+    with pytest.raises(UsageError, match="enough"):
+        benchmark.run(args)
+    assert seen[0] == "modular_transformer_iwslt_de_en" and seen[-1] == extra.benched[0] and len(seen) > 6

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import field, make_dataclass
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,17 @@ from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES, PRESETS
-from modular_fairseq.models.registry import MECHANISMS, _publish, register_attention
+from modular_fairseq.models.registry import (
+    MECHANISMS,
+    LayerParts,
+    _publish,
+    register_attention,
+    register_encoder,
+    register_layer,
+)
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 from tests.commands import OPTIMIZE, QUIET, TINY
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
@@ -268,6 +277,45 @@ def test_a_registration_that_cannot_work_is_refused(distance, name, seam, senten
     with pytest.raises(ValueError, match=sentence.replace("+", "[+]")):
         register_attention(name, seam, distance.DistanceOptions)
     assert name in ("mae", "plain") or name not in MECHANISMS
+
+
+@pytest.mark.parametrize(
+    "defaults", [{"modular_transformer_ml": {"far_slope": 1.0}}, {"modular_transformer": {"dropout": 0.5}}]
+)
+def test_defaults_of_another_family_or_mechanism_are_refused(registries, defaults):
+    options = make_dataclass(
+        "FarOptions",
+        [("far_slope", float, field(default=0.5, metadata={"help": "h"}))],
+        bases=(FairseqDataclass,),
+    )
+    register = register_attention("far", "mask", options, family_defaults=defaults)
+    with pytest.raises(
+        ValueError, match="far has defaults for modular_transformer.*there must be such a model"
+    ):
+        register(lambda options, place: None)
+    assert "far" not in MECHANISMS
+
+
+def test_two_mechanisms_for_one_part_of_the_model_are_refused(registries):
+    """Both are always on: one arranges encoder layers beside streams, one replaces residual connections."""
+    always = {"options": FairseqDataclass, "is_used": lambda options: True}
+    register_encoder("ring", needs="--ring", **always)(lambda options: None)
+    with pytest.raises(
+        UsageError, match="--streams 2 or more and --ring both arrange the layers of the encoder"
+    ):
+        build(streams=2, encoder_layers=4)
+    del MECHANISMS["ring"]
+    parts = LayerParts(residual=lambda update, x: update)
+    register_layer("half", needs="--half", **always)(lambda options, place: parts)
+    with pytest.raises(UsageError, match="--no-residual and --half both change the residual of a layer"):
+        build(no_residual=True)
+
+
+def test_the_help_of_attention_types_knows_all(distance):
+    words = ["--arch", "mae_transformer", "--lr", "1", "--max-update", "1"]
+    actions = {action.dest: action.help for action in parse(words)[0]._actions}
+    for sentence in ("mae: a mixture of attentive", "dma: disentangled mask", "distance: weights fall with"):
+        assert sentence in actions["attention_type"]
 
 
 def test_a_gate_without_options_is_registered_in_the_same_way(registries):

@@ -258,3 +258,22 @@ def test_progress_is_told_from_either_format_of_the_log(line, said):
 def test_numbers_of_a_line_that_are_not_finite_are_kept():
     split, numbers = fairseq_log.parse(f'{STAMP} valid | {{"valid_ppl": "inf", "valid_bleu": null}}')
     assert (split, numbers) == ("valid", {"ppl": math.inf})
+
+
+LOUD = """
+import sys, types
+from modular_fairseq_cli import main
+loud = types.ModuleType("loud")
+loud.add_arguments = lambda parser: None
+loud.run = lambda args: print("a line\\n" * 100_000)
+sys.modules["loud"], main.COMMANDS["loud"] = loud, ("loud", "")
+main.main(["loud"])
+"""
+
+
+def test_a_reader_who_has_seen_enough_ends_a_command_without_a_traceback():
+    """As in `modular-fairseq ... | head -1`."""
+    child = subprocess.Popen([sys.executable, "-c", LOUD], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout.readline() == b"a line\n"
+    child.stdout.close()
+    assert child.stderr.read() == b"" and child.wait() == 1
