@@ -76,7 +76,19 @@ setup(
     ],
     extras_require={
         "pictures": ["matplotlib"],
-        "dev": ["pytest", "ruff", "selenium"],
+        "dev": [
+            "mypy",
+            "oxlint",
+            "pytest",
+            "pytest-xdist",
+            "ruff",
+            "selenium",
+            "types-PyYAML",
+            "types-regex",
+            "types-tabulate",
+            "types-tqdm",
+        ],
+        "docs": ["mkdocs-material", "mkdocstrings[python]"],
     },
     entry_points={"console_scripts": ["modular-fairseq = modular_fairseq_cli.main:main"]},
 )

@@ -271,7 +271,7 @@ if ! has_fairseq; then  # what pip had kept of an earlier build may be of anothe
         give_up "building fairseq-fixed"
 fi
 
-step "installing modular_fairseq" pip_install --no-build-isolation -e '.[pictures,dev]' || give_up "installing modular_fairseq"
+step "installing modular_fairseq" pip_install --no-build-isolation -e '.[pictures,dev,docs]' || give_up "installing modular_fairseq"
 
 step "checking that torch and fairseq load" logged load_fairseq ||
     give_up "loading torch and fairseq"
