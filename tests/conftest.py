@@ -11,7 +11,7 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def reversal_data(tmp_path_factory):
     """A binarized corpus of random words and their reversals."""
-    from tests.commands import binarize, write_reversal_corpus
+    from tests.fairseq_commands import binarize, write_reversal_corpus
 
     folder = tmp_path_factory.mktemp("reversal")
     write_reversal_corpus(folder)

@@ -1,6 +1,6 @@
 """Everything that this plugin changes in fairseq, torch, numpy and the process.
 
-`modular-fairseq patches` prints the list (docs/patches.md), and tests/test_patches.py compares it with what
+`modular-fairseq patches` prints the list (docs/patches.md), and tests/unit/test_patches.py compares it with what
 really changes in a process. The line numbers in docstrings refer to fairseq-fixed 0.12.3.1.
 """
 

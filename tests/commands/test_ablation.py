@@ -29,9 +29,9 @@ from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.processes import call
-from tests.commands import OPTIMIZE, TINY, run_train
+from tests.fairseq_commands import OPTIMIZE, TINY, run_train
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[1]
 RESIDUAL, ATTENTION, HIDDEN, HEADS = NAMES = [mechanism.name for mechanism in SWITCHES]
 PAPER = {  # table 1
     (): 708.29,

@@ -10,8 +10,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import OPTIMIZE, QUIET, TINY, run_train
-from tests.test_commands import call
+from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, call, run_train
 
 WITH_G_STEPS = ["mae_transformer", "--mae-gate-interval", "1"]
 

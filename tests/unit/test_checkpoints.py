@@ -25,8 +25,8 @@ from omegaconf.nodes import AnyNode
 
 from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
 from modular_fairseq_cli.errors import UsageError, find_usage_error
+from tests.places import ROOT
 
-REPOSITORY = Path(__file__).parent.parent
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
 
@@ -290,7 +290,7 @@ def test_fairseq_generate_refuses_a_hostile_checkpoint_by_one_sentence(tmp_path,
         "--path",
         str(path),
     ]
-    done = subprocess.run([*command, "--cpu"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--cpu"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path}: refused")
     assert (
@@ -363,7 +363,7 @@ def test_two_processes_share_a_checkpoint(tmp_path):
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", BROADCAST, str(rank), port, str(path)],
-            cwd=REPOSITORY,
+            cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

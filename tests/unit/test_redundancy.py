@@ -19,11 +19,11 @@ from modular_fairseq.analysis.redundancy import HeadDistances, Redundancy, summe
 from modular_fairseq.models.options import nested_config
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import OPTIMIZE, TINY, binarize, run_train, write_reversal_corpus
+from tests.fairseq_commands import OPTIMIZE, TINY, binarize, run_train, write_reversal_corpus
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
+from tests.language_models import build as build_language_model
 from tests.properties import logits
 from tests.reference import redundancy as reference
-from tests.test_language_model import build as build_language_model
 
 
 def random_heads(heads, rows, keys, seed=0, dtype=torch.float64):

@@ -8,8 +8,8 @@ from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.patterns import CLASSES, Patterns, Templates
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock
+from tests.language_models import build as build_language_model
 from tests.reference import analyses as reference
-from tests.test_language_model import build as build_language_model
 
 LONG = [(9, 8), (12, 12), (6, 11), (15, 7), (5, 5)]
 

@@ -3,7 +3,6 @@ commands.
 """
 
 from argparse import Namespace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,54 +11,13 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq_cli import preprocess
 
-from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import run_train, write_reversal_corpus
-from tests.helpers import dictionary, randomize_parts
-
-SMALL = {
-    "decoder_embed_dim": 32,
-    "decoder_ffn_embed_dim": 48,
-    "decoder_attention_heads": 4,
-    "decoder_layers": 2,
-    "dropout": 0.0,
-}
-VALUES_OF_OTHER_OPTIONS = {
-    "add_bos_token": False,
-    "tokens_per_sample": 16,
-    "max_target_positions": 16,
-    "tpu": False,
-}
-
-
-def lm_options(arch, **changes):
-    args = Namespace(**{**SMALL, **VALUES_OF_OTHER_OPTIONS, **changes})
-    ARCH_CONFIG_REGISTRY[arch](args)
-    return FAMILIES["modular_transformer_lm"](**vars(args))
-
-
-def task(types=40):
-    words = dictionary(types)
-    return SimpleNamespace(source_dictionary=words, target_dictionary=words)
-
-
-def build(arch, model=ModularTransformerLanguageModel, seed=1, types=40, **changes):
-    torch.manual_seed(seed)
-    cfg = lm_options(arch, **changes)
-    if model is TransformerLanguageModel:
-        cfg = Namespace(
-            **vars(resolved(cfg, FAMILIES["modular_transformer_lm"])),
-            base_layers=0,
-            scale_fc=False,
-            scale_attn=False,
-            scale_heads=False,
-            scale_resids=False,
-        )
-    return model.build_model(cfg, task(types))
-
+from tests.fairseq_commands import run_train, write_reversal_corpus
+from tests.helpers import randomize_parts
+from tests.language_models import VALUES_OF_OTHER_OPTIONS, build, task
 
 TOKENS = torch.tensor([[2, 7, 9, 4, 30, 12, 5], [2, 8, 8, 21, 1, 1, 1]])
 

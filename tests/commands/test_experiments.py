@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -25,9 +24,10 @@ from modular_fairseq.runs.evaluations.redundancy import Redundancy
 from modular_fairseq.runs.papers import plan as planning
 from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import train_config
+from tests.fairseq_commands import train_config
+from tests.places import ROOT
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = ROOT / "configs"
 ROWS = sorted(
     path for path in CONFIGS.glob("*/*.yaml") if path.name != "table.yaml" and path.parent.name != "scales"
 )
@@ -44,6 +44,7 @@ from fairseq.dataclass.initialize import add_defaults, hydra_init
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 import modular_fairseq
+from tests.places import ROOT
 composed = {}
 for file in sys.argv[1:]:
     folder, _, name = file.removesuffix(".yaml").rpartition("/")
@@ -98,7 +99,7 @@ def test_the_shell_and_hydra_get_the_same():
         shell = OmegaConf.to_container(
             train_config("DATA", common=read_config(file).train_options()), resolve=True, enum_to_str=True
         )
-        # Of tests.commands.
+        # Of tests.fairseq_commands.
         shell["common"] |= {
             "no_progress_bar": False,
             "log_interval": hydra[file]["common"]["log_interval"],

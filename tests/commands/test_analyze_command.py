@@ -18,7 +18,7 @@ from modular_fairseq.analysis.samples import sentence_of_text, sentences_of_data
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring import read_output
-from tests.commands import binarize, run_generate, run_train, write_reversal_corpus
+from tests.fairseq_commands import binarize, run_generate, run_train, write_reversal_corpus
 
 CRITERION = ("--criterion", "modular_cross_entropy")
 

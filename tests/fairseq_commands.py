@@ -2,7 +2,10 @@
 
 import contextlib
 import io
+import os
 import random
+import subprocess
+import sys
 
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -10,6 +13,7 @@ from fairseq.logging import metrics
 from fairseq_cli import generate, preprocess, train
 
 import modular_fairseq  # noqa: F401
+from tests.places import ROOT
 
 TINY = [
     *[
@@ -88,3 +92,18 @@ def run_generate(data, checkpoint, *args):
         generate.main(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, args)))
     lines = [line.split("\t") for line in out.getvalue().splitlines() if line.startswith("H-")]
     return [words for _, words in sorted((int(name[2:]), words) for name, _, words in lines)], out.getvalue()
+
+
+def start(command, *args, **kwargs):
+    """A fairseq command; its module is run, so that no installed script is needed."""
+    argv = [sys.executable, "-m", f"fairseq_cli.{command}", *map(str, args), "--user-dir", "modular_fairseq"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs
+    )
+
+
+def call(command, *args):
+    process = start(command, *args)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err

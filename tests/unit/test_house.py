@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.places import ROOT
+
 MARK = "# The analysis. In the package it is a file of analysis/.\n"
 # A file may import from its own floor and from those below. What stands beside these folders is above them.
 FLOORS = [

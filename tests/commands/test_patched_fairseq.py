@@ -15,8 +15,8 @@ from fairseq_cli import preprocess
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import run_train, train_config, write_reversal_corpus
-from tests.test_bcd import Watched
+from tests.fairseq_commands import run_train, train_config, write_reversal_corpus
+from tests.watched_trainer import Watched
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 7, 8, 12, 17])

@@ -33,8 +33,8 @@ from modular_fairseq.modules.expert_mixture import GateStatistics, entropy_and_s
 from modular_fairseq_cli import analysis_folder as folder
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, randomize_parts, task
+from tests.language_models import build as build_language_model
 from tests.reference import analyses as reference
-from tests.test_language_model import build as build_language_model
 
 MANY = [(9, 8), (4, 6), (12, 12), (6, 11), (15, 7), (1, 1), (5, 5)] * 3
 SYMBOLS = task().source_dictionary.symbols

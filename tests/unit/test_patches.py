@@ -19,9 +19,8 @@ from fairseq.data import Dictionary
 
 from modular_fairseq import patches
 from modular_fairseq_cli import main as cli
+from tests.places import ROOT
 from tests.process_state import changed_by
-
-REPOSITORY = Path(__file__).parent.parent
 
 IN_A_FRESH_PROCESS = """
 import importlib, json, pkgutil
@@ -31,6 +30,7 @@ for command in pkgutil.iter_modules(fairseq_cli.__path__):
 from tests.process_state import changed_by
 changed = changed_by(lambda: importlib.import_module("modular_fairseq"))
 from modular_fairseq import patches
+from tests.places import ROOT
 again = changed_by(patches.apply)
 print(json.dumps([sorted(changed), sorted(again), len(patches.PATCHES)]))
 """
@@ -41,7 +41,7 @@ def changes():
     """What the plugin changes in a process of fairseq, what a second `apply` changes, and the count."""
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IN_A_FRESH_PROCESS],
-        cwd=REPOSITORY,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
@@ -100,4 +100,4 @@ def test_every_patch_has_a_name_of_its_own_and_cites_lines_of_fairseq_that_exist
 
 def test_the_page_in_docs_is_what_the_command_prints(capsys):
     cli.main(["patches"])
-    assert (REPOSITORY / "docs" / "patches.md").read_text() == capsys.readouterr().out
+    assert (ROOT / "docs" / "patches.md").read_text() == capsys.readouterr().out

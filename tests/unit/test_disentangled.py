@@ -13,7 +13,7 @@ from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.averaging import average_checkpoints
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import TINY, run_generate, run_train
+from tests.fairseq_commands import TINY, run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
 from tests.properties import PROPERTIES, logits, ready
 

@@ -2,74 +2,25 @@
 resuming, workers.
 """
 
-import hashlib
 import logging
 import math
 import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from fairseq import tasks, utils
 from fairseq.logging import metrics
-from fairseq.trainer import Trainer
 
-from modular_fairseq.models.mae import expert_mixtures, gate_parameters
+from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.training import bcd
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import OPTIMIZE, QUIET, TINY, run_generate, run_train, train_config
-from tests.helpers import LENGTHS, batch
+from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, run_generate, run_train, train_config
+from tests.places import ROOT
+from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
 
-
-def digest(parameters):
-    return hashlib.sha256(b"".join(p.detach().float().numpy().tobytes() for p in parameters)).hexdigest()
-
-
-class Watched:
-    """A trainer, and what each step of an update changed."""
-
-    def __init__(self, data, *args, arch="mae_transformer"):
-        metrics.reset()
-        cfg = train_config(data, "--arch", arch, *args)
-        utils.set_torch_seed(cfg.common.seed)
-        self.task = tasks.setup_task(cfg.task)
-        self.model = self.task.build_model(cfg.model)
-        self.trainer = Trainer(cfg, self.task, self.model, self.task.build_criterion(cfg.criterion))
-        self.gates = gate_parameters(self.model)
-        gates = {id(p) for p in self.gates}
-        self.rest = [p for p in self.model.parameters() if id(p) not in gates]
-        self.batches = [batch(LENGTHS, seed=i, types=16) for i in range(4)]
-        self.changed = []  # (step, gates changed, rest changed)
-
-    def state(self):
-        return digest(self.gates), digest(self.rest)
-
-    def watch(self, monkeypatch):
-        original = bcd.BlockCoordinateDescent.g_step
-
-        def g_step(bcd_self, samples):
-            before = self.state()
-            result = original(bcd_self, samples)
-            self.changed.append(("G", *(a != b for a, b in zip(before, self.state(), strict=True))))
-            self.after_g = self.state()
-            return result
-
-        monkeypatch.setattr(bcd.BlockCoordinateDescent, "g_step", g_step)
-
-    def step(self, samples):
-        self.after_g = self.state()
-        with metrics.aggregate("train"):
-            output = self.trainer.train_step(samples)
-        self.changed.append(("F", *(a != b for a, b in zip(self.after_g, self.state(), strict=True))))
-        return output
-
-
-COMBINED = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"
-WITH_MASKS = "--attention-type mae+dma --criterion modular_cross_entropy --kl-weight 1 --aux-warmup-updates 1"
 PRECISIONS = [
     "--fp16 --fp16-no-flatten-grads --fp16-init-scale 4",
     "--memory-efficient-fp16 --fp16-init-scale 4",
@@ -463,7 +414,7 @@ def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):
 DDP.__init__ = on_cpu
 import modular_fairseq
 from fairseq.trainer import Trainer
-from tests.test_bcd import digest
+from tests.watched_trainer import digest
 from fairseq_cli.train import cli_main
 step = Trainer.train_step
 def train_step(self, samples, raise_oom=False):
@@ -483,7 +434,7 @@ def run_workers(data, save_dir, *args):
     with socket.socket() as s:
         s.bind(("localhost", 0))
         port = s.getsockname()[1]
-    root = str(Path(__file__).parents[1])
+    root = str(ROOT)
     workers = []
     for rank in range(2):
         command = [

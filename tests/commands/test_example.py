@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from dataclasses import field, make_dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -40,11 +39,11 @@ from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import OPTIMIZE, QUIET, TINY
+from tests.fairseq_commands import OPTIMIZE, QUIET, TINY
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
+from tests.places import ROOT
 from tests.properties import PROPERTIES, logits
 
-ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "distance"
 ARCH = "distance_transformer_tiny_cpu"
 REGISTRIES = [

@@ -21,15 +21,14 @@ import tarfile
 import time
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
 
 from modular_fairseq_cli.files import lock
 from modular_fairseq_cli.toy_corpus import command as toy_corpus
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[1]
 TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]
 TOY = toy_corpus.draw_splits({"train": 480, "valid": 30, "test": 30}, seed=3)
 

@@ -15,7 +15,7 @@ from modular_fairseq.training.averaging import average_checkpoints, find_checkpo
 from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import run_generate, run_train
+from tests.fairseq_commands import run_generate, run_train
 
 
 def write(path, model=None, arch="some_arch", maximize=False, **extra):

@@ -4,15 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
 from modular_fairseq_cli import main as cli
-from tests.commands import write_reversal_corpus
+from tests.fairseq_commands import write_reversal_corpus
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[1]
 ROW = {
     "task": {"_name": "language_modeling", "data": "text/bin", "tokens_per_sample": 32},
     "model": {

@@ -6,13 +6,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from modular_fairseq_cli import __version__, shipped
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[1]
 PACKAGES = ("modular_fairseq", "modular_fairseq_cli")
 PROJECT = (
     "setup.py",

@@ -22,10 +22,10 @@ from modular_fairseq.runs.papers import plan as planning
 from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
-from tests import test_tables
-from tests.commands import binarize, write_reversal_corpus
+from tests import table_folders
+from tests.fairseq_commands import binarize, write_reversal_corpus
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "configs/transfer/table.yaml"
 PERCENT = (5, 10, 25, 50, 75)
 PAIRS = 60
@@ -294,7 +294,7 @@ def test_each_share_is_compared_with_ftall_on_the_same_data():
 def place(tmp_path):
     """Configs of a table with subsets and a figure, as in configs/mine/."""
     (tmp_path / "configs/mine").mkdir(parents=True)
-    test_tables.write_configs(tmp_path / "configs/mine")
+    table_folders.write_configs(tmp_path / "configs/mine")
     rows = [
         {"name": "untuned", "label": "NoFT", "pretrained": True},
         {"name": "gates", "label": "FTG"},
@@ -317,7 +317,7 @@ def place(tmp_path):
 def write_results(place):
     """Of two seeds; gates-50 is still missing for all, and plain for one."""
     return {
-        (row, seed): test_tables.write_result(place, row, seed, spoilt)
+        (row, seed): table_folders.write_result(place, row, seed, spoilt)
         for row, seed, spoilt in (
             ("untuned", 1, 25),
             ("gates-5", 1, 20),
@@ -332,7 +332,7 @@ def write_results(place):
 def test_the_figure_has_what_the_result_files_say(place):
     bleu = write_results(place)
     table = read_table(place / "configs/mine/table.yaml")
-    found = planning.plan(table, Namespace(**vars(test_tables.arguments(place, "1,2"))))
+    found = planning.plan(table, Namespace(**vars(table_folders.arguments(place, "1,2"))))
     few, all_data = ([bleu[row, seed] for seed in (1, 2)] for row in ("gates-5", "gates"))
     drawn = figure.draw(table, found)
     axes, updates = drawn.axes
@@ -370,7 +370,7 @@ def test_the_legend_tells_how_many_parameters_are_trained(place):
     path = place / "configs/mine/table.yaml"
     path.write_text(path.read_text().replace("- updates\nfigure", "- updates\n- trained_parameters\nfigure"))
     table = read_table(path)
-    found = planning.plan(table, Namespace(**vars(test_tables.arguments(place, "1,2"))))
+    found = planning.plan(table, Namespace(**vars(table_folders.arguments(place, "1,2"))))
     trained = found["gates"].numbers("trained_parameters")[0]
     texts = [text.get_text() for text in figure.draw(table, found).axes[0].get_legend().get_texts()]
     assert f"FTG: {trained:,} parameters" in texts
@@ -378,7 +378,7 @@ def test_the_legend_tells_how_many_parameters_are_trained(place):
 
 def test_table_and_figure_from_result_files_alone(place, capsys):
     bleu = write_results(place)
-    command = test_tables.command(place, "--seeds", "1,2")[3:]
+    command = table_folders.command(place, "--seeds", "1,2")[3:]
     assert "gates-50, plain missing for seeds 1,2" in refused(capsys, *command)
     shown = capsys.readouterr().out
     lines = [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()]
@@ -396,7 +396,7 @@ def test_table_and_figure_from_result_files_alone(place, capsys):
 def test_without_matplotlib_there_is_a_table_and_a_sentence(place, capsys, monkeypatch):
     write_results(place)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    sentence = refused(capsys, *test_tables.command(place)[3:])
+    sentence = refused(capsys, *table_folders.command(place)[3:])
     assert "gates-50 missing" in sentence and "the figure needs matplotlib; install it" in sentence
     assert (place / "results/paper/mine/table.txt").exists() and not (
         place / "results/paper/mine/figure.svg"
@@ -410,7 +410,7 @@ def test_a_row_on_a_subset_through_the_real_commands(original, tmp_path, monkeyp
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shutil.copytree(original.parent, tmp_path / "data/toy.de-en")
     (tmp_path / "configs/mine").mkdir(parents=True)
-    test_tables.write_configs(tmp_path / "configs/mine", optimization={"max_epoch": 2})
+    table_folders.write_configs(tmp_path / "configs/mine", optimization={"max_epoch": 2})
     rows = [
         {"name": "plain", "label": "Plain"},
         {"name": "half", "label": "Plain", "config": "plain.yaml", "percent": 50},
@@ -423,7 +423,7 @@ def test_a_row_on_a_subset_through_the_real_commands(original, tmp_path, monkeyp
         "rows": rows,
     }
     (tmp_path / "configs/mine/table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
-    done = test_tables.call(tmp_path, "--run")
+    done = table_folders.call(tmp_path, "--run")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "matplotlib" not in done.stderr and "fairseq.data" not in done.stderr
     whole, half = (tmp_path / "results/paper/mine" / name / "seed-1" for name in ("plain", "plain-50"))
@@ -435,5 +435,5 @@ def test_a_row_on_a_subset_through_the_real_commands(original, tmp_path, monkeyp
     assert line.rstrip().endswith(")")  # a difference and its p
     assert (tmp_path / "results/paper/mine/figure.png").exists()
     shutil.rmtree(tmp_path / "data/toy.de-en/bin")
-    cli.main(test_tables.command(tmp_path)[3:])  # results are enough
+    cli.main(table_folders.command(tmp_path)[3:])  # results are enough
     assert capsys.readouterr().out == done.stdout

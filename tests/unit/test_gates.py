@@ -12,7 +12,7 @@ from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import run_train
+from tests.fairseq_commands import run_train
 from tests.helpers import LENGTHS, batch, build
 
 

@@ -14,14 +14,14 @@ import pytest
 
 from modular_fairseq_cli import __version__, fairseq_log, files, main, processes
 from modular_fairseq_cli.errors import UsageError
-
-ROOT = Path(__file__).parents[1]
+from tests.places import ROOT
 
 FORBIDDEN = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", "hydra"}
 # Prints the modules of the package, and which of the packages that are given were imported with them.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 import modular_fairseq_cli as ground
+from tests.places import ROOT
 found = [module.name for module in pkgutil.walk_packages(ground.__path__, "modular_fairseq_cli.")]
 for name in found:
     importlib.import_module(name)

@@ -5,32 +5,24 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from modular_fairseq.training.checkpoints import load_checkpoint
-from tests.commands import OPTIMIZE, QUIET, TINY, binarize, run_generate, run_train, write_reversal_corpus
-
-ROOT = Path(__file__).parents[1]
-
-
-def start(command, *args, **kwargs):
-    """A fairseq command; its module is run, so that no installed script is needed."""
-    argv = [sys.executable, "-m", f"fairseq_cli.{command}", *map(str, args), "--user-dir", "modular_fairseq"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs
-    )
-
-
-def call(command, *args):
-    process = start(command, *args)
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
+from tests.fairseq_commands import (
+    OPTIMIZE,
+    QUIET,
+    TINY,
+    binarize,
+    call,
+    run_generate,
+    run_train,
+    start,
+    write_reversal_corpus,
+)
+from tests.places import ROOT
 
 
 def lines_of(err):

@@ -14,7 +14,7 @@ from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.commands import run_generate, run_train
+from tests.fairseq_commands import run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset
 from tests.properties import PROPERTIES, logits, ready
 

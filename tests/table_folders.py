@@ -1,0 +1,152 @@
+"""Folders in which `modular-fairseq table` works: a small table and the files of its runs."""
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+
+import sacrebleu
+import yaml
+
+from modular_fairseq.runs.papers import plan as planning
+from modular_fairseq.runs.papers.table import read_table
+from tests.places import ROOT
+
+BASE = {
+    "task": {"_name": "translation", "data": "toy.de-en/bin", "source_lang": "de", "target_lang": "en"},
+    "model": {
+        "_name": "modular_transformer",
+        **{
+            f"{stack}_{size}": value
+            for stack in ("encoder", "decoder")
+            for size, value in (("embed_dim", 32), ("ffn_embed_dim", 32))
+        },
+        **{
+            f"{stack}_{size}": value
+            for stack in ("encoder", "decoder")
+            for size, value in (("attention_heads", 4), ("layers", 1))
+        },
+    },
+    "criterion": {"_name": "modular_cross_entropy"},
+    "optimizer": {"_name": "adam"},
+    "lr_scheduler": {"_name": "fixed"},
+    "optimization": {"lr": [0.005], "max_epoch": 4},
+    "dataset": {"max_tokens": 60, "update_epoch_batch_itr": True, "num_workers": 0},
+    "checkpoint": {"keep_last_epochs": 2},
+    "generation": {"beam": 2},
+}
+
+EXPERTS = {"attention_type": "mae", "mae_gate_interval": 2}
+
+START = {"finetune_from_model": "experts.yaml", "no_epoch_checkpoints": True}
+
+ROWS = {
+    "plain": {},
+    "experts": {"model": EXPERTS},
+    "gates": {"model": {**EXPERTS, "mae_finetune": "gates", "mae_gate_interval": None}, "checkpoint": START},
+    "untuned": {"model": EXPERTS, "checkpoint": START},
+}
+
+TABLE = {
+    "title": "A table",
+    "baseline": "plain",
+    "columns": ["bleu", "parameters", "trained_parameters", "updates"],
+    "rows": [
+        {"label": "Somebody's", "paper": {"bleu": 30.1}},
+        {"name": "plain", "label": "Plain", "paper": {"bleu": 31.2, "parameters": "1M"}},
+        {"name": "experts", "label": "Experts"},
+        {
+            "name": "specialised",
+            "config": "experts.yaml",
+            "baseline": "experts",
+            "overrides": {"mae_inference": "specialised"},
+        },
+        {"name": "gates", "subset": "valid", "baseline": "untuned"},
+        {"name": "untuned", "subset": "valid", "pretrained": True, "baseline": ""},
+    ],
+}
+
+
+def write_configs(folder, **changes):
+    for name, row in ROWS.items():
+        values = {group: {**BASE[group], **row.get(group, {}), **changes.get(group, {})} for group in BASE}
+        if "no_epoch_checkpoints" in values["checkpoint"]:
+            del values["checkpoint"]["keep_last_epochs"]
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    (folder / "table.yaml").write_text(yaml.safe_dump(TABLE, allow_unicode=True, sort_keys=False))
+
+
+def command(place, *args, out="results"):
+    table = [
+        "table",
+        place / "configs/mine/table.yaml",
+        "--data",
+        place / "data",
+        "--out",
+        place / out,
+        *args,
+    ]
+    return [sys.executable, "-m", "modular_fairseq_cli", *map(str, table)]
+
+
+def call(place, *args, out="results"):
+    return subprocess.run(command(place, *args, out=out), capture_output=True, text=True, cwd=ROOT)
+
+
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "many",
+    "small",
+    "birds",
+    "sing",
+]
+
+REFERENCES = [" ".join(WORDS[i % 5 :] + WORDS[: i % 7]) for i in range(30)]
+
+
+def write_result(place, row, seed, spoilt, file="test", overrides=()):
+    """The files of a finished run, in whose translation the first lines are spoilt; gives its BLEU."""
+    hypotheses = [line.replace("fox", "cat") if i < spoilt else line for i, line in enumerate(REFERENCES)]
+    bleu = sacrebleu.corpus_bleu(hypotheses, [REFERENCES]).score
+    folder = place / f"results/paper/mine/{row}/seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{file}.out").write_text("".join(f"{line}\n" for line in hypotheses))
+    (folder / f"{file}.ref.en").write_text("".join(f"{line}\n" for line in REFERENCES))
+    (folder / "training.json").write_text(
+        json.dumps({"checkpoint": "c", "parameters": 7, "trained_parameters": 7, "updates": 10 * seed})
+    )
+    generate = ["--source-lang", "de", "--target-lang", "en", "--beam", "2", *map(str, overrides)]
+    (folder / f"{file}.json").write_text(
+        json.dumps({"checkpoint": "c", "generate": generate, "bleu": bleu, "bleu_signature": "s"})
+    )
+    (run,) = [
+        each.run
+        for found in planning.plan(
+            read_table(place / "configs/mine/table.yaml"), arguments(place, str(seed))
+        ).values()
+        for each in found.measurements[:1]
+        if each.run.name == f"mine/{row}/seed-{seed}" and not each.overrides
+    ]
+    (folder / "settings.json").write_text(json.dumps(run.settings))
+    return bleu
+
+
+def arguments(place, seeds):
+    values = {
+        "table": str(place / "configs/mine/table.yaml"),
+        "data": str(place / "data"),
+        "out": str(place / "results"),
+        "seeds": seeds,
+    }
+    return Namespace(
+        **values, only=[], scale="paper", jobs=1, run=True, samples=100, options=[], pretrained=None
+    )

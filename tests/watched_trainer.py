@@ -1,0 +1,60 @@
+"""A trainer whose steps are watched: which parameters did each change?"""
+
+import hashlib
+
+from fairseq import tasks, utils
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+
+from modular_fairseq.models.mae import gate_parameters
+from modular_fairseq.training import bcd
+from tests.fairseq_commands import train_config
+from tests.helpers import LENGTHS, batch
+
+
+def digest(parameters):
+    return hashlib.sha256(b"".join(p.detach().float().numpy().tobytes() for p in parameters)).hexdigest()
+
+
+class Watched:
+    """A trainer, and what each step of an update changed."""
+
+    def __init__(self, data, *args, arch="mae_transformer"):
+        metrics.reset()
+        cfg = train_config(data, "--arch", arch, *args)
+        utils.set_torch_seed(cfg.common.seed)
+        self.task = tasks.setup_task(cfg.task)
+        self.model = self.task.build_model(cfg.model)
+        self.trainer = Trainer(cfg, self.task, self.model, self.task.build_criterion(cfg.criterion))
+        self.gates = gate_parameters(self.model)
+        gates = {id(p) for p in self.gates}
+        self.rest = [p for p in self.model.parameters() if id(p) not in gates]
+        self.batches = [batch(LENGTHS, seed=i, types=16) for i in range(4)]
+        self.changed = []  # (step, gates changed, rest changed)
+
+    def state(self):
+        return digest(self.gates), digest(self.rest)
+
+    def watch(self, monkeypatch):
+        original = bcd.BlockCoordinateDescent.g_step
+
+        def g_step(bcd_self, samples):
+            before = self.state()
+            result = original(bcd_self, samples)
+            self.changed.append(("G", *(a != b for a, b in zip(before, self.state(), strict=True))))
+            self.after_g = self.state()
+            return result
+
+        monkeypatch.setattr(bcd.BlockCoordinateDescent, "g_step", g_step)
+
+    def step(self, samples):
+        self.after_g = self.state()
+        with metrics.aggregate("train"):
+            output = self.trainer.train_step(samples)
+        self.changed.append(("F", *(a != b for a, b in zip(self.after_g, self.state(), strict=True))))
+        return output
+
+
+COMBINED = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"
+
+WITH_MASKS = "--attention-type mae+dma --criterion modular_cross_entropy --kl-weight 1 --aux-warmup-updates 1"
