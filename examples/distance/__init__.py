@@ -1,9 +1,11 @@
-"""A mechanism of your own in one file: copy this folder under another name, and change what it says.
+"""An example of a mechanism in one file. Copy this folder under another name, and change what it computes.
+
+The mechanism adds a term to the scores of all self-attention:
 
     scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)
 
-in all self-attention, where every head h learns its s_h. Weights fall with distance; s_h = 0 is plain
-attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
+Every head h learns its slope s_h. Attention weights fall with the distance |i - j|, and s_h = 0 is plain
+attention. The idea follows ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
 """
 
 from dataclasses import dataclass, field
@@ -23,17 +25,24 @@ from modular_fairseq_cli.errors import UsageError
 
 @dataclass
 class DistanceOptions(FairseqDataclass):
-    """Options of fairseq-train; each starts with the name of the mechanism."""
+    """The options that fairseq-train gets. The name of each starts with that of the mechanism."""
 
     distance_slope: float = field(
-        default=0.5, metadata={"help": "s_h of every head before training; 0: plain attention"}
+        default=0.5,
+        metadata={
+            "help": "slope s_h of every head before training; 0: the model starts as plain attention "
+            "(default: 0.5)",
+        },
     )
 
 
 @with_incremental_state
 class DistancePenalty(nn.Module):
-    """The `mask` of one attention module (`modules/attention.py`): a bias on the scores, with one slope
-    for each head.
+    """The `mask` of one attention module (`modules/attention.py`): a bias on the scores.
+
+    Args:
+        num_heads: H. Each head has a slope of its own.
+        slope: initial value of all slopes.
     """
 
     def __init__(self, num_heads: int, slope: float):
@@ -41,10 +50,11 @@ class DistancePenalty(nn.Module):
         self.slope = nn.Parameter(torch.full((1, num_heads, 1, 1), float(slope)))
 
     def forward(self, query, key, projected, query_padding_mask, key_padding_mask, incremental_state=None):
-        """Return the bias [1, H, T, S]; query is [T, B, C].
+        """Compute the bias [1, H, T, S].
 
-        The T queries are the last of S words. Earlier steps of a search have seen the S - T words before
-        them. In training there is no incremental state; nothing is remembered then.
+        The T queries, `query` [T, B, C], are the last of S words. In a search, the earlier steps have seen
+        the S - T words before them. In training there is no incremental state, so nothing is stored and S =
+        T.
         """
         seen = self.get_incremental_state(incremental_state, "seen") or 0
         self.set_incremental_state(incremental_state, "seen", seen + len(query))
@@ -56,7 +66,7 @@ class DistancePenalty(nn.Module):
     "distance", seam="mask", options=DistanceOptions, summary="weights fall with the distance between words"
 )
 def build_penalty(options, place):
-    """Build the penalty of self-attention; cross-attention gets none."""
+    """Build the penalty of one self-attention module; cross-attention gets none."""
     return DistancePenalty(place.num_heads, options.distance_slope) if place.self_attention else None
 
 
@@ -65,10 +75,14 @@ architectures.register(
 )
 
 
-# The analysis. In the package it is a file of analysis/.
+# The analysis follows. In the package it would be a file of its own in analysis/.
 @dataclass
 class Distances(Report):
-    """The result of the analysis: for every head its slope and its mean distance in words."""
+    """The result of the analysis.
+
+    Attributes:
+        heads: a row for each head, with its slope and its mean distance in words.
+    """
 
     heads: list[dict]
 
@@ -77,16 +91,14 @@ class Distances(Report):
         return tabulate(self.heads, headers="keys", floatfmt=".3f")
 
     def tables(self):
-        """Return the tables that --out gets."""
+        """Return the tables that --out receives, by name."""
         return {"distance": self.heads}
 
 
 class Distance(Analysis):
-    """The analysis `modular-fairseq analyze distance`; it keeps sums over all positions of the data."""
+    """The analysis `modular-fairseq analyze distance`, which sums over all positions of the data."""
 
-    summary = (
-        "how fast the attention of each head falls with distance, and how far it looks on average, in words"
-    )
+    summary = "how fast the attention of each head falls with distance, and its mean distance in words"
     needs_attention = True
 
     def __init__(self, model):
@@ -97,9 +109,9 @@ class Distance(Analysis):
         }
         if not self.slopes:
             raise UsageError(
-                "the model has no distance penalty to look at; it needs --attention-type distance"
+                "the model has no distance penalty; analyse a model trained with --attention-type distance"
             )
-        # For every module [H + 1]: the distances of its heads, and the number of positions.
+        # For every module a tensor [H + 1]: the summed distances of its heads, and the number of positions.
         self.sums = dict.fromkeys(self.slopes, 0.0)
 
     def see(self, batch, maps):
@@ -113,7 +125,7 @@ class Distance(Analysis):
             self.sums[seen.module] += torch.cat([sums, valid.sum().view(1)])
 
     def report(self):
-        """Return means over all positions."""
+        """Return the means over all positions."""
         rows = []
         for name, slopes in self.slopes.items():
             means = self.sums[name][:-1] / self.sums[name][-1]

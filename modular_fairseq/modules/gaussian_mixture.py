@@ -43,8 +43,8 @@ class Clustering(NamedTuple):
 class GaussianMixture(nn.Module):
     """Cluster the vectors of all heads, and measure their divergence from the prior.
 
-    Everything is computed in float32 or better, whatever the precision of the model. Densities come from one weighted
-    sum over dimensions:
+    Everything is computed in float32 or better, whatever the precision of the model. Densities come from one
+    weighted sum over dimensions:
 
         log pi_c N(z | c) = sum_d (-z_d^2 / 2 sigma_cd^2 + z_d mu_cd / sigma_cd^2) + constant of c
 

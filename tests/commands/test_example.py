@@ -203,7 +203,7 @@ def test_the_analysis_gives_slopes_and_mean_distances(distance):
         )
         assert f"{slope:.3f}" in report.text()
     with pytest.raises(
-        UsageError, match="no distance penalty to look at; it needs --attention-type distance"
+        UsageError, match="no distance penalty; analyse a model trained with --attention-type distance"
     ):
         distance.Distance(build())
 
@@ -213,7 +213,8 @@ def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
     assert ARCH_MODEL_REGISTRY[ARCH] is ModularTransformer
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
-        UsageError, match=rf"the arch {ARCH} has no effect through hydra; .*\+model.attention_type=distance"
+        UsageError,
+        match=rf"the arch {ARCH} has no effect in fairseq-hydra-train; .*\+model.attention_type=distance",
     ):
         ModularTransformer.build_model(FAMILIES["modular_transformer"](_name=ARCH), task())
 
@@ -224,7 +225,7 @@ def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
         (
             {"attention_type": "distant"},
             "--attention-type is 'distant'; it must be one of plain, mae, dma, distance, mae+dma, "
-            "mae+distance, or what another",
+            "mae+distance, or one that a plugin",
         ),
         ({"attention_type": "plain+distance"}, "--attention-type is 'plain+distance'; it must be one of"),
         (
@@ -257,7 +258,8 @@ def test_the_order_of_two_parts_makes_no_difference():
 
 def test_without_the_example_its_name_is_unknown():
     with pytest.raises(
-        UsageError, match="it must be one of plain, mae, dma, mae[+]dma, or what another --user-dir registers"
+        UsageError,
+        match="it must be one of plain, mae, dma, mae[+]dma, or one that a plugin in --user-dir registers",
     ):
         build(attention_type="distance")
 
