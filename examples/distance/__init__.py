@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 
 import torch
 from fairseq.dataclass import FairseqDataclass
-from fairseq.incremental_decoding_utils import with_incremental_state
 from tabulate import tabulate
-from torch import nn
+from torch import Tensor, nn
 
 from modular_fairseq.analysis import ANALYSES
+from modular_fairseq.analysis.attention_maps import AttentionMap
 from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.models import architectures
-from modular_fairseq.models.registry import register_attention
+from modular_fairseq.models.fairseq_options import Options
+from modular_fairseq.models.registry import Place, register_attention
+from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -36,8 +38,7 @@ class DistanceOptions(FairseqDataclass):
     )
 
 
-@with_incremental_state
-class DistancePenalty(nn.Module):
+class DistancePenalty(IncrementalModule):
     """The `mask` of one attention module (`modules/attention.py`): a bias on the scores.
 
     Args:
@@ -49,12 +50,19 @@ class DistancePenalty(nn.Module):
         super().__init__()
         self.slope = nn.Parameter(torch.full((1, num_heads, 1, 1), float(slope)))
 
-    def forward(self, query, key, projected, query_padding_mask, key_padding_mask, incremental_state=None):
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        projected: Tensor,
+        query_padding_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        incremental_state: dict | None = None,
+    ) -> Tensor:
         """Compute the bias [1, H, T, S].
 
-        The T queries, `query` [T, B, C], are the last of S words. In a search, the earlier steps have seen
-        the S - T words before them. In training there is no incremental state, so nothing is stored and S =
-        T.
+        The T queries, `query` [T, B, C], are the last of S words. In a search, earlier steps have seen the S
+        - T words before them. In training there is no incremental state, so nothing is stored and S equals T.
         """
         seen = self.get_incremental_state(incremental_state, "seen") or 0
         self.set_incremental_state(incremental_state, "seen", seen + len(query))
@@ -65,7 +73,7 @@ class DistancePenalty(nn.Module):
 @register_attention(
     "distance", seam="mask", options=DistanceOptions, summary="weights fall with the distance between words"
 )
-def build_penalty(options, place):
+def build_penalty(options: Options, place: Place) -> DistancePenalty | None:
     """Build the penalty of one self-attention module; cross-attention gets none."""
     return DistancePenalty(place.num_heads, options.distance_slope) if place.self_attention else None
 
@@ -86,11 +94,11 @@ class Distances(Report):
 
     heads: list[dict]
 
-    def text(self):
+    def text(self) -> str:
         """Return the table that the command prints."""
         return tabulate(self.heads, headers="keys", floatfmt=".3f")
 
-    def tables(self):
+    def tables(self) -> dict[str, list[dict]]:
         """Return the tables that --out receives, by name."""
         return {"distance": self.heads}
 
@@ -101,7 +109,7 @@ class Distance(Analysis):
     summary = "how fast the attention of each head falls with distance, and its mean distance in words"
     needs_attention = True
 
-    def __init__(self, model):
+    def __init__(self, model: torch.nn.Module):
         self.slopes = {
             name.removesuffix(".mask"): module.slope.flatten()
             for name, module in model.named_modules()
@@ -112,9 +120,9 @@ class Distance(Analysis):
                 "the model has no distance penalty; analyse a model trained with --attention-type distance"
             )
         # For every module a tensor [H + 1]: the summed distances of its heads, and the number of positions.
-        self.sums = dict.fromkeys(self.slopes, 0.0)
+        self.sums: dict = dict.fromkeys(self.slopes, 0.0)
 
-    def see(self, batch, maps):
+    def see(self, batch: dict, maps: list[AttentionMap]) -> None:
         """Add the attention weights of one batch."""
         for seen in (each for each in maps if each.module in self.slopes):
             words, valid = (
@@ -124,7 +132,7 @@ class Distance(Analysis):
             sums = (seen.weights * (words[:, None] - words).abs()).sum(dim=-1)[:, valid].sum(dim=-1)
             self.sums[seen.module] += torch.cat([sums, valid.sum().view(1)])
 
-    def report(self):
+    def report(self) -> Distances:
         """Return the means over all positions."""
         rows = []
         for name, slopes in self.slopes.items():
