@@ -13,7 +13,6 @@ from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.models.state_dicts import ChecksStateDict
 from modular_fairseq.modules.dropout import replace_dropout
 
-
 Model = TypeVar("Model", bound=BaseFairseqModel)
 
 

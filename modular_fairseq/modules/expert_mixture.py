@@ -15,7 +15,7 @@ import itertools
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from modular_fairseq.modules.gates import GateNetwork, RunningMean, sentence_mean
 from modular_fairseq.modules.incremental import IncrementalModule
