@@ -35,7 +35,7 @@ from modular_fairseq_cli.errors import UsageError
 # L_Dxq 0.024 (random tokens).
 DEFAULT_WEIGHTS = {"kl": 0.01, "qq": 0.1, "xq": 0.1}
 
-# fairseq's parser reads the choices of an option from its type. mypy sees a type made at run time as Any.
+# fairseq's parser reads the choices of an option from its type, which must be made at run time.
 Posterior: Any = ChoiceEnum(list(POSTERIORS))
 CentroidMode: Any = ChoiceEnum(list(CENTROID_MODES))
 Densities: Any = ChoiceEnum(list(DENSITIES))

@@ -22,7 +22,7 @@ class _Layer:
         competition, communication: modules that a mechanism has added (`LayerParts`), or None.
     """
 
-    # These are made by fairseq's constructors.
+    # fairseq's constructors make these attributes.
     embed_dim: int
     normalize_before: bool
     activation_fn: Callable[[Tensor], Tensor]
@@ -65,6 +65,7 @@ class _Layer:
         encoder_decoder_attention: bool = False,
         source_dim: int | None = None,
     ) -> MultiheadAttention:
+        """Build the attention module for a place, with what --attention-type puts into it."""
         parts = build_attention_parts(cfg, place)
         return MultiheadAttention(
             place.embed_dim,

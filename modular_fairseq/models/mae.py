@@ -34,7 +34,7 @@ from modular_fairseq_cli.errors import UsageError
 DEFAULT_INTERVAL = 5  # epochs (section 3 of the paper)
 SHORT_TRAINING = 6  # in fewer epochs than this, G steps in every fifth epoch are too few
 
-# fairseq's parser reads the choices of an option from its type. mypy sees a type made at run time as Any.
+# fairseq's parser reads the choices of an option from its type, which must be made at run time.
 Gating: Any = ChoiceEnum(["learned", "uniform"])
 Training: Any = ChoiceEnum(["bcd", "joint"])
 GateContext: Any = ChoiceEnum(["prefix", "window", "source"])
@@ -317,9 +317,8 @@ def short_training(options: Options, epochs: int, warmup_updates: int) -> list[s
     summary="a mixture of attentive experts in every attention module",
     check=check,
     after_build=prepare,
-    family_defaults={
-        "modular_transformer_lm": {"mae_gate_context": "window"}
-    },  # of 100 inputs, as in appendix A
+    # Appendix A: language models average the 100 most recent inputs (--mae-gate-window).
+    family_defaults={"modular_transformer_lm": {"mae_gate_context": "window"}},
     trained_outside=trained_in_g_steps,
     short_training=short_training,
     benched=("mae_transformer_iwslt_de_en", "mae_transformer_iwslt_de_en --mae-gate-context source"),

@@ -104,9 +104,17 @@ def register_encoder(
 
 
 def _register(what: str, name: str, kind: str, options: type[FairseqDataclass], **hooks: Any) -> Register:
-    if name in MECHANISMS or not name.isidentifier():
+    """Return a decorator that registers a mechanism, after checking its name and its options.
+
+    Args:
+        what: what messages call the mechanism.
+        name, kind, options, hooks: fields of `Mechanism`.
+    """
+    if name in MECHANISMS:
+        raise ValueError(f"{what} {name!r} is registered already; take another name")
+    if not name.isidentifier():
         raise ValueError(
-            f"{what} {name!r} is registered already, or is no name of letters, digits and _; take another"
+            f"{what} {name!r} is not an identifier of Python; take a name of letters, digits and _"
         )
     start = f"{name}_" if kind in SEAMS else name
     for f in fields(options):
@@ -120,8 +128,8 @@ def _register(what: str, name: str, kind: str, options: type[FairseqDataclass], 
         for family, defaults in mechanism.family_defaults.items():
             if family not in FAMILIES or not defaults.keys() <= set(mechanism.option_names):
                 raise ValueError(
-                    f"{what} {name} has defaults for {family}: {', '.join(defaults)}; there must be "
-                    "such a model family, and such options of the mechanism"
+                    f"{what} {name} sets defaults of {', '.join(defaults)} in the model family {family}; the "
+                    "family must exist, and the options must be those of the mechanism"
                 )
         MECHANISMS[name] = mechanism
         for family in FAMILIES:

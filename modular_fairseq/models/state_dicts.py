@@ -44,6 +44,7 @@ class ChecksStateDict(BaseFairseqModel):
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
+        """Upgrade old names, add the initial values of missing gates and masks, and check the rest."""
         attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]
         own = self.state_dict()
         missing = {}

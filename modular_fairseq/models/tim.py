@@ -18,7 +18,7 @@ from modular_fairseq.models.registry import LayerParts, LayerPlace, register_lay
 from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention
 from modular_fairseq_cli.errors import UsageError
 
-# fairseq's parser reads the choices of an option from its type. mypy sees a type made at run time as Any.
+# fairseq's parser reads the choices of an option from its type, which must be made at run time.
 Layers: Any = ChoiceEnum(["none", "middle", "all"])
 
 

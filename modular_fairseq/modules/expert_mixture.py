@@ -270,6 +270,6 @@ class ExpertMixture(IncrementalModule):
         if self.step is None:
             raise RuntimeError(
                 "set ExpertMixture.step to 'F' or 'G' before training by block coordinate descent; "
-                "fairseq-train --user-dir modular_fairseq does, through modular_fairseq.training.bcd"
+                "fairseq-train --user-dir modular_fairseq does so in modular_fairseq/training/bcd.py"
             )
         return self.step

@@ -143,6 +143,8 @@ class GateNetwork(nn.Module):
         return self.fc2(self.dropout(torch.tanh(F.linear(x, weight, bias))))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert or move the parameters as `nn.Module` does, but keep them in float32."""
+
         def keep_precision(t: Tensor) -> Tensor:
             moved = fn(t)
             return t.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved

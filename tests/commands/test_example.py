@@ -269,7 +269,7 @@ def test_without_the_example_its_name_is_unknown():
     [
         ("mae", "gate", "attention type 'mae' is registered already"),
         ("plain", "gate", "'plain' is registered already"),
-        ("a+b", "gate", "no name of letters, digits and _"),
+        ("a+b", "gate", "take a name of letters, digits and _"),
         ("other", "scale", "for the seam 'scale'; it must be one of gate, mask"),
         ("far", "mask", "option distance_slope of attention type far must start with far_"),
     ],
@@ -291,7 +291,7 @@ def test_defaults_of_another_family_or_mechanism_are_refused(registries, default
     )
     register = register_attention("far", "mask", options, family_defaults=defaults)
     with pytest.raises(
-        ValueError, match="far has defaults for modular_transformer.*there must be such a model"
+        ValueError, match="far sets defaults of .* in the model family modular_transformer.*; the family must exist"
     ):
         register(lambda options, place: None)
     assert "far" not in MECHANISMS

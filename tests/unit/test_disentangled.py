@@ -235,15 +235,15 @@ def test_mechanisms_stay_apart_under_a_mask():
         ({**DMA, "dma_clusters": 0}, "--dma-clusters must be at least 1 (which is plain attention), not 0"),
         (
             {**DMA, "dma_centroid_gradient": 0.0},
-            "--dma-centroid-gradient must be positive, 0.001 to 1000, not 0.0",
+            "--dma-centroid-gradient must be between 0.001 and 1000, not 0.0",
         ),
         (
             {**DMA, "dma_centroid_gradient": -10.0},
-            "--dma-centroid-gradient must be positive, 0.001 to 1000, not -10.0",
+            "--dma-centroid-gradient must be between 0.001 and 1000, not -10.0",
         ),
         (
             {**DMA, "dma_centroid_gradient": float("inf")},
-            "--dma-centroid-gradient must be positive, 0.001 to 1000, not inf",
+            "--dma-centroid-gradient must be between 0.001 and 1000, not inf",
         ),
         (
             {**DMA, "dma_centroid_gradient": 1.0, "dma_centroid_mode": "hook"},
