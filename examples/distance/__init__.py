@@ -33,7 +33,7 @@ class DistanceOptions(FairseqDataclass):
         default=0.5,
         metadata={
             "help": "slope s_h of every head before training; 0: the model starts as plain attention "
-            "(default: 0.5)",
+            "(default: 0.5)"
         },
     )
 

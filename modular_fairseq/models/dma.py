@@ -50,7 +50,7 @@ class DmaOptions(FairseqDataclass):
         default=4,
         metadata={
             "help": "number of clusters (Gaussians) of each mixture; with 1 cluster attention is plain "
-            "(default: 4)",
+            "(default: 4)"
         },
     )
     dma_posterior: Posterior = field(
@@ -58,29 +58,29 @@ class DmaOptions(FairseqDataclass):
         metadata={
             "help": "how the clusters of latent vectors are inferred: expected (from their expected "
             "log-densities) or sample (in training from a random sample, as in the paper; slower "
-            "on CPUs). Only with 2 clusters or more (default: expected)",
+            "on CPUs). Only with 2 clusters or more (default: expected)"
         },
     )
     dma_centroid_gradient: float = field(
         default=10.0,
         metadata={
             "help": "factor by which the steps of cluster centroids are lengthened, c_grad in the paper; "
-            "0.001 to 1000 (default: 10)",
+            "0.001 to 1000 (default: 10)"
         },
     )
     dma_centroid_mode: CentroidMode = field(
         default="lr",
         metadata={
             "help": "how --dma-centroid-gradient acts: lr (Adam takes steps of that many times the "
-            "length) or hook (the gradient of centroids is multiplied, which is the letter of the"
-            " paper; Adam undoes it). Only with a factor other than 1 (default: lr)",
+            "length) or hook (the gradient of centroids is multiplied, which is the letter of the "
+            "paper; Adam undoes it). Only with a factor other than 1 (default: lr)"
         },
     )
     dma_decoder_eval_mask: bool = field(
         default=False,
         metadata={
             "help": "use the mask of the decoder's self-attention in evaluation and search too, not only "
-            "in training; a language model has no other mask",
+            "in training; a language model has no other mask"
         },
     )
 
@@ -93,63 +93,61 @@ class DmaLossOptions(FairseqDataclass):
         default=None,
         metadata={
             "help": "weight of the KL divergence of tokens and queries from their mixtures, in nats per "
-            "dimension; only for models with DMA (default: 0.01)",
+            "dimension; only for models with DMA (default: 0.01)"
         },
     )
     qq_weight: Optional[float] = field(
         default=None,
         metadata={
-            "help": "weight of L_Dqq, the mutual information between the queries of different heads; only"
-            " for models with DMA (default: 0.1)",
+            "help": "weight of L_Dqq, the mutual information between the queries of different heads; only "
+            "for models with DMA (default: 0.1)"
         },
     )
     xq_weight: Optional[float] = field(
         default=None,
         metadata={
             "help": "weight of L_Dxq, the mutual information between tokens and queries, which is "
-            "subtracted; only for models with DMA (default: 0.1)",
+            "subtracted; only for models with DMA (default: 0.1)"
         },
     )
     aux_warmup_updates: int = field(
         default=4000,
         metadata={
             "help": "number of updates in which --kl-weight, --qq-weight and --xq-weight grow linearly "
-            "from 0 to their values; 0: none (default: 4000)",
+            "from 0 to their values; 0: none (default: 4000)"
         },
     )
     qq_densities: Densities = field(
         default="pooled",
         metadata={
-            "help": "density of queries in L_Dqq: pooled (uniform over the tokens of all heads), per_head"
-            " (uniform over the tokens of each head) or gmm (that of the mixture) (default: "
-            "pooled)",
+            "help": "density of queries in L_Dqq: pooled (uniform over the tokens of all heads), per_head "
+            "(uniform over the tokens of each head) or gmm (that of the mixture) (default: "
+            "pooled)"
         },
     )
     qq_pairs: int = field(
         default=0,
         metadata={
             "help": "number of pairs of heads in L_Dqq, drawn at random in every forward pass; 0: all "
-            "pairs (default: 0)",
+            "pairs (default: 0)"
         },
     )
     qq_interval: int = field(
         default=1,
-        metadata={
-            "help": "compute L_Dqq in every N-th update only, with N times its weight (default: 1)",
-        },
+        metadata={"help": "compute L_Dqq in every N-th update only, with N times its weight (default: 1)"},
     )
     qq_floor: float = field(
         default=0.0,
         metadata={
             "help": "lower limit of L_Dqq in nats: where a module and sentence are below it, they get no "
-            "gradient; -inf: Eq. 6 to the letter, which has no lowest value (default: 0)",
+            "gradient; -inf: Eq. 6 to the letter, which has no lowest value (default: 0)"
         },
     )
     xq_critic: Critic = field(
         default="head",
         metadata={
             "help": "how L_Dxq sees tokens: head (through the head of the query) or mean (through the "
-            "mean of all heads) (default: head)",
+            "mean of all heads) (default: head)"
         },
     )
 

@@ -22,7 +22,7 @@ class ResidualOptions(FairseqDataclass):
         default=False,
         metadata={
             "help": "remove the residual connection of every sub-layer F in encoder and decoder: its "
-            "output is norm(dropout(F(x))), or dropout(F(norm(x))) with pre-norm",
+            "output is norm(dropout(F(x))), or dropout(F(norm(x))) with pre-norm"
         },
     )
 

@@ -53,7 +53,7 @@ class MaeOptions(FairseqDataclass):
         default=1,
         metadata={
             "help": "number of attention heads that each expert lacks; with 8 heads, 1 gives MAE-7 (8 "
-            "experts) and 2 gives MAE-6 (28 experts) (default: 1)",
+            "experts) and 2 gives MAE-6 (28 experts) (default: 1)"
         },
     )
     mae_gating: Gating = field(
@@ -61,7 +61,7 @@ class MaeOptions(FairseqDataclass):
         metadata={
             "help": "learned: a gate network in every attention module weighs the experts; uniform: all "
             "experts have the same weight, and there are no gate networks (UNI-MAE) (default: "
-            "learned)",
+            "learned)"
         },
     )
     mae_training: Training = field(
@@ -69,7 +69,7 @@ class MaeOptions(FairseqDataclass):
         metadata={
             "help": "bcd: block coordinate descent, in which G steps train the gates by SGD and F steps "
             "train everything else with sampled experts; joint: the main optimizer trains "
-            "everything at once (NOBCD). Only with --mae-gating learned (default: bcd)",
+            "everything at once (NOBCD). Only with --mae-gating learned (default: bcd)"
         },
     )
     mae_gate_context: GateContext = field(
@@ -77,34 +77,30 @@ class MaeOptions(FairseqDataclass):
         metadata={
             "help": "what a gate in a decoder averages: prefix (its inputs so far), window (the most "
             "recent of them, see --mae-gate-window) or source (the encoder output). A gate in an "
-            "encoder averages the whole sentence (default: prefix; language models: window)",
+            "encoder averages the whole sentence (default: prefix; language models: window)"
         },
     )
     mae_gate_window: int = field(
         default=100,
         metadata={
             "help": "number of most recent inputs that a gate in a decoder averages; only with "
-            "--mae-gate-context window (default: 100)",
+            "--mae-gate-context window (default: 100)"
         },
     )
     mae_gate_dim: int = field(
         default=256,
-        metadata={
-            "help": "number of hidden units of a gate network (default: 256)",
-        },
+        metadata={"help": "number of hidden units of a gate network (default: 256)"},
     )
     mae_gate_dropout: float = field(
         default=0.1,
-        metadata={
-            "help": "dropout probability of the hidden units of a gate network (default: 0.1)",
-        },
+        metadata={"help": "dropout probability of the hidden units of a gate network (default: 0.1)"},
     )
     mae_gate_norm: GateNormalisation = field(
         default="batch",
         metadata={
-            "help": "normalisation of the inputs of gates: batch (BatchNorm that ignores padding), lagged"
-            " (BatchNorm by its running statistics, also in training), layer (LayerNorm) or none "
-            "(default: batch)",
+            "help": "normalisation of the inputs of gates: batch (BatchNorm that ignores padding), lagged "
+            "(BatchNorm by its running statistics, also in training), layer (LayerNorm) or none "
+            "(default: batch)"
         },
     )
     mae_gate_init: GateInit = field(
@@ -112,7 +108,7 @@ class MaeOptions(FairseqDataclass):
         metadata={
             "help": "initial weights of the last layer of a gate network: zero (gates start uniform, so "
             "the mixture starts as plain attention) or linear (those of nn.Linear) (default: "
-            "linear)",
+            "linear)"
         },
     )
     mae_inference: Inference = field(
@@ -120,35 +116,33 @@ class MaeOptions(FairseqDataclass):
         metadata={
             "help": "experts that are used outside training: mixture (all, weighed by the gate), "
             "specialised (the one with the largest gate) or random (one for each attention "
-            "module, see --mae-inference-seed) (default: mixture)",
+            "module, see --mae-inference-seed) (default: mixture)"
         },
     )
     mae_inference_seed: int = field(
         default=1,
-        metadata={
-            "help": "seed that chooses the experts of --mae-inference random (default: 1)",
-        },
+        metadata={"help": "seed that chooses the experts of --mae-inference random (default: 1)"},
     )
     mae_gate_interval: Optional[int] = field(
         default=None,
         metadata={
             "help": "take G steps in every N-th epoch; 1: in every epoch. Only with --mae-training bcd "
-            "(default: 5; with --mae-finetune gates+output: 1)",
+            "(default: 5; with --mae-finetune gates+output: 1)"
         },
     )
     mae_gate_lr: float = field(
         default=0.2,
         metadata={
-            "help": "learning rate of the SGD of G steps, which is constant. Only with --mae-training bcd"
-            " (default: 0.2)",
+            "help": "learning rate of the SGD of G steps, which is constant. Only with --mae-training bcd "
+            "(default: 0.2)"
         },
     )
     mae_gate_loss: GateLoss = field(
         default="sentence",
         metadata={
-            "help": "loss whose gradient a G step follows: sentence (the mean per sentence) or token (the"
-            " mean over the criterion's sample size, which are target tokens without "
-            "--sentence-avg). Only with --mae-training bcd (default: sentence)",
+            "help": "loss whose gradient a G step follows: sentence (the mean per sentence) or token (the "
+            "mean over the criterion's sample size: target tokens, or sentences with "
+            "--sentence-avg). Only with --mae-training bcd (default: sentence)"
         },
     )
     mae_finetune: Finetuned = field(
@@ -156,7 +150,7 @@ class MaeOptions(FairseqDataclass):
         metadata={
             "help": "parameters that learn: all (training from scratch, or FTALL), gates (FTG) or "
             "gates+output (FTG+: gates and the weights of output projections). The last two need "
-            "--finetune-from-model and --mae-training bcd (default: all)",
+            "--finetune-from-model and --mae-training bcd (default: all)"
         },
     )
 

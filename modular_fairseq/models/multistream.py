@@ -28,22 +28,22 @@ class StreamOptions(FairseqDataclass):
         default=1,
         metadata={
             "help": "number of parallel streams between the first and the last encoder layer, whose "
-            "outputs are summed; each has (encoder layers - 2) / streams layers. 1: layers follow"
-            " one another (default: 1)",
+            "outputs are summed; each has (encoder layers - 2) / streams layers. 1: layers follow "
+            "one another (default: 1)"
         },
     )
     stream_batched: bool = field(
         default=False,
         metadata={
             "help": "in training, compute each layer of all streams at once instead of one after the "
-            "other; for GPUs, as it is slower on CPUs. Only with --streams 2 or more",
+            "other; for GPUs, as it is slower on CPUs. Only with --streams 2 or more"
         },
     )
     stream_skip: bool = field(
         default=False,
         metadata={
             "help": "add the output of the first encoder layer to the input of the last one, also with "
-            "--streams 1",
+            "--streams 1"
         },
     )
 

@@ -24,9 +24,7 @@ class AttentionOptions(FairseqDataclass):
 
     attention_type: str = field(
         default="plain",
-        metadata={
-            "help": "plain (multi-head attention) or a registered attention type (default: plain)",
-        },
+        metadata={"help": "plain (multi-head attention) or a registered attention type (default: plain)"},
     )
 
 

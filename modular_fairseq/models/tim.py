@@ -30,35 +30,35 @@ class TimOptions(FairseqDataclass):
         default="none",
         metadata={
             "help": "layers of encoder and decoder that consist of independent mechanisms (TIM layers): "
-            "none, middle (all but the first two and the last) or all (default: none)",
+            "none, middle (all but the first two and the last) or all (default: none)"
         },
     )
     tim_mechanisms: int = field(
         default=2,
         metadata={
             "help": "number of mechanisms of a TIM layer; it must divide the width, the feed-forward "
-            "width and the number of heads of encoder and decoder (default: 2)",
+            "width and the number of heads of encoder and decoder (default: 2)"
         },
     )
     tim_no_competition: bool = field(
         default=False,
         metadata={
             "help": "leave out the competition of a TIM layer (NoComp), so that no softmax over "
-            "mechanisms weighs their updates after the self-attention",
+            "mechanisms weighs their updates after the self-attention"
         },
     )
     tim_communication_heads: int = field(
         default=2,
         metadata={
-            "help": "number of heads of the attention between the mechanisms of a position; 0: mechanisms"
-            " do not communicate (default: 2)",
+            "help": "number of heads of the attention between the mechanisms of a position; 0: mechanisms "
+            "do not communicate (default: 2)"
         },
     )
     tim_communication_dim: int = field(
         default=32,
         metadata={
             "help": "width of each head of the attention between mechanisms; only with "
-            "--tim-communication-heads 1 or more (default: 32)",
+            "--tim-communication-heads 1 or more (default: 32)"
         },
     )
 

@@ -291,7 +291,8 @@ def test_defaults_of_another_family_or_mechanism_are_refused(registries, default
     )
     register = register_attention("far", "mask", options, family_defaults=defaults)
     with pytest.raises(
-        ValueError, match="far sets defaults of .* in the model family modular_transformer.*; the family must exist"
+        ValueError,
+        match="far sets defaults of .* in the model family modular_transformer.*; the family must exist",
     ):
         register(lambda options, place: None)
     assert "far" not in MECHANISMS
