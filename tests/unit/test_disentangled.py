@@ -259,7 +259,7 @@ def test_mechanisms_stay_apart_under_a_mask():
         ),
         (
             {**DMA, "adaptive_softmax_cutoff": "8,16"},
-            "--adaptive-softmax-cutoff does not work with --attention-type dma",
+            "--adaptive-softmax-cutoff needs --criterion adaptive_loss, which does not add the losses of",
         ),
         ({**DMA, "dma_posterior": "mean"}, "--dma-posterior is 'mean'; it must be one of expected, sample"),
         (
