@@ -199,9 +199,10 @@ class ExpertMixture(IncrementalModule):
         return None if scale is None else scale.transpose(1, 2).unsqueeze(-1)
 
     def _uniform_scale(self, x: Tensor) -> Tensor | None:
-        """Return the head scales of UNI-MAE [B or 1, 1, H], or None outside training, as they are 1 there.
+        """Return the head scales of UNI-MAE, [B or 1, 1, H], or None if all of them are 1.
 
-        In training an expert is drawn for each sentence. The inference mode "random" uses its one expert.
+        In training an expert is drawn for each sentence. In evaluation `inference` "random" uses its one
+        expert, and the other modes use the uniform mixture, which is plain attention.
         """
         if self.training:
             expert = torch.randint(self.num_experts, (x.size(1), 1), device=x.device)
