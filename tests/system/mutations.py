@@ -210,16 +210,28 @@ def files_of(tree: Path, tests: str) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tree", type=Path, default=HERE, help="the checkout to break a copy of; default: this one")
-    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="only these mutations, counted from 1")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tree", type=Path, default=HERE, help="the checkout to break a copy of; default: this one"
+    )
+    parser.add_argument(
+        "--only", type=int, nargs="+", metavar="NUMBER", help="only these mutations, counted from 1"
+    )
     args = parser.parse_args()
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "tree")
-        shutil.copytree(args.tree, copy, ignore=shutil.ignore_patterns(".*", "work", "demo", "data", "results"))
+        shutil.copytree(
+            args.tree, copy, ignore=shutil.ignore_patterns(".*", "work", "demo", "data", "results")
+        )
         shutil.copytree(args.tree / ".ci", copy / ".ci")
-        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {
+            "PYTHONPATH": str(copy),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         for number, mutation in enumerate(MUTATIONS, 1):
             if args.only and number not in args.only:
                 continue
@@ -236,11 +248,15 @@ def main() -> int:
                 done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
                 path.write_text(text, encoding="utf-8")
                 said, noticed = done.stdout.strip().splitlines()[-1], done.returncode == 1
-                if os.environ.get("SHOW"): said += " " + " ".join(sorted({m for m in re.findall(r"FAILED \S+::(\w+)", done.stdout)}))
+                if os.environ.get("SHOW"):
+                    said += " " + " ".join(sorted({m for m in re.findall(r"FAILED \S+::(\w+)", done.stdout)}))
             missed += not noticed
             seconds = time.monotonic() - start
             answer = "noticed" if noticed else "NOT NOTICED"
-            print(f"{number:2} {answer:12}{mutation.kind:12}{seconds:4.0f} s  {mutation.file}: {said}", flush=True)
+            print(
+                f"{number:2} {answer:12}{mutation.kind:12}{seconds:4.0f} s  {mutation.file}: {said}",
+                flush=True,
+            )
     return missed > 0
 
 
