@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import ROOT
+from tests.places import PYTHON, ROOT
 
 DOCUMENTS = [
     path
@@ -121,10 +121,11 @@ def read_comment(block: Block, kind: str, text: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
-    """Environment variables of the commands: one thread, and this project's commands first on PATH."""
-    commands = os.path.dirname(sys.executable)
-    return {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+def environment(fast_commands) -> dict[str, str]:
+    """Environment variables of commands: tests/preloaded and then .venv first on PATH."""
+    preloaded, _, others = os.environ["PATH"].partition(os.pathsep)
+    programs = os.path.dirname(PYTHON)
+    return {**os.environ, "PATH": os.pathsep.join((preloaded, programs, others))}
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str], where: str) -> None:
