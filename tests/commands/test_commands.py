@@ -128,7 +128,8 @@ def test_training_says_nothing_on_standard_error_that_a_user_must_not_know(rever
         ),
         (
             ["--arch", "mae_transformer", "--criterion", "modular_cross_entropy", "--qq-weight", "0.1"],
-            "--qq-weight: this model has no losses of that kind; use --attention-type dma",
+            "--qq-weight cannot have an effect, because this model has no losses of that kind; add "
+            "--attention-type dma",
         ),
         (
             ["--arch", "dma_transformer", "--criterion", "modular_cross_entropy", "--kl-weight", "nan"],

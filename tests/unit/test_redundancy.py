@@ -446,7 +446,7 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
         ([*command, "--max-tokens", "2"], "--max-tokens 2 is less than the longest sentence of test has"),
         ([*command, "--max-tokens", "0"], "--max-tokens 0: a batch must have one token at least"),
         ([*command[:-1], "nothing"], "one of its parts as --gen-subset"),
-        ([*command[:4], str(tmp_path / "missing.pt")], "missing.pt: cannot be opened"),
+        ([*command[:4], str(tmp_path / "missing.pt")], "missing.pt cannot be opened"),
         (["analyze", "redundancy", str(tmp_path), *command[3:]], "has no dictionary"),
     ):
         with pytest.raises(SystemExit, match=f"^modular-fairseq analyze: error: .*{sentence}"):
