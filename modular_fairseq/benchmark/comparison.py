@@ -25,7 +25,7 @@ Times = dict[tuple[str, str], list[float]]  # seconds in each round, keyed by (m
 class Row:
     """One line of the table: the times of one model for one kind of work.
 
-    Args:
+    Attributes:
         model: an arch and its options, or one of `STOCK`.
         work: the kind of work, such as `TRAINING`.
         seconds: the time of each round.
@@ -44,7 +44,7 @@ class Row:
 class Comparison:
     """The measurements of all models that are compared with the same stock.
 
-    Args:
+    Attributes:
         stock: a description of stock with its size.
         equal_hypotheses: for each model, how many hypotheses of a beam search equal those of stock when the
             model has stock's weights, and the number of hypotheses. All are equal for plain attention and for

@@ -17,7 +17,7 @@ from typing import Any
 class Patch:
     """One change to fairseq, torch, numpy or the process.
 
-    Args:
+    Attributes:
         name: the name of the function that makes the change.
         targets: the dotted names of everything that is changed; `*` stands for any part of a name.
         reason: the docstring of the function. It says what the patch does, what is wrong without it, and in
