@@ -163,7 +163,7 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
     )
     if status:
         temporary.unlink()
-        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
         raise UsageError(f"`{shlex.join(command)}` failed: {last[:300]}")
     os.replace(temporary, output)
     return output
