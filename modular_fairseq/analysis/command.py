@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         SAMPLES: "attention, masks, gates and competition on some sentences, written to --out",
         SINGLE_EXPERT: "BLEU with the most specialised expert and with random experts of each layer; options "
         "after -- are for fairseq-generate",
-        ALL: f"all analyses that the model supports, except {SINGLE_EXPERT}",
+        ALL: f"all that the model supports, except {SINGLE_EXPERT}; {SAMPLES} only with --out",
     }
     parser.usage = (
         "modular-fairseq analyze WHAT DATA --path CHECKPOINT [options] [-- options of fairseq-generate]"

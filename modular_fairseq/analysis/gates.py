@@ -76,6 +76,7 @@ class GateReports(Report):
 
     @classmethod
     def of(cls, modules: list[GateReport]) -> "GateReports":
+        """Summarise the reports of all modules."""
         shares = [share for report in modules for share in report.shares]
         return cls(
             entropy=mean(report.entropy for report in modules),

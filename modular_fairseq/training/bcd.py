@@ -92,7 +92,7 @@ class BlockCoordinateDescent:
         self.epoch = 0
         self.in_update = False
         self.paused = False
-        self.g_loss: float | None = None  # of the last G step, in bits
+        self.g_loss: float | None = None  # loss of the last G step, in bits
         for mixture in self.mixtures:
             mixture.statistics = GateStatistics()
             mixture.step = "F"
