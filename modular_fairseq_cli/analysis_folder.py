@@ -1,7 +1,6 @@
-"""The folder that `modular-fairseq analyze --out` writes: analysis.json, a .tsv file for each table, and the
-sample sentences.
+"""Write the folder of `modular-fairseq analyze --out`: analysis.json, tables as .tsv files, and samples.
 
-analysis.json is written last and names the other files: where it is, all of it is there.
+analysis.json is written last and names the other files. If it exists, the folder is therefore complete.
 """
 
 import csv
@@ -10,22 +9,32 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 
-FORMAT = 1  # of all JSON files in it
+FORMAT = 1  # version of the format of all JSON files in the folder
 SUFFIXES = (".tsv", ".json", ".npz")
-LEFT_OVER = re.compile(r"\.(tsv|json|npz)\.\d+\.tmp$")  # by `write_file`
+LEFT_OVER = re.compile(r"\.(tsv|json|npz)\.\d+\.tmp$")  # temporary files that a killed `write_file` leaves
 INDEX, SAMPLES, ARRAYS = "analysis.json", "samples.json", "samples.npz"
 
 
+class SampleFiles(Protocol):
+    """Sample sentences that can be written, such as `modular_fairseq.analysis.samples.Samples`."""
+
+    def data(self) -> dict[str, Any]:
+        """Return everything but the arrays, for JSON."""
+
+    def npz(self) -> bytes:
+        """Return the arrays as the content of an .npz file."""
+
+
 def prepare(folder: Path) -> None:
-    """Make the folder, before long work is done for it.
+    """Create the folder and check that it is writable, before a long analysis begins.
 
     Raises:
-        UsageError: it cannot be made or written.
+        UsageError: the folder cannot be created or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,23 +52,24 @@ def write(
     about: dict[str, Any],
     analyses: dict[str, Any],
     tables: dict[str, list[dict]],
-    samples: Any | None,
+    samples: SampleFiles | None,
 ) -> None:
-    """Write results in the place of those that were there.
+    """Write the results of an analysis, and remove those of an earlier one.
 
     Args:
-        about: of the checkpoint and the data.
-        analyses: data by name, for JSON.
-        tables: rows by name; a row is a dictionary from columns to values.
-        samples: `Samples`, or None.
+        about: facts about the checkpoint and the data, for analysis.json.
+        analyses: the data of each analysis, keyed by its name, for JSON.
+        tables: the rows of each table, keyed by its name. A row maps columns to values.
+        samples: the sample sentences, or None.
 
     Raises:
         UsageError: the folder cannot be written.
     """
     files = {f"{name}.tsv": tsv(rows).encode() for name, rows in tables.items()}
     if samples is not None:
-        content = {"format": FORMAT, **samples.data()}
-        files |= {SAMPLES: json.dumps(content, ensure_ascii=False, indent=1).encode(), ARRAYS: samples.npz()}
+        described = {"format": FORMAT, **samples.data()}
+        files[SAMPLES] = json.dumps(described, ensure_ascii=False, indent=1).encode()
+        files[ARRAYS] = samples.npz()
     index = {"format": FORMAT, **about, "analyses": analyses, "files": sorted(files)}
     try:
         remove(folder)
@@ -73,8 +83,9 @@ def write(
 
 
 def remove(folder: Path) -> None:
-    """Remove what an earlier analysis wrote, its index first, and what a killed one left half-written;
-    nothing else.
+    """Remove the files of an earlier analysis, analysis.json first, and the temporary files of a killed one.
+
+    All other files are kept.
     """
     for path in folder.iterdir():
         if LEFT_OVER.search(path.name):
@@ -97,8 +108,10 @@ def remove(folder: Path) -> None:
 
 
 def tsv(rows: list[dict]) -> str:
-    """Return rows as tab-separated text. Columns are in the order in which rows bring them, numbers have six
-    digits, and None is an empty field.
+    """Return the rows of a table as tab-separated text.
+
+    Columns are in the order of their first appearance. Numbers have six significant digits. None is an empty
+    field.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     text = io.StringIO()

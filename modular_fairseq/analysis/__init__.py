@@ -1,6 +1,6 @@
-"""Analyses of trained models, one file each; `command` is `modular-fairseq analyze`.
+"""Analyses of trained models, one in each file; `command` is the command `modular-fairseq analyze`.
 
-A file of this folder that adds to `ANALYSES` is found by itself.
+Every file in this folder is imported, so a new file can add its analysis to `ANALYSES` by itself.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Which analyses there are, and the way from their names to their reports."""
+"""The registry of analyses, and the functions that run them by name."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ from modular_fairseq.analysis.patterns import Patterns
 from modular_fairseq.analysis.redundancy import Redundancy
 from modular_fairseq_cli.errors import UsageError
 
-# By the name on the command line; a --user-dir may add its own.
+# The analyses, keyed by their names on the command line. A plugin (--user-dir) may add its own.
 ANALYSES: dict[str, type[Analysis]] = {
     "gates": Gates,
     "experts": Experts,
@@ -33,14 +33,20 @@ def analyze(
     names: Iterable[str] = (ALL,),
     max_tokens: int = MAX_TOKENS,
 ) -> dict[str, Report]:
-    """The reports of a checkpoint on one part of binarized data, by name; for Python.
+    """Analyse a checkpoint on binarized data, and return the reports, keyed by the name of the analysis.
+
+    This is the Python form of `modular-fairseq analyze`.
 
     Args:
-        names: of `ANALYSES`, or "all".
+        path: the checkpoint.
+        data: the folder that fairseq-preprocess wrote.
+        subset: the part of the data, such as valid or test.
+        names: names of analyses in `ANALYSES`, or "all" for all that the model supports.
+        max_tokens: maximum number of tokens in a batch.
 
     Raises:
-        UsageError: an unknown name, files that are missing or do not fit, a model or data with nothing to
-            see.
+        UsageError: a name is unknown; a file is missing; the data does not fit the model; or the model or the
+            data has nothing that an analysis could examine.
     """
     names = chosen([names] if isinstance(names, str) else names)
     loaded = load(path, data, subset)
@@ -49,31 +55,41 @@ def analyze(
 
 
 def chosen(names: Iterable[str], others: Iterable[str] = ()) -> list[str]:
-    """The names without repetitions; `others` are known beside `ANALYSES`.
+    """Check names of analyses, and return them without repetitions.
+
+    Args:
+        others: names that are allowed in addition to those in `ANALYSES`.
 
     Raises:
-        UsageError: one is unknown, or `all` among others.
+        UsageError: a name is unknown, or "all" is given together with other names.
     """
-    names, known = list(dict.fromkeys(names)), [*ANALYSES, *others]
-    if ALL in names and names != [ALL]:
+    unique, known = list(dict.fromkeys(names)), [*ANALYSES, *others]
+    if ALL in unique and unique != [ALL]:
         raise UsageError(
-            f"{ALL} goes alone; leave it out, or the others: "
-            f"{', '.join(name for name in names if name != ALL)}"
+            f"{ALL} cannot be combined with other analyses; leave out {ALL}, or leave out "
+            f"{', '.join(name for name in unique if name != ALL)}"
         )
-    for name in names:
-        if name not in known and names != [ALL]:
+    for name in unique:
+        if name not in known and unique != [ALL]:
             raise UsageError(
-                f"there is no analysis {name!r}; give {ALL}, or with commas between them some of "
-                f"{', '.join(known)}"
+                f"there is no analysis {name!r}; give {ALL}, or some of {', '.join(known)} with commas "
+                "between them, or import the plugin that has it with --user-dir"
             )
-    return names
+    return unique
 
 
 def build(names: list[str], model: nn.Module) -> tuple[dict[str, Analysis], dict[str, str]]:
-    """The analyses of the pass, and, with `all`, why the others are left out.
+    """Construct analyses for a model.
+
+    Args:
+        names: the result of `chosen`. Names that are not in `ANALYSES` are ignored.
+
+    Returns:
+        the analyses by name; and with "all", for each analysis that the model does not support, a sentence
+        that says why.
 
     Raises:
-        UsageError: the model has nothing to see for one that was asked for by name.
+        UsageError: the model does not support an analysis that was requested by name.
     """
     analyses: dict[str, Analysis] = {}
     left_out: dict[str, str] = {}
@@ -90,10 +106,17 @@ def build(names: list[str], model: nn.Module) -> tuple[dict[str, Analysis], dict
 def look(
     names: list[str], model: nn.Module, batches: Iterable[dict], analyses: dict[str, Analysis]
 ) -> tuple[dict[str, Report], dict[str, str]]:
-    """The pass: reports, and, with `all`, why some analyses have none.
+    """Run the model once over all batches, and return the reports of the analyses.
+
+    Args:
+        names: the result of `chosen`.
+        analyses: the analyses by name, from `build`.
+
+    Returns:
+        the reports by name; and with "all", for each analysis that has no report, a sentence that says why.
 
     Raises:
-        UsageError: there is no batch, or one that was asked for by name saw nothing.
+        UsageError: there is no batch, or an analysis that was requested by name found nothing in the data.
     """
     reports: dict[str, Report] = {}
     left_out: dict[str, str] = {}

@@ -1,15 +1,15 @@
-"""What the clusters of disentangled mask attention are ("Bayesian Transformer Using Disentangled Mask
-Attention", section 3.1).
+"""Analyse the clusters of disentangled mask attention (DMA).
 
-For every head of every module with a semantic mask, over the tokens that are its queries:
+The paper is "Bayesian Transformer Using Disentangled Mask Attention", section 3.1. For every head of every
+module with a semantic mask, the analysis computes over the tokens that are its queries:
 
-    usage               the mean posterior p(c | z) of each cluster, and its entropy in nats
-                        (ln C: all are used alike)
-    shares              the share of tokens whose largest posterior is each cluster's
-    posterior entropy   the mean over tokens of the entropy of p(c | z): 0 where every token is in one cluster
-    tokens              those that are typical of a cluster, by pointwise mutual information
+    usage               the mean posterior p(c | z) of each cluster
+    usage entropy       the entropy of the usage in nats; ln C if all clusters are used equally
+    shares              for each cluster, the share of tokens that have their largest posterior there
+    posterior entropy   the mean entropy of p(c | z) over tokens, in nats; 0 if every token is in one cluster
+    tokens              the tokens that are typical of each cluster, by pointwise mutual information
 
-The decoder's self-attention has clusters too, even if its mask is not used outside training.
+The self-attention of the decoder has clusters too, even though its mask may be used in training only.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,15 @@ from modular_fairseq_cli.errors import UsageError
 
 @dataclass
 class HeadClusters:
-    """One head; lists have an entry for each cluster, entropies are in nats."""
+    """The clusters of one head.
+
+    Attributes:
+        usage: for each cluster, its mean posterior.
+        shares: for each cluster, the share of tokens that have their largest posterior there.
+        usage_entropy: entropy of `usage` in nats.
+        posterior_entropy: mean entropy of the posterior over tokens, in nats.
+        tokens: for each cluster, its typical tokens (`TokenCounts.indicative`).
+    """
 
     usage: list[float]
     shares: list[float]
@@ -43,7 +51,7 @@ class HeadClusters:
 
 @dataclass
 class ModuleClusters:
-    """One attention module."""
+    """The clusters of one attention module. `layer` and `stream` count from 1 (`places.place`)."""
 
     module: str
     kind: str
@@ -54,10 +62,12 @@ class ModuleClusters:
 
 @dataclass
 class ClusterReport(Report):
+    """The clusters of all attention modules."""
+
     modules: list[ModuleClusters]
 
     def text(self) -> str:
-        """A row a head: shares of its clusters in %, entropies."""
+        """Return a table with a row for each head: its entropies, and the shares of its clusters in %."""
         most = max(len(head.shares) for each in self.modules for head in each.heads)
         lines = [
             [
@@ -106,18 +116,23 @@ class ClusterReport(Report):
 
 
 def posteriors(mask: SemanticMask, args: tuple, output: Tensor | None) -> Tensor:
-    """Of the queries' tokens, float [B, H, C, T]: what `recorded` is to take of a semantic mask."""
+    """Return the posteriors of the queries, float [B, H, C, T], in a call of a semantic mask.
+
+    This is a function for `recorded`: `args` are the arguments of the call, and `output` is its output.
+    """
     return mask.cluster(args[0]).posterior
 
 
 class Clusters(Analysis):
-    summary = "the clusters of disentangled mask attention: how they are used, and their tokens"
+    """The analysis `clusters` (see the top of this file). It needs a model with semantic masks."""
+
+    summary = "usage and typical tokens of the clusters of disentangled mask attention"
 
     def __init__(self, model: nn.Module):
         self.model = model
         self.masks = in_order(semantic_masks(model))
         if not self.masks:
-            raise UsageError("the model has no clusters to look at; it needs --attention-type dma")
+            raise UsageError("the model has no clusters; analyse a model trained with --attention-type dma")
         self.kinds = {name: kind_of(name, module) for name, module in attention_modules(model).items()}
         self.sums: dict[str, ClusterSums] = {}
 
@@ -143,17 +158,22 @@ class Clusters(Analysis):
 
 
 class ClusterSums:
-    """What is kept of one module."""
+    """The sums over tokens that the analysis keeps for one attention module.
+
+    Args:
+        types: size of the dictionary.
+        heads: H.
+        clusters: C.
+    """
 
     def __init__(self, types: int, heads: int, clusters: int):
-        self.clusters = clusters
         self.count = 0
         self.usage: Tensor | float = 0.0  # [H, C]
         self.entropy: Tensor | float = 0.0  # [H]
         self.tokens = [TokenCounts(types, clusters) for _ in range(heads)]
 
     def add(self, tokens: Tensor, posterior: Tensor) -> None:
-        """tokens int64 [N], posterior [H, N, C]."""
+        """Add the tokens of a batch, int64 [N], with their posteriors, [H, N, C]."""
         posterior = posterior.double()
         self.count += len(tokens)
         self.usage = self.usage + posterior.sum(dim=1)
@@ -162,13 +182,15 @@ class ClusterSums:
             counts.add(tokens, clusters)
 
     def heads(self, symbols: list[str]) -> list[HeadClusters]:
-        usage = self.usage / self.count
+        """Return the results for each head. `symbols` are the words of the dictionary."""
+        assert isinstance(self.usage, Tensor) and isinstance(self.entropy, Tensor)  # `add` has been called
+        usage, entropy = self.usage / self.count, self.entropy / self.count
         return [
             HeadClusters(
                 usage=usage[head].tolist(),
                 shares=(counts.of_groups() / self.count).tolist(),
                 usage_entropy=float(torch.special.entr(usage[head]).sum()),
-                posterior_entropy=float(self.entropy[head] / self.count),
+                posterior_entropy=float(entropy[head]),
                 tokens=counts.indicative(symbols),
             )
             for head, counts in enumerate(self.tokens)

@@ -1,15 +1,17 @@
-"""Look inside a trained model, on data: gates, experts, clusters, mechanisms, attention patterns, redundancy,
-single sentences.
+"""Analyse a trained model on data: gates, experts, clusters, competition, attention patterns and redundancy.
+
+The command also collects what the model computes on sample sentences.
 
     modular-fairseq analyze all DATA --path CHECKPOINT --out DIR
     modular-fairseq analyze gates,redundancy DATA --path CHECKPOINT --gen-subset test
     modular-fairseq analyze samples DATA --path CHECKPOINT --out DIR --sentence "ein hund rennt ."
     modular-fairseq analyze single-expert DATA --path CHECKPOINT -- --beam 4 --remove-bpe
 
-DATA is what fairseq-preprocess wrote. The model reads it once for all analyses, teacher-forced, in evaluation
-mode; patterns, redundancy and samples take fairseq's own Transformers and language models as well. DIR gets
-analysis.json, a .tsv file for each table and the sample sentences; what an earlier analysis wrote there is
-replaced. `modular-fairseq report DIR` makes a page of it.
+DATA is a folder that fairseq-preprocess wrote. The model reads the data once for all analyses, teacher-forced
+and in evaluation mode. The analyses patterns, redundancy and samples also work with fairseq's own
+Transformers and language models. The results in DIR are analysis.json, a .tsv file for each table, and the
+sample sentences. They replace the results of an earlier analysis. `modular-fairseq report DIR` makes an HTML
+page of them.
 """
 
 import argparse
@@ -37,10 +39,10 @@ DEFAULT_SAMPLES = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     summaries = {
         **{name: kind.summary for name, kind in ANALYSES.items()},
-        SAMPLES: "attention, masks, gates and competition of some sentences, for --out",
-        SINGLE_EXPERT: "BLEU with the most specialised and with random experts; what follows a -- goes to "
-        "fairseq-generate",
-        ALL: "all that the model has, but single-expert",
+        SAMPLES: "attention, masks, gates and competition on some sentences, written to --out",
+        SINGLE_EXPERT: "BLEU with the most specialised expert and with random experts of each layer; options "
+        "after -- are for fairseq-generate",
+        ALL: f"all that the model supports, except {SINGLE_EXPERT}; {SAMPLES} only with --out",
     }
     parser.usage = (
         "modular-fairseq analyze WHAT DATA --path CHECKPOINT [options] [-- options of fairseq-generate]"
@@ -48,35 +50,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         metavar="WHAT",
-        help="; ".join(f"{name}: {text}" for name, text in summaries.items()) + "; several with commas",
+        help="one or more analyses, with commas between them: "
+        + "; ".join(f"{name} ({text})" for name, text in summaries.items())
+        + "; or an analysis that the plugin in --user-dir adds",
     )
-    parser.add_argument("data", metavar="DATA", help="binarized data, as for fairseq-generate")
-    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint")
+    parser.add_argument("data", metavar="DATA", help="folder of binarized data, as for fairseq-generate")
+    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
     parser.add_argument(
-        "--gen-subset", default="valid", metavar="PART", help="which part of the data (default: valid)"
+        "--gen-subset",
+        default="valid",
+        metavar="PART",
+        help="part of the data, such as valid or test (default: valid)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results")
     parser.add_argument(
         "--samples",
         type=int,
         metavar="N",
-        help=f"sentences of the data to step through (default: {DEFAULT_SAMPLES})",
+        help=f"number of sentences of the data to show in the samples (default: {DEFAULT_SAMPLES})",
     )
     parser.add_argument(
         "--sentence",
         action="append",
         default=[],
         metavar="TEXT",
-        help="one more to step through, as tokens of the training text, and after a tab its translation, or "
-        "the model translates it; may be given again",
+        help="add this sentence to the samples; it consists of tokens as in the training text, and may be "
+        "followed by a tab and its translation; without a translation, the model translates it; this option "
+        "may be repeated",
     )
     parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help=f"tokens in a batch (default: {MAX_TOKENS})"
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help=f"maximum number of tokens in a batch (default: {MAX_TOKENS})",
     )
     parser.add_argument(
         "--skip-invalid-size-inputs-valid-test",
         action="store_true",
-        help="leave out sentences longer than the model's positions",
+        help="leave out sentences that are longer than the maximum positions of the model",
     )
     add_user_dir(parser)
     take_options_after_dashes(parser)
@@ -90,18 +101,23 @@ def run(args: argparse.Namespace) -> None:
         if args.out:
             folder.prepare(args.out)
             stack.enter_context(only_one(str(args.out)))
-        show(*_analyze_and_write(args, names))  # last: whoever reads it may stop reading
+        # Reports are shown after they are written, because a closed pipe may end the output early.
+        show(*_analyze_and_write(args, names))
     if args.out:
         say(
-            f"{args.out} has the results; `modular-fairseq report {args.out} --out report.html` makes a page "
-            "of them"
+            f"the results are in {args.out}; `modular-fairseq report {args.out} --out report.html` makes a "
+            "page of them"
         )
 
 
 def _analyze_and_write(
     args: argparse.Namespace, names: list[str]
 ) -> tuple[dict[str, Report], dict[str, str]]:
-    """Reports, which are in --out already, and why others are left out."""
+    """Run the analyses and write their results to --out, if it is given.
+
+    Returns:
+        the reports by name; and with "all", for each analysis that is left out, a sentence that says why.
+    """
     loaded = load(args.path, args.data, args.gen_subset)
     analyses, left_out = build(names, loaded.model)
     sentences = (
@@ -109,10 +125,8 @@ def _analyze_and_write(
         if SAMPLES in names or (names == [ALL] and args.out)
         else None
     )
-    reports, about = (
-        {},
-        {**loaded.about, "sentences": 0 if analyses else len(loaded.task.dataset(args.gen_subset))},
-    )
+    reports: dict[str, Report] = {}
+    about = {**loaded.about, "sentences": 0 if analyses else len(loaded.task.dataset(args.gen_subset))}
     if analyses:
         max_tokens = MAX_TOKENS if args.max_tokens is None else args.max_tokens
         found = batches(
@@ -133,53 +147,54 @@ def _analyze_and_write(
 
 
 def _counted(batches: Iterable[dict], about: dict[str, Any]) -> Iterator[dict]:
-    """The same batches; `about` gets how many sentences were in them."""
+    """Yield the batches, and add the number of their sentences to `about["sentences"]`."""
     for batch in batches:
         about["sentences"] += batch["nsentences"]
         yield batch
 
 
 def check(args: argparse.Namespace, names: list[str]) -> None:
-    """Refuse options that would have no effect, before long work.
-
-    Raises:
-        UsageError: one sentence.
-    """
+    """Raise UsageError for options that would have no effect, before a long analysis begins."""
     if args.options and SINGLE_EXPERT not in names:
         raise UsageError(
-            f"{' '.join(args.options)} after --: goes to fairseq-generate, which only {SINGLE_EXPERT} calls; "
-            "leave it out"
+            f"{' '.join(args.options)} after -- has no effect, because only {SINGLE_EXPERT} calls "
+            "fairseq-generate; leave it out"
         )
     if SAMPLES in names and not args.out:
-        raise UsageError(f"{SAMPLES}: needs --out, the folder that they are written to")
+        raise UsageError(f"{SAMPLES} needs --out, the folder for the sample sentences")
     with_samples = args.out and (SAMPLES in names or names == [ALL])
-    of_the_pass = names == [ALL] or any(name in ANALYSES for name in names)
+    reads_all_data = names == [ALL] or any(name in ANALYSES for name in names)
     for option, is_given, has_effect, needs in (
-        ("--samples", args.samples is not None, with_samples, f"{SAMPLES} or {ALL}, and --out"),
-        ("--sentence", args.sentence, with_samples, f"{SAMPLES} or {ALL}, and --out"),
-        ("--max-tokens", args.max_tokens is not None, of_the_pass, "an analysis of all the data"),
+        ("--samples", args.samples is not None, with_samples, f"{SAMPLES} or {ALL}, together with --out"),
+        ("--sentence", args.sentence, with_samples, f"{SAMPLES} or {ALL}, together with --out"),
+        ("--max-tokens", args.max_tokens is not None, reads_all_data, "an analysis of all the data"),
         (
             "--skip-invalid-size-inputs-valid-test",
             args.skip_invalid_size_inputs_valid_test,
-            of_the_pass,
+            reads_all_data,
             "an analysis of all the data",
         ),
     ):
         if is_given and not has_effect:
-            raise UsageError(f"{option} has no effect without {needs}; leave it out, or add them")
+            raise UsageError(f"{option} has no effect without {needs}; leave out {option}")
     if args.samples is not None and args.samples < 0:
-        raise UsageError(f"--samples {args.samples}: must be 0 or more")
+        raise UsageError(f"--samples must be 0 or more, not {args.samples}")
     if SAMPLES in names and args.samples == 0 and not args.sentence:
-        raise UsageError(f"{SAMPLES} --samples 0: leaves nothing to write; ask for some, or give --sentence")
+        raise UsageError(
+            f"{SAMPLES} with --samples 0 has nothing to write; give a larger number, or add --sentence"
+        )
 
 
 def collect_samples(
     args: argparse.Namespace, names: list[str], loaded: Loaded, left_out: dict[str, str]
 ) -> samples.Samples | None:
-    """Of --sentence and the data; with `all`, `left_out` gets why there are none.
+    """Return samples of the sentences in --sentence and of the data, or None if there are none.
+
+    With "all", an error does not stop the other analyses: its message is added to `left_out` instead.
 
     Raises:
-        UsageError: a sentence that cannot be read, or, by name, a model or data that samples cannot be of.
+        UsageError: a --sentence cannot be used; or samples were requested by name and the model does not
+            support them, or the data has no sentence that is short enough.
     """
     model, task = loaded.model, loaded.task
     count = DEFAULT_SAMPLES if args.samples is None else args.samples
@@ -200,7 +215,7 @@ def collect_samples(
 
 
 def show(reports: dict[str, Report], left_out: dict[str, str]) -> None:
-    """Prints them, and what is left out with the reason."""
+    """Print the reports, and for each analysis that is left out the reason."""
     for number, (name, report) in enumerate(reports.items()):
         if len(reports) > 1:
             print(("\n" if number else "") + name.upper())

@@ -1,14 +1,18 @@
-"""How the mechanisms of TIM layers compete on a data set ("Transformers with Competitive Ensembles of
-Independent Mechanisms", section 4).
+"""Analyse how the mechanisms of TIM layers compete on a data set.
 
-For every layer with a competition c [positions, mechanisms], whose values sum to 1 at each position:
+The paper is "Transformers with Competitive Ensembles of Independent Mechanisms", section 4. In every layer
+with a competition, the values c [positions, mechanisms] sum to 1 at each position. The analysis computes:
 
-    entropy       of c in nats (ln n is undecided): mean, and percentiles over positions (figure 3, right)
-    correlation   between layers, Pearson's over positions, the mean over mechanisms, which keep their place
-                  from layer to layer (figures 3 and 4); with two mechanisms both have the same
-    tokens        min, mean and max of c for every token that occurs five times or more (figure 4, left)
+    entropy       the entropy of c in nats: its mean and its percentiles over positions (figure 3, right); it
+                  is ln n if none of the n mechanisms is preferred
+    correlation   Pearson's correlation of c over positions between two layers, averaged over mechanisms
+                  (figures 3 and 4); mechanism m of one layer is compared with mechanism m of the other; two
+                  mechanisms always have the same correlation
+    tokens        minimum, mean and maximum of c for every token that occurs five times or more (figure 4,
+                  left)
 
-Positions are words of the source in an encoder, those that it reads in a decoder; pads do not count.
+The positions are the words of the source in an encoder, and the words that the decoder reads in a decoder.
+Padding is not counted.
 """
 
 import math
@@ -29,13 +33,23 @@ from modular_fairseq.modules.independent_mechanisms import Competition
 from modular_fairseq_cli.errors import UsageError
 
 PERCENTILES = (5, 25, 50, 75, 95)
-BINS = 2000  # of the histogram of entropies: percentiles are right to ln n / 2000
-SHOWN = 30  # tokens of a layer in the report; its table has all
+BINS = 2000  # bins of the histogram of entropies; percentiles are exact to ln n / 2000
+SHOWN = 30  # number of tokens of each layer in the report; the table has all of them
 
 
 @dataclass
 class LayerReport:
-    """One layer: entropies in nats, and the mean of c for each mechanism."""
+    """The competition in one layer.
+
+    Attributes:
+        module: name of the layer.
+        layer, stream: place of the layer, from 1 (`places.place`).
+        side: the tokens of its positions, one of `places.SIDES`.
+        entropy: mean entropy of c over positions, in nats.
+        uniform: entropy if all mechanisms have the same value, ln n, in nats.
+        percentiles: percentiles of the entropy over positions, in nats, keyed by "5", "25", ...
+        mean: for each mechanism, the mean of c over positions.
+    """
 
     module: str
     layer: int
@@ -49,8 +63,16 @@ class LayerReport:
 
 @dataclass
 class CompetitionReport(Report):
-    """`correlation`: for each side "layers" and a "matrix", None where c of a layer never changes; `tokens`:
-    for each layer the most frequent ones; `all_tokens` in the same form has all and is only in the tables."""
+    """The competition in all layers of a model.
+
+    Attributes:
+        mechanisms: n.
+        layers: one entry for each layer.
+        correlation: for each side, "layers" with the names of its layers and "matrix" with the correlation of
+            any two of them. A value is None if c never changes in one of the layers.
+        all_tokens: for each layer, "module" with its name and "tokens" with the values of each token, the
+            most frequent first. `data` has only the first `SHOWN` of them, as "tokens".
+    """
 
     mechanisms: int
     layers: list[LayerReport]
@@ -107,7 +129,10 @@ class CompetitionReport(Report):
 
 
 def competitions(model: nn.Module) -> dict[str, Competition]:
-    """By the name of their layer, in the order in which a word passes them."""
+    """Return the competitions of at least two mechanisms, keyed by the name of their layer.
+
+    They are in the order in which a word passes through the layers.
+    """
     parts = {
         name.removesuffix(".competition"): part
         for name, part in model.named_modules()
@@ -117,8 +142,11 @@ def competitions(model: nn.Module) -> dict[str, Competition]:
 
 
 class CompetitionOfMechanisms(Analysis):
+    """The analysis `competition` (see the top of this file). It needs a model with competing mechanisms."""
+
     summary = (
-        "how the mechanisms of TIM layers compete: entropy, correlation between layers, values for each token"
+        "competition of the mechanisms in TIM layers: entropy, correlation between layers, values for each "
+        "token"
     )
 
     def __init__(self, model: nn.Module):
@@ -126,8 +154,8 @@ class CompetitionOfMechanisms(Analysis):
         self.parts = competitions(model)
         if not self.parts:
             raise UsageError(
-                "the model has no mechanisms that compete; it needs --tim-layers middle or all, without "
-                "--tim-no-competition"
+                "the model has no mechanisms that compete; analyse a model trained with --tim-layers middle "
+                "or all and without --tim-no-competition"
             )
         self.layers = {side: [name for name in self.parts if side_of(name) == side] for side in SIDES}
         self.sums: dict[str, LayerSums] = {}
@@ -177,22 +205,27 @@ class CompetitionOfMechanisms(Analysis):
 
 
 class LayerSums:
-    """What is kept of one layer: a histogram of entropies, and min, sum and max of c for every type of
-    token.
+    """The sums over positions that the analysis keeps for one layer.
+
+    They are a histogram of entropies, and the minimum, sum and maximum of c for every word of the dictionary.
+
+    Args:
+        types: size of the dictionary.
+        mechanisms: n.
+        device: where c is computed.
     """
 
     def __init__(self, types: int, mechanisms: int, device: torch.device):
         self.top = math.log(mechanisms)
-        kept = {"dtype": torch.float64, "device": device}
-        self.histogram = torch.zeros(BINS, **kept)
-        self.entropies = torch.zeros((), **kept)
+        self.histogram = torch.zeros(BINS, dtype=torch.float64, device=device)
+        self.entropies = torch.zeros((), dtype=torch.float64, device=device)
         self.count = torch.zeros(types, dtype=torch.int64, device=device)
-        self.total = torch.zeros(types, mechanisms, **kept)
-        self.minimum = torch.full((types, mechanisms), math.inf, **kept)
-        self.maximum = torch.full((types, mechanisms), -math.inf, **kept)
+        self.total = torch.zeros(types, mechanisms, dtype=torch.float64, device=device)
+        self.minimum = torch.full_like(self.total, math.inf)
+        self.maximum = torch.full_like(self.total, -math.inf)
 
     def add(self, tokens: Tensor, c: Tensor) -> None:
-        """tokens int64 [N], c float64 [N, n]."""
+        """Add the positions of a batch: their tokens, int64 [N], and their values of c, float64 [N, n]."""
         entropy = torch.special.entr(c).sum(dim=1)
         bins = (
             (entropy / self.top * BINS).long().clamp_(0, BINS - 1) if self.top else torch.zeros_like(tokens)
@@ -206,19 +239,25 @@ class LayerSums:
         self.maximum.scatter_reduce_(0, rows, c, "amax")
 
     def entropy(self) -> float:
+        """Return the mean entropy over positions in nats."""
         return float(self.entropies / self.count.sum())
 
     def percentiles(self) -> dict[str, float]:
-        """Of the entropy over positions, each as the middle of its bin."""
+        """Return the percentiles of the entropy over positions in nats, each as the middle of its bin."""
         shares = self.histogram.cumsum(0) / self.histogram.sum()
         bins = [int(torch.searchsorted(shares, p / 100)) for p in PERCENTILES]
         return {str(p): (number + 0.5) / BINS * self.top for p, number in zip(PERCENTILES, bins, strict=True)}
 
     def mean(self) -> list[float]:
+        """Return the mean of c over positions for each mechanism."""
         return (self.total.sum(dim=0) / self.count.sum()).tolist()
 
     def tokens(self, symbols: list[str]) -> list[dict]:
-        """Types that occur often enough, the most frequent first."""
+        """Return the values of all tokens that occur `MINIMUM_COUNT` times or more, the most frequent first.
+
+        An entry has "token", "count", and for each mechanism the "min", "mean" and "max" of c. `symbols` are
+        the words of the dictionary.
+        """
         [types] = torch.where(self.count >= MINIMUM_COUNT)
         order = types[self.count[types].argsort(descending=True, stable=True)].tolist()
         return [
@@ -234,18 +273,19 @@ class LayerSums:
 
 
 class Correlation:
-    """Pearson's correlation of c between layers, from sums around the first position: a layer that never
-    changes has none.
+    """Pearson's correlation of c between layers, computed from sums of differences to the first position.
+
+    With these differences, the variance of a layer in which c never changes is exactly 0.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.count = 0
-        self.origin: Tensor | None = None  # [L, 1, n]
-        self.first: Tensor | float = 0.0  # [L, n]
-        self.second: Tensor | float = 0.0  # [n, L, L]
+        self.origin: Tensor | None = None  # c at the first position, [L, 1, n]
+        self.first: Tensor | float = 0.0  # sum of the differences, [L, n]
+        self.second: Tensor | float = 0.0  # sum of the products between layers, [n, L, L]
 
     def add(self, c: Tensor) -> None:
-        """c float64 [L, N, n]."""
+        """Add the positions of a batch with the values of c in all layers, float64 [L, N, n]."""
         if self.origin is None:
             self.origin = c[:, :1]
         c = c - self.origin
@@ -255,7 +295,8 @@ class Correlation:
         self.second = self.second + of_mechanism @ of_mechanism.transpose(1, 2)
 
     def matrix(self) -> list[list[float | None]]:
-        """[L, L], None where a layer does not vary."""
+        """Return the correlation of any two layers, [L, L]. It is None if c never changes in one of them."""
+        assert isinstance(self.first, Tensor) and isinstance(self.second, Tensor)  # `add` has been called
         mean = (self.first / self.count).T.unsqueeze(2)  # n x L x 1
         covariance = self.second / self.count - mean @ mean.transpose(1, 2)
         deviation = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()

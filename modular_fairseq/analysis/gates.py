@@ -1,13 +1,14 @@
-"""What the gates of a mixture of attentive experts do on a data set (MAE, section 5.1 and appendix C).
+"""Analyse the gates and experts of a mixture of attentive experts (MAE, section 5.1 and appendix C).
 
-For every attention module: the entropy of its gate in nats (ln E is uniform), and for every expert the share
-of instances whose largest gate is that expert's. Instances are sentences where a gate sees a whole sentence,
-and positions where it sees a prefix or window. `Experts` lists
-the tokens that occur more often than elsewhere in the sentences, or at the positions, of each expert.
+For every attention module, `Gates` computes the entropy of its gate in nats, which is ln E if the gate is
+uniform. For every expert, it computes the share of instances whose largest gate is that of the expert. An
+instance is a sentence if the gate sees a whole sentence, and a position if it sees a prefix or a window.
+
+For every expert, `Experts` lists the tokens that are more frequent in its instances than in others.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import mean
@@ -26,8 +27,17 @@ from modular_fairseq_cli.errors import UsageError
 
 @dataclass
 class GateReport:
-    """The gate of one attention module: its mean entropy and the entropy of a uniform gate, both in nats, the
-    number of instances, and the share of instances of each expert.
+    """The gate of one attention module.
+
+    Attributes:
+        module: name of the attention module.
+        kind: its kind of attention, one of `attention_maps.KINDS`.
+        layer, stream: its place, from 1 (`places.place`).
+        entropy: mean entropy of the gate over instances, in nats.
+        uniform: entropy of a uniform gate, ln E, in nats.
+        instances: "sentences" or "positions".
+        count: number of instances.
+        shares: for each expert, the share of instances whose largest gate is that of the expert.
     """
 
     module: str
@@ -43,9 +53,16 @@ class GateReport:
 
 @dataclass
 class GateReports(Report):
-    """The gates of all modules. `entropy` and `uniform` are means over the modules. `kinds` has the mean
-    entropy of each kind of attention; the paper (section 5.1) reports the encoder. The shares tell whether
-    the rich get richer.
+    """The gates of all attention modules of a model.
+
+    Attributes:
+        entropy, uniform: means over the modules, in nats.
+        kinds: mean entropy of each kind of attention, in nats. The paper (section 5.1) reports the encoder.
+        max_share, min_share: largest and smallest share of an expert in any module. They show whether few
+            experts get most of the instances.
+        rare_experts: number of experts of all modules whose share is less than `RARE`.
+        experts: number of experts of all modules.
+        modules: one entry for each attention module.
     """
 
     entropy: float
@@ -59,6 +76,7 @@ class GateReports(Report):
 
     @classmethod
     def of(cls, modules: list[GateReport]) -> "GateReports":
+        """Summarise the reports of all modules."""
         shares = [share for report in modules for share in report.shares]
         return cls(
             entropy=mean(report.entropy for report in modules),
@@ -76,9 +94,9 @@ class GateReports(Report):
         )
 
     def text(self) -> str:
-        """A row a module, and a summary."""
+        """Return a table with a row for each module, followed by a summary."""
         width = max(len(report.module) for report in self.modules)
-        lines = [f"{'module':<{width}}  entropy  largest gate: % of instances at each expert, E1, E2, ..."]
+        lines = [f"{'module':<{width}}  entropy  % of instances with their largest gate at E1, E2, ..."]
         for report in self.modules:
             lines.append(
                 f"{report.module:<{width}}  {report.entropy:7.3f}  "
@@ -89,9 +107,10 @@ class GateReports(Report):
             + ", ".join(f"{kind} {entropy:.3f}" for kind, entropy in self.kinds.items())
         )
         lines.append(
-            f"mean gate entropy {self.entropy:.3f} nats ({self.entropy / self.uniform:.3f} of uniform, "
-            f"{self.uniform:.3f}); shares {100 * self.min_share:.1f} to {100 * self.max_share:.1f} %, "
-            f"{self.rare_experts} of {self.experts} experts under {100 * RARE:.0f} %"
+            f"mean gate entropy {self.entropy:.3f} nats ({self.entropy / self.uniform:.3f} of a uniform "
+            f"gate's {self.uniform:.3f}); shares from {100 * self.min_share:.1f} to "
+            f"{100 * self.max_share:.1f} %, {self.rare_experts} of {self.experts} experts under "
+            f"{100 * RARE:.0f} %"
         )
         return "\n".join(lines)
 
@@ -112,22 +131,38 @@ class GateReports(Report):
 
 
 def learned_mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
-    """Raises UsageError where there is none."""
+    """Return the mixtures with learned gates, in the order in which a word passes them.
+
+    The keys are the names of their attention modules. Raises UsageError if there are none.
+    """
     found = in_order(expert_mixtures(model))
     if not found:
         raise UsageError(
-            "the model has no learned gates to look at; it needs --attention-type mae --mae-gating learned"
+            "the model has no learned gates; analyse a model trained with --attention-type mae --mae-gating "
+            "learned"
         )
     return found
 
 
+def gate_networks(mixtures: Mapping[str, ExpertMixture]) -> dict[str, nn.Module]:
+    """Return the gate networks of mixtures with learned gates, with the same keys."""
+    return {
+        name: mixture.gate_network for name, mixture in mixtures.items() if mixture.gate_network is not None
+    }
+
+
 def side_of_instances(mixture: ExpertMixture) -> str:
-    """A gate without a running mean sees a whole sentence, which is always one of the source."""
+    """Return whether the tokens of a gate's instances are those of the source or those that a decoder reads.
+
+    A gate without a running mean sees a whole sentence, which is always a source sentence.
+    """
     return SOURCE if mixture.running_mean is None else TARGET
 
 
 class Gates(Analysis):
-    summary = "entropy and expert shares of a mixture of attentive experts"
+    """The analysis `gates` (see the top of this file). It needs a model with learned gates."""
+
+    summary = "gate entropy and expert shares of a mixture of attentive experts"
 
     def __init__(self, model: nn.Module):
         self.mixtures = learned_mixtures(model)
@@ -144,25 +179,33 @@ class Gates(Analysis):
                 mixture.statistics = None
 
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:
-        """Mixtures keep their own sums."""
+        """Do nothing, because the mixtures keep their own sums."""
 
     def report(self) -> GateReports:
         reports = []
         for name, mixture in self.mixtures.items():
-            sums = mixture.statistics.take().double()
-            entropy, shares = entropy_and_shares(sums)
+            assert mixture.statistics is not None  # set by `watching`
+            sums = mixture.statistics.take()
+            assert sums is not None  # the model has read at least one batch
+            entropy, shares = entropy_and_shares(sums.double())
             instances = "sentences" if mixture.running_mean is None else "positions"
             uniform = math.log(len(shares))
             where = (name, self.kinds[name], *place(name, self.mixtures))
-            reports.append(
-                GateReport(*where, entropy, uniform, instances, int(sums[1:].sum()), shares.tolist())
-            )
+            count = int(sums[1:].sum())
+            reports.append(GateReport(*where, entropy, uniform, instances, count, shares.tolist()))
         return GateReports.of(reports)
 
 
 @dataclass
 class ExpertTokens:
-    """One attention module; `experts` has a list for each expert, which may be empty."""
+    """The typical tokens of the experts of one attention module.
+
+    Attributes:
+        module: name of the attention module.
+        layer, stream: its place, from 1 (`places.place`).
+        side: whose tokens its instances consist of, one of `places.SIDES`.
+        experts: for each expert, its typical tokens (`TokenCounts.indicative`). A list may be empty.
+    """
 
     module: str
     layer: int
@@ -173,19 +216,22 @@ class ExpertTokens:
 
 @dataclass
 class ExpertReport(Report):
-    """All modules; tokens that occur less than `minimum_count` times are in no list."""
+    """The typical tokens of the experts of all attention modules.
+
+    Attributes:
+        minimum_count: tokens that occur less often are in no list.
+        modules: one entry for each attention module.
+    """
 
     minimum_count: int
     modules: list[ExpertTokens]
 
     def text(self) -> str:
-        """The five most indicative tokens of each expert (table 6), of the first layer; all others are in the
-        other forms.
-        """
+        """Return the five most typical tokens of each expert of the first module (table 6 of the paper)."""
         first, *others = self.modules
         lines = [
-            f"indicative tokens of {first.module}, by pointwise mutual information; --out has the tokens of "
-            f"{len(others)} more modules"
+            f"typical tokens of the experts of {first.module}, by pointwise mutual information; the files in "
+            f"--out also have those of {len(others)} more modules"
         ]
         for number, tokens in enumerate(first.experts, start=1):
             lines.append(
@@ -204,6 +250,8 @@ class ExpertReport(Report):
 
 
 class Experts(Analysis):
+    """The analysis `experts` (see the top of this file). It needs a model with learned gates."""
+
     summary = "tokens that are typical of each expert"
 
     def __init__(self, model: nn.Module):
@@ -214,7 +262,7 @@ class Experts(Analysis):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with recorded({name: mixture.gate_network for name, mixture in self.mixtures.items()}) as self.logits:
+        with recorded(gate_networks(self.mixtures)) as self.logits:
             yield
 
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:

@@ -1,4 +1,4 @@
-"""A trained model, and binarized data for it to read."""
+"""Load a trained model and binarized data, and make batches of the data."""
 
 import glob
 import logging
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils, utils
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
-from torch import nn
 from tqdm import tqdm
 
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 
 MAX_TOKENS = 4000
-_EMPTY = "--gen-subset {} has no sentence; give a part of the data that has some"
+_EMPTY = "--gen-subset {} has no sentence; give a part of the data that has sentences"
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """fairseq would tell of every dictionary that it reads; its warnings stay."""
+    """Silence fairseq's log inside the block, except for warnings."""
     logger = logging.getLogger("fairseq")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -35,26 +35,36 @@ def _quiet() -> Iterator[None]:
 
 
 class Loaded(NamedTuple):
-    """A model in evaluation mode, on a GPU if there is one; its task with a part of the data; what a reader
-    wants to know of both.
+    """A trained model and its data.
+
+    Attributes:
+        model: the model in evaluation mode, on a GPU if there is one.
+        task: its task, with the loaded part of the data.
+        about: facts about both for a report, such as "checkpoint", "subset", "arch", "updates", "parameters".
     """
 
-    model: nn.Module
+    model: BaseFairseqModel
     task: FairseqTask
     about: dict[str, Any]
 
 
 def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
-    """A trained model, and one part of binarized data.
+    """Load a trained model and one part of binarized data.
+
+    Args:
+        path: the checkpoint.
+        data: the folder that fairseq-preprocess wrote.
+        subset: the part of the data, such as valid or test.
 
     Raises:
-        UsageError: there is no such checkpoint, data or part, or the data has other dictionaries than the
-            model.
+        UsageError: there is no such checkpoint, data or part; the part is empty; the data has other
+            dictionaries or languages than the model; the plugin of the model is not imported; or the model
+            has weights that are not finite.
     """
     path, data = str(path), str(data)
     if not any(Path(data).glob("dict.*txt")):
         raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
-    # fairseq cannot read an empty file.
+    # fairseq cannot read an empty file, so this is checked first.
     if any(file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")):
         raise UsageError(_EMPTY.format(subset))
     state = load_checkpoint(path)
@@ -66,34 +76,35 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
             task.load_dataset(subset)
     except FileNotFoundError as error:
         raise UsageError(
-            f"{error}: give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset"
+            f"{error}; give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset"
         ) from None
-    except RuntimeError as error:  # of fairseq's own models; ours say it themselves
+    except RuntimeError as error:  # fairseq's own models raise it; those of this package raise UsageError
         misfit = re.search(r"(size mismatch for \S+): .*", str(error))
         if misfit is None:
             raise
         raise UsageError(
-            f"{path} does not fit {data} ({misfit[1]}); give the data with the dictionaries that it was "
+            f"{path} does not fit {data} ({misfit[1]}); give data with the dictionaries that the model was "
             "trained with"
         ) from None
     except KeyError as error:
         if "_name" not in str(error):
             raise
         raise UsageError(
-            f"{path} is of an arch that is not known here; give the plugin that registers it as --user-dir"
+            f"{path} has an arch that is not registered; give the folder of the plugin that registers it as "
+            "--user-dir"
         ) from None
-    except Exception as error:  # fairseq raises no narrower one
+    except Exception as error:  # fairseq raises plain exceptions
         if "infer language pair" not in str(error):
             raise
         raise UsageError(
-            f"{data} has no pair of languages, which this model translates; give the data that it was "
-            "trained with"
+            f"{data} has no pair of languages, but the model translates; give the data that it was trained "
+            "with"
         ) from None
     model = models[0].eval()
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise UsageError(
-            f"{path} has weights that are not numbers (NaN or infinite); its training diverged, use an "
-            "earlier checkpoint"
+            f"{path} has weights that are NaN or infinite, because its training diverged; use an earlier "
+            "checkpoint"
         )
     about = {
         "checkpoint": os.path.abspath(path),
@@ -105,21 +116,23 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
     return Loaded(model.cuda() if torch.cuda.is_available() else model, task, about)
 
 
-def model_options(state: dict[str, Any]) -> dict[str, Any]:
-    """The options of a checkpoint's model, which fairseq saves as a dictionary or as a namespace, and in old
-    files in another place.
+def model_options(state: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the options of the model in a checkpoint.
+
+    fairseq saves them as a mapping or as a namespace, and in old files in another place.
     """
     options = (state.get("cfg") or {}).get("model") or state.get("args")
     return options if isinstance(options, Mapping) else vars(options)
 
 
 def _about(state: dict[str, Any], task: FairseqTask) -> dict[str, Any]:
+    """Return facts about a checkpoint and its task; a fact that they do not contain is None."""
     options = model_options(state)
     history = state.get("optimizer_history") or [{}]
     place = (state.get("extra_state") or {}).get("train_iterator", {})
     epoch = place.get("epoch")
     if epoch is not None and not place.get("iterations_in_epoch"):
-        epoch -= 1  # at the end of an epoch fairseq saves the next one
+        epoch -= 1  # at the end of an epoch, fairseq saves the number of the next one
     return {
         "arch": options.get("arch") or options.get("_name"),
         "task": getattr(task.cfg, "_name", None),
@@ -131,18 +144,27 @@ def _about(state: dict[str, Any], task: FairseqTask) -> dict[str, Any]:
 
 
 def batches(
-    model: nn.Module, task: FairseqTask, subset: str, max_tokens: int = MAX_TOKENS, skip_invalid: bool = False
+    model: BaseFairseqModel,
+    task: FairseqTask,
+    subset: str,
+    max_tokens: int = MAX_TOKENS,
+    skip_invalid: bool = False,
 ) -> Iterator[dict]:
-    """Sentences of about the same length together, with progress where standard error is a terminal.
+    """Yield fairseq's batches of a part of the data, each with sentences of about the same length.
+
+    A progress bar is shown if standard error is a terminal.
+
+    Args:
+        max_tokens: maximum number of tokens in a batch.
+        skip_invalid: leave out sentences that are longer than the maximum positions of the model.
 
     Raises:
-        UsageError: `max_tokens` is less than the longest sentence has; there is no sentence; one is longer
-            than the model's positions, and they are not to be skipped.
+        UsageError: the longest sentence has more than `max_tokens` tokens; there is no sentence; or a
+            sentence is longer than the maximum positions of the model and `skip_invalid` is False.
     """
     if max_tokens < 1:
         raise UsageError(
-            f"--max-tokens {max_tokens}: a batch must have one token at least, and those of the longest "
-            "sentence"
+            f"--max-tokens must be at least the length of the longest sentence, not {max_tokens}"
         )
     dataset = task.dataset(subset)
     if not len(dataset):
@@ -160,14 +182,15 @@ def batches(
         if "max_tokens" not in str(error):
             raise
         raise UsageError(
-            f"--max-tokens {max_tokens} is less than the longest sentence of {subset} has; give more"
+            f"--max-tokens {max_tokens} is less than the length of the longest sentence of {subset}; give a "
+            "larger number"
         ) from None
-    except Exception as error:  # fairseq raises no narrower one
+    except Exception as error:  # fairseq raises plain exceptions
         if "invalid" not in str(error):
             raise
         raise UsageError(
-            f"--gen-subset {subset} has a sentence longer than the model's positions, {max_positions}; "
-            "leave out such sentences, or give --skip-invalid-size-inputs-valid-test to look at the others"
+            f"--gen-subset {subset} has a sentence that is longer than the maximum positions of the model, "
+            f"{max_positions}; add --skip-invalid-size-inputs-valid-test to leave out such sentences"
         ) from None
     for batch in tqdm(iterator, unit="batch", leave=False, disable=None):
         yield utils.move_to_cuda(batch) if torch.cuda.is_available() else batch

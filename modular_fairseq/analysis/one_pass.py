@@ -1,14 +1,15 @@
-"""One teacher-forced pass over data that feeds any number of analyses.
+"""Run a model once over data, teacher-forced, for any number of analyses.
 
-An analysis is a class made of a model, which refuses a model that has nothing to see, is fed batch by batch
-and ends in a report. It keeps sums and not what it saw, so its memory does not grow with the data.
+An analysis is constructed for a model, receives one batch after the other, and ends in a report. It refuses a
+model that has nothing to analyse. It should keep sums instead of the batches, so that its memory does not
+grow with the data.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict
-from typing import Any
+from dataclasses import Field, asdict
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -18,53 +19,73 @@ from modular_fairseq_cli.errors import UsageError
 
 
 class Report(ABC):
-    """What an analysis found; a dataclass."""
+    """The result of an analysis. A subclass is a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @abstractmethod
     def text(self) -> str:
-        """A table for people."""
+        """Return the result as a table in plain text."""
 
     def data(self) -> Any:
-        """Everything, as dictionaries, lists, strings and numbers, for JSON."""
+        """Return the whole result as dictionaries, lists, strings and numbers, for JSON."""
         return asdict(self)
 
     def tables(self) -> dict[str, list[dict]]:
-        """The same as tables for TSV: rows by the name of the file; a row is a value for each column."""
+        """Return the result as tables for TSV files, keyed by the name of the file.
+
+        A table is a list of rows. A row maps the name of each column to a value.
+        """
         return {}
 
 
 class Analysis(ABC):
-    """One look into a model. Its constructor takes the model, and raises UsageError where there is nothing to
-    see.
+    """An analysis of one model. Its constructor raises UsageError if it does not apply to the model.
+
+    Attributes:
+        summary: one line for the help of `modular-fairseq analyze`.
+        needs_attention: whether `see` needs the attention weights of each forward pass.
     """
 
-    summary: str  # what it is, in a line
-    needs_attention = False  # whether `see` wants maps
+    summary: str
+    needs_attention = False
 
     @abstractmethod
     def __init__(self, model: nn.Module): ...
 
     def watching(self) -> AbstractContextManager:
-        """Around the pass, report included: for what must be switched on in the model, and off again."""
+        """Return a context for the whole run, including `report`.
+
+        It can switch on something in the model, such as hooks, and must switch it off again.
+        """
         return nullcontext()
 
     @abstractmethod
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:
-        """After each forward pass: what went in, and all attention of that pass if `needs_attention`."""
+        """Take in one batch after the model has read it.
+
+        Args:
+            batch: the batch that the model has read.
+            maps: the attention maps of this forward pass. If no analysis has `needs_attention`, the list is
+                empty.
+        """
 
     @abstractmethod
     def report(self) -> Report:
-        """Raises UsageError where what was seen says nothing."""
+        """Return the report. Raises UsageError if the data had nothing that could be analysed."""
 
 
 def one_pass(
     model: nn.Module, batches: Iterable[dict], analyses: Iterable[Analysis]
 ) -> list[Report | UsageError]:
-    """Run the model in evaluation mode, teacher-forced, on batches with a `net_input`.
+    """Run the model in evaluation mode, teacher-forced, and return the reports of all analyses.
+
+    Args:
+        batches: fairseq's batches. The "net_input" of each has the arguments of the model.
 
     Returns:
-        for each analysis its report, or the error that says why it has none: the others have seen what they
-        need all the same.
+        for each analysis its report, or the UsageError that its `report` raised. An error of one analysis
+        does not affect the others.
 
     Raises:
         UsageError: there is no batch.
@@ -85,8 +106,8 @@ def one_pass(
             empty = False
         if empty:
             raise UsageError(
-                "there is no sentence to look at: the data is empty, or every sentence is longer than the "
-                "model's positions"
+                "there is no sentence to analyse, because the data is empty or every sentence is longer than "
+                "the maximum positions of the model; give other data"
             )
         return [_report(analysis) for analysis in analyses]
 

@@ -1,23 +1,30 @@
-"""Which pattern each attention head shows, sentence by sentence (Multi-Stream Transformers, section 3.3; the
-classes are those of Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT", with the diagonal split by
-direction).
+"""Classify the pattern that each attention head shows in each sentence.
 
-    vertical         most words attend to the same one or two
-    diagonal         most words attend to themselves; in cross-attention, to the same relative place
-    shift forward    ... to the next word
-    shift backward   ... to the previous word
-    soft diagonal    most attention is on at most two words to either side, and none of the above
+The analysis follows "Multi-Stream Transformers", section 3.3. The classes are those of Kovaleva et al. 2019,
+"Revealing the Dark Secrets of BERT", but the diagonal is split by direction:
+
+    vertical         most words attend to the same one or two words
+    diagonal         most words attend to themselves, or in cross-attention to the word at the same relative
+                     place
+    shift forward    most words attend to the next word
+    shift backward   most words attend to the previous word
+    soft diagonal    none of the above, but most attention is on words that are at most two places away
     heterogeneous    none of these
 
-The paper shows pictures and no rule; this is ours. For the keys of a class, m is the attention they get, the
-mean over the queries that see one of them, and u what they would get if these queries attended to all that
-they see alike. The score of a class is (m - u) / (1 - u): 0 for uniform attention, 1 for a perfect pattern,
-whatever the length of the sentence and the causal mask. A map is of the class with the largest score among
-the first four if that is 1/2 or more, else a soft diagonal if that scores 1/2, else heterogeneous. Vertical
-keys are the two that get most attention in all, of those that half of the queries see at least.
+The paper shows pictures and gives no rule. The rule here is this project's own. Each class has keys for each
+query. Let m be the attention that these keys get, as a mean over the queries that see at least one of them.
+Let u be the attention that they would get if these queries attended equally to all keys that they see. The
+score of the class is (m - u) / (1 - u). It is 0 for uniform attention and 1 for a perfect pattern, whatever
+the length of the sentence and the causal mask.
 
-Maps with fewer than five queries or keys are not counted: there everything is near the diagonal. Nor are
-queries that see fewer than three keys. Relative places: query t of T looks at key t (S - 1) / (T - 1) of S.
+A map belongs to the class with the largest score among the first four, if that score is at least 1/2.
+Otherwise it is a soft diagonal if that class has a score of at least 1/2, and heterogeneous if not. The
+vertical keys are the two that get the most attention in total, among the keys that at least half of the
+queries see.
+
+Maps with fewer than five queries or keys are not counted, because everything in them is near the diagonal.
+Queries that see fewer than three keys are not counted either. In cross-attention, query t of T has the same
+relative place as key t (S - 1) / (T - 1) of S, counted from 0.
 """
 
 from dataclasses import dataclass
@@ -33,17 +40,22 @@ from modular_fairseq_cli.errors import UsageError
 
 CLASSES = ("vertical", "diagonal", "shift forward", "shift backward", "soft diagonal", "heterogeneous")
 SOFT_DIAGONAL, HETEROGENEOUS = CLASSES.index("soft diagonal"), CLASSES.index("heterogeneous")
-SHIFTS = (0, 1, -1)  # of diagonal, shift forward, shift backward
-BAND = 2  # words to either side
-COLUMNS = 2  # of a vertical pattern
-ENOUGH = 0.5
-SHORTEST = 5
-FEWEST_KEYS = 3
+SHIFTS = (0, 1, -1)  # key minus query in the classes diagonal, shift forward and shift backward
+BAND = 2  # words to either side in a soft diagonal
+COLUMNS = 2  # keys of a vertical pattern
+ENOUGH = 0.5  # smallest score of a class
+SHORTEST = 5  # smallest number of queries and of keys in a map that is counted
+FEWEST_KEYS = 3  # smallest number of keys that a query must see to be counted
 
 
 @dataclass
 class HeadPatterns:
-    """In how many sentences the head shows each class, and the most frequent one."""
+    """The patterns of one head.
+
+    Attributes:
+        counts: for each of `CLASSES`, the number of sentences in which the head shows it.
+        most_frequent: the class with the largest count.
+    """
 
     counts: list[int]
     most_frequent: str
@@ -51,8 +63,14 @@ class HeadPatterns:
 
 @dataclass
 class ModulePatterns:
-    """One attention module; `stream` is None outside streams; `shares` of the classes are over heads and
-    sentences.
+    """The patterns of one attention module.
+
+    Attributes:
+        module: name of the module.
+        kind: its kind of attention, one of `attention_maps.KINDS`.
+        layer, stream: its place, from 1 (`places.place`).
+        heads: one entry for each head.
+        shares: for each of `CLASSES`, its share of the maps of all heads and sentences.
     """
 
     module: str
@@ -65,7 +83,13 @@ class ModulePatterns:
 
 @dataclass
 class PatternReport(Report):
-    """All modules; `sentences` of the data, short ones included."""
+    """The patterns of all attention modules.
+
+    Attributes:
+        classes: `CLASSES`.
+        sentences: number of sentences of the data, including those that are too short to be counted.
+        modules: one entry for each attention module.
+    """
 
     classes: list[str]
     sentences: int
@@ -108,13 +132,15 @@ class PatternReport(Report):
 
 
 class Patterns(Analysis):
-    summary = "vertical, diagonal and other patterns of every attention head of any model"
+    """The analysis `patterns` (see the top of this file). It works with every model that has attention."""
+
+    summary = "vertical, diagonal and other attention patterns of every head, in any model"
     needs_attention = True
 
     def __init__(self, model: nn.Module):
         self.modules = attention_modules(model)
         if not self.modules:
-            raise UsageError("the model has no attention that could be looked at")
+            raise UsageError("the model has no attention; analyse a model with attention modules")
         self.counts: dict[str, Tensor] = {}
         self.kinds: dict[str, str] = {}
         self.sentences = 0
@@ -125,7 +151,7 @@ class Patterns(Analysis):
             of_kind = [attention for attention in maps if attention.kind == kind]
             if not of_kind:
                 continue
-            # Modules of a kind attend from the same words to the same words.
+            # All modules of a kind have the same queries and keys.
             templates = Templates.of(of_kind[0])
             for attention in of_kind:
                 shown = torch.nn.functional.one_hot(templates.classify(attention.weights), len(CLASSES) + 1)[
@@ -137,8 +163,8 @@ class Patterns(Analysis):
     def report(self) -> PatternReport:
         if not any(int(counts.sum()) for counts in self.counts.values()):
             raise UsageError(
-                f"patterns need sentences of {SHORTEST} tokens or more, and this data has none; give longer "
-                "ones"
+                f"patterns need sentences of {SHORTEST} tokens or more, and this data has none; give data "
+                "with longer sentences"
             )
         return PatternReport(
             list(CLASSES),
@@ -147,7 +173,7 @@ class Patterns(Analysis):
         )
 
     def _of_module(self, name: str, counts: Tensor) -> ModulePatterns:
-        """Of counts [H, classes]."""
+        """Return the patterns of a module from the counts of its heads, [H, classes]."""
         heads = [HeadPatterns(head.tolist(), CLASSES[int(head.argmax())]) for head in counts]
         shares = (counts.sum(dim=0) / counts.sum().clamp(min=1)).tolist()
         return ModulePatterns(name, self.kinds[name], *place(name, self.modules), heads, shares)
@@ -155,16 +181,17 @@ class Patterns(Analysis):
 
 @dataclass
 class Templates:
-    """What the classes look like in the sentences of one batch, the same for all maps of a type.
+    """The keys of each class in the sentences of one batch. They are the same for all maps of a kind.
 
-    Args:
-        long_enough: bool [B].
-        bands: [B, 4, T, S], diagonal, shift forward, shift backward and soft diagonal, each query weighed so
-            that the weights of a class sum to 1 over queries that see one of its keys.
-        uniform: [B, 4], what these get from uniform attention.
-        rows: bool [B, T], the queries that count.
-        seen_by: [B, S], how many of them see each key.
-        uniform_columns: [B, S], what each key gets in all from uniform attention.
+    Attributes:
+        long_enough: whether the maps of a sentence are counted, bool [B].
+        bands: keys of diagonal, shift forward, shift backward and soft diagonal, [B, 4, T, S]. The values are
+            weights, so that the sum of attention times weights is m: each query that sees a key of the class
+            has the same weight, and these weights sum to 1.
+        uniform: u of these four classes, [B, 4].
+        rows: the queries that are counted, bool [B, T].
+        seen_by: for each key, the number of counted queries that see it, [B, S].
+        uniform_columns: for each key, the total attention that it would get from uniform attention, [B, S].
     """
 
     long_enough: Tensor
@@ -176,6 +203,7 @@ class Templates:
 
     @classmethod
     def of(cls, attention: AttentionMap) -> "Templates":
+        """Compute the templates for the sentences of an attention map."""
         queries, seen = attention.valid_queries(), attention.seen()
         keys = seen.any(dim=1)
         from_query, to_key = place_of(queries), place_of(keys)
@@ -203,8 +231,11 @@ class Templates:
         )
 
     def classify(self, weights: Tensor) -> Tensor:
-        """weights [H, B, T, S] -> classes [H, B], int64; those of short sentences are len(CLASSES)."""
-        weights = weights.masked_fill(~self.rows[None, :, :, None], 0)  # a pad may attend to NaN
+        """Return the class of each map, int64 [H, B], from attention weights [H, B, T, S].
+
+        It is an index into `CLASSES`, or len(CLASSES) for a sentence that is too short.
+        """
+        weights = weights.masked_fill(~self.rows[None, :, :, None], 0)  # the weights of padding may be NaN
         scores = _above(torch.einsum("hbts,bkts->hbk", weights, self.bands), self.uniform)
         vertical = self._vertical(weights.sum(dim=2))
         hard = torch.cat([vertical.unsqueeze(2), scores[..., :3]], dim=2)  # in the order of CLASSES
@@ -214,10 +245,10 @@ class Templates:
         return torch.where(self.long_enough, classes, len(CLASSES))
 
     def _vertical(self, columns: Tensor) -> Tensor:
-        """The score of the two keys that get most, [H, B], from what all keys get, [H, B, S].
+        """Return the score of the class vertical, [H, B], from the attention that each key gets, [H, B, S].
 
-        The queries that see one of them are those that see the earlier one: causal masks hide later keys
-        only.
+        The queries that see at least one of the two keys are those that see the earlier key, because causal
+        masks hide later keys only.
         """
         eligible = self.seen_by >= self.rows.sum(dim=1, keepdim=True) / 2
         best = columns.masked_fill(~eligible, -1).topk(min(COLUMNS, columns.size(2)), dim=2)
@@ -227,12 +258,14 @@ class Templates:
 
 
 def place_of(valid: Tensor) -> Tensor:
-    """The number of each word in its sentence, from 0, whatever side the pads are on: bool [B, T] -> float64
-    [B, T].
+    """Return the index of each word in its sentence, from 0, float64 [B, T].
+
+    Args:
+        valid: True for words and False for padding, bool [B, T]. Padding may be on either side.
     """
     return (valid.cumsum(dim=1) - 1).double()
 
 
 def _above(mass: Tensor, uniform: Tensor) -> Tensor:
-    """How far attention is from uniform (0) to all on these keys (1)."""
+    """Return the score (m - u) / (1 - u): 0 for uniform attention, 1 if these keys get all attention."""
     return (mass - uniform) / (1 - uniform).clamp(min=1e-9)

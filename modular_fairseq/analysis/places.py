@@ -1,24 +1,32 @@
-"""Where in a model a module is: its side, layer and stream, by its name; and which tokens it sees."""
+"""Find the layer, stream and side of a module from its name, and the tokens of its positions.
+
+The side is "source" for an encoder, and "target" for a decoder or a language model.
+"""
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq.data import Dictionary
-from torch import Tensor, nn
+from fairseq.models import BaseFairseqModel
+from torch import Tensor
 
 LAYER = re.compile(r"(?:layers|streams\.(\d+))\.(\d+)(?:\.|$)")
 SOURCE, TARGET = SIDES = ("source", "target")
 
+Part = TypeVar("Part")
+
 
 def place(name: str, names: Mapping[str, Any]) -> tuple[int, int | None]:
-    """The layer of a module, from 1, as a word passes them (0 outside layers), and its stream, from 1, or
-    None outside streams.
+    """Return the number of the layer and of the stream that a module is in.
+
+    Layers are counted from 1 in the order in which a word passes through them. The number is 0 outside
+    layers. Streams are counted from 1. The number is None outside streams.
 
     Args:
-        name: such as encoder.streams.0.1.self_attn.
-        names: of all modules of its sort in the model, as the last layer of an encoder comes after the
-            streams.
+        name: name of the module, such as encoder.streams.0.1.self_attn.
+        names: the names of all modules of the same type in the model. They tell how deep the streams are,
+            because the last layer of an encoder comes after its streams.
     """
     found = LAYER.search(name)
     if found is None:
@@ -35,9 +43,10 @@ def place(name: str, names: Mapping[str, Any]) -> tuple[int, int | None]:
     ), None
 
 
-def in_order(modules: Mapping[str, Any]) -> dict[str, Any]:
-    """Modules of layers by name, in the order in which a word passes them; those of a layer, and of streams,
-    as they were.
+def in_order(modules: Mapping[str, Part]) -> dict[str, Part]:
+    """Sort modules, keyed by name, in the order in which a word passes through their layers.
+
+    Modules of the same layer, also in different streams, keep their order.
     """
     return dict(
         sorted(modules.items(), key=lambda item: (side_of(item[0]) == TARGET, place(item[0], modules)[0]))
@@ -45,14 +54,12 @@ def in_order(modules: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def side_of(name: str) -> str:
-    """Of which tokens the positions of a module are: those of its encoder, or those that its decoder (or
-    language model) reads.
-    """
+    """Return `SOURCE` for a module of an encoder, and `TARGET` for one of a decoder or language model."""
     return TARGET if "decoder" in name.split(".") else SOURCE
 
 
 def tokens_of(side: str, batch: dict) -> Tensor:
-    """The tokens that encoder or decoder reads, [B, T]."""
+    """Return the tokens of a batch that the encoder or the decoder reads, int64 [B, T]."""
     net_input = batch["net_input"]
     return (
         net_input["prev_output_tokens"]
@@ -61,6 +68,6 @@ def tokens_of(side: str, batch: dict) -> Tensor:
     )
 
 
-def dictionary_of(side: str, model: nn.Module) -> Dictionary:
-    """Of these tokens."""
+def dictionary_of(side: str, model: BaseFairseqModel) -> Dictionary:
+    """Return the dictionary of the tokens that the encoder or the decoder reads."""
     return (model.decoder if side == TARGET else model.encoder).dictionary

@@ -1,10 +1,10 @@
-"""What parts of a model compute as it runs, by forward hooks.
+"""Record the outputs of parts of a model while it runs, by forward hooks.
 
     with recorded({"encoder.layers.2": layer.competition}) as outputs:
         model(**batch["net_input"])
     outputs["encoder.layers.2"]     # one output for each call
 
-The model computes what it did.
+The hooks do not change what the model computes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +17,14 @@ from torch import nn
 @contextmanager
 def recorded(
     modules: Mapping[str, nn.Module],
-    take: Callable[[nn.Module, tuple, Any], Any] = lambda module, args, output: output,
+    take: Callable[[Any, tuple, Any], Any] = lambda module, args, output: output,
 ) -> Iterator[dict[str, list[Any]]]:
-    """Inside it, every call of a module adds what `take(module, args, output)` makes of it to the list of
-    that name.
+    """Record every call of some modules inside the block. The caller clears the lists.
 
-    The lists are the caller's to clear.
+    Args:
+        modules: the modules by name.
+        take: called as `take(module, args, output)` after each call of a module. Its result is appended to
+            the list of that name. By default it is the output of the module.
     """
     outputs: dict[str, list[Any]] = {name: [] for name in modules}
 
@@ -41,8 +43,9 @@ def recorded(
 
 
 def pop(outputs: dict[str, list[Any]]) -> dict[str, Any]:
-    """What each module computed in its first call since the last `pop`; LayerDrop and the like may leave
-    modules out.
+    """Return the recorded value of each module's first call since the last `pop`, and clear all lists.
+
+    A module that was not called, for example because of LayerDrop, is left out.
     """
     first = {name: calls[0] for name, calls in outputs.items() if calls}
     for calls in outputs.values():

@@ -1,7 +1,8 @@
-"""Some sentences with everything that a model computes on them: what a report lets people step through.
+"""Collect what a model computes on sample sentences, for a report that shows them one by one.
 
-Attention weights, and where the model has them semantic masks and clusters (DMA), gates (MAE) and competition
-(TIM), of each sentence by itself, teacher-forced, as NumPy arrays in float16.
+For each sentence these are the attention weights, and if the model has them, the semantic masks and clusters
+(DMA), the gates (MAE) and the competition (TIM). Each sentence is read by itself, teacher-forced. The values
+are NumPy arrays in float16.
 """
 
 import io
@@ -10,17 +11,19 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from modular_fairseq.analysis.attention_maps import AttentionMap, attention_maps, attention_modules, kind_of
 from modular_fairseq.analysis.clusters import posteriors
 from modular_fairseq.analysis.competition import competitions
+from modular_fairseq.analysis.gates import gate_networks
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.models.dma import semantic_masks
@@ -29,15 +32,21 @@ from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
-LONGEST = 64  # tokens a side, end of sentence included: a map of more cannot be read on a screen
+LONGEST = 64  # maximum number of tokens on each side, with </s>; a larger map is not legible on a screen
 
 
 @dataclass
 class Sentence:
-    """One sentence as tokens: `source` (None in a language model), what the decoder reads and what it
-    predicts.
+    """One sentence with its arrays.
 
-    `translated`: the target is the model's own translation.
+    Attributes:
+        origin: where the sentence is from, such as "valid 1" or "--sentence 1".
+        source: tokens of the source; None for a language model.
+        target_in: tokens that the decoder reads.
+        target: tokens that the decoder predicts.
+        translated: whether the target is the model's own translation.
+        arrays: float16 arrays, keyed by "KIND/MODULE". The kinds are attention [H, T, S], mask [H, T, S],
+            gates [T or 1, E], clusters [H, T, C] and competition [T, n].
     """
 
     origin: str
@@ -50,8 +59,12 @@ class Sentence:
 
 @dataclass
 class Samples:
-    """`modules` describes attention modules, `competition_layers` names layers, `sentences` have their arrays
-    by "KIND/MODULE".
+    """The sample sentences of a model.
+
+    Attributes:
+        modules: for each attention module, its "module" (name), "kind", "layer", "stream" and "heads".
+        competition_layers: names of the layers with a competition.
+        sentences: the sentences.
     """
 
     modules: list[dict]
@@ -59,7 +72,7 @@ class Samples:
     sentences: list[Sentence]
 
     def data(self) -> dict:
-        """All but the arrays."""
+        """Return everything but the arrays, for JSON."""
         sentences = [
             {key: value for key, value in vars(sentence).items() if key != "arrays"}
             for sentence in self.sentences
@@ -71,8 +84,8 @@ class Samples:
         }
 
     def npz(self) -> bytes:
-        """The arrays, under "KIND/SENTENCE INDEX/MODULE"."""
-        arrays = {}
+        """Return the arrays as the content of an .npz file, keyed by "KIND/INDEX OF THE SENTENCE/MODULE"."""
+        arrays: dict[str, Any] = {}
         for number, sentence in enumerate(self.sentences):
             for name, array in sentence.arrays.items():
                 kind, _, module = name.partition("/")
@@ -83,8 +96,15 @@ class Samples:
 
 
 class Tokens(NamedTuple):
-    """A sentence before it is read: where it is from, tokens of the source (None for a language model), int64
-    [S], what the decoder reads and is to predict, both [T], and whether the model translated it."""
+    """A sentence that the model has not read yet.
+
+    Attributes:
+        origin: where the sentence is from.
+        source: tokens of the source, int64 [S]; None for a language model.
+        target_in: tokens that the decoder reads, int64 [T].
+        target: tokens that the decoder predicts, int64 [T].
+        translated: whether the target is the model's own translation.
+    """
 
     origin: str
     source: Tensor | None
@@ -94,16 +114,20 @@ class Tokens(NamedTuple):
 
 
 def check(model: nn.Module) -> None:
-    """Raises UsageError: the model neither translates nor predicts the next word, or has no attention."""
+    """Raise UsageError if a model neither translates nor predicts the next word, or has no attention."""
     if not hasattr(model, "decoder") or not attention_modules(model):
         raise UsageError(
-            "the model has no samples to step through; they need a translation model or a language model "
-            "with attention"
+            "the model cannot show samples; analyse a translation model or a language model with attention"
         )
 
 
-def sentences_of_data(model: nn.Module, task: FairseqTask, subset: str, count: int) -> Iterator[Tokens]:
-    """The first `count` sentences that are short enough; of a language model the beginnings of its blocks."""
+def sentences_of_data(
+    model: BaseFairseqModel, task: FairseqTask, subset: str, count: int
+) -> Iterator[Tokens]:
+    """Yield the first `count` sentences of a part of the data that are short enough to be shown.
+
+    For a language model, these are the beginnings of the first `count` blocks.
+    """
     dataset = task.dataset(subset)
     for index in range(len(dataset)):
         if count <= 0:
@@ -120,23 +144,28 @@ def sentences_of_data(model: nn.Module, task: FairseqTask, subset: str, count: i
         yield tokens
 
 
-def sentence_of_text(model: nn.Module, task: FairseqTask, text: str, option: str) -> Tokens:
-    """One that a user typed, of tokens as in the training text, and after a tab its translation; else the
-    model translates it, by beam search with fairseq's defaults.
+def sentence_of_text(model: BaseFairseqModel, task: FairseqTask, text: str, option: str) -> Tokens:
+    """Return the tokens of a sentence that a user typed.
+
+    Args:
+        text: tokens as in the training text, which may be followed by a tab and their translation. Without a
+            translation, the model translates the sentence by beam search with fairseq's default options.
+        option: name of the sentence, for messages.
 
     Raises:
-        UsageError: it is empty, or longer than `LONGEST` or the model's positions.
+        UsageError: the sentence is empty, contains padding, or is longer than `LONGEST` or the maximum
+            positions of the model; or it has a translation, and the model is a language model.
     """
     source, _, target = (part.strip() for part in text.partition("\t"))
     if not source:
         raise UsageError(
-            f"{option}: is empty; give tokens as in the training text, and after a tab the translation if it "
-            "is known"
+            f"{option} is empty; give tokens as in the training text, which may be followed by a tab and "
+            "their translation"
         )
     if is_language_model(model):
         if target:
             raise UsageError(
-                f"{option}: has a translation after a tab, which a language model does not read; leave it out"
+                f"{option} has a translation after a tab, which a language model cannot read; leave it out"
             )
         tokens = _encode(model, TARGET, source, option)
         return Tokens(option, None, _shifted(model, tokens), tokens)
@@ -157,59 +186,59 @@ def sentence_of_text(model: nn.Module, task: FairseqTask, text: str, option: str
     return Tokens(option, tokens, _shifted(model, translation), translation, translated=True)
 
 
-def _encode(model: nn.Module, side: str, text: str, option: str) -> Tensor:
+def _encode(model: BaseFairseqModel, side: str, text: str, option: str) -> Tensor:
+    """Return the tokens of a text with </s>, int64 [T], or raise UsageError if they cannot be shown."""
     dictionary = dictionary_of(side, model)
     tokens = dictionary.encode_line(text, line_tokenizer=str.split, add_if_not_exist=False).long()
     longest = _longest(model, side)
     unknown = int(tokens.eq(dictionary.unk()).sum())
     if unknown:
         say(
-            f"{option}: {unknown} of {len(tokens) - 1} tokens are not in the dictionary; give them as the "
-            "training text has them"
+            f"{option}: {unknown} of {len(tokens) - 1} tokens are not in the dictionary; give tokens as in "
+            "the training text"
         )
     if dictionary.pad() in tokens:
         raise UsageError(
-            f"{option}: has {dictionary[dictionary.pad()]}, which stands for no word; leave it out"
+            f"{option} contains {dictionary[dictionary.pad()]}, which is padding and not a word; leave it out"
         )
     if len(tokens) > longest:
         raise UsageError(
-            f"{option}: has {len(tokens)} tokens with </s>, and {longest} can be shown; give a shorter "
-            "sentence"
+            f"{option} has {len(tokens)} tokens with </s>, but at most {longest} can be shown; give a "
+            "shorter sentence"
         )
     return tokens
 
 
-def _longest(model: nn.Module, side: str) -> int:
-    """Tokens that can be shown, and that the model has positions for."""
+def _longest(model: BaseFairseqModel, side: str) -> int:
+    """Return the maximum number of tokens that can be shown and for which the model has positions."""
     return min(LONGEST, (model.decoder if side == TARGET else model.encoder).max_positions())
 
 
-def _shifted(model: nn.Module, target: Tensor) -> Tensor:
-    """What a decoder reads to predict the target, as fairseq has it: the end of the sentence before stands
-    for its beginning.
+def _shifted(model: BaseFairseqModel, target: Tensor) -> Tensor:
+    """Return the tokens that a decoder reads to predict the target, both [T].
+
+    As in fairseq, the input begins with </s>, which ends the previous sentence.
     """
     return torch.cat([target.new_tensor([dictionary_of(TARGET, model).eos()]), target[:-1]])
 
 
 def is_language_model(model: nn.Module) -> bool:
-    """Whether it has a decoder and no encoder."""
+    """Return whether a model with a decoder has no encoder."""
     return not hasattr(model, "encoder")
 
 
-def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
-    """Run the model on each sentence by itself.
+def collect(model: BaseFairseqModel, sentences: Iterable[Tokens]) -> Samples:
+    """Run the model on each sentence by itself, and return the sentences with everything that it computed.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no sentence.
     """
     modules, gates, masks = in_order(attention_modules(model)), expert_mixtures(model), semantic_masks(model)
     collected = []
     with ExitStack() as stack, torch.no_grad():
         maps = stack.enter_context(attention_maps(model))
         others = {
-            "gates": stack.enter_context(
-                recorded({name: mixture.gate_network for name, mixture in gates.items()}, _gates)
-            ),
+            "gates": stack.enter_context(recorded(gate_networks(gates), _gates)),
             "clusters": stack.enter_context(recorded(masks, _clusters)),
             "competition": stack.enter_context(recorded(competitions(model), _competition)),
         }
@@ -239,7 +268,8 @@ def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
             )
     if not collected:
         raise UsageError(
-            f"there is no sentence of at most {LONGEST} tokens to show; give --sentence, or --samples 0"
+            f"there is no sentence of at most {LONGEST} tokens to show; add --sentence, or give --samples 0 "
+            "to do without samples"
         )
     descriptions = []
     for name, module in modules.items():
@@ -257,6 +287,7 @@ def collect(model: nn.Module, sentences: Iterable[Tokens]) -> Samples:
 
 
 def _net_input(model: nn.Module, source: Tensor | None, target_in: Tensor) -> dict[str, Tensor]:
+    """Return the arguments of the model for a batch of one sentence."""
     device = next(model.parameters()).device
     first = target_in if source is None else source
     net_input = {
@@ -270,24 +301,25 @@ def _symbols(dictionary: Dictionary, tokens: Tensor) -> list[str]:
     return [dictionary[token] for token in tokens.tolist()]
 
 
-# What is taken of the parts of a model, for a batch of one sentence.
+# The following functions return the values of one part of a model, for a batch of one sentence. Those for
+# `recorded` get the module, the arguments of its call and its output.
 
 
 def _gates(module: nn.Module, args: tuple, logits: Tensor) -> Tensor:
-    """[T or 1, E]."""
+    """Return the gates, [T or 1, E]."""
     return torch.softmax(logits[0], dim=-1)
 
 
 def _clusters(mask: SemanticMask, args: tuple, bias: Tensor | None) -> Tensor:
-    """[H, T, C]."""
+    """Return the posteriors of the clusters, [H, T, C]."""
     return posteriors(mask, args, bias)[0].transpose(1, 2)
 
 
 def _mask(bias: Tensor, attention: AttentionMap) -> Tensor:
-    """M of Eq. 5, [H, T, S], over the keys that a query sees: the bias is log G."""
+    """Return the mask M of DMA (Eq. 5), [H, T, S], over the keys that each query sees. The bias is log G."""
     return torch.softmax(bias[0].masked_fill(~attention.seen(), -math.inf), dim=-1)
 
 
 def _competition(module: nn.Module, args: tuple, c: Tensor) -> Tensor:
-    """[T, n]."""
+    """Return the values of the competition, [T, n]."""
     return c[:, 0]

@@ -1,9 +1,11 @@
-"""BLEU with one expert in every attention layer (MAE, table 5): how far experts have specialised.
+"""Measure by BLEU how far experts have specialised: translate with a single expert in every attention layer.
 
-A part of the data is translated by the mixture, by the most specialised expert of each layer (that of the
-largest gate, for each sentence or position), and by random experts, one for each layer, drawn five times.
-BLEU is sacrebleu's of the tokens that fairseq-generate prints, as in the paper: comparable among the rows,
-and to nothing else. `modular-fairseq table configs/mae-5/table.yaml` trains the paper's rows.
+This is table 5 of the MAE paper. A part of the data is translated in three ways: by the mixture of experts;
+by the most specialised expert of each layer, which has the largest gate for each sentence or position; and by
+one random expert in each layer, drawn five times. As in the paper, BLEU is sacrebleu's score of the tokens
+that fairseq-generate prints. It can be compared between the rows, but not with other scores.
+
+`modular-fairseq table configs/mae-5/table.yaml` trains the models of the paper's table.
 """
 
 import json
@@ -31,14 +33,20 @@ from modular_fairseq_cli.scoring.spread import Spread, spread
 
 PLUGIN = Path(__file__).parent.parent
 SINGLE_EXPERT = "single-expert"
-DRAWS = 5
+DRAWS = 5  # how often random experts are drawn
 OWN_OPTIONS = ("--path", "--gen-subset", "--model-overrides", "--user-dir", "--results-path", "--nbest")
 
 
 @dataclass
 class Inference:
-    """One way to translate: `BLEU` of each draw, their mean, sample standard deviation (None for one), and
-    difference from the mixture.
+    """The scores of one way to translate.
+
+    Attributes:
+        inference: the way: "mixture", "most specialised" or "random".
+        scores: BLEU of each draw of experts.
+        BLEU: mean of `scores`.
+        deviation: sample standard deviation of `scores`; None for a single score.
+        difference: `BLEU` minus that of the mixture.
     """
 
     inference: str
@@ -50,7 +58,12 @@ class Inference:
 
 @dataclass
 class SingleExpertReport(Report):
-    """A row for each way to translate, and the options of fairseq-generate that all had."""
+    """The scores of all ways to translate.
+
+    Attributes:
+        options: the options of fairseq-generate for all translations.
+        rows: one entry for each way.
+    """
 
     options: str
     rows: list[Inference]
@@ -81,24 +94,32 @@ def compare_experts(
     folder: Path | None = None,
     user_dir: str | None = None,
 ) -> SingleExpertReport:
-    """Translate and score. In `folder` translations are kept, and those that are there are not made again.
+    """Translate a part of the data with single experts, and score the translations.
 
     Args:
-        options: of fairseq-generate, such as --beam 4 --remove-bpe.
-        user_dir: default: this plugin.
+        path: the checkpoint.
+        data: the folder that fairseq-preprocess wrote.
+        subset: the part of the data, such as valid or test.
+        options: options of fairseq-generate, such as --beam 4 --remove-bpe.
+        folder: a folder that keeps the translations. Those that it already contains are not made again. By
+            default, the translations are deleted at the end.
+        user_dir: the plugin for fairseq-generate, by default this one.
 
     Raises:
-        UsageError: the model has no experts, fairseq-generate failed, or what it printed cannot be scored.
+        UsageError: an option is one that this function sets itself; the model is not a translation model with
+            experts; fairseq-generate fails; or its output cannot be scored.
     """
     for option in by_option(options):
         if option in OWN_OPTIONS:
-            raise UsageError(f"{option} after --: analyze {SINGLE_EXPERT} sets it; leave it out")
+            raise UsageError(
+                f"{option} has no place after --, because analyze {SINGLE_EXPERT} sets it; leave it out"
+            )
     model = model_options(load_checkpoint(path))
     if "mae" not in str(model.get("attention_type")).split("+"):
-        raise UsageError(f"{path} has no experts to translate alone; it needs --attention-type mae")
+        raise UsageError(f"{path} has no experts; analyse a model trained with --attention-type mae")
     if "encoder_layers" not in model:
         raise UsageError(
-            f"{path} is no translation model, and {SINGLE_EXPERT} translates; choose other analyses"
+            f"{path} is not a translation model, which {SINGLE_EXPERT} needs; choose other analyses"
         )
     own = ["--user-dir", user_dir or str(PLUGIN), "--path", path, "--gen-subset", subset]
     learned = str(model["mae_gating"]) == "learned"
@@ -111,14 +132,24 @@ def compare_experts(
         kept = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name, overrides in ways.items():
             scores = [_bleu(_translate([data, *own, *options], each, subset, kept)) for each in overrides]
-            average, deviation = spread(scores)
+            found = spread(scores)
+            assert found is not None  # there are scores
+            average, deviation = found
             difference = average - (rows[0].BLEU if rows else average)
             rows.append(Inference(name, scores, average, deviation, difference))
     return SingleExpertReport(shlex.join(options), rows)
 
 
 def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder: Path) -> Path:
-    """The output of fairseq-generate with these words, in a file called after what is special about it."""
+    """Return a file with the output of fairseq-generate. It is made unless it exists for the same command.
+
+    Args:
+        words: the arguments of fairseq-generate.
+        overrides: options of the model that differ from those in the checkpoint. The file is named after
+            their values.
+        subset: the part of the data, for the name of the file.
+        folder: the folder of the file.
+    """
     output = folder / ("-".join([SINGLE_EXPERT, subset, *map(str, overrides.values())]) + ".out")
     command = ["fairseq-generate", *words, "--model-overrides", json.dumps(overrides)]
     stamp = f"# {shlex.join(command)}\n# of {os.stat(words[words.index('--path') + 1]).st_mtime_ns}\n"
@@ -132,17 +163,18 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
     )
     if status:
         temporary.unlink()
-        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
         raise UsageError(f"`{shlex.join(command)}` failed: {last[:300]}")
     os.replace(temporary, output)
     return output
 
 
 def _bleu(path: Path) -> float:
+    """Return BLEU of the tokens in a file with the output of fairseq-generate."""
     output = read_output(path, detokenize="none")
     if output.tokens is None or output.reference_tokens is None:
         raise UsageError(
-            "BLEU is of tokens: leave --tokenizer and --bpe out of the options after --, and give "
-            "--remove-bpe"
+            f"{SINGLE_EXPERT} computes BLEU on tokens; replace --tokenizer and --bpe in the options after -- "
+            "by --remove-bpe"
         )
     return BLEU(tokenize="none", force=True).corpus_score(output.tokens, [output.reference_tokens]).score

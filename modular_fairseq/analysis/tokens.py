@@ -1,10 +1,12 @@
-"""Which tokens are typical of a group, an expert or a cluster: pointwise mutual information (MAE, section
-5.1; Church and Hanks 1990)
+"""Find the tokens that are typical of a group, such as an expert or a cluster.
+
+Typical tokens have a large pointwise mutual information (PMI) with the group, as in MAE, section 5.1 (Church
+and Hanks 1990):
 
     PMI(token, group) = log p(token, group) / (p(token) p(group))
 
-in nats, with probabilities from counts of tokens, so that the margins agree: a sentence at an expert counts
-with each of its tokens.
+PMI is in nats. All probabilities come from the same counts of tokens, so that they are consistent: if a
+sentence belongs to an expert, each of its tokens is counted once.
 """
 
 from collections.abc import Iterable
@@ -12,13 +14,18 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-MINIMUM_COUNT = 5  # occurrences of a token, in all groups together; the PMI of rarer ones says little
-MOST = 10  # tokens listed for a group
+MINIMUM_COUNT = 5  # a token must occur this often in all groups together; the PMI of rarer ones says little
+MOST = 10  # maximum number of tokens that are listed for a group
 
 
 class TokenCounts:
-    """How often each token occurs in each group; its memory is that of dictionary x groups, whatever is
-    counted.
+    """Counts of how often each token occurs in each group.
+
+    The memory is that of dictionary size x groups, however many tokens are counted.
+
+    Args:
+        types: size of the dictionary.
+        groups: number of groups.
     """
 
     def __init__(self, types: int, groups: int):
@@ -26,24 +33,28 @@ class TokenCounts:
         self.counts = torch.zeros(types * groups, dtype=torch.int32)
 
     def add(self, tokens: Tensor, groups: Tensor) -> None:
-        """Pairs: tokens and the groups that they are in, both int64 [N]."""
+        """Count tokens with the groups that they are in, both int64 [N]."""
         self.counts = self.counts.to(tokens.device)
         pairs = tokens * self.groups + groups
         self.counts.index_add_(0, pairs, torch.ones_like(pairs, dtype=torch.int32))
 
     def of_groups(self) -> Tensor:
-        """Tokens in each group, float64 [groups]."""
+        """Return the number of tokens in each group, float64 [groups]."""
         return self.counts.view(-1, self.groups).sum(dim=0).double()
 
     def indicative(self, symbols: list[str]) -> list[list[dict]]:
-        """For every group up to `MOST` tokens that occur `MINIMUM_COUNT` times or more, of the largest PMI
-        first; the more frequent of equals first. Each with its "pmi", its "count" in the group and its
-        "total" in all groups."""
+        """Return the typical tokens of every group, those with the largest PMI first.
+
+        For each group, there are up to `MOST` tokens that occur `MINIMUM_COUNT` times or more in all groups
+        together. Of tokens with equal PMI, the more frequent one comes first. An entry has the "token", its
+        "pmi", its "count" in the group and its "total" in all groups. `symbols` are the words of the
+        dictionary.
+        """
         return indicative(self.counts.view(-1, self.groups), symbols)
 
 
 def indicative(counts: Tensor, symbols: list[str]) -> list[list[dict]]:
-    """Of counts [V, groups]; see `TokenCounts.indicative`."""
+    """Return the typical tokens of every group from counts [V, groups]; see `TokenCounts.indicative`."""
     counts = counts.cpu().double()
     of_token, of_group, total = counts.sum(dim=1), counts.sum(dim=0), counts.sum()
     pmi = (counts * total / (of_token[:, None] * of_group)).log()
@@ -69,5 +80,5 @@ def indicative(counts: Tensor, symbols: list[str]) -> list[list[dict]]:
 
 
 def rows(lists: Iterable[list[dict]], group: str) -> list[dict]:
-    """As rows of a table; `group` is the name of the column that counts the lists from 1."""
+    """Return lists of tokens as rows of one table. The column `group` has the number of the list, from 1."""
     return [{group: number, **entry} for number, entries in enumerate(lists, start=1) for entry in entries]

@@ -1,1 +1,1 @@
-"""Times against stock fairseq; `command` is `modular-fairseq bench`."""
+"""Compare the speed of models with stock fairseq; `command` is the command `modular-fairseq bench`."""

@@ -6,33 +6,34 @@
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
     modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
 
-A MODEL is an arch of this package or of the --user-dir, which gives the size, and any options of
-fairseq-train, in quotes. Every model has --dropout 0.3 --share-decoder-input-output-embed, Adam and
---criterion modular_cross_entropy with label smoothing 0.1 unless it says otherwise. Batches are random
-tokens: no data is needed.
+A MODEL is an arch, followed by any options of fairseq-train, all in quotes. The arch is one of this package
+or of the --user-dir, and determines the size. Every model has --dropout 0.3
+--share-decoder-input-output-embed, Adam, and --criterion modular_cross_entropy with label smoothing 0.1,
+unless its options say otherwise. No data is needed, because batches consist of random tokens.
 
-Its peer, "stock", is fairseq's Transformer with the same options, ours left out, and fairseq's own
-label-smoothed cross-entropy, twice; its encoder has as many layers as a multi-stream one has in all. An arch
-that is wider than a plain one so as to have about as many parameters (tim_transformer*, but not _tiny_cpu) is
-compared with fairseq's Transformer in the size of that plain arch, the options after the arch given to both;
-where the two sizes differ, the model's line says its own and the parameters of both. Give TIM layers to a
-plain arch to compare them at equal width.
+Each model is compared with "stock": fairseq's own Transformer with the same options, except those that only
+this package has, and with fairseq's own label-smoothed cross-entropy. Stock is timed as two identical copies.
+For a multi-stream encoder, the encoder of stock has as many layers as all streams together. Some archs
+(tim_transformer*, except _tiny_cpu) are wider than a plain arch with about as many parameters. Their stock
+has the size of that plain arch, and the options after the arch apply to both. If the sizes differ, the line
+of the model shows its size and the numbers of parameters. To compare TIM layers at equal width, add
+--tim-layers to a plain arch.
 
-Every round times each job once, in random order (a first round warms up and does not count). A ratio is a
-time over the mean of the two stock copies in the same round; shown is the median [min..max] over rounds.
-Where the ratios of the two copies are more than 3 % apart, other programs decide and not the models: then
-seconds are shown, but no ratios, and the exit status is 1. Times are process CPU time, summed over threads,
-or wall time on a GPU.
+Every round times each job once, in random order. A first round warms up and is not counted. The ratio of a
+round is the time of the model divided by the mean time of the two copies of stock. The table shows the median
+over rounds and [min..max]. If the times of the two copies differ by more than 3 %, other programs have
+disturbed the measurement. The table then shows seconds but no ratios, and the exit status is 1. Times are CPU
+time of the process, summed over threads, or wall time on a GPU.
 
-The rows of the table:
+The rows of the table are:
 
-    training step  fairseq's Trainer.train_step: forward, loss, backward, Adam
+    training step  fairseq's Trainer.train_step: forward pass, loss, backward pass and Adam
     F step         the same in an epoch without G steps, for a model whose gates learn in G steps
-    G step         what comes before each F step in an epoch with G steps; its ratio is to stock's step
+    G step         the step before each F step in an epoch with G steps; its ratio is to stock's training step
     BCD average    F step + G step / --mae-gate-interval
-    layers         with --layers: forward and backward of all encoder and decoder layers on the training
+    layers         with --layers: forward and backward pass of all encoder and decoder layers on the training
                    batch, in training mode, without embeddings, output projection, losses and Adam
-    beam search    fairseq's SequenceGenerator, random weights; sentences end after --steps and not before,
+    beam search    fairseq's SequenceGenerator with random weights; every sentence has exactly --steps tokens,
                    so that all models do the same work
 """
 
@@ -71,28 +72,28 @@ COMMON = (
     "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
     "--clip-norm 0 --criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
 )
-COUNTS = {  # option: default, smallest value, help
-    "rounds": (9, 1, "timed rounds"),
-    "sentences": (34, 1, "sentence pairs in a training batch"),
-    "length": (30, 2, "tokens of the longest sentences; the shortest have 4/5 of it"),
-    "search-sentences": (16, 1, "sentences translated at a time"),
+COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest value, help)
+    "rounds": (9, 1, "number of timed rounds"),
+    "sentences": (34, 1, "number of sentence pairs in a training batch"),
+    "length": (30, 2, "number of tokens in the longest sentences; the shortest have 4/5 of it"),
+    "search-sentences": (16, 1, "number of sentences that are translated at a time"),
     "beam": (5, 1, "beam size"),
-    "steps": (30, 1, "tokens of every translation"),
+    "steps": (30, 1, "number of tokens in every translation"),
     "source-types": (8848, 10, "size of the source dictionary"),
     "target-types": (6632, 10, "size of the target dictionary"),
-    "threads": (None, 1, "threads of torch; default 1, with a GPU as torch decides"),
+    "threads": (None, 1, "number of threads of torch (default: 1 on a CPU, torch's own choice on a GPU)"),
 }
 
 
 class Configs(NamedTuple):
-    """The configuration of a model, and of its stock."""
+    """The configuration of a model and that of the stock Transformer with which it is compared."""
 
     own: DictConfig
     stock: DictConfig
 
 
 def default_models() -> list[str]:
-    """Return the plain Transformer and what the mechanisms want timed."""
+    """Return the models that are timed by default: the plain Transformer and those that mechanisms name."""
     return [PLAIN, *(model for mechanism in MECHANISMS.values() for model in mechanism.benched)]
 
 
@@ -101,7 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="*",
         metavar="MODEL",
-        help=f"default: {', '.join(map(repr, default_models()))}, and those of --user-dir",
+        help="an arch and options of fairseq-train, in quotes (default: "
+        f"{', '.join(map(repr, default_models()))}, and the models that the --user-dir names)",
     )
     for name, (default, _, text) in COUNTS.items():
         parser.add_argument(
@@ -109,29 +111,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=int,
             default=default,
             metavar="N",
-            help=f"{text}; default {default}" if default else text,
+            help=f"{text} (default: {default})" if default else text,
         )
     parser.add_argument(
         "--layers",
         action="store_true",
-        help="also time all layers alone, without embeddings and output projection",
+        help="also time all layers by themselves, without embeddings and output projection",
     )
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default cpu")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="where the models run (default: cpu)"
+    )
     parser.add_argument(
         "--seed",
         type=int,
         default=1,
         metavar="N",
-        help="of weights, batches and the order of jobs; default 1",
+        help="random seed of weights, batches and the order of jobs (default: 1)",
     )
     add_user_dir(parser)
     parser.add_argument(
-        "--json", metavar="FILE", help="write settings, versions, all times and the ratios that are reported"
+        "--json",
+        metavar="FILE",
+        help="write the settings, versions, times and reported ratios to this file",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    logging.disable(logging.INFO)  # what trainers and models say when they are built
+    logging.disable(logging.INFO)  # silences the log of trainers and models that are built
     check_arguments(args)
     if args.threads or args.device == "cpu":
         torch.set_num_threads(args.threads or 1)
@@ -161,35 +167,44 @@ def run(args: argparse.Namespace) -> None:
             )
     refusals = [refusal for comparison in comparisons for refusal in comparison.refusals]
     if refusals:
-        raise UsageError(f"{'; '.join(refusals)}; close other programs or raise --rounds")
+        raise UsageError(f"{'; '.join(refusals)}; close other programs, or increase --rounds")
 
 
 def check_arguments(args: argparse.Namespace) -> None:
+    """Raise UsageError for values of options with which nothing can be timed or written."""
     for name, (_, smallest, _) in COUNTS.items():
         value = getattr(args, name.replace("-", "_"))
         if value is not None and value < smallest:
-            raise UsageError(f"--{name} {value}: must be at least {smallest}")
+            raise UsageError(f"--{name} must be at least {smallest}, not {value}")
     if 2 * args.beam >= args.target_types:
-        raise UsageError(f"--beam {args.beam}: must be less than half of --target-types {args.target_types}")
+        raise UsageError(
+            f"--beam must be less than half of --target-types {args.target_types}, not {args.beam}"
+        )
     if args.device == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            "--device cuda: torch finds no GPU; use --device cpu, or install a torch built for this GPU"
+            "--device cuda needs a GPU, but torch finds none; use --device cpu, or install a torch that is "
+            "built for your GPU"
         )
     if args.json and (
         os.path.isdir(args.json) or not os.path.isdir(os.path.dirname(os.path.abspath(args.json)))
     ):
         raise UsageError(
-            f"--json {args.json}: is a folder or in a folder that does not exist; give a file in one that "
-            "does"
+            f"--json {args.json} is a folder, or its folder does not exist; give a file in an existing folder"
         )
 
 
 def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> Configs:
-    """The configurations that fairseq-train makes of "ARCH --option value ..." and of the same options with
-    the plain arch that it is compared with, after building both once to see that they can be built.
+    """Return the configurations of a model and of the stock Transformer with which it is compared.
+
+    They are those that fairseq-train makes from the options. Both models are built once, so that options with
+    which they cannot be built are refused before anything is timed.
+
+    Args:
+        model: an arch and options of fairseq-train, as in "ARCH --option value ...".
+        args: the options of `modular-fairseq bench`.
 
     Raises:
-        UsageError: no such arch, or fairseq's parser or one of the models refuses an option.
+        UsageError: there is no such arch, or fairseq's parser or one of the models refuses an option.
     """
 
     def refuse(message: str) -> NoReturn:
@@ -200,7 +215,7 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
         _, namespace = parse(words, refuse)
         namespace.cpu = args.device == "cpu"
         cfg = convert_namespace_to_omegaconf(namespace)
-        # The last of `steps` tokens is </s>, and no other can be.
+        # Of the --steps tokens of every hypothesis, the last one is </s>, and no other one is.
         cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b = (
             args.beam,
             args.steps - 1,
@@ -217,37 +232,44 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
     archs = sorted(arch for arch, kind in ARCH_MODEL_REGISTRY.items() if issubclass(kind, ModularTransformer))
     arch, *flags = model.split() or [""]
     if arch not in archs:
-        refuse(f"{arch or 'nothing'} is not an arch that can be timed; use one of {', '.join(archs)}")
+        refuse(f"a MODEL must begin with an arch that can be timed; use one of {', '.join(archs)}")
     own = configure(arch)
     if max(args.length, args.steps) > min(own.model.max_source_positions, own.model.max_target_positions):
-        refuse("--length or --steps is more than its --max-source-positions or --max-target-positions")
+        refuse(
+            "--length and --steps must not be larger than the --max-source-positions and "
+            "--max-target-positions of the model"
+        )
     check(model, own)
     stock = configure(PEERS.get(arch, arch))
     if stock.criterion._name == "modular_cross_entropy":
         fairseqs = {f.name: stock.criterion[f.name] for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
         stock.criterion = OmegaConf.create({**fairseqs, "_name": "label_smoothed_cross_entropy"})
     if arch in PEERS:
-        check(STOCK[0], stock, f"its stock, in the size of {PEERS[arch]} with the same options: ")
+        check(
+            STOCK[0],
+            stock,
+            f"its stock, fairseq's Transformer in the size of {PEERS[arch]}, refuses the same options: ",
+        )
     return Configs(own, stock)
 
 
 def group_by_stock(configs: dict[str, Configs]) -> list[dict[str, Configs]]:
-    """The models that share their stock: those whose stock has the same options of fairseq's, for the model
+    """Group the models whose stock is the same Transformer.
+
+    Two stock Transformers are the same if they have the same values of fairseq's options, both for the model
     and for its training.
     """
     groups: dict[str, dict[str, Configs]] = {}
     for model, pair in configs.items():
-        training = {
-            name: value
-            for name, value in OmegaConf.to_container(pair.stock).items()
-            if name not in ("model", "task")
-        }
+        stock = OmegaConf.to_container(pair.stock)
+        assert isinstance(stock, dict)
+        training = {name: value for name, value in stock.items() if name not in ("model", "task")}
         groups.setdefault(repr((asdict(nested_config(pair.stock.model)), training)), {})[model] = pair
     return list(groups.values())
 
 
 def compare(group: dict[str, Configs], task: TranslationTask, args: argparse.Namespace) -> Comparison:
-    """Times models that share their stock."""
+    """Time the models of a group of `group_by_stock`."""
     stock = next(iter(group.values())).stock
     jobs, intervals, equal = all_jobs(
         stock, {model: configs.own for model, configs in group.items()}, task, args
@@ -266,8 +288,14 @@ def compare(group: dict[str, Configs], task: TranslationTask, args: argparse.Nam
 
 
 def measure(jobs: Jobs, args: argparse.Namespace, title: str) -> Times:
-    """Runs every job once a round, each round in another order; the first of `args.rounds` + 1 does not
-    count.
+    """Run every job once in each round, and return the times.
+
+    Every round has a random order of its own. There are `args.rounds` + 1 rounds, and the first one is not
+    counted.
+
+    Args:
+        args: the options of `modular-fairseq bench`.
+        title: a description of the models, for messages about the progress.
     """
     order = random.Random(args.seed)
     times: Times = {key: [] for key in jobs}
@@ -286,8 +314,10 @@ def measure(jobs: Jobs, args: argparse.Namespace, title: str) -> Times:
 
 
 def clock(device: str) -> float:
-    """Seconds: CPU time of all threads of this process, or the time when the GPU has done all that it was
-    given.
+    """Return a time in seconds, of which only differences have a meaning.
+
+    On a CPU it is the CPU time of all threads of this process. On a GPU it is the wall time after the GPU has
+    finished all its work.
     """
     if device == "cpu":
         return time.process_time()
@@ -296,6 +326,7 @@ def clock(device: str) -> float:
 
 
 def format_size(cfg: DictConfig) -> str:
+    """Describe the size of a model, each value for the encoder and the decoder: "width 512+512, ..."."""
     names = {
         "width": "embed_dim",
         "feed-forward": "ffn_embed_dim",
@@ -309,6 +340,7 @@ def format_size(cfg: DictConfig) -> str:
 
 
 def format_header(report: dict[str, Any]) -> str:
+    """Describe the machine, the versions of packages, the unit of times, and the sizes of batches."""
     settings, versions = (
         report["settings"],
         ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version),
@@ -316,10 +348,11 @@ def format_header(report: dict[str, Any]) -> str:
     kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
     sizes = ", ".join(f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name != "threads")
     threads = f"{report['threads']} thread(s)"
-    return f"{report['device']}, {threads}, {versions}; seconds of {kind}, ratios to stock\n{sizes}"
+    return f"{report['device']}, {threads}, {versions}; {kind} in seconds, ratios to stock\n{sizes}"
 
 
 def device_name(device: str) -> str:
+    """Return the name of the GPU or of the processor."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     names = []

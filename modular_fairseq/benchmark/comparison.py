@@ -1,5 +1,7 @@
-"""What a benchmark's times say: ratios to stock, when they are not to be trusted, and the table (the package
-takes the times).
+"""Compute the ratios of measured times to those of stock fairseq, and print them as a table.
+
+"Stock" is fairseq's own Transformer. Every measurement includes two identical copies of it. If the copies
+differ too much, other programs have disturbed the times, and no ratio is reported.
 """
 
 from dataclasses import dataclass
@@ -14,15 +16,21 @@ TRAINING, F_STEP, G_STEP, BCD, LAYERS, SEARCH = (
     "layers",
     "beam search",
 )
-LIMIT = 0.03  # between the medians of the two copies' ratios
+LIMIT = 0.03  # largest accepted relative difference between the times of the two copies of stock
 
-Times = dict[tuple[str, str], list[float]]  # seconds in each round
+Times = dict[tuple[str, str], list[float]]  # seconds in each round, keyed by (model, work)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: seconds in each round, their ratios to stock and the median ratio; none where
-    stock's copies differ too much.
+    """One line of the table: the times of one model for one kind of work.
+
+    Attributes:
+        model: an arch and its options, or one of `STOCK`.
+        work: the kind of work, such as `TRAINING`.
+        seconds: the time of each round.
+        ratios: the ratio to stock in each round; None if the copies of stock differ too much.
+        ratio: the median of `ratios`, or None.
     """
 
     model: str
@@ -34,17 +42,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The models that share their stock.
+    """The measurements of all models that are compared with the same stock.
 
-    Args:
-        stock: its size in words.
-        equal_hypotheses: by model, how many hypotheses are stock's when the weights are, and of how many:
-            all, for plain attention and for gates that start uniform (--mae-gate-init zero); fewer for what
-            computes something else with the same weights, such as --no-residual. None where stock's weights
-            do not fit.
-        other_sizes: by model, its size in words where it is not stock's.
-        differences: by work, how far the medians of the two copies' ratios are apart.
-        refusals: a sentence for each work whose ratios are not reported.
+    Attributes:
+        stock: a description of stock with its size.
+        equal_hypotheses: for each model, how many hypotheses of a beam search equal those of stock when the
+            model has stock's weights, and the number of hypotheses. All are equal for plain attention and for
+            gates that start uniform (--mae-gate-init zero). Fewer are equal for a model that computes
+            something else with the same weights, as with --no-residual. The value is None if stock's weights
+            do not fit the model.
+        other_sizes: a description of the size of each model whose size differs from stock's.
+        differences: for each kind of work, the relative difference between the two copies of stock (the
+            median over rounds).
+        refusals: one sentence for each kind of work whose ratios are not reported.
+        rows: the lines of the table.
     """
 
     stock: str
@@ -62,10 +73,19 @@ def evaluate(
     intervals: dict[str, int | None],
     other_sizes: dict[str, str] | None = None,
 ) -> Comparison:
-    """Ratios to the mean of stock's copies, per round. `intervals`: epochs of which one has G steps, for
-    models that have them.
+    """Compute the ratio of each time to the mean of the two copies of stock in the same round.
+
+    Args:
+        stock: a description of stock, for messages.
+        equal: see `Comparison.equal_hypotheses`.
+        times: the times of the models and of both copies of stock.
+        intervals: for each model that has G steps, the number of epochs of which one has G steps
+            (--mae-gate-interval).
+        other_sizes: see `Comparison.other_sizes`.
     """
-    peers, differences, rows = {}, {}, []
+    peers: dict[str, list[float]] = {}
+    differences: dict[str, float] = {}
+    rows: list[Row] = []
     for work in [work for model, work in times if model == STOCK[0]]:
         first, second = (times[copy, work] for copy in STOCK)
         peers[work] = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
@@ -80,16 +100,18 @@ def evaluate(
             if differences[peer] > LIMIT
             else [ours / theirs for ours, theirs in zip(seconds, peers[peer], strict=True)]
         )
-        rows.append(Row(model, work, seconds, ratios, ratios and median(ratios)))
+        rows.append(Row(model, work, seconds, ratios, median(ratios) if ratios else None))
 
     for (model, work), seconds in times.items():
         add_row(model, work, seconds)
         if work == G_STEP:
-            average = [f + g / intervals[model] for f, g in zip(times[model, F_STEP], seconds, strict=True)]
-            add_row(model, f"{BCD}, interval {intervals[model]}", average)
+            interval = intervals[model]
+            assert interval is not None  # the model has G steps
+            average = [f + g / interval for f, g in zip(times[model, F_STEP], seconds, strict=True)]
+            add_row(model, f"{BCD}, interval {interval}", average)
     refusals = [
-        f"{work}: two copies of {stock} differ by {difference:.1%}, more than {LIMIT:.0%}, so no ratio is "
-        "reported"
+        f"{work}: no ratio is reported, because the times of two identical copies of {stock} differ by "
+        f"{difference:.1%}, which is more than {LIMIT:.0%}"
         for work, difference in differences.items()
         if difference > LIMIT
     ]
@@ -97,25 +119,23 @@ def evaluate(
 
 
 def format_comparison(comparison: Comparison) -> str:
-    lines, model = (
-        [f"stock: {comparison.stock}", *(f"NOT RELIABLE: {refusal}" for refusal in comparison.refusals)],
-        None,
-    )
+    """Return the table as text: for each model and kind of work the median time and the ratio to stock."""
+    lines, model = [f"stock: {comparison.stock}", *comparison.refusals], None
     for row in comparison.rows:
         if row.model != model:
             model = row.model
             lines.append(
-                f"{model} (not of stock's size: {comparison.other_sizes[model]})"
+                f"{model} (its size differs from stock's: {comparison.other_sizes[model]})"
                 if model in comparison.other_sizes
                 else model
             )
         ratio = (
-            f"{row.ratio:.3f} [{min(row.ratios):.3f}..{max(row.ratios):.3f}]"
-            if row.ratios
-            else "not reliable"
+            f"{row.ratio:.3f} [{min(row.ratios):.3f}..{max(row.ratios):.3f}]" if row.ratios else "no ratio"
         )
         lines.append(f"    {row.work:<24}{median(row.seconds):>10.4f}  {ratio}")
     for model, equal in comparison.equal_hypotheses.items():
-        found = f"{equal[0]} of {equal[1]} hypotheses are equal" if equal else "they do not fit"
-        lines.append(f"{model}, given stock's weights: {found}")
+        if equal:
+            lines.append(f"{model}: with stock's weights, {equal[0]} of {equal[1]} hypotheses equal stock's")
+        else:
+            lines.append(f"{model}: stock's weights do not fit this model")
     return "\n".join(lines)

@@ -1,6 +1,4 @@
-"""What `modular-fairseq bench` times (`command.py` is the command): models, batches of random tokens, and a
-job for each kind of work.
-"""
+"""Build the models, the random batches and the jobs that `modular-fairseq bench` times."""
 
 import argparse
 import math
@@ -23,11 +21,11 @@ from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq_cli.errors import UsageError
 
 Job = Callable[[], Any]
-Jobs = dict[tuple[str, str], Job]  # by (model, work)
+Jobs = dict[tuple[str, str], Job]  # keyed by (model, work)
 
 
 def random_task(source_types: int, target_types: int) -> TranslationTask:
-    """A translation task without data; dictionary sizes include the four special symbols."""
+    """Return a translation task without data. The sizes of its dictionaries include four special symbols."""
     source, target = Dictionary(), Dictionary()
     for words, types in ((source, source_types), (target, target_types)):
         for i in range(types - len(words)):
@@ -36,8 +34,9 @@ def random_task(source_types: int, target_types: int) -> TranslationTask:
 
 
 def random_batch(task: TranslationTask, sentences: int, length: int, seed: int) -> dict[str, Any]:
-    """Pairs of sentences of 4/5 `length` to `length` tokens, sorted and padded as fairseq does it; one has
-    `length` on both sides.
+    """Return a batch of pairs of random sentences, sorted and padded as fairseq does it.
+
+    Each sentence has between 4/5 of `length` and `length` tokens. One pair has `length` tokens on both sides.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -59,7 +58,10 @@ def random_batch(task: TranslationTask, sentences: int, length: int, seed: int) 
 
 
 def build(model: str, cfg: DictConfig, task: TranslationTask) -> TransformerModelBase:
-    """A model of `cfg`, or fairseq's if `model` is one of `STOCK`; the same seed gives the same weights."""
+    """Build the model that a configuration describes, or fairseq's Transformer if `model` is in `STOCK`.
+
+    The same seed gives the same weights.
+    """
     utils.set_torch_seed(cfg.common.seed)
     return (
         TransformerModelBase.build_model(nested_config(cfg.model), task)
@@ -75,12 +77,24 @@ def count_parameters(model: str, cfg: DictConfig, task: TranslationTask) -> int:
 def all_jobs(
     stock: DictConfig, models: dict[str, DictConfig], task: TranslationTask, args: argparse.Namespace
 ) -> tuple[Jobs, dict[str, int | None], dict[str, tuple[int, int] | None]]:
-    """The jobs of stock's copies and of `models`; then by model, the interval of its G steps, and how many
-    hypotheses are stock's when the weights are (`count_equal`)."""
+    """Return the jobs of both copies of stock and of all models.
+
+    Args:
+        stock: the configuration of stock.
+        models: the configuration of each model.
+        args: the options of `modular-fairseq bench`.
+
+    Returns:
+        the jobs; for each model, the interval of its G steps in epochs, or None if it has none; and for each
+        model, how many of its hypotheses equal stock's when it has stock's weights (`count_equal`), or None
+        if these weights do not fit.
+    """
     weights = build(STOCK[0], stock, task).state_dict()
     pairs = random_batch(task, args.sentences, args.length, args.seed)
     sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
-    jobs, intervals, equal = {}, {}, {}
+    jobs: Jobs = {}
+    intervals: dict[str, int | None] = {}
+    equal: dict[str, tuple[int, int] | None] = {}
     for model, cfg in {**dict.fromkeys(STOCK, stock), **models}.items():
         training, intervals[model] = training_jobs(model, cfg, task, pairs)
         layers = {(model, LAYERS): layers_job(model, cfg, task, pairs)} if args.layers else {}
@@ -94,25 +108,30 @@ def all_jobs(
 
 
 def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> tuple[Jobs, int | None]:
-    """Return the training step; or F step, G step, and the number of epochs of which one has G steps."""
+    """Return a job for a training step, or jobs for an F step and a G step if the gates learn in G steps.
+
+    The second value is the number of epochs of which one has G steps, or None if the model has no G steps.
+    """
     trainer = start_training(build(model, cfg, task), cfg, task)
     bcd = bcd_of(trainer)
-    if bcd is None or not bcd.alternates:
+    if bcd is None or bcd.settings is None or not bcd.alternates:
         return {(model, TRAINING): lambda: trainer.train_step([batch])}, None
-    bcd.paused = True  # no epoch has G steps: they are timed by themselves
+    bcd.paused = True  # train_step takes F steps only, because G steps are timed separately
     f_step, g_step = lambda: trainer.train_step([batch]), lambda: bcd.g_step([batch])
     return {(model, F_STEP): f_step, (model, G_STEP): g_step}, bcd.settings.interval
 
 
 def start_training(model: TransformerModelBase, cfg: DictConfig, task: TranslationTask) -> Trainer:
+    """Return a trainer of the model whose first epoch has begun."""
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     trainer.begin_epoch(1)
     return trainer
 
 
 class Given(nn.Module):
-    """Stands for an embedding: the same vectors every time, with a gradient, so that the first layer's
-    backward pass is whole.
+    """A replacement for an embedding that returns the same vectors in every call.
+
+    The vectors are a parameter with a gradient, so that the backward pass includes all of the first layer.
     """
 
     def __init__(self, vectors: Tensor):
@@ -124,16 +143,18 @@ class Given(nn.Module):
 
 
 def layers_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> Job:
-    """Forward and backward of all layers as in a training step (F step), without what comes before and after
-    them: embedded tokens [B, T, C] are given, and the gradient of the decoder's output. It returns that
-    output."""
+    """Return a job for the forward and backward pass of all layers, as in a training step (F step).
+
+    Embeddings, output projection and losses are left out. The job starts from fixed embedded tokens [B, T, C]
+    and a fixed gradient of the decoder's output. It returns that output.
+    """
     built = build(model, cfg, task)
     tokens = move(built, batch, cfg)["net_input"]
-    start_training(built, cfg, task)  # as in an F step
+    start_training(built, cfg, task)  # puts mixtures of experts into their F step
     for stack, name in ((built.encoder, "src_tokens"), (built.decoder, "prev_output_tokens")):
         stack.embed_tokens = Given(stack.embed_tokens(tokens[name]))
         stack.embed_positions = stack.layernorm_embedding = None
-        stack.dropout_module = nn.Identity()  # of embeddings: layers have their own
+        stack.dropout_module = nn.Identity()  # the dropout of embeddings; layers have dropout of their own
 
     def forward() -> Tensor:
         with torch.autocast("cuda", enabled=cfg.common.amp and not cfg.common.cpu):
@@ -151,7 +172,7 @@ def layers_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) 
 
 
 def move(model: nn.Module, batch: dict, cfg: DictConfig) -> dict:
-    """Gives `model` the precision and device of `cfg`, and returns the batch on that device."""
+    """Move a model to the device and precision of its configuration, and return the batch on that device."""
     if cfg.common.fp16:
         model.half()
     if cfg.common.cpu:
@@ -163,7 +184,10 @@ def move(model: nn.Module, batch: dict, cfg: DictConfig) -> dict:
 def search_job(
     model: str, cfg: DictConfig, task: TranslationTask, batch: dict, weights: dict
 ) -> tuple[Job, bool]:
-    """Beam search as fairseq-generate does it, with `weights` if they fit the model, and whether they do."""
+    """Return a job for beam search as in fairseq-generate, and whether `weights` fit the model.
+
+    The model gets these weights if they fit.
+    """
     built, fits = build(model, cfg, task), True
     try:
         built.load_state_dict(dict(weights))
@@ -176,8 +200,9 @@ def search_job(
 
 
 def count_equal(hypotheses: list[list[dict]], reference: list[list[dict]]) -> tuple[int, int]:
-    """How many hypotheses have the tokens and, up to 0.1 %, the score of the one in the same place of
-    `reference`; and of how many.
+    """Return how many hypotheses equal the hypothesis in the same place of `reference`, and their number.
+
+    Two hypotheses are equal if their tokens are, and if their scores differ by at most 0.1 %.
     """
     pairs = [
         pair

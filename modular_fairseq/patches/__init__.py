@@ -1,7 +1,8 @@
-"""Everything that this plugin changes in fairseq, torch, numpy and the process.
+"""All changes that this plugin makes to fairseq, torch, numpy and the process.
 
-`modular-fairseq patches` prints the list (docs/patches.md), and tests/unit/test_patches.py compares it with what
-really changes in a process. The line numbers in docstrings refer to fairseq-fixed 0.12.3.1.
+`modular-fairseq patches` prints the list of changes, which is docs/patches.md. tests/unit/test_patches.py
+compares the list with the changes that it finds in a process. Line numbers in docstrings refer to
+fairseq-fixed 0.12.3.1.
 """
 
 import importlib
@@ -10,9 +11,10 @@ from modular_fairseq.patches.registry import PATCHES, Patch
 
 __all__ = ["PATCHES", "Patch", "apply"]
 
-# Applied in this order. What a user sees of warnings and errors comes first, so that an error while the rest
-# is imported is shown in the same way. The trainer's subject imports the models. Literals come last, when all
-# modules of fairseq are there.
+# The modules of this package that declare patches, in the order in which they are applied. Warnings and
+# errors come first, so that they also shape how errors in the other modules are shown. The module `trainer`
+# imports the models. The module `literals` comes last, because it changes all modules of fairseq that are
+# imported.
 SUBJECTS = (
     "warnings",
     "errors",
@@ -27,8 +29,9 @@ SUBJECTS = (
 
 
 def apply(*subjects: str) -> None:
-    """Apply the patches of `subjects`, by default all. A second call changes nothing: a subject is
-    imported once.
+    """Apply the patches of some subjects, by default those of all `SUBJECTS`.
+
+    A second call changes nothing, because the module of a subject declares its patches only once.
     """
     for subject in subjects or SUBJECTS:
         applied = len(PATCHES)

@@ -1,10 +1,10 @@
-"""Checkpoints: what ``torch.load`` may read, and copies that are whole.
+"""Let ``torch.load`` read fairseq's checkpoints safely, and let fairseq copy checkpoints completely.
 
-A file may call what is on the list of ``torch.load`` with any arguments, and give the result any state. So
-the list has, wherever that matters, not the class itself but a stand-in under its name, which takes what
-pickle writes for an ordinary object and nothing else. Above all numpy's own functions are not listed: they
-believe a state in which the bytes of numbers are said to be Python objects, and then follow pointers that are
-in the file.
+A file can call every function and class on the allow list of ``torch.load`` with any arguments, and can give
+the result any state. Where this matters, the list therefore contains a stand-in under the name of the class.
+A stand-in accepts what pickle writes for an ordinary object, and nothing else. In particular, numpy's own
+functions are not on the list. They accept a state that declares the bytes of an array to be Python objects,
+and would then follow pointers from the file.
 """
 
 import math
@@ -14,7 +14,7 @@ import shutil
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import torch
@@ -29,11 +29,11 @@ from modular_fairseq.patches.registry import change, replace
 
 @replace("fairseq.file_io.PathManager.copy")
 def copy_checkpoints_whole(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-    """A copy of a local file is there whole or not at all.
+    """Copy a local file to a temporary name and then rename it, so that no partial copy can remain.
 
     checkpoint_best.pt and checkpoint_last.pt are copies of another checkpoint
-    (fairseq/checkpoint_utils.py:139). fairseq writes them in place (fairseq/file_io.py:71-76), so a run that
-    is killed at that moment leaves a part of a file under the very name that it resumes from.
+    (fairseq/checkpoint_utils.py:139). fairseq writes a copy in place (fairseq/file_io.py:71-76). A run that
+    is killed at that moment leaves a partial file under the name from which it would resume.
     """
     if PathManager.path_requires_pathmanager(dst_path) or (os.path.exists(dst_path) and not overwrite):
         return copy(src_path, dst_path, overwrite)
@@ -45,54 +45,55 @@ def copy_checkpoints_whole(copy: Callable, src_path: str, dst_path: str, overwri
 
 @change("torch.serialization.get_safe_globals()")
 def allow_fairseq_checkpoints() -> None:
-    """``torch.load`` reads what fairseq saves, and goes on refusing everything else.
+    """Allow ``torch.load`` to read what fairseq saves. It still refuses everything else.
 
-    Since version 2.6 it reads tensors and plain containers, and other objects only if their class is on a
-    list. Some of what fairseq saves is not on it, and fairseq calls ``torch.load`` itself
-    (fairseq/checkpoint_utils.py:340, fairseq/distributed/utils.py:805). The list is extended by:
+    Since version 2.6, ``torch.load`` reads tensors and plain containers. It reads other objects only if their
+    class is on an allow list. fairseq calls ``torch.load`` itself (fairseq/checkpoint_utils.py:340,
+    fairseq/distributed/utils.py:805), but saves some objects whose classes are not on the list. This patch
+    adds:
 
-    - ``argparse.Namespace``: the options of models that register them with argparse, and all options in old
-    files.
-    - ``numpy.ndarray``, ``dtype``, ``_reconstruct``, ``scalar``, under their names in numpy 1 and 2: the sums
-      that ``--eval-bleu`` keeps, and scores. Numbers only.
-    - omegaconf's containers, nodes and metadata, and fairseq's ``_TensorPlaceholder``: not in files, but in
-      what the first of several processes sends to the others when training resumes; they read it with
-      ``torch.load`` too.
-    - ``typing.Any``, ``dict``, ``list``, ``int``: the types that omegaconf's metadata names. Calling ``Any``
-      is an error; calling the others makes a container or a number of what has been loaded already.
-    - ``collections.defaultdict``: in that metadata as well. Only with ``dict``: it would call any other
-    argument later.
+    - ``argparse.Namespace``, for the options of models that register them with argparse, and for all options
+      in old files.
+    - ``numpy.ndarray``, ``dtype``, ``_reconstruct`` and ``scalar``, under their names in numpy 1 and 2, for
+      scores and for the sums that ``--eval-bleu`` keeps. They may contain numbers only.
+    - omegaconf's containers, nodes and metadata, and fairseq's ``_TensorPlaceholder``. They are not in files.
+      When training resumes, the first of several processes sends them to the others, which also read them
+      with ``torch.load``.
+    - ``typing.Any``, ``dict``, ``list`` and ``int``, the types that omegaconf's metadata names. Calling
+      ``Any`` is an error. Calling the others makes a container or a number from data that has already been
+      loaded.
+    - ``collections.defaultdict``, which is in that metadata as well. Its argument may only be ``dict``,
+      because it calls its argument later.
     """
-    torch.serialization.add_safe_globals(
-        [(stand_in, f"{kind.__module__}.{kind.__qualname__}") for kind, stand_in in _STAND_INS.items()]
-        + [
-            (_Dtype, "numpy.dtype"),
-            (CheckpointArray, "numpy.ndarray"),
-            (_defaultdict, "collections.defaultdict"),
-        ]
-        + [(_reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
-        + [(_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
-        + [Any, dict, list, int]
-    )
+    allowed: list[Any] = [
+        *((stand_in, f"{kind.__module__}.{kind.__qualname__}") for kind, stand_in in _STAND_INS.items()),
+        (_Dtype, "numpy.dtype"),
+        (CheckpointArray, "numpy.ndarray"),
+        (_defaultdict, "collections.defaultdict"),
+        *((_reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+        *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+        *(Any, dict, list, int),
+    ]
+    torch.serialization.add_safe_globals(allowed)
 
 
 def _filled_from_dict(kind: type) -> type:
-    """A stand-in for ``kind``: its objects come into being empty and get their attributes from a dict, as
-    pickle writes them.
+    """Return a stand-in for a class. Its objects are created empty and get their attributes from a dict.
 
-    Then the object becomes a ``kind`` proper. No constructor of ``kind`` ever runs on a file's arguments.
+    This is how pickle writes ordinary objects. The object then becomes an instance of the class itself. No
+    constructor of the class runs on arguments from a file.
     """
 
     class StandIn(kind):
-        def __new__(cls, *arguments):
+        def __new__(cls, *arguments: Any) -> Any:
             if arguments:
                 raise pickle.UnpicklingError(f"{kind.__name__} is called with arguments")
             return object.__new__(cls)
 
-        def __init__(self, *arguments):
+        def __init__(self, *arguments: Any) -> None:
             raise pickle.UnpicklingError(f"{kind.__name__} is called")
 
-        def __setstate__(self, state):
+        def __setstate__(self, state: Any) -> None:
             object.__setattr__(self, "__class__", kind)
             if hasattr(kind, "__setstate__"):
                 kind.__setstate__(self, state)
@@ -115,16 +116,17 @@ def _defaultdict(factory: type) -> defaultdict:
 
 
 class _Dtype:
-    """``numpy.dtype``: a kind of number and a byte order. The rest of a data type's state says nothing about
-    numbers.
+    """A stand-in for ``numpy.dtype`` that accepts a type of number and a byte order only.
+
+    The rest of the state that numpy saves with a data type does not concern numbers.
     """
 
-    def __init__(self, code, *flags):
+    def __init__(self, code: str, *flags: Any):
         if code not in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"):
             raise pickle.UnpicklingError("a numpy array of something other than numbers")
-        self.dtype = np.dtype(code)
+        self.dtype: np.dtype = np.dtype(code)
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: tuple) -> None:
         _version, byte_order, *rest = state
         if byte_order not in ("<", ">", "|", "=") or rest != [None, None, None, -1, -1, 0]:
             raise pickle.UnpicklingError("a numpy array of something other than numbers")
@@ -132,12 +134,15 @@ class _Dtype:
 
 
 class CheckpointArray(np.ndarray):
-    """``numpy.ndarray``: filled once from a shape, a `_Dtype` and bytes; saved again as a plain array."""
+    """A stand-in for ``numpy.ndarray`` that is filled once from a shape, a `_Dtype` and bytes.
 
-    def __new__(cls, *arguments):
+    It is saved as a plain array.
+    """
+
+    def __new__(cls, *arguments: Any) -> Self:
         raise pickle.UnpicklingError("ndarray is called")
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: tuple) -> None:
         version, shape, dtype, is_fortran, data = state
         if (
             type(dtype) is not _Dtype
@@ -147,7 +152,7 @@ class CheckpointArray(np.ndarray):
             raise pickle.UnpicklingError("a numpy array whose bytes do not fit its shape and type")
         super().__setstate__((version, shape, dtype.dtype, is_fortran, data))
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         return np.asarray(self).__reduce_ex__(protocol)
 
 

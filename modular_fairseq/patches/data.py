@@ -1,9 +1,11 @@
-"""How fairseq makes batches of its data."""
+"""Mend how fairseq makes batches of a data set and masks whole words."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from fairseq.registry import REGISTRIES
+from fairseq.tasks.masked_lm import MaskedLMTask
 
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
@@ -11,14 +13,15 @@ from modular_fairseq_cli.errors import UsageError
 
 @replace("fairseq.data.data_utils.batch_by_size")
 def keep_every_sentence(
-    batch_by_size: Callable, indices: np.ndarray, *args, fixed_shapes=None, **kwargs
+    batch_by_size: Callable, indices: np.ndarray, *args: Any, fixed_shapes: Any = None, **kwargs: Any
 ) -> list[np.ndarray]:
-    """`batch_by_size` returns all sentences.
+    """Let `batch_by_size` put every sentence into a batch.
 
     Unlike fairseq, fairseq-fixed drops the last batch unless its size is a multiple of
-    --required-batch-size-multiple (8) (fairseq/data/data_utils.py:357-358): without a word,
-    `fairseq-generate` leaves up to seven sentences of a test set untranslated, and they are the longest ones.
-    It fails if there is no sentence at all.
+    --required-batch-size-multiple, by default 8 (fairseq/data/data_utils.py:357-358). `fairseq-generate`
+    therefore silently leaves up to seven sentences of a test set untranslated, and they are the longest ones.
+    Besides, `batch_by_size` fails if there is no sentence at all. With this patch, it then returns no
+    batches.
     """
     if len(indices) == 0:
         return []
@@ -30,12 +33,12 @@ def keep_every_sentence(
 
 
 @replace("fairseq.tasks.masked_lm.MaskedLMTask.load_dataset")
-def mask_whole_words(load_dataset: Callable, task, *args, **kwargs) -> None:
-    """--mask-whole-words finds the options of --bpe, and is refused without a --bpe that knows where words
-    begin.
+def mask_whole_words(load_dataset: Callable, task: MaskedLMTask, *args: Any, **kwargs: Any) -> None:
+    """Let --mask-whole-words find the options of --bpe, and refuse it if --bpe cannot tell where words begin.
 
-    `MaskedLMTask.load_dataset` (fairseq/tasks/masked_lm.py:203-207) looks for them in `task.args`, which no
-    task has that is built from a dataclass, so the option ends in an AttributeError (fairseq issue 3924).
+    `MaskedLMTask.load_dataset` (fairseq/tasks/masked_lm.py:203-207) looks for the options of --bpe in
+    `task.args`. A task that is built from a dataclass has no `args`, so --mask-whole-words ends in an
+    AttributeError (fairseq issue 3924).
     """
     if task.cfg.mask_whole_words and not hasattr(task, "args"):
         bpe = task.cfg._get_root().bpe

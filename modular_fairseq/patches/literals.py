@@ -1,42 +1,46 @@
-"""fairseq's options as data: some are Python expressions, which fairseq gives to ``eval``.
+"""Evaluate the options of fairseq that are Python expressions without running code.
 
-``--adaptive-softmax-cutoff 20000,60000``, ``--encoder-layers "[(512, 3)] * 20"``, ``--adam-betas "(0.9,
-0.98)"``. On a command line that is its user's own affair. But to translate, fairseq reads the options of the
-model from the checkpoint, so a checkpoint of strings and tensors, which ``torch.load`` has nothing against,
-can run a program.
+fairseq passes such options to ``eval``. Examples are ``--adaptive-softmax-cutoff 20000,60000``,
+``--encoder-layers "[(512, 3)] * 20"`` and ``--adam-betas "(0.9, 0.98)"``. This is harmless if users type the
+options themselves. But when fairseq translates, it takes the options of the model from the checkpoint. A
+checkpoint that contains only strings and tensors, which ``torch.load`` accepts, could then run a program.
 """
 
 import ast
 import operator
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from modular_fairseq.patches.registry import change
 from modular_fairseq_cli.errors import UsageError
 
-OPERATORS = {ast.Add: operator.add, ast.Mult: operator.mul}
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Mult: operator.mul,
+}
 
 
 @change("fairseq.*.eval")
 def evaluate_options_as_literals() -> None:
-    """`evaluate_literal` takes the place of the builtin `eval` in the modules of fairseq.
+    """Replace the builtin `eval` in the modules of fairseq by a function that evaluates literals only.
 
     Some options are Python expressions, which fairseq evaluates (fairseq/utils.py:787-811,
-    fairseq/optim/adam.py:91). To translate, it reads the options of the model from the checkpoint, so a
-    checkpoint of strings and tensors could run a program.
+    fairseq/optim/adam.py:91). When fairseq translates, it takes the options of the model from the checkpoint.
+    A checkpoint of strings and tensors could therefore run a program. With this patch, an option may consist
+    of Python literals that are joined by `+` and `*`. Any other expression is refused.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith("fairseq."):
-            module.eval = evaluate_literal  # a name of the module is found before the builtin
+            vars(module)["eval"] = evaluate_literal  # Python looks up module globals before builtins
 
 
 def evaluate_literal(expression: str) -> Any:
-    """The value of a Python literal, or of literals joined by ``+`` and ``*``: what fairseq's options look
-    like.
+    """Return the value of an option that is a Python literal, or literals joined by ``+`` and ``*``.
 
     Raises:
-        UsageError: ``expression`` is anything else, such as a call.
-        TypeError: ``expression`` is not a string; fairseq counts on that, as ``eval`` does it.
+        UsageError: the expression is anything else, such as a function call.
+        TypeError: the expression is not a string. ``eval`` raises the same error, and fairseq relies on it.
     """
     if not isinstance(expression, str):
         raise TypeError("evaluate_literal() arg 1 must be a string")
@@ -44,7 +48,7 @@ def evaluate_literal(expression: str) -> Any:
         return _value(ast.parse(expression.strip(), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, RecursionError):
         raise UsageError(
-            f"an option is {expression!r}, where fairseq expects numbers, strings, tuples or lists of them"
+            f"an option is {expression!r}, but fairseq expects numbers, strings, or tuples or lists of them"
         ) from None
 
 

@@ -1,7 +1,8 @@
-"""How a patch is declared: one function, what it changes, and why.
+"""Declare patches: each is one function, with the names that it changes and the reason in its docstring.
 
-A subject of this package (`trainer.py`, `data.py`, ...) declares its patches with two decorators, and
-importing it adds them to `PATCHES`. Nothing is changed before `modular_fairseq.patches.apply`.
+A module of this package (`trainer.py`, `data.py`, ...) declares its patches with the decorators `replace` and
+`change`. Importing the module adds them to `PATCHES`, but changes nothing else.
+`modular_fairseq.patches.apply` makes the changes.
 """
 
 import functools
@@ -9,17 +10,19 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Patch:
     """One change to fairseq, torch, numpy or the process.
 
-    Args:
-        name: of the function that makes the change.
-        targets: dotted names of everything that is changed; `*` stands for any part of a name.
-        reason: the docstring of the function: what is wrong without the patch, and in which lines of fairseq.
-        apply: makes the change, when it is called for the first time.
+    Attributes:
+        name: the name of the function that makes the change.
+        targets: the dotted names of everything that is changed; `*` stands for any part of a name.
+        reason: the docstring of the function. It says what the patch does, what is wrong without it, and in
+            which lines of fairseq.
+        apply: the function that makes the change. It must be called only once.
     """
 
     name: str
@@ -32,10 +35,10 @@ PATCHES: list[Patch] = []
 
 
 def replace(*targets: str) -> Callable[[Callable], Callable]:
-    """Let the decorated function run in place of each of `targets`, which are functions or methods.
+    """Return a decorator that lets a function run in place of `targets`, which are functions or methods.
 
-    It is called with what it replaces as its first argument, then with the arguments of the call. A function
-    that modules import by its name is a target in each of them.
+    The decorated function gets the replaced function as its first argument, followed by the arguments of the
+    call. If other modules import a function by its name, its name in each of these modules is a target too.
     """
 
     def register(function: Callable) -> Callable:
@@ -44,27 +47,31 @@ def replace(*targets: str) -> Callable[[Callable], Callable]:
                 owner, _, name = target.rpartition(".")
                 _replace(pkgutil.resolve_name(owner), name, function)
 
-        PATCHES.append(Patch(function.__name__, targets, inspect.getdoc(function), apply))
+        PATCHES.append(Patch(function.__name__, targets, _reason(function), apply))
         return function
 
     return register
 
 
 def change(*targets: str) -> Callable[[Callable], Callable]:
-    """Let the decorated function, which takes no arguments, make a change to `targets` of any other kind."""
+    """Return a decorator for a function without arguments that changes `targets` of any other kind."""
 
     def register(function: Callable) -> Callable:
-        PATCHES.append(Patch(function.__name__, targets, inspect.getdoc(function), function))
+        PATCHES.append(Patch(function.__name__, targets, _reason(function), function))
         return function
 
     return register
+
+
+def _reason(function: Callable) -> str:
+    return inspect.getdoc(function) or ""  # python -OO removes docstrings
 
 
 def _replace(owner: object, name: str, function: Callable) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
-    def replacement(*args, **kwargs):
+    def replacement(*args: Any, **kwargs: Any) -> Any:
         return function(original, *args, **kwargs)
 
     is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)

@@ -1,11 +1,12 @@
-"""fairseq's Trainer: checks of model and criterion, G steps and gate statistics.
+"""Let fairseq's Trainer check the model and the criterion, take G steps, and log gate statistics.
 
-The Trainer has no place for them that works with every task. For a model of fairseq, each method does what it
-did.
+The Trainer offers no hook for this that works with every task. For a model of fairseq, each patched method
+does the same as before.
 """
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from fairseq.trainer import Trainer
 
@@ -19,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 @replace("fairseq.trainer.Trainer.begin_epoch")
 def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -> None:
-    """Before an epoch, when no thread reads data yet, model and criterion are compared, and the BCD hook is
-    told.
+    """Compare the model with the criterion before an epoch, and tell block coordinate descent of the epoch.
 
-    fairseq builds model and criterion without telling one of the other (fairseq_cli/train.py:86-94). Before
-    the first epoch, the number of parameters is logged that learn outside the main optimizer, which fairseq's
-    "num. trained" leaves out (fairseq_cli/train.py:103-108).
+    fairseq builds the model and the criterion independently of each other (fairseq_cli/train.py:86-94), so an
+    auxiliary loss of the model could silently be left out. The comparison comes before any thread reads data.
+    Before the first epoch, this patch also logs how many parameters learn outside the main optimizer.
+    fairseq's "num. trained" does not count them (fairseq_cli/train.py:103-108).
     """
     check_criterion(trainer)
     is_first = not hasattr(trainer, "_bcd")
@@ -37,11 +38,14 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
 
 
 @replace("fairseq.trainer.Trainer.train_step")
-def take_g_steps(train_step: Callable, trainer: Trainer, samples: list, raise_oom: bool = False):
-    """An update is a G step on the whole batch, in epochs that have them, and then fairseq's own step.
+def take_g_steps(
+    train_step: Callable, trainer: Trainer, samples: list, raise_oom: bool = False
+) -> dict[str, Any] | None:
+    """Take a G step on the whole batch before fairseq's own step, in epochs that have G steps.
 
-    fairseq's tasks see one micro-batch at a time and no optimizer of other parameters
-    (fairseq/trainer.py:816-860), so a G step must come before (fairseq/trainer.py:797).
+    G steps train the gates of a mixture of attentive experts. A task of fairseq cannot take them, because it
+    sees one micro-batch at a time and no second optimizer (fairseq/trainer.py:816-860). Therefore a G step
+    comes before everything else in `Trainer.train_step` (fairseq/trainer.py:797).
     """
     bcd = bcd_of(trainer)
     return bcd.train_step(train_step, samples, raise_oom) if bcd else train_step(trainer, samples, raise_oom)
@@ -49,15 +53,22 @@ def take_g_steps(train_step: Callable, trainer: Trainer, samples: list, raise_oo
 
 @replace("fairseq.trainer.Trainer.begin_valid_epoch")
 def reset_gate_statistics(begin_valid_epoch: Callable, trainer: Trainer, epoch: int) -> None:
-    """Gate statistics of a validation begin anew (fairseq/trainer.py:787-791)."""
+    """Reset the gate statistics of validation when a validation begins (fairseq/trainer.py:787-791).
+
+    They would otherwise include the batches of earlier validations.
+    """
     if bcd := bcd_of(trainer):
         bcd.valid_monitor.reset()
     return begin_valid_epoch(trainer, epoch)
 
 
 @replace("fairseq.trainer.Trainer.valid_step")
-def log_gate_statistics(valid_step: Callable, trainer: Trainer, sample: dict, raise_oom: bool = False):
-    """Gate statistics of validation batches are logged beside fairseq's own
-    (fairseq/trainer.py:1131-1190)."""
+def log_gate_statistics(
+    valid_step: Callable, trainer: Trainer, sample: dict, raise_oom: bool = False
+) -> dict[str, Any] | None:
+    """Log the gate statistics of validation batches beside fairseq's own values.
+
+    fairseq's `Trainer.valid_step` (fairseq/trainer.py:1131-1190) logs only what the criterion returns.
+    """
     bcd = bcd_of(trainer)
     return bcd.valid_step(valid_step, sample, raise_oom) if bcd else valid_step(trainer, sample, raise_oom)

@@ -1,10 +1,9 @@
-"""The page of warnings that every fairseq command prints on a current torch and hydra, without those known to
-be harmless.
+"""Silence the harmless warnings that every fairseq command prints with a current torch and hydra.
 
-Each filter names the message, the category and, where it is always the same, the module that is blamed, so
-that the same warning about a user's own code is still shown. Not reached, because they come before
-``--user-dir`` is imported: the warnings of ``fairseq-hydra-train`` about ``version_base``, the package
-header, the schema and the working directory.
+Each filter names the message, the category and, if it is always the same, the module that the warning names.
+The same warning about a user's own code is therefore still shown. Some warnings of ``fairseq-hydra-train``
+cannot be silenced, because they come before ``--user-dir`` is imported. They are about ``version_base``, the
+package header, the schema and the working directory.
 """
 
 import logging
@@ -15,13 +14,13 @@ from modular_fairseq.patches.registry import change
 
 @change("warnings.filters", "logging.getLogger('hydra').level", "logging.getLogger('matplotlib').level")
 def quiet_known_warnings() -> None:
-    """Warnings that a user of fairseq can do nothing about are silent, and so are debug messages of hydra and
-    matplotlib.
+    """Silence known harmless warnings, and the debug messages of hydra and matplotlib.
 
-    Every command of fairseq prints a page of them on a current torch and hydra: when it reads its default
-    options (fairseq/dataclass/utils.py:397-399), when it reads data (fairseq/data/iterators.py:222 and 509)
-    and when it trains (fairseq/tasks/fairseq_task.py:531, fairseq/optim/amp_optimizer.py:26). One of
-    fairseq's speech models turns on the debug messages of the whole process
+    With a current torch and hydra, every command of fairseq prints a page of warnings that its user can do
+    nothing about. They come when fairseq reads its default options (fairseq/dataclass/utils.py:397-399), when
+    it reads data (fairseq/data/iterators.py:222 and 509) and when it trains
+    (fairseq/tasks/fairseq_task.py:531, fairseq/optim/amp_optimizer.py:26). In addition, one of fairseq's
+    speech models turns on the debug messages of the whole process
     (fairseq/models/wav2vec/wav2vec2_classification.py:25).
     """
     for message, category, module in KNOWN:
@@ -30,10 +29,10 @@ def quiet_known_warnings() -> None:
         logging.getLogger(library).setLevel(logging.INFO)
 
 
-# (start of the message, category, module), as regular expressions
+# The known warnings: (start of the message, category, module). Message and module are regular expressions.
 KNOWN = [
-    # fairseq 0.12 reads its default options through the hydra interface of 2020. hydra 1.3 does as asked, and
-    # says each time what the new names are.
+    # fairseq 0.12 reads its default options through the hydra interface of 2020. hydra 1.3 still supports it,
+    # but warns each time about the new names.
     (
         r"hydra\.experimental\.initialize\(\) is no longer experimental",
         UserWarning,
@@ -46,24 +45,24 @@ KNOWN = [
     ),
     (r"\s*The version_base parameter is not specified", UserWarning, r"hydra\.experimental\.initialize$"),
     (r"\s*The strict flag in the compose API is deprecated", UserWarning, r"hydra\.compose$"),
-    # The same, about fairseq's own config.yaml.
+    # This one is about fairseq's own config.yaml.
     (
         r"In 'config': Usage of deprecated keyword in package header",
         UserWarning,
         r"hydra\.core\.default_element$",
     ),
-    # hydra counts frames to find whom to blame for this one, and arrives above the top or at the command: no
-    # module to name.
+    # hydra counts stack frames to find the module that this warning names. It arrives above the outermost
+    # frame or at the command itself, so the module is not known.
     (r"\s*'config' is validated against ConfigStore schema with the same name", UserWarning, ""),
-    # Training and decoding on a CPU: fairseq asks for pinned memory whether or not there is an accelerator to
-    # copy to.
+    # This one comes with training and decoding on a CPU. fairseq asks for pinned memory even if there is no
+    # accelerator to copy to.
     (
         r"'pin_memory' argument is set as true but no accelerator is found",
         UserWarning,
         r"torch\.utils\.data\.dataloader$",
     ),
-    # The old spellings of torch.amp.autocast("cuda", ...) and of GradScaler (--amp); the objects are the
-    # same.
+    # fairseq uses old names of torch.amp.autocast("cuda", ...) and, with --amp, of GradScaler. The objects
+    # are the same.
     (
         r"`torch\.cuda\.amp\.autocast\(args\.\.\.\)` is deprecated",
         FutureWarning,
@@ -74,8 +73,8 @@ KNOWN = [
         FutureWarning,
         r"fairseq\.optim\.amp_optimizer$",
     ),
-    # fairseq's own attention: a boolean padding mask with an additive causal mask. torch converts the first;
-    # the sum is right.
+    # fairseq's own attention combines a boolean padding mask with an additive causal mask. torch converts the
+    # first, and the result is right.
     (
         r"Support for mismatched key_padding_mask and attn_mask is deprecated",
         UserWarning,

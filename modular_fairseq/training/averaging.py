@@ -1,13 +1,13 @@
-"""Average the weights of checkpoints of one training run, as most papers do before they translate.
+"""Average the weights of several checkpoints of one training run, as most papers do before they translate.
 
     modular-fairseq average --inputs checkpoints --num-epoch-checkpoints 5 --output checkpoints/average.pt
     modular-fairseq average --inputs checkpoints --num-best-checkpoints 5 --output checkpoints/average.pt
     modular-fairseq average --inputs a.pt b.pt c.pt --output average.pt
 
-The options are those of fairseq's script average_checkpoints.py, which its package leaves out. The output is
-a checkpoint for fairseq-generate and for --finetune-from-model: means of all floating-point weights and
-buffers, everything else (options of the model, counters) from the last file, and no optimizer state, as with
---no-save-optimizer-state.
+The options are those of fairseq's script average_checkpoints.py, which the fairseq package does not contain.
+The output is a checkpoint for fairseq-generate and for --finetune-from-model. It contains the means of all
+floating-point weights and buffers. Everything else, such as the options of the model and its counters, is
+copied from the last file. The optimizer state is left out, as with --no-save-optimizer-state.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from modular_fairseq.models.assembly import must_agree
 from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
 from modular_fairseq_cli.errors import UsageError
 
-# What fairseq calls the checkpoints it keeps, by the word that the option for it has.
+# The names that fairseq gives to the checkpoints it keeps, keyed by the word in --num-WORD-checkpoints.
 FILE_NAMES = {
     "epoch": re.compile(r"checkpoint(?P<number>\d+)\.pt"),
     "update": re.compile(r"checkpoint_\d+_(?P<number>\d+)\.pt"),
@@ -36,62 +36,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="checkpoints; or one folder and a --num option",
+        help="the checkpoints to average; or one folder, together with one of the --num options",
     )
     parser.add_argument(
-        "--output", required=True, metavar="FILE", help="replaced, if it exists, once all has gone well"
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="file for the average; an existing file is replaced only after the average has been written",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--num-epoch-checkpoints",
         type=int,
         metavar="N",
-        help="the last N of checkpoint1.pt, checkpoint2.pt, ...",
+        help="average the last N of checkpoint1.pt, checkpoint2.pt, ...",
     )
     which.add_argument(
-        "--num-update-checkpoints", type=int, metavar="N", help="the last N of checkpoint_EPOCH_UPDATE.pt"
+        "--num-update-checkpoints",
+        type=int,
+        metavar="N",
+        help="average the last N of the files checkpoint_EPOCH_UPDATE.pt",
     )
     which.add_argument(
         "--num-best-checkpoints",
         type=int,
         metavar="N",
-        help="the best N of checkpoint.best_METRIC_VALUE.pt, which --keep-best-checkpoints keeps; without "
-        "those, 1 is checkpoint_best.pt",
+        help="average the best N of the files checkpoint.best_METRIC_VALUE.pt, which --keep-best-checkpoints "
+        "keeps; if there are none, N = 1 takes checkpoint_best.pt",
     )
     parser.add_argument(
-        "--checkpoint-upper-bound", type=int, metavar="M", help="leave out epochs (or updates) after M"
+        "--checkpoint-upper-bound",
+        type=int,
+        metavar="M",
+        help="ignore checkpoints of epochs (or updates) after M",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    paths = _chosen(args)
+    paths = _chosen_paths(args)
     output = os.path.realpath(args.output)
     if os.path.isdir(output) or not os.path.isdir(os.path.dirname(output)):
         raise UsageError(
-            f"--output {args.output}: is a folder or in a folder that does not exist; give a file in one "
-            "that does"
+            f"--output {args.output} is a folder, or its folder does not exist; give a file in an existing "
+            "folder"
         )
     if output in map(os.path.realpath, paths):
         raise UsageError(
-            f"--output {args.output}: is one of the inputs, and would be lost; give another file"
+            f"--output {args.output} is one of the inputs and would be overwritten; give another file"
         )
     save_checkpoint(average_checkpoints(paths, verbose=True), args.output)
-    print(f"wrote {args.output}, the average of {len(paths)}")
+    print(f"wrote {args.output}, the average of {len(paths)} checkpoints")
 
 
 def find_checkpoints(
     folder: str | os.PathLike, kind: str, count: int, upper_bound: int | None = None
 ) -> list[str]:
-    """The ``count`` latest ("epoch", "update") or best ("best") checkpoints of ``folder``, the latest or best
-    one last.
+    """Return the paths of the latest or best checkpoints in a folder, the latest or best one last.
+
+    Args:
+        kind: "epoch" or "update" for the latest checkpoints of that kind, "best" for the best ones.
+        count: number of checkpoints.
+        upper_bound: the last epoch or update that may be chosen.
 
     Raises:
-        UsageError: ``count`` is not positive; there are fewer of that kind, up to ``upper_bound``; the best
-            are the best by different metrics, or do not say whether more is better.
+        UsageError: ``count`` is not positive; there are fewer checkpoints of that kind; or the best ones
+            cannot be ranked, because they were chosen by different metrics or the first one does not say
+            whether a larger value is better.
     """
-    option = f"--num-{kind}-checkpoints {count}"
+    option = f"--num-{kind}-checkpoints"
     if count < 1:
-        raise UsageError(f"{option}: must be at least 1")
+        raise UsageError(f"{option} must be at least 1, not {count}")
     matches = [match for name in os.listdir(folder) if (match := FILE_NAMES[kind].fullmatch(name))]
     matches = [match for match in matches if upper_bound is None or float(match["number"]) <= upper_bound]
     matches.sort(key=lambda match: float(match["number"]))
@@ -110,44 +124,51 @@ def find_checkpoints(
         )
         if len(metrics) > 1 or more_is_better is None:
             raise UsageError(
-                f"{option}: cannot tell which in {folder} are best by {' and by '.join(metrics)}; give the "
-                "files to --inputs"
+                f"{option} {count} cannot tell which checkpoints in {folder} are best by "
+                f"{' and by '.join(metrics)}; give the files to --inputs"
             )
         names = names if more_is_better else names[::-1]
     if len(names) < count:
         raise UsageError(
-            f"{option}: there are only {len(names)} of them in {folder}; ask for fewer, or give files to "
-            "--inputs"
+            f"{option} {count} needs more checkpoints than the {len(names)} in {folder}; ask for fewer, or "
+            "give files to --inputs"
         )
     return [os.path.join(folder, name) for name in names[-count:]]
 
 
 def average_checkpoints(paths: Iterable[str | os.PathLike], verbose: bool = False) -> dict[str, Any]:
-    """The last checkpoint, without optimizer state and EMA, its floating-point weights and buffers replaced
-    by means over all of them.
+    """Return the last checkpoint with floating-point weights and buffers replaced by means over all files.
 
-    Sums are in float64, and a mean is rounded once, to the type it has in the last file: up to float32, the
-    mean of equal numbers is that number. Integer and boolean tensors (``num_batches_tracked``) are those of
-    the last file. Weights that share memory in every file share it in the result. Beside the sums, one file
-    at a time is in memory.
+    The optimizer state and the EMA weights are removed. Sums are in float64, and each mean is rounded once,
+    to the type of the tensor in the last file. For types up to float32, the mean of equal numbers is
+    therefore exactly that number. Integer and boolean tensors (such as ``num_batches_tracked``) come from the
+    last file. Weights that share memory in every file also share it in the result. Apart from the sums, only
+    one file at a time is in memory.
+
+    Args:
+        paths: the checkpoint files.
+        verbose: print a line for each file that has been read.
 
     Raises:
-        UsageError: no paths, the same one twice, a file that `load_checkpoint` refuses, or two files that
-            differ in their architecture or in a name, shape or kind of a weight.
+        UsageError: there are no paths; a path is given twice; `load_checkpoint` refuses a file; or two files
+            differ in their architecture, in the name, shape or kind of a weight, or in a weight that must be
+            equal (`assembly.must_agree`).
     """
-    paths = [os.fspath(path) for path in paths]
-    if not paths:
+    files = [os.fspath(path) for path in paths]
+    if not files:
         raise UsageError("there are no checkpoints to average; give at least one")
-    for path in paths:
-        if [os.path.realpath(other) for other in paths].count(os.path.realpath(path)) > 1:
-            raise UsageError(f"{path}: is given twice; give every checkpoint once")
+    for path in files:
+        if [os.path.realpath(other) for other in files].count(os.path.realpath(path)) > 1:
+            raise UsageError(f"{path} is given twice; give every checkpoint once")
 
-    first = None
-    for number, path in enumerate(paths, 1):
-        state = model = None  # lets go of the file before
+    first: _Description | None = None
+    state: dict[str, Any] = {}
+    model: dict[str, torch.Tensor] = {}
+    for number, path in enumerate(files, 1):
+        state, model = {}, {}  # frees the previous file before the next one is loaded
         state = load_checkpoint(path)
         state.pop("last_optimizer_state", None)
-        for key in ("ema", "ema_fp32_params"):  # would belong to other weights than the result
+        for key in ("ema", "ema_fp32_params"):  # the EMA belongs to the last file's weights, not to the means
             state.get("extra_state", {}).pop(key, None)
         model = state["model"]
         described = _describe(path, state)
@@ -163,27 +184,27 @@ def average_checkpoints(paths: Iterable[str | os.PathLike], verbose: bool = Fals
         _refuse_difference(first, described)
         for name, other in list(same_as.items()):
             if not torch.equal(model[name], model[other]):
-                sums[name] = sums[other].clone()  # shared up to here, but not in this file
+                sums[name] = sums[other].clone()  # shared in all earlier files, but not in this one
                 del same_as[name]
         for name in sums:
             sums[name] += model[name]
         if verbose:
-            print(f"read {path} ({number} of {len(paths)})", flush=True)
+            print(f"read {path} ({number} of {len(files)})", flush=True)
 
     for name in list(sums):
-        model[name] = (sums.pop(name) / len(paths)).to(model[name].dtype)
+        model[name] = (sums.pop(name) / len(files)).to(model[name].dtype)
     for name, other in same_as.items():
         model[name] = model[other]
     return state
 
 
 class _Description(NamedTuple):
-    """What checkpoints must have in common to be averaged."""
+    """The properties that checkpoints must share to be averaged."""
 
     path: str
     arch: str | None
-    weights: dict[str, tuple[tuple[int, ...], str]]  # shape and kind by name
-    agreeing: dict[str, torch.Tensor]  # weights that must be equal (`assembly.must_agree`)
+    weights: dict[str, tuple[tuple[int, ...], str]]  # (shape, kind) of each weight, keyed by its name
+    agreeing: dict[str, torch.Tensor]  # the weights whose values must be equal (`assembly.must_agree`)
 
 
 def _describe(path: str, state: Mapping[str, Any]) -> _Description:
@@ -199,6 +220,7 @@ def _describe(path: str, state: Mapping[str, Any]) -> _Description:
 
 
 def _refuse_difference(first: _Description, second: _Description) -> None:
+    """Raise UsageError with the first property in which two checkpoints differ."""
     both = f"{first.path} and {second.path} cannot be averaged"
     advice = "give checkpoints of one model"
     if first.arch != second.arch and None not in (first.arch, second.arch):
@@ -222,7 +244,7 @@ def _refuse_difference(first: _Description, second: _Description) -> None:
 
 
 def _shared(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """For each tensor that is the same memory as an earlier one: the name of that one."""
+    """Return the names of the tensors that share the memory of an earlier one, mapped to its name."""
     earlier: dict[Any, str] = {}
     same_as = {}
     for name, tensor in tensors.items():
@@ -233,33 +255,35 @@ def _shared(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def _option(state: Mapping[str, Any], group: str, name: str) -> Any:
-    """An option that the checkpoint was trained with, ``None`` if it does not say; files of before 2021 have
-    them in "args".
+    """Return the value of an option that the checkpoint was trained with, or None if it does not contain it.
+
+    Checkpoints from before 2021 have their options in "args" instead of "cfg".
     """
     config = state.get("cfg")
     options = config.get(group) if isinstance(config, Mapping) else state.get("args")
     return options.get(name) if isinstance(options, Mapping) else getattr(options, name, None)
 
 
-def _chosen(args: argparse.Namespace) -> list[str]:
+def _chosen_paths(args: argparse.Namespace) -> list[str]:
+    """Return the paths of the checkpoints that the options of the command name."""
     counts = {kind: getattr(args, f"num_{kind}_checkpoints") for kind in FILE_NAMES}
     kind = next((kind for kind, count in counts.items() if count is not None), None)
     if args.checkpoint_upper_bound is not None and kind not in ("epoch", "update"):
         raise UsageError(
-            "--checkpoint-upper-bound: needs --num-epoch-checkpoints or --num-update-checkpoints; add one or "
-            "leave it out"
+            "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints; add one of "
+            "them, or leave it out"
         )
     folders = [path for path in args.inputs if os.path.isdir(path)]
     if kind is None and folders:
         raise UsageError(
-            f"--inputs {folders[0]}: is a folder; add --num-epoch-checkpoints N or its like, or give the "
-            "files in it"
+            f"--inputs {folders[0]} is a folder; add a --num option such as --num-epoch-checkpoints N, or "
+            "give the files in it"
         )
     if kind is None:
         return args.inputs
     if args.inputs != folders or len(folders) > 1:
         raise UsageError(
-            f"--num-{kind}-checkpoints: chooses from one folder, not from {' '.join(args.inputs)}; leave it "
-            "out or give a folder"
+            f"--num-{kind}-checkpoints chooses from one folder, not from {' '.join(args.inputs)}; leave it "
+            "out, or give one folder"
         )
     return find_checkpoints(folders[0], kind, counts[kind], args.checkpoint_upper_bound)

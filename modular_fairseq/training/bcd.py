@@ -1,20 +1,21 @@
 """Block coordinate descent for gates (MAE, section 3): G steps update the gates, F steps everything else.
 
-fairseq has no place for a second update of other parameters on the same batch that works with every task, so
+fairseq offers no hook that works with every task and can update other parameters on the same batch. Therefore
 `patches/trainer.py` wraps four methods of its Trainer.
 
-In an epoch with G steps (Algorithm 3, `GateTraining.is_g_epoch`), `train_step(samples)` takes a G step on the
-whole update (all micro-batches of --update-freq, all workers) and then fairseq's ordinary step, which is the
-F step: the gates are outside the main optimizer (`requires_grad` False), so no optimizer, weight decay,
-gradient clipping or precision mode can touch them, and the schedule of updates and learning rates counts F
-steps only. A G step freezes all else by the same means. Gates follow plain SGD with a constant learning rate,
-which has no state to save.
+In an epoch with G steps (Algorithm 3, `GateTraining.is_g_epoch`), `train_step(samples)` first takes a G step
+on the whole update, that is, on all micro-batches of --update-freq and on all workers. Then it takes
+fairseq's ordinary step, which is the F step. The gates are outside the main optimizer (`requires_grad` is
+False), so no optimizer, weight decay, gradient clipping or precision mode can change them. The number of
+updates and the learning-rate schedule count F steps only. A G step freezes all other parameters in the same
+way. Gates are trained by plain SGD with a constant learning rate, which has no state to save.
 """
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,34 +31,38 @@ from modular_fairseq_cli.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-G_SEED_OFFSET = 0x9E3779B9  # G and F steps of one update draw different dropout masks
+G_SEED_OFFSET = 0x9E3779B9  # lets the G and F steps of one update draw different dropout masks
 DDP_BACKENDS = ("c10d", "pytorch_ddp", "legacy_ddp", "no_c10d")
 
 
 class GateMonitor:
-    """Entropy and expert shares since `reset`, over all instances that this worker has seen."""
+    """Collect gate entropy and expert shares over the instances that this worker saw since `reset`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         self.sums: dict[ExpertMixture, Tensor] = {}
 
     def collect(self, all_mixtures: list[ExpertMixture]) -> None:
+        """Take the sums that each mixture has recorded since the last call, and add them to the totals."""
         for mixture in all_mixtures:
+            assert mixture.statistics is not None  # BlockCoordinateDescent sets it
             sums = mixture.statistics.take()
-            if sums is not None:  # LayerDrop may have left it out
+            if sums is not None:  # LayerDrop may have skipped the layer
                 self.sums[mixture] = self.sums.get(mixture, 0) + sums
 
     def log(self) -> None:
+        """Log gate_entropy (nats), gate_max_share, gate_min_share and gate_rare_experts through fairseq."""
         if not self.sums:
             return
         all_sums = list(self.sums.values())
-        # One copy from the device for all.
-        sums = torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])
-        entropies, shares = zip(*map(entropy_and_shares, sums), strict=True)
-        shares = torch.cat(shares)
-        # Weight 0: these are means already; a meter shows the last of them.
+        # All sums are copied from the device at once.
+        split_sums = torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])
+        measured = [entropy_and_shares(sums) for sums in split_sums]
+        entropies = [entropy for entropy, _ in measured]
+        shares = torch.cat([share for _, share in measured])
+        # The values are means already. With weight 0, a meter shows the last value.
         metrics.log_scalar("gate_entropy", sum(entropies) / len(entropies), weight=0, priority=300, round=4)
         metrics.log_scalar("gate_max_share", float(shares.max()), weight=0, priority=301, round=4)
         metrics.log_scalar("gate_min_share", float(shares.min()), weight=0, priority=302, round=4)
@@ -65,10 +70,14 @@ class GateMonitor:
 
 
 class BlockCoordinateDescent:
-    """G steps, gate statistics and gate buffers of one trainer.
+    """Train the gates of one trainer's model: take G steps, log gate statistics and keep gate buffers equal.
+
+    Attributes:
+        settings: how the gates learn, or None if they learn with everything else (--mae-training joint).
+        paused: if True, no epoch has G steps, whatever `settings` say.
 
     Raises:
-        UsageError: the trainer is set up in a way that gates cannot be trained in.
+        UsageError: gates cannot be trained with the options of the trainer.
     """
 
     def __init__(self, trainer: Trainer):
@@ -82,70 +91,88 @@ class BlockCoordinateDescent:
         self.valid_monitor = GateMonitor()
         self.epoch = 0
         self.in_update = False
-        self.paused = False  # True: no epoch has G steps, whatever the settings say
-        self.g_loss: float | None = None
+        self.paused = False
+        self.g_loss: float | None = None  # loss of the last G step, in bits
         for mixture in self.mixtures:
             mixture.statistics = GateStatistics()
             mixture.step = "F"
         if self.settings is not None:
-            self._check_trainer()
+            self._check_trainer(self.settings)
 
     @property
     def alternates(self) -> bool:
-        """Whether both G and F steps are taken."""
+        """Whether training takes both G steps and F steps."""
         return self.settings is not None and not self.settings.gates_only
 
-    def _check_trainer(self) -> None:
+    def _check_trainer(self, settings: GateTraining) -> None:
+        """Raise UsageError for options of fairseq-train with which G steps cannot work."""
         cfg = self.trainer.cfg
         backend = cfg.distributed_training.ddp_backend
         if backend not in DDP_BACKENDS:
             raise UsageError(
-                f"--ddp-backend {backend} cannot train gates in G steps; use one of "
-                f"{', '.join(DDP_BACKENDS)}, or --mae-training joint"
+                f"--ddp-backend {backend} does not work with G steps; use one of "
+                f"{', '.join(DDP_BACKENDS)}, or train the gates with everything else by --mae-training joint"
             )
         if cfg.optimization.use_bmuf:
             raise UsageError(
-                "--use-bmuf cannot train gates in G steps; leave it out, or use --mae-training joint"
+                "--use-bmuf does not work with G steps; leave it out, or train the gates with everything "
+                "else by --mae-training joint"
             )
         files = cfg.checkpoint
-        if self.settings.finetunes and not (
+        if settings.finetunes and not (
             files.finetune_from_model
             or files.restore_file != "checkpoint_last.pt"
             or self.trainer.get_num_updates()
         ):
             raise UsageError(
-                "--mae-finetune gates or gates+output trains parts of a trained model; name it with "
-                "--finetune-from-model"
+                "--mae-finetune gates or gates+output trains a part of a trained model; give the model's "
+                "checkpoint as --finetune-from-model"
             )
         max_epoch = cfg.optimization.max_epoch
-        if 0 < max_epoch < self.settings.interval and not self.settings.gates_only:
+        if 0 < max_epoch < settings.interval and not settings.gates_only:
             logger.warning(
-                f"--max-epoch {max_epoch} ends before the first epoch with G steps (--mae-gate-interval "
-                f"{self.settings.interval})"
+                f"--max-epoch {max_epoch} is less than --mae-gate-interval {settings.interval}: no epoch has "
+                "G steps, so the gates are not trained"
             )
-        if self.settings.gates_only and cfg.ema.store_ema:
+        if settings.gates_only and cfg.ema.store_ema:
             raise UsageError(
                 "--store-ema has no effect with --mae-finetune gates, which takes no F steps; leave it out"
             )
 
     def begin_epoch(self, epoch: int) -> None:
+        """Note which epoch begins (1 is the first), and reset the statistics of training."""
         self.epoch = epoch
         self.train_monitor.reset()
 
-    def train_step(self, f_step, samples: list, raise_oom: bool):
-        """One update: G step if this epoch has them, then `f_step`, fairseq's own `train_step`."""
-        # fairseq calls itself to try a batch again after an AMP overflow; its G step is taken already.
+    def train_step(
+        self, f_step: Callable[..., dict[str, Any] | None], samples: list, raise_oom: bool
+    ) -> dict[str, Any] | None:
+        """Make one update: a G step if this epoch has them, then the F step.
+
+        With --mae-finetune gates (FTG), a G step is the whole update.
+
+        Args:
+            f_step: fairseq's own `Trainer.train_step`, as a function of the trainer and its arguments.
+            samples: the micro-batches of the update.
+
+        Returns:
+            what `Trainer.train_step` returns.
+        """
+        # fairseq's train_step calls itself to try a batch again after an AMP overflow. The G step of that
+        # update has been taken by then.
         if self.in_update:
             return f_step(self.trainer, samples, raise_oom)
         self.in_update = True
+        settings = self.settings
+        logging_output: dict[str, Any] | None
         try:
-            if self.settings is not None and self.settings.gates_only:
+            if settings is not None and settings.gates_only:
                 logging_output = self._gates_only_step(samples)
             else:
-                if self.alternates and not self.paused and self.settings.is_g_epoch(self.epoch):
+                if settings is not None and not self.paused and settings.is_g_epoch(self.epoch):
                     self.g_step(samples)
                 elif self.g_loss is not None:
-                    # The last one, or the log says None.
+                    # Without a new value, the log would show None; the last value is shown instead.
                     metrics.log_scalar("g_loss", self.g_loss, weight=0, priority=299, round=3)
                 logging_output = f_step(self.trainer, samples, raise_oom)
         finally:
@@ -155,21 +182,28 @@ class BlockCoordinateDescent:
         self.train_monitor.log()
         return logging_output
 
-    def valid_step(self, valid_step, sample: dict, raise_oom: bool):
+    def valid_step(
+        self, valid_step: Callable[..., dict[str, Any] | None], sample: dict, raise_oom: bool
+    ) -> dict[str, Any] | None:
+        """Take a validation step by `valid_step`, fairseq's own method, and log the gate statistics."""
         logging_output = valid_step(self.trainer, sample, raise_oom)
         self.valid_monitor.collect(self.mixtures)
         self.valid_monitor.log()
         return logging_output
 
     def g_step(self, samples: list) -> tuple[list[dict], float, Tensor]:
-        """Algorithm 1 on all micro-batches of an update; only gates change, and only if their gradient is
-        finite.
+        """Take a G step (Algorithm 1) on all micro-batches of an update.
+
+        Only gates change, and only if their gradient is finite. The model must have gate settings
+        (`alternates`, or --mae-finetune gates).
 
         Returns:
-            the criterion's logging outputs on this worker (of a dummy batch when there is no other: workers
-            must agree on their keys), its summed sample size without dummies, and the norm of the gates'
-            gradient over all workers.
+            the criterion's logging outputs on this worker, the sum of their sample sizes without dummy
+            batches, and the norm of the gates' gradient over all workers. If this worker has dummy batches
+            only, the logging output of one of them is returned, because workers must agree on its keys.
         """
+        settings = self.settings
+        assert settings is not None
         trainer, cfg = self.trainer, self.trainer.cfg
         scaler = getattr(trainer.optimizer, "scaler", None)
         loss_scale = 1.0 if scaler is None else scaler.get_scale() if cfg.common.amp else scaler.loss_scale
@@ -177,7 +211,8 @@ class BlockCoordinateDescent:
         trainer.get_model().set_num_updates(trainer.get_num_updates())
         trainer.model.train()
         trainer.criterion.train()
-        logging_outputs, loss_sum, sample_size, denominator = [], 0.0, 0.0, 0.0
+        logging_outputs: list[dict] = []
+        loss_sum, sample_size, denominator = 0.0, 0.0, 0.0
         gradients = [torch.zeros_like(p) for p in self.gates]
         with self._only_gates_learn():
             for sample in samples:
@@ -188,7 +223,7 @@ class BlockCoordinateDescent:
                     if is_dummy:
                         logging_outputs = logging_outputs or [logging_output]
                         continue
-                    # Without a gradient if LayerDrop left out every gate.
+                    # If LayerDrop skipped every layer with a gate, the loss has no gradient.
                     new = (
                         torch.autograd.grad(loss * loss_scale, self.gates, allow_unused=True)
                         if loss.requires_grad
@@ -197,8 +232,9 @@ class BlockCoordinateDescent:
                 except RuntimeError as error:
                     if "out of memory" not in str(error):
                         raise
-                    # The other workers wait for this one in the all-reduce: take part with what there is.
-                    logger.warning("ran out of memory in a G step, leaving this batch out")
+                    # The other workers wait for this one in the all-reduce. It takes part with the gradients
+                    # that it has.
+                    logger.warning("ran out of memory in a G step; this batch is left out of the step")
                     torch.cuda.empty_cache()
                     continue
                 gradients = [
@@ -207,9 +243,7 @@ class BlockCoordinateDescent:
                 logging_outputs.append(logging_output)
                 loss_sum += float(loss.detach())
                 sample_size += float(size)
-                denominator += float(
-                    logging_output["nsentences"] if self.settings.loss == "sentence" else size
-                )
+                denominator += float(logging_output["nsentences"] if settings.loss == "sentence" else size)
         flat = torch.cat(
             [g.flatten() for g in gradients] + [gradients[0].new_tensor([denominator, loss_sum, sample_size])]
         )
@@ -221,21 +255,24 @@ class BlockCoordinateDescent:
                 "G step skipped: "
                 + ("no batch was left" if denominator == 0 else "the gates' gradient is not finite")
             )
-            if self.settings.gates_only and scaler is not None:  # no F step will lower the scale
-                scaler.update(scaler.get_scale() / 2) if cfg.common.amp else setattr(
-                    scaler, "loss_scale", scaler.loss_scale / 2
-                )
+            if settings.gates_only and scaler is not None:  # there is no F step that would lower the scale
+                if cfg.common.amp:
+                    scaler.update(scaler.get_scale() / 2)
+                else:
+                    scaler.loss_scale /= 2
             return logging_outputs, sample_size, flat.norm()
         flat = flat / denominator
         with torch.no_grad():
             for parameter, step in zip(self.gates, flat.split([p.numel() for p in self.gates]), strict=True):
-                parameter.sub_(self.settings.lr * step.view_as(parameter))
+                parameter.sub_(settings.lr * step.view_as(parameter))
         self.g_loss = loss_sum / total_size / math.log(2)
         metrics.log_scalar("g_loss", self.g_loss, weight=total_size, priority=299, round=3)
         return logging_outputs, sample_size, flat.norm()
 
     @contextmanager
     def _only_gates_learn(self) -> Iterator[None]:
+        """Freeze all parameters but the gates, and put the mixtures into their G step, inside the block."""
+        assert self.settings is not None
         gates = set(self.gates)
         frozen = [p for p in self.trainer.get_model().parameters() if p.requires_grad and p not in gates]
         frozen += [p for p in self.trainer.get_criterion().parameters() if p.requires_grad]
@@ -257,7 +294,7 @@ class BlockCoordinateDescent:
                 mixture.step = "F"
 
     def _gates_only_step(self, samples: list) -> dict:
-        """FTG: a G step that counts as the update, with what fairseq's `train_step` does around one."""
+        """Take a G step that counts as the whole update (FTG), and log it as fairseq's `train_step` does."""
         trainer = self.trainer
         metrics.log_start_time("train_wall", priority=800, round=0)
         logging_outputs, sample_size, gradient_norm = self.g_step(samples)
@@ -271,8 +308,9 @@ class BlockCoordinateDescent:
         return logging_output
 
     def _average_norm_statistics(self) -> None:
-        """Running statistics come from each worker's own batches; their mean keeps the model the same
-        everywhere.
+        """Replace the running statistics of the gates' norms by their mean over all workers.
+
+        Each worker collects them from its own batches. Their mean keeps the model equal on all workers.
         """
         world_size = self.trainer.data_parallel_world_size
         if world_size == 1 or not self.norms:
@@ -285,7 +323,10 @@ class BlockCoordinateDescent:
 
 
 def bcd_of(trainer: Trainer) -> BlockCoordinateDescent | None:
-    """Return the BCD of a trainer, made when it is first asked for; None for a model without gates."""
+    """Return the BlockCoordinateDescent of a trainer, or None if its model has no gates.
+
+    The first call makes it.
+    """
     if not hasattr(trainer, "_bcd"):
         model = trainer.get_model()
         trainer._bcd = (

@@ -1,7 +1,7 @@
-"""Checkpoints as data: read without running anything that is in them, and written whole or not at all.
+"""Load checkpoints without running any code that they contain, and save them so that no partial file remains.
 
-``torch.load`` refuses programs; what else it reads than tensors and plain containers,
-`patches/checkpoints.py` lists.
+``torch.load`` refuses pickled programs. It reads tensors, plain containers and the further classes that
+`patches/checkpoints.py` allows.
 """
 
 import os
@@ -14,36 +14,39 @@ from modular_fairseq_cli.errors import UsageError, unreadable_checkpoint
 
 
 def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
-    """The contents of a fairseq checkpoint, tensors on the CPU, as saved: nothing is upgraded or overridden.
+    """Return the contents of a fairseq checkpoint exactly as saved, with its tensors on the CPU.
+
+    Unlike fairseq's own function, it neither upgrades old formats nor overrides options.
 
     Raises:
-        UsageError: ``path`` is not a file, cannot be read, is cut short, contains anything but data, or has
-            no "model".
+        UsageError: ``path`` is not a readable file, is truncated, contains anything but data, or has no
+            "model".
     """
     path = os.fspath(path)
     try:
         open(path, "rb").close()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be opened ({error.strerror}); give a checkpoint file") from None
+        raise UsageError(f"{path} cannot be opened ({error.strerror}); give a checkpoint file") from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:  # a damaged file can raise any exception
         raise unreadable_checkpoint(error, path) from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise UsageError(
-            f'{path}: is not a fairseq checkpoint, because it has no "model"; give a file that fairseq-train '
+            f'{path} is not a fairseq checkpoint, because it has no "model"; give a file that fairseq-train '
             "saved"
         )
     return state
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
-    """Write ``state`` to a temporary file beside ``path``, then rename it: an earlier ``path`` is replaced
-    only by a whole file.
+    """Write a checkpoint to a temporary file in the folder of ``path``, then rename that file to ``path``.
+
+    An existing ``path`` is therefore replaced only by a complete file.
 
     Raises:
-        UsageError: the file cannot be written, as on a full disk; the temporary file is gone and ``path`` is
-            as it was.
+        UsageError: the file cannot be written, for example because the disk is full. The temporary file is
+            removed, and ``path`` is unchanged.
     """
     target = os.path.realpath(path)
     temporary = f"{target}.{os.getpid()}.tmp"
@@ -53,15 +56,13 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # torch raises a RuntimeError of its own while it handles the OSError
+    except (OSError, RuntimeError) as error:
+        # torch raises a RuntimeError while it handles an OSError; the OSError has the reason.
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         reason = getattr(cause, "strerror", None) or cause
         raise UsageError(
-            f"{path}: was not written ({reason}), and what was there is as before; make room or write "
-            "elsewhere"
+            f"{path} was not written ({reason}), and an existing file is unchanged; free some space, or "
+            "write to another folder"
         ) from error
     finally:
         with suppress(FileNotFoundError):
@@ -69,11 +70,10 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
 
 
 def training_ended(state: dict[str, Any], max_update: int, max_epoch: int) -> bool:
-    """Whether a checkpoint_last.pt is where ``--max-update`` or ``--max-epoch`` (0: no limit) ended a
-    training.
+    """Return whether a checkpoint_last.pt is from the end of its training.
 
-    Not to be left to fairseq-train, which makes one update too many when it is started on a checkpoint of its
-    --max-update.
+    A training ends at --max-update or --max-epoch; 0 means no limit. fairseq-train cannot decide this itself:
+    started on a checkpoint that has reached --max-update, it makes one more update.
     """
     updates, epoch = (
         state["optimizer_history"][-1]["num_updates"],

@@ -1,4 +1,4 @@
-"""What fairseq-train makes of the words on its command line, before anything is trained."""
+"""Parse a command line of fairseq-train as fairseq-train itself parses it, without training anything."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
@@ -15,18 +15,20 @@ from modular_fairseq_cli.errors import UsageError
 
 
 def refuse(message: str) -> NoReturn:
+    """Raise UsageError with a message of fairseq-train's parser, without its long lists of choices."""
     raise UsageError(f"fairseq-train refuses its options: {message.partition(' (choose from')[0]}")
 
 
 def parse(
     words: Sequence[str], refuse: Callable[[str], NoReturn] = refuse
 ) -> tuple[ArgumentParser, Namespace]:
-    """Return fairseq-train's parser for the arch, task and so on that `words` name, and what it makes of
-    them.
+    """Return the parser of fairseq-train and the options that it parses from a command line.
+
+    The parser has the options of the arch, task, criterion and so on that the command line names.
 
     Args:
-        words: of the command line, without the data.
-        refuse: is called with the parser's sentence if it refuses a word.
+        words: the arguments of fairseq-train, without the data.
+        refuse: called with the parser's message if it refuses an argument. It must raise an exception.
     """
     parser = fairseq_options.get_training_parser()
     parser.error = refuse
@@ -34,18 +36,20 @@ def parse(
 
 
 def family_of(args: Namespace) -> type[FairseqDataclass] | None:
-    """Return the options of the model family, or None for an arch of fairseq."""
+    """Return the dataclass with the options of the arch's model family, or None for an arch of fairseq."""
     family = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch))
     return family if family in FAMILIES.values() else None
 
 
 def short_training(words: Sequence[str], epochs: int, warmup_updates: int) -> list[str]:
-    """Return further words that a short training needs, where defaults are made for long ones.
+    """Return the arguments that fairseq-train needs in addition when a training is short.
+
+    The defaults of some mechanisms suit long trainings only. An arch of fairseq needs no such arguments.
 
     Args:
-        words: of the command line, without the data.
-        epochs: of the whole training.
-        warmup_updates: of auxiliary losses.
+        words: the arguments of fairseq-train, without the data.
+        epochs: number of epochs of the whole training.
+        warmup_updates: number of updates in which auxiliary losses reach their full weight.
     """
     _, args = parse(words)
     family = family_of(args)

@@ -1,8 +1,8 @@
-"""A model with auxiliary losses must be trained with the criterion that adds them, and the criterion with a
-model that has them.
+"""Check that the auxiliary losses of the model and the options of the criterion match.
 
-fairseq builds model and criterion without telling one of the other, so `patches/trainer.py` lets its Trainer
-compare them before each epoch.
+A model with auxiliary losses needs the criterion that adds them, and options for such losses need a model
+that has them. fairseq builds the model and the criterion independently of each other. `patches/trainer.py`
+therefore lets fairseq's Trainer compare them before each epoch.
 """
 
 from fairseq.trainer import Trainer
@@ -14,10 +14,11 @@ from modular_fairseq_cli.errors import UsageError
 
 
 def check_criterion(trainer: Trainer) -> None:
-    """Compare the losses that the model has with those that the criterion adds.
+    """Compare the auxiliary losses of a trainer's model with the losses that its criterion adds.
 
     Raises:
-        UsageError: losses would be left out, are asked of a model that has none, or are always 0 in this one.
+        UsageError: the criterion would leave out losses of the model; an option weighs a loss that the model
+            does not have; or such a loss is always 0 in this model.
     """
     model, criterion = trainer.get_model(), trainer.get_criterion()
     adds_losses = isinstance(criterion, ModularCrossEntropyCriterion)
@@ -38,7 +39,8 @@ def check_criterion(trainer: Trainer) -> None:
         if has_losses:
             losses.check_model(model)
         elif losses.asked_for:
+            options = " and ".join(losses.asked_for)
             raise UsageError(
-                f"{' and '.join(losses.asked_for)}: this model has no losses of that kind; use "
-                f"{what_turns_on(mechanism)}, or leave them out"
+                f"{options} cannot have an effect, because this model has no losses of that kind; add "
+                f"{what_turns_on(mechanism)}, or leave out {options}"
             )

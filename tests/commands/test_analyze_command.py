@@ -145,13 +145,13 @@ def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, ca
     analyze("all", stock, "--out", tmp_path / "stock", "--samples", 1)
     assert (
         capsys.readouterr().out.splitlines()[-1]
-        == "  competition: the model has no mechanisms that compete; it needs --tim-layers middle or all, "
-        "without --tim-no-competition"
+        == "  competition: the model has no mechanisms that compete; analyse a model trained with "
+        "--tim-layers middle or all and without --tim-no-competition"
     )
     index = json.loads((tmp_path / "stock" / "analysis.json").read_text())
     assert list(index["analyses"]) == ["patterns", "redundancy"] and index["arch"] == "transformer"
     assert "samples.npz" in index["files"]
-    assert "has no experts to translate alone; it needs --attention-type mae" in refuse(
+    assert "has no experts; analyse a model trained with --attention-type mae" in refuse(
         "single-expert", stock
     )
 
@@ -205,44 +205,49 @@ def test_words_that_are_refused(trained, tmp_path, monkeypatch):
         (
             "gates,nothing",
             (),
-            "there is no analysis 'nothing'; give all, or with commas between them some of gates, experts, ",
+            "there is no analysis 'nothing'; give all, or some of gates, experts, clusters, ",
         ),
-        ("all,gates", (), "all goes alone; leave it out, or the others: gates"),
-        ("samples", (), "samples: needs --out"),
+        ("distance", (), " with commas between them, or import the plugin that has it with --user-dir"),
+        ("all,gates", (), "all cannot be combined with other analyses; leave out all, or leave out gates"),
+        ("samples", (), "samples needs --out"),
         (
             "gates",
             ("--samples", "3", "--out", tmp_path / "a"),
-            "--samples has no effect without samples or all, and --out",
+            "--samples has no effect without samples or all, together with --out; leave out --samples",
         ),
-        ("all", ("--sentence", "w1"), "--sentence has no effect without samples or all, and --out"),
-        ("all", ("--samples", "-1", "--out", tmp_path / "a"), "--samples -1: must be 0 or more"),
+        ("all", ("--sentence", "w1"), "--sentence has no effect without samples or all, together"),
+        ("all", ("--samples", "-1", "--out", tmp_path / "a"), "--samples must be 0 or more, not -1"),
         (
             "all",
             ("--", "--beam", "5"),
-            "--beam 5 after --: goes to fairseq-generate, which only single-expert calls",
+            "--beam 5 after -- has no effect, because only single-expert calls fairseq-generate",
         ),
-        ("single-expert", ("--", "--path", "x"), "--path after --: analyze single-expert sets it"),
-        ("gates", ("--max-tokens", "3"), "--max-tokens 3 is less than the longest sentence"),
-        ("samples", ("--out", tmp_path / "a", "--sentence", " \tw1"), "--sentence 1: is empty"),
+        (
+            "single-expert",
+            ("--", "--path", "x"),
+            "--path has no place after --, because analyze single-expert sets it",
+        ),
+        ("gates", ("--max-tokens", "3"), "--max-tokens 3 is less than the length of the longest sentence"),
+        ("samples", ("--out", tmp_path / "a", "--sentence", " \tw1"), "--sentence 1 is empty"),
         (
             "samples",
             ("--out", tmp_path / "a", "--sentence", "w1 " * 20),
-            "--sentence 1: has 21 tokens with </s>, and 20 can be shown",
+            "--sentence 1 has 21 tokens with </s>, but at most 20 can be shown",
         ),
         (
             "samples",
             ("--out", tmp_path / "a", "--sentence", "w1 <pad>"),
-            "--sentence 1: has <pad>, which stands for no word",
+            "--sentence 1 contains <pad>, which is padding and not a word",
         ),
         (
             "samples",
             ("--out", tmp_path / "a", "--samples", "0"),
-            "samples --samples 0: leaves nothing to write",
+            "samples with --samples 0 has nothing to write",
         ),
         (
             "gates,samples",
             ("--out", tmp_path / "a", "--samples", "0"),
-            "samples --samples 0: leaves nothing to write",
+            "samples with --samples 0 has nothing to write",
         ),
         (
             "samples",
@@ -280,8 +285,8 @@ def test_data_that_are_refused(other_data, tmp_path, capsys):
     assert "--gen-subset valid has no sentence; give a part" in refuse("all", other_data, *out)
     sentence = refuse("all", other_data, "--gen-subset", "test", *out)
     assert re.search(
-        r"--gen-subset test has a sentence longer than the model's positions, \(20, 1024\); "
-        r".*--skip-invalid-size",
+        r"--gen-subset test has a sentence that is longer than the maximum positions of the model, "
+        r"\(20, 1024\); .*--skip-invalid-size",
         sentence,
     )
     assert [path.name for path in (tmp_path / "found").iterdir()] == [".lock"]
@@ -330,7 +335,7 @@ def test_a_model_that_diverged_is_refused(trained, tmp_path):
     state["model"]["encoder.layers.0.self_attn.gate.gate_network.fc1.bias"][0] = float("nan")
     torch.save(state, tmp_path / "nan.pt")
     sentence = refuse("gates", Namespace(data=trained.data, path=str(tmp_path / "nan.pt")))
-    assert "has weights that are not numbers (NaN or infinite); its training diverged" in sentence
+    assert "has weights that are NaN or infinite, because its training diverged" in sentence
 
 
 def test_an_arch_of_another_plugin_needs_its_user_dir(trained, tmp_path):
@@ -338,7 +343,10 @@ def test_an_arch_of_another_plugin_needs_its_user_dir(trained, tmp_path):
     state["cfg"]["model"]["_name"] = "nobody_knows"
     torch.save(state, tmp_path / "foreign.pt")
     sentence = refuse("gates", Namespace(data=trained.data, path=str(tmp_path / "foreign.pt")))
-    assert "is of an arch that is not known here; give the plugin that registers it as --user-dir" in sentence
+    assert (
+        "has an arch that is not registered; give the folder of the plugin that registers it as --user-dir"
+        in sentence
+    )
 
 
 def test_from_python(trained):

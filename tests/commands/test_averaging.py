@@ -189,7 +189,7 @@ def test_bad_inputs_are_refused(tmp_path):
     assert "No such file" in refusal(good, tmp_path / "missing.pt")
     assert "short.pt" in refusal(good, tmp_path / "short.pt")
     assert "hostile.pt: refused" in refusal(good, tmp_path / "hostile.pt")
-    assert "link.pt: is given twice" in refusal(tmp_path / "link.pt", good)
+    assert "link.pt is given twice" in refusal(tmp_path / "link.pt", good)
 
 
 def names(paths):
@@ -225,7 +225,8 @@ def test_the_last_epochs_and_updates_are_found_by_number(tmp_path):
         "checkpoint_9_950.pt",
     ]
     for kind, count, bound, found in (("epoch", 6, None, 5), ("epoch", 5, 10, 4), ("update", 4, None, 3)):
-        with pytest.raises(UsageError, match=f"--num-{kind}-checkpoints {count}: there are only {found} "):
+        refusal = f"--num-{kind}-checkpoints {count} needs more checkpoints than the {found} in "
+        with pytest.raises(UsageError, match=refusal):
             find_checkpoints(tmp_path, kind, count, bound)
     with pytest.raises(UsageError, match="must be at least 1"):
         find_checkpoints(tmp_path, "epoch", 0)
@@ -247,7 +248,7 @@ def test_the_best_are_best_by_the_metric_of_the_run(tmp_path, metric, maximize, 
 def test_the_best_one_is_checkpoint_best_if_no_others_are_kept(tmp_path):
     write(tmp_path / "checkpoint_best.pt")
     assert names(find_checkpoints(tmp_path, "best", 1)) == ["checkpoint_best.pt"]
-    with pytest.raises(UsageError, match="there are only 0"):
+    with pytest.raises(UsageError, match="than the 0 in"):
         find_checkpoints(tmp_path, "best", 2)
 
 
@@ -277,7 +278,7 @@ def test_the_command_averages_and_says_what_it_reads(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [
         f"read {tmp_path}/checkpoint2.pt (1 of 2)",
         f"read {tmp_path}/checkpoint3.pt (2 of 2)",
-        f"wrote {tmp_path}/average.pt, the average of 2",
+        f"wrote {tmp_path}/average.pt, the average of 2 checkpoints",
     ]
 
 
@@ -288,17 +289,17 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, capsys):
     assert "is one of the inputs" in command_refusal(
         "--inputs", *files, "--output", f"{tmp_path}/./checkpoint1.pt"
     )
-    assert "is a folder; add --num" in command_refusal("--inputs", tmp_path, *output)
+    assert "is a folder; add a --num option" in command_refusal("--inputs", tmp_path, *output)
     assert "chooses from one folder" in command_refusal(
         "--inputs", *files, "--num-epoch-checkpoints", 1, *output
     )
     assert "chooses from one folder" in command_refusal(
         "--inputs", tmp_path, tmp_path, "--num-epoch-checkpoints", 1, *output
     )
-    assert "--checkpoint-upper-bound: needs" in command_refusal(
+    assert "--checkpoint-upper-bound needs" in command_refusal(
         "--inputs", *files, "--checkpoint-upper-bound", 1, *output
     )
-    assert "folder that does not exist" in command_refusal(
+    assert "or its folder does not exist" in command_refusal(
         "--inputs", *files, "--output", tmp_path / "nowhere" / "average.pt"
     )
     assert "is a folder" in command_refusal("--inputs", *files, "--output", tmp_path)

@@ -312,14 +312,14 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        ("--ddp-backend fully_sharded", "--ddp-backend fully_sharded cannot train gates"),
-        ("--use-bmuf", "--use-bmuf cannot train gates"),
+        ("--ddp-backend fully_sharded", "--ddp-backend fully_sharded does not work with G steps"),
+        ("--use-bmuf", "--use-bmuf does not work with G steps"),
         (
             "--mae-finetune gates --finetune-from-model a.pt --store-ema",
             "--store-ema has no effect with --mae-finetune gates",
         ),
-        ("--mae-finetune gates", "name it with --finetune-from-model"),
-        ("--mae-finetune gates+output", "name it with --finetune-from-model"),
+        ("--mae-finetune gates", "give the model's checkpoint as --finetune-from-model"),
+        ("--mae-finetune gates+output", "give the model's checkpoint as --finetune-from-model"),
     ],
 )
 def test_trainers_that_cannot_train_gates_are_refused(reversal_data, args, sentence):

@@ -51,7 +51,10 @@ def test_training_says_nothing_on_standard_error_that_a_user_must_not_know(rever
             "--mae-gate-lr has no effect without --attention-type mae",
         ),
         (["--arch", "mae_transformer", "--mae-gate-interval", "0"], "--mae-gate-interval must be at least 1"),
-        (["--arch", "mae_transformer", "--ddp-backend", "slowmo"], "--ddp-backend slowmo cannot train gates"),
+        (
+            ["--arch", "mae_transformer", "--ddp-backend", "slowmo"],
+            "--ddp-backend slowmo does not work with G steps",
+        ),
         (
             ["--arch", "dma_transformer"],
             "--attention-type dma has losses that --criterion label_smoothed_cross_entropy does not add",
@@ -67,7 +70,8 @@ def test_training_says_nothing_on_standard_error_that_a_user_must_not_know(rever
         ),
         (
             ["--arch", "mae_transformer", "--criterion", "modular_cross_entropy", "--qq-weight", "0.1"],
-            "--qq-weight: this model has no losses of that kind; use --attention-type dma",
+            "--qq-weight cannot have an effect, because this model has no losses of that kind; add "
+            "--attention-type dma",
         ),
         (
             ["--arch", "dma_transformer", "--criterion", "modular_cross_entropy", "--kl-weight", "nan"],

@@ -44,15 +44,21 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
         kind["modules"][0]["module"] for kind in found["types"]
     ]
     assert f"{found['types'][2]['HR']:7.3f}  4 heads, 6 pairs, {found['types'][2]['rows']} rows" in lines[5]
-    assert lines[-1] == f"LR {found['LR']:.3f}, HR {found['HR']:.3f}: means of the types; 12 sentences"
+    assert lines[-1] == f"LR {found['LR']:.3f}, HR {found['HR']:.3f}: means over the types; 12 sentences"
     small = analyze(checkpoint, reversal_data, "test", ["redundancy"], max_tokens=12)["redundancy"].data()
     assert close([small["LR"], small["HR"]], [found["LR"], found["HR"]], 1e-5)
 
     for args, sentence in (
-        ([*command, "--max-tokens", "2"], "--max-tokens 2 is less than the longest sentence of test has"),
-        ([*command, "--max-tokens", "0"], "--max-tokens 0: a batch must have one token at least"),
+        (
+            [*command, "--max-tokens", "2"],
+            "--max-tokens 2 is less than the length of the longest sentence of test",
+        ),
+        (
+            [*command, "--max-tokens", "0"],
+            "--max-tokens must be at least the length of the longest sentence, not 0",
+        ),
         ([*command[:-1], "nothing"], "one of its parts as --gen-subset"),
-        ([*command[:4], str(tmp_path / "missing.pt")], "missing.pt: cannot be opened"),
+        ([*command[:4], str(tmp_path / "missing.pt")], "missing.pt cannot be opened"),
         (["analyze", "redundancy", str(tmp_path), *command[3:]], "has no dictionary"),
     ):
         with pytest.raises(SystemExit, match=f"^modular-fairseq analyze: error: .*{sentence}"):
@@ -85,7 +91,8 @@ def test_the_command_refuses_a_model_of_one_head(reversal_data, tmp_path):
         common=(*one_head, *OPTIMIZE),
     )
     with pytest.raises(
-        SystemExit, match="^modular-fairseq analyze: error: the model has no two attention heads of a type"
+        SystemExit,
+        match="^modular-fairseq analyze: error: the model has no two attention heads of the same type",
     ):
         cli.main(
             ["analyze", "redundancy", str(reversal_data), "--path", str(tmp_path / "checkpoint_last.pt")]

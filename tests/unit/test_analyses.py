@@ -363,7 +363,7 @@ def test_memory_of_layer_sums_does_not_depend_on_the_data():
 
 @pytest.mark.parametrize("name", ["gates", "experts", "clusters", "competition"])
 def test_a_model_without_the_mechanism_is_refused(name):
-    with pytest.raises(UsageError, match="the model has no .*; it needs --"):
+    with pytest.raises(UsageError, match="the model has no .*; analyse a model trained with --"):
         ANALYSES[name](build())
 
 

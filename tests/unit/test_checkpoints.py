@@ -246,7 +246,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(torch, "save", full_disk)
-    with pytest.raises(UsageError, match=rf"{path}: was not written \(No space left on device\)"):
+    with pytest.raises(UsageError, match=rf"{path} was not written \(No space left on device\)"):
         save_checkpoint(checkpoint(), path)
     assert path.read_bytes() == old and os.listdir(tmp_path) == ["checkpoint.pt"]
 

@@ -38,8 +38,8 @@ def test_summary_of_a_table():
     assert lines[1].split() == ["a", "1.386", "25.0", "25.0", "25.0", "25.0"]
     assert (
         lines[-1]
-        == "mean gate entropy 1.040 nats (0.750 of uniform, 1.386); shares 0.0 to 90.0 %, 2 of 8 experts "
-        "under 1 %"
+        == "mean gate entropy 1.040 nats (0.750 of a uniform gate's 1.386); shares from 0.0 to 90.0 %, "
+        "2 of 8 experts under 1 %"
     )
 
 

@@ -296,7 +296,8 @@ def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
     (name,) = changes
     with pytest.raises(
         UsageError,
-        match=f"--{name.replace('_', '-')}: this model has no losses of that kind; use --attention-type dma",
+        match=f"--{name.replace('_', '-')} cannot have an effect, because this model has no losses of that "
+        "kind; add --attention-type dma",
     ):
         check_criterion(trainer(model(), criterion(**changes)))
     for fine in (criterion(), criterion(**PLAIN), LabelSmoothedCrossEntropyCriterion(task(), False, 0.1)):

@@ -27,7 +27,7 @@ def test_bf16_is_no_tpu_mode_unless_tpu_is_given(flag):
 
 
 def test_fp16_with_bf16_is_refused_and_with_a_tpu_left_to_fairseq():
-    with pytest.raises(UsageError, match="--fp16 and --bf16 exclude each other"):
+    with pytest.raises(UsageError, match="--fp16 and --bf16 cannot be combined"):
         parsed("--fp16", "--bf16")
     with pytest.raises(ValueError, match="Cannot combine --fp16 and --tpu"):
         parsed("--fp16", "--tpu")

@@ -270,18 +270,18 @@ def test_types_of_one_head_have_no_layer_redundancy_and_types_of_no_pair_have_no
 
 
 def test_what_has_nothing_to_compare_is_refused():
-    with pytest.raises(UsageError, match="no two attention heads of a type"):
+    with pytest.raises(UsageError, match="no two attention heads of the same type"):
         report(
             build(encoder_attention_heads=1, decoder_attention_heads=1, encoder_layers=1, decoder_layers=1),
             batch(LENGTHS),
         )
     with pytest.raises(UsageError, match="no word of this data sees two words"):
         report(build(), batch([(1, 1), (1, 1)]))
-    with pytest.raises(UsageError, match="there is no sentence to look at"):
+    with pytest.raises(UsageError, match="there is no sentence to analyse"):
         report(build())
     broken = build()
     broken.encoder.layers[0].self_attn.q_proj.weight.data.fill_(math.nan)
-    with pytest.raises(UsageError, match="not numbers"):
+    with pytest.raises(UsageError, match="are NaN"):
         report(broken, batch(LENGTHS))
 
 
