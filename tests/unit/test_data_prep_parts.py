@@ -1,5 +1,6 @@
-"""The parts of data-prep/: tokens and sub-words equal those of the libraries; what archives and downloads may
-not do.
+"""Tests of the parts of `modular-fairseq prepare`.
+
+Tokens and sub-words equal those of the libraries, and dangerous archives and wrong downloads are refused.
 """
 
 import http.server
@@ -105,9 +106,7 @@ def library_tokens(tokenizer, normalizer, line, aggressive):
 @pytest.mark.parametrize("lang", ["en", "de", "fr"])
 @pytest.mark.parametrize("news", [False, True], ids=["talks", "news"])
 def test_tokens_are_those_of_sacremoses(lang, news, monkeypatch):
-    """On sentences made to be difficult by sacremoses' own class; on many random ones by it with its two slow
-    functions replaced.
-    """
+    """sacremoses' own class checks difficult sentences, and the class with faster functions random lines."""
     monkeypatch.setattr(moses, "MAX_PIECES", 500)
     ours = moses.Tokenizer(lang, normalize=news, aggressive_hyphens=news)
     normalizer = MosesPunctNormalizer(lang) if news else None
@@ -265,9 +264,7 @@ def test_blocks_are_worked_on_in_order_and_not_read_ahead():
     assert list(parallel.map_blocks(make_square, (1,), [3], workers=1)) == [(10, os.getpid())]
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"), [(13, "thirteen"), (1000, "a worker process was ended from outside")]
-)
+@pytest.mark.parametrize(("bad", "said"), [(13, "thirteen"), (1000, "a worker process was killed")])
 def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
     with pytest.raises(UsageError, match=said):
         list(parallel.map_blocks(make_square, (0,), [1, 2, bad, 4], workers=2))
@@ -288,7 +285,7 @@ ENDING = {
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere some of it ends later")
 @pytest.mark.parametrize("what", ENDING)
 def test_nothing_outlives_a_killed_parent(tmp_path, what):
-    """`busy` says on stderr who works; all of them sleep for longer than this test lasts."""
+    """Each process writes a byte to standard error, and then sleeps for longer than this test lasts."""
     busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\n"
     (tmp_path / "busy.py").write_text(busy + "def make():\n    return busy\n")
     (tmp_path / "pool.py").write_text(
@@ -367,7 +364,7 @@ def test_members_are_found_by_name(tmp_path):
     assert read_member(tar_with(tmp_path / "a.tgz", "./folder/text"), "folder/text") == b"text\n"
     assert read_member(zip_with(tmp_path / "a.zip", "folder/text"), "folder/text") == b"text\n"
     with pytest.raises(
-        UsageError, match="^a.zip has no member text: it is another archive than the official one$"
+        UsageError, match="^a.zip has no member text, so it is not the official archive; give that one$"
     ):
         read_member(tmp_path / "a.zip", "text")
 
@@ -417,7 +414,7 @@ def test_truncated_archives_are_refused(tmp_path, write, share):
 
 @pytest.mark.parametrize("damage", ["a bit", "the last byte", "no archive", "nothing"])
 def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
-    """The members are whole in the first two cases; only the sum at the end of the compressed text tells."""
+    """In the first two cases the members are whole, and only the checksum at the end reveals the damage."""
     path = tmp_path / "a.tgz"
     with tarfile.open(path, "w:gz") as tar:
         info = tarfile.TarInfo("a")
@@ -427,7 +424,7 @@ def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
     with open_archive(path, "a.tgz") as open_member:
         assert open_member("a").read() == b"text\n"
     if damage == "a bit":
-        data[-8] ^= 1  # of the sum
+        data[-8] ^= 1  # a bit of the checksum
     damaged = {"a bit": data, "the last byte": data[:-1], "no archive": b"garbage", "nothing": b""}[damage]
     path.write_bytes(damaged)
     with (
@@ -451,8 +448,9 @@ CONTENT = random.Random(7).randbytes(100_000)
 
 @pytest.fixture
 def server():
-    """Serves CONTENT, from where it is asked; `requests` notes the Range of each request, `ranges` says
-    whether it is heeded.
+    """A server of CONTENT.
+
+    `requests` has the first byte that each request asked for. If `ranges` is false, all bytes are sent.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -530,7 +528,7 @@ def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_pa
     )
     with pytest.raises(
         UsageError,
-        match="^.*a.tgz.part has .*, and a.tgz has .*: it is another file, or (damaged|cut short)$",
+        match="^.*a.tgz.part has .*, and a.tgz has .*: it is another file, or (damaged|cut short); give the",
     ):
         fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {}
@@ -546,17 +544,18 @@ def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
     found = sha256(CONTENT, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT, "a.tgz.sha256": f"{found}  a.tgz\n".encode()}
     assert (
-        f"a.tgz: no sum is published; that of this file, sha256 {found}, is recorded in "
-        f"{tmp_path}/a.tgz.sha256" in capsys.readouterr().err
+        f"a.tgz: no checksum is published; the one of this file, sha256 {found}, is recorded in "
+        f"{tmp_path}/a.tgz.sha256, and every later file must have the same" in capsys.readouterr().err
     )
     (tmp_path / "a.tgz").write_bytes(b"other")
     with pytest.raises(
-        UsageError, match=f"and that of the first a.tgz, in {tmp_path}/a.tgz.sha256, is {found}$"
+        UsageError,
+        match=f"but the first a.tgz had {found}, as recorded in {tmp_path}/a.tgz.sha256; give that file$",
     ):
         fetch.fetch(source, None, tmp_path)
     given = tmp_path / "elsewhere"
     given.write_bytes(b"given")
-    with pytest.raises(UsageError, match=f"^{given} has the sha256 sum"):
+    with pytest.raises(UsageError, match=f"^{given} has the sha256 checksum"):
         fetch.fetch(source, given, tmp_path)
     assert given.read_bytes() == b"given"
 
@@ -566,7 +565,7 @@ def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_
     closed = server.url.replace("/file", "/none")
     with pytest.raises(
         UsageError,
-        match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give",
+        match=rf"^{closed} could not be fetched \(curl: .*404.*\); the same command continues the download",
     ):
         fetch.fetch(fetch.Source("a.tgz", closed), None, tmp_path)
     assert files(tmp_path) == {"a.tgz.part": CONTENT[:500]}
@@ -611,7 +610,7 @@ def test_a_given_archive_leaves_another_one_and_is_linked_where_there_is_none(se
     assert not (folder / "a.tgz").is_symlink()
     (folder / "a.tgz").write_bytes(b"other")
     with (
-        pytest.raises(UsageError, match="and that of the first a.tgz"),
+        pytest.raises(UsageError, match="but the first a.tgz had"),
         fetch.open_archives([source], {}, folder),
     ):
         pass
