@@ -18,7 +18,11 @@ function logSteps(low, high) {
     for (const factor of [1, 2, 5]) steps.push(factor * 10 ** power);
   }
   const inside = steps.filter((value) => value >= low * 0.999 && value <= high * 1.001);
-  return inside.length > 7 ? inside.filter((value) => /^1/.test(value.toExponential())) : inside.length > 1 ? inside : [low, high];
+  return inside.length > 7
+    ? inside.filter((value) => /^1/.test(value.toExponential()))
+    : inside.length > 1
+      ? inside
+      : [low, high];
 }
 
 /**
@@ -26,8 +30,20 @@ function logSteps(low, high) {
  * index of its colour; `style` is train, valid, middle, minor or bound. legend: whether to draw one. names: what to call x = 1, 2, ...;
  * without it x is a number. log: of y. from, to: of y where the data are to be seen in all of a range.
  */
-function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = false, from = null, to = null, legend = true }) {
-  series = series.map((s) => ({ ...s, points: s.points.filter(([, y]) => y !== null && (!log || y > 0)) })).filter((s) => s.points.length);
+function lineChart({
+  title,
+  x: xTitle,
+  y: yTitle,
+  series,
+  names = null,
+  log = false,
+  from = null,
+  to = null,
+  legend = true,
+}) {
+  series = series
+    .map((s) => ({ ...s, points: s.points.filter(([, y]) => y !== null && (!log || y > 0)) }))
+    .filter((s) => s.points.length);
   const xs = unique(series.flatMap((s) => s.points.map(([x]) => x))).sort((a, b) => a - b);
   const box = el("div");
   const readout = el("output", { class: "readout", "aria-live": "polite" });
@@ -37,14 +53,26 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
     const height = Math.round(Math.min(290, Math.max(220, width * 0.5)));
     const ys = series.flatMap((s) => s.points.map(([, y]) => y));
     let [low, high] = [Math.min(...ys, from ?? Infinity), Math.max(...ys, to ?? -Infinity)];
-    if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - Math.abs(low || 1) / 10, high + Math.abs(high || 1) / 10];
+    if (low === high)
+      [low, high] = log
+        ? [low / 2, high * 2]
+        : [low - Math.abs(low || 1) / 10, high + Math.abs(high || 1) / 10];
     else if (!log) [low, high] = [from ?? low - (high - low) * 0.04, high + (high - low) * 0.04];
     const [first, last] = [xs[0], xs[xs.length - 1]];
     const scale = (value) => (log ? Math.log(value) : value);
-    const X = (value) => MARGIN.left + (last === first ? 0.5 : (value - first) / (last - first)) * (width - MARGIN.left - MARGIN.right);
+    const X = (value) =>
+      MARGIN.left +
+      (last === first ? 0.5 : (value - first) / (last - first)) * (width - MARGIN.left - MARGIN.right);
     const Y = (value) =>
-      height - MARGIN.bottom - ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (height - MARGIN.top - MARGIN.bottom);
-    const cursor = svg("line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });
+      height -
+      MARGIN.bottom -
+      ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (height - MARGIN.top - MARGIN.bottom);
+    const cursor = svg("line", {
+      class: "cursor",
+      y1: MARGIN.top,
+      y2: height - MARGIN.bottom,
+      visibility: "hidden",
+    });
     const xSteps = names ? xs : niceSteps(first, last, Math.max(3, Math.floor(width / 75)));
     let at = -1;
 
@@ -52,7 +80,9 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
       at = Math.max(0, Math.min(xs.length - 1, index));
       const x = xs[at];
       fill(cursor, { x1: X(x), x2: X(x), visibility: "visible" }, []);
-      const values = series.map((s) => [s.label, s.points.find(([other]) => other === x)?.[1]]).filter(([, y]) => y !== undefined);
+      const values = series
+        .map((s) => [s.label, s.points.find(([other]) => other === x)?.[1]])
+        .filter(([, y]) => y !== undefined);
       const where = names ? names[x - 1] : `${xTitle} ${grouped(x)}`;
       readout.textContent = `${where}: ${values.map(([label, y]) => `${label} ${short(y)}`).join("; ")}`;
     }
@@ -69,7 +99,9 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
         onpointermove: (event) => {
           const bounds = chart.getBoundingClientRect();
           const here = ((event.clientX - bounds.left) / bounds.width) * width;
-          point(xs.reduce((best, x, i) => (Math.abs(X(x) - here) < Math.abs(X(xs[best]) - here) ? i : best), 0));
+          point(
+            xs.reduce((best, x, i) => (Math.abs(X(x) - here) < Math.abs(X(xs[best]) - here) ? i : best), 0),
+          );
         },
         onkeydown: (event) => {
           if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
@@ -79,7 +111,13 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
       },
       (log ? logSteps(low, high) : niceSteps(low, high, 5))
         .map((value) => [
-          svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(value), y2: Y(value) }),
+          svg("line", {
+            class: "grid",
+            x1: MARGIN.left,
+            x2: width - MARGIN.right,
+            y1: Y(value),
+            y2: Y(value),
+          }),
           svg("text", { x: MARGIN.left - 7, y: Y(value) + 4, "text-anchor": "end" }, short(value)),
         ])
         .flat(),
@@ -90,12 +128,18 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
           names ? names[value - 1].replace(/^layer /, "") : grouped(value),
         ),
       ),
-      svg("text", { x: (MARGIN.left + width - MARGIN.right) / 2, y: height - 4, "text-anchor": "middle" }, xTitle),
+      svg(
+        "text",
+        { x: (MARGIN.left + width - MARGIN.right) / 2, y: height - 4, "text-anchor": "middle" },
+        xTitle,
+      ),
       cursor,
       series
         .map((s) => {
           const run = { "--run": runColour(s.run) };
-          const path = s.points.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("");
+          const path = s.points
+            .map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`)
+            .join("");
           return [
             svg("path", { class: `line ${s.style}`, d: path, ...run }),
             s.dots ? s.points.map(([x, y]) => marker(s.run, X(x), Y(y), run)) : [],
@@ -127,7 +171,8 @@ function lineChart({ title, x: xTitle, y: yTitle, series, names = null, log = fa
 function marker(run, x, y, attributes) {
   if (run === 1) return svg("rect", { class: "dot", x: x - 3, y: y - 3, width: 6, height: 6, ...attributes });
   if (run === 2) return svg("path", { class: "dot", d: `M${x} ${y - 4}l4 7h-8z`, ...attributes });
-  if (run === 3) return svg("path", { class: "dot", d: `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z`, ...attributes });
+  if (run === 3)
+    return svg("path", { class: "dot", d: `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z`, ...attributes });
   if (run === 4) return svg("path", { class: "dot", d: `M${x - 4} ${y}h8M${x} ${y - 4}v8`, ...attributes });
   if (run === 5) return svg("path", { class: "dot", d: `M${x} ${y + 4}l4 -7h-8z`, ...attributes });
   return svg("circle", { class: "dot", cx: x, cy: y, r: 3, ...attributes });

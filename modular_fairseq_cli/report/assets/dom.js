@@ -78,7 +78,11 @@ function heat(value, most, text) {
 
 /** A cell of a heat table: one colour towards 1, another towards -1. */
 function signedHeat(value, text) {
-  return el("td", { class: value < 0 ? "heat negative" : "heat positive", "--v": Math.abs(value ?? 0) }, text);
+  return el(
+    "td",
+    { class: value < 0 ? "heat negative" : "heat positive", "--v": Math.abs(value ?? 0) },
+    text,
+  );
 }
 
 /** A cell with a bar from 0 to value / most, in the colour of the run. */
@@ -100,7 +104,8 @@ function number(value, digits = 2) {
 /** As short as it can be: 0.00042, 1.38, 890. */
 function short(value) {
   if (value === null || value === undefined) return "–";
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(1).replace("e+", "e");
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6))
+    return value.toExponential(1).replace("e+", "e");
   return String(Number(value.toPrecision(value >= 1000 ? 6 : 4)));
 }
 
@@ -126,7 +131,8 @@ function fullPlace(module) {
 /** {module, layer, stream} of a layer with a competition, which a run may name only. */
 function competitionLayer(run, name) {
   const parts = run.modules.filter(({ module }) => module.startsWith(`${name}.`));
-  const { layer, stream } = [...(run.analyses.competition?.layers ?? []).filter(({ module }) => module === name), ...parts][0] ?? {};
+  const { layer, stream } =
+    [...(run.analyses.competition?.layers ?? []).filter(({ module }) => module === name), ...parts][0] ?? {};
   return { module: name, layer, stream };
 }
 
@@ -149,7 +155,9 @@ function sideBySide(runs, draw) {
     { class: "side" },
     runs.map((run) => {
       const content = draw(run);
-      return content === null ? null : el("div", {}, RUNS.length > 1 ? runHeading(run) : null, el("div", {}, ...[content].flat()));
+      return content === null
+        ? null
+        : el("div", {}, RUNS.length > 1 ? runHeading(run) : null, el("div", {}, ...[content].flat()));
     }),
   );
 }

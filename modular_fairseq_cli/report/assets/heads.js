@@ -33,7 +33,9 @@ function patterns() {
                 el(
                   "div",
                   { class: "stack", role: "img", "aria-label": said, title: said },
-                  module.shares.map((share, i) => el("i", { "--share": share, "--class": `var(--class-${i})` })),
+                  module.shares.map((share, i) =>
+                    el("i", { "--share": share, "--class": `var(--class-${i})` }),
+                  ),
                 ),
               ),
               el("td", { class: "text" }, `${classes[most]} ${percent(module.shares[most], 0)}`),
@@ -63,7 +65,11 @@ function patterns() {
 function redundancy() {
   const runs = having("redundancy");
   if (!runs.length) return null;
-  const types = unique(runs.flatMap((run) => run.analyses.redundancy.types.filter((type) => type.pairs?.length).map((type) => type.type)));
+  const types = unique(
+    runs.flatMap((run) =>
+      run.analyses.redundancy.types.filter((type) => type.pairs?.length).map((type) => type.type),
+    ),
+  );
   return [
     el(
       "p",
@@ -74,7 +80,13 @@ function redundancy() {
     ),
     sideBySide(runs, (run) => {
       const { LR, HR, types: all } = run.analyses.redundancy;
-      const two = (name, lr, hr) => [name, number(lr, 4), track(lr ?? 0, 1, run), number(hr, 4), track(hr ?? 0, 1, run)];
+      const two = (name, lr, hr) => [
+        name,
+        number(lr, 4),
+        track(lr ?? 0, 1, run),
+        number(hr, 4),
+        track(hr ?? 0, 1, run),
+      ];
       return [
         table(
           ["attention", "LR", "0 to 1", "HR", "0 to 1"],
@@ -88,7 +100,11 @@ function redundancy() {
             ["module", "heads", "LR"],
             all.flatMap((type) => [
               type.type,
-              ...type.modules.map((module) => [place(module), module.heads, heat(module.LR ?? 0, 1, number(module.LR, 4))]),
+              ...type.modules.map((module) => [
+                place(module),
+                module.heads,
+                heat(module.LR ?? 0, 1, number(module.LR, 4)),
+              ]),
             ]),
           ),
         ),
@@ -111,7 +127,9 @@ function redundancy() {
             sideBySide(runs, (run) => {
               const type = run.analyses.redundancy.types.find((one) => one.type === STATE.redundancy);
               if (!type?.pairs?.length) return null;
-              const heads = type.modules.flatMap((module) => Array.from({ length: module.heads }, (_, i) => [module, i + 1]));
+              const heads = type.modules.flatMap((module) =>
+                Array.from({ length: module.heads }, (_, i) => [module, i + 1]),
+              );
               const names = heads.map(([module, head]) => `${shortPlace(module)} H${head}`);
               return heatMap({
                 label: `Redundancy of pairs of heads, ${type.type}`,
@@ -119,7 +137,8 @@ function redundancy() {
                 columns: names,
                 size: names.length > 30 ? 11 : null,
                 shade: (row, column) => type.pairs[row][column] ?? 0,
-                describe: (row, column) => `${names[row]} and ${names[column]}: ${number(type.pairs[row][column], 3)}`,
+                describe: (row, column) =>
+                  `${names[row]} and ${names[column]}: ${number(type.pairs[row][column], 3)}`,
               });
             }),
           ),

@@ -70,7 +70,9 @@ function markSection() {
   WATCHERS.push({ keys: ["theme"], draw: themed });
   document
     .getElementById("theme")
-    .addEventListener("click", () => setState({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }));
+    .addEventListener("click", () =>
+      setState({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }),
+    );
   SYSTEM_DARK.addEventListener("change", themed);
   matchMedia("print").addEventListener("change", redrawMaps);
   addEventListener("beforeprint", redrawMaps);

@@ -12,7 +12,9 @@ function ramp() {
   return Array.from({ length: 256 }, (_, i) => {
     const at = (i / 255) * (stops.length - 1);
     const low = Math.min(Math.floor(at), stops.length - 2);
-    return stops[low].map((from, channel) => Math.round(from + (stops[low + 1][channel] - from) * (at - low)));
+    return stops[low].map((from, channel) =>
+      Math.round(from + (stops[low + 1][channel] - from) * (at - low)),
+    );
   });
 }
 
@@ -44,7 +46,8 @@ function redrawMaps() {
  */
 function heatMap({ label, rows, columns, shade, describe, stepping = false, size = null }) {
   const longest = Math.max(rows.length, columns.length);
-  const cell = size ?? (longest <= 12 ? 30 : longest <= 20 ? 24 : longest <= 34 ? 17 : longest <= 48 ? 14 : 12);
+  const cell =
+    size ?? (longest <= 12 ? 30 : longest <= 20 ? 24 : longest <= 34 ? 17 : longest <= 48 ? 14 : 12);
   const canvas = cellCanvas(rows.length, columns.length, shade);
   const name = (text) => el("span", { title: text }, bdi(text));
   const rowNames = rows.map(name);
@@ -79,7 +82,9 @@ function heatMap({ label, rows, columns, shade, describe, stepping = false, size
         );
       },
       onkeydown: (event) => {
-        const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+        const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[
+          event.key
+        ];
         if (!step || event.shiftKey !== stepping || event.altKey || event.ctrlKey || event.metaKey) return;
         event.preventDefault();
         event.stopPropagation();

@@ -28,7 +28,9 @@ function gates() {
   const runs = having("gates");
   const experts = having("experts");
   if (!runs.length && !experts.length) return null;
-  const most = Math.max(...runs.flatMap((run) => run.analyses.gates.modules.flatMap((module) => module.shares)));
+  const most = Math.max(
+    ...runs.flatMap((run) => run.analyses.gates.modules.flatMap((module) => module.shares)),
+  );
   return [
     runs.length
       ? el(
@@ -49,7 +51,9 @@ function gates() {
         ["module", ...experts.map((i) => `E${i + 1}`), "nats", "of uniform"],
         byKind(modules, (module) => [
           place(module),
-          ...experts.map((i) => (i < module.shares.length ? heat(module.shares[i], most, number(100 * module.shares[i], 1)) : "")),
+          ...experts.map((i) =>
+            i < module.shares.length ? heat(module.shares[i], most, number(100 * module.shares[i], 1)) : "",
+          ),
           number(module.entropy, 3),
           percent(module.entropy / module.uniform),
         ]),
@@ -65,7 +69,11 @@ function gates() {
               "log p(token, expert) / (p(token) p(expert)), among tokens with at least ",
             `${experts[0].analyses.experts.minimum_count} occurrences.`,
           ),
-          el("div", { class: "controls" }, choice("Module", "gates", moduleChoices(experts.map((run) => run.analyses.experts.modules)))),
+          el(
+            "div",
+            { class: "controls" },
+            choice("Module", "gates", moduleChoices(experts.map((run) => run.analyses.experts.modules))),
+          ),
           watched(["gates"], () =>
             sideBySide(experts, (run) => {
               const module = chosenModule(run.analyses.experts.modules, STATE.gates);
@@ -115,7 +123,9 @@ function singleExpert() {
 function clusters() {
   const runs = having("clusters");
   if (!runs.length) return null;
-  const heads = Math.max(...runs.flatMap((run) => run.analyses.clusters.modules.map((module) => module.heads.length)));
+  const heads = Math.max(
+    ...runs.flatMap((run) => run.analyses.clusters.modules.map((module) => module.heads.length)),
+  );
   return [
     el(
       "p",
@@ -135,7 +145,8 @@ function clusters() {
       ),
     ),
     watched(["clusters", "clusterHead"], () => {
-      const chosen = (run) => chosenModule(run.analyses.clusters.modules, STATE.clusters)?.heads[STATE.clusterHead - 1];
+      const chosen = (run) =>
+        chosenModule(run.analyses.clusters.modules, STATE.clusters)?.heads[STATE.clusterHead - 1];
       const most = Math.max(...runs.flatMap((run) => chosen(run)?.usage ?? []));
       return sideBySide(runs, (run) => {
         const head = chosen(run);
@@ -148,7 +159,13 @@ function clusters() {
                 `uniform ${number(Math.log(head.usage.length), 3)}.`,
               ),
               table(
-                ["cluster", "usage", "", "largest", el("th", { class: "text", scope: "col" }, "indicative tokens, PMI")],
+                [
+                  "cluster",
+                  "usage",
+                  "",
+                  "largest",
+                  el("th", { class: "text", scope: "col" }, "indicative tokens, PMI"),
+                ],
                 head.usage.map((usage, i) => [
                   `C${i + 1}`,
                   percent(usage),
@@ -169,9 +186,13 @@ function competition() {
   if (!runs.length) return null;
   const mechanisms = Math.max(...runs.map((run) => run.analyses.competition.mechanisms));
   const tokensOf = (run) =>
-    (run.analyses.competition.tokens ?? []).map(({ module, tokens }) => ({ ...competitionLayer(run, module), tokens }));
+    (run.analyses.competition.tokens ?? []).map(({ module, tokens }) => ({
+      ...competitionLayer(run, module),
+      tokens,
+    }));
   const tokens = runs.map(tokensOf);
-  const several = (run) => (run.analyses.competition.correlation ?? []).filter(({ layers }) => layers.length > 1);
+  const several = (run) =>
+    (run.analyses.competition.correlation ?? []).filter(({ layers }) => layers.length > 1);
   const correlated = runs.filter((run) => several(run).length);
   return [
     el(
@@ -197,7 +218,12 @@ function competition() {
             const { entropy, percentiles, uniform } = layers[0];
             return table(
               [side, "mean", ...Object.keys(percentiles).map((p) => `${p} %`), "uniform"],
-              [[place(layers[0]), ...[entropy, ...Object.values(percentiles), uniform].map((value) => number(value, 3))]],
+              [
+                [
+                  place(layers[0]),
+                  ...[entropy, ...Object.values(percentiles), uniform].map((value) => number(value, 3)),
+                ],
+              ],
             );
           }
           return lineChart({
@@ -245,7 +271,10 @@ function competition() {
                 el("h4", {}, side),
                 table(
                   ["", ...layers.map(shortPlace)],
-                  matrix.map((row, i) => [place(layers[i]), ...row.map((value) => signedHeat(value, number(value)))]),
+                  matrix.map((row, i) => [
+                    place(layers[i]),
+                    ...row.map((value) => signedHeat(value, number(value))),
+                  ]),
                 ),
               ];
             }),
@@ -290,7 +319,11 @@ function competition() {
                         el(
                           "span",
                           { class: "track range" },
-                          el("i", { "--from": row.min[i], "--to": row.max[i], "--run": runColour(run.index) }),
+                          el("i", {
+                            "--from": row.min[i],
+                            "--to": row.max[i],
+                            "--run": runColour(run.index),
+                          }),
                           el("b", { "--at": row.mean[i] }),
                         ),
                       ),

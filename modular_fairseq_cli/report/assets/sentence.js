@@ -9,7 +9,9 @@ function unpack(run, sentence) {
     UNPACKED.set(
       id,
       (async () => {
-        const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (character) => character.charCodeAt(0));
+        const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (character) =>
+          character.charCodeAt(0),
+        );
         const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
         const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
         const arrays = {};
@@ -35,27 +37,41 @@ function headOf({ shape: [heads, rows, columns], values }, head) {
   const at = (h, row, column) => valueOf(values[(h * rows + row) * columns + column]);
   if (head !== "mean") return { rows, columns, value: (row, column) => at(head - 1, row, column) };
   const means = new Float32Array(rows * columns);
-  for (let h = 0; h < heads; h++) for (let i = 0; i < means.length; i++) means[i] += valueOf(values[h * means.length + i]) / heads;
+  for (let h = 0; h < heads; h++)
+    for (let i = 0; i < means.length; i++) means[i] += valueOf(values[h * means.length + i]) / heads;
   return { rows, columns, value: (row, column) => means[row * columns + column] };
 }
 
 function sentenceOf(run, sentence, arrays) {
   const module = run.modules.find(
-    (one) => one.kind === STATE.kind && one.layer === Number(STATE.layer) && (!one.stream || one.stream === Number(STATE.stream)),
+    (one) =>
+      one.kind === STATE.kind &&
+      one.layer === Number(STATE.layer) &&
+      (!one.stream || one.stream === Number(STATE.stream)),
   );
   const tokens = module && (module.kind === KINDS[0] ? sentence.source : sentence.target_in);
   const beside = [
     ...(module ? [...gatesOf(run, arrays, module, tokens), ...clustersOf(arrays, module, tokens)] : []),
     ...competitionOf(run, arrays, sentence),
   ];
-  const words = (title, tokens) => el("p", { class: "sentence" }, el("b", {}, title), tokens.map((token) => [bdi(token), " "]).flat());
+  const words = (title, tokens) =>
+    el("p", { class: "sentence" }, el("b", {}, title), tokens.map((token) => [bdi(token), " "]).flat());
   return [
     sentence.source ? words("source", sentence.source) : null,
     words(sentence.translated ? "translation" : sentence.source ? "reference" : "text", sentence.target),
     el(
       "div",
-      { class: Math.max(sentence.source?.length ?? 0, sentence.target_in.length) > 34 ? "parts long" : "parts" },
-      el("div", {}, module ? maps(run, sentence, arrays, module) : el("p", { class: "note" }, "This checkpoint has no such layer.")),
+      {
+        class:
+          Math.max(sentence.source?.length ?? 0, sentence.target_in.length) > 34 ? "parts long" : "parts",
+      },
+      el(
+        "div",
+        {},
+        module
+          ? maps(run, sentence, arrays, module)
+          : el("p", { class: "note" }, "This checkpoint has no such layer."),
+      ),
       beside.length ? el("div", {}, beside) : null,
     ),
   ];
@@ -76,21 +92,30 @@ function maps(run, sentence, arrays, module) {
       "div",
       { class: "chosen" },
       el("h4", {}, name[0].toUpperCase() + name.slice(1)),
-      module.kind === KINDS[0] ? null : el("p", { class: "note" }, "Row: the word read; it predicts the next one."),
+      module.kind === KINDS[0]
+        ? null
+        : el("p", { class: "note" }, "Row: the word read; it predicts the next one."),
       heatMap({
         label: name,
         rows: queries,
         columns: keys,
         stepping: true,
         shade: (row, column) => Math.sqrt(map.value(row, column)),
-        describe: (row, column) => [bdi(queries[row]), predicts(row), " → ", bdi(keys[column]), `: ${number(map.value(row, column), 3)}`],
+        describe: (row, column) => [
+          bdi(queries[row]),
+          predicts(row),
+          " → ",
+          bdi(keys[column]),
+          `: ${number(map.value(row, column), 3)}`,
+        ],
       }),
     ),
   ];
 }
 
 function thumbnails(run, arrays, chosen) {
-  const modules = STATE.thumbs === "all" ? run.modules.filter((module) => module.kind === STATE.kind) : [chosen];
+  const modules =
+    STATE.thumbs === "all" ? run.modules.filter((module) => module.kind === STATE.kind) : [chosen];
   const heads = Math.max(...modules.map((module) => module.heads));
   const box = el("div", {
     class: modules.length > 1 ? "thumbs all" : "thumbs",
@@ -117,7 +142,11 @@ function thumbnails(run, arrays, chosen) {
             "aria-pressed": String(pressed),
             "aria-label": `${place(module)}, head ${head}`,
             onclick: () =>
-              show({ layer: String(module.layer), ...(module.stream ? { stream: String(module.stream) } : {}), head: String(head) }),
+              show({
+                layer: String(module.layer),
+                ...(module.stream ? { stream: String(module.stream) } : {}),
+                head: String(head),
+              }),
           },
           cellCanvas(map.rows, map.columns, (row, column) => Math.sqrt(map.value(row, column))),
           modules.length > 1 ? null : `head ${head}`,
@@ -157,7 +186,10 @@ function gatesOf(run, arrays, module, tokens) {
             rows: experts(own.shape[1]),
             size: 20,
             shade: (row, column) => gate(own, column, row),
-            describe: (row, column) => [bdi(tokens[column]), `: E${row + 1} ${number(gate(own, column, row), 3)}`],
+            describe: (row, column) => [
+              bdi(tokens[column]),
+              `: E${row + 1} ${number(gate(own, column, row), 3)}`,
+            ],
           }),
         ]
       : [],
@@ -168,13 +200,20 @@ function gatesOf(run, arrays, module, tokens) {
 function clustersOf(arrays, module, tokens) {
   const array = arrays[`clusters/${module.module}`];
   if (!array) return [];
-  const posterior = headOf(array, STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean");
+  const posterior = headOf(
+    array,
+    STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean",
+  );
   const names = Array.from({ length: posterior.columns }, (_, i) => `C${i + 1}`);
   const likeliest = tokens.map((_, row) =>
     names.reduce((best, __, i) => (posterior.value(row, i) > posterior.value(row, best) ? i : best), 0),
   );
   return [
-    el("h4", {}, `Clusters, ${fullPlace(module)}, ${STATE.head === "mean" ? "mean of heads" : `head ${STATE.head}`}`),
+    el(
+      "h4",
+      {},
+      `Clusters, ${fullPlace(module)}, ${STATE.head === "mean" ? "mean of heads" : `head ${STATE.head}`}`,
+    ),
     el(
       "p",
       { class: "sentence" },
@@ -200,7 +239,10 @@ function clustersOf(arrays, module, tokens) {
       columns: tokens,
       size: 20,
       shade: (row, column) => posterior.value(column, row),
-      describe: (row, column) => [bdi(tokens[column]), `: cluster ${row + 1}, ${number(posterior.value(column, row), 3)}`],
+      describe: (row, column) => [
+        bdi(tokens[column]),
+        `: cluster ${row + 1}, ${number(posterior.value(column, row), 3)}`,
+      ],
     }),
   ];
 }
@@ -211,7 +253,9 @@ function competitionOf(run, arrays, sentence) {
     ["encoder", "source"],
     ["decoder", "target_in"],
   ].flatMap(([side, which]) => {
-    const layers = run.competition_layers.filter((layer) => layer.startsWith(side) && arrays[`competition/${layer}`]);
+    const layers = run.competition_layers.filter(
+      (layer) => layer.startsWith(side) && arrays[`competition/${layer}`],
+    );
     const tokens = sentence[which];
     if (!layers.length || !tokens) return [];
     const rows = layers.flatMap((layer) => {
@@ -231,7 +275,10 @@ function competitionOf(run, arrays, sentence) {
         columns: tokens,
         size: 20,
         shade: (row, column) => rows[row].value(column),
-        describe: (row, column) => [bdi(tokens[column]), `: ${rows[row].full} ${number(rows[row].value(column), 3)}`],
+        describe: (row, column) => [
+          bdi(tokens[column]),
+          `: ${rows[row].full} ${number(rows[row].value(column), 3)}`,
+        ],
       }),
     ];
   });

@@ -10,7 +10,11 @@ const SENTENCES = (() => {
     const at = RUNS.map((run) => run.sentences.findIndex((sentence) => key(sentence) === one));
     const first = RUNS[at.findIndex((index) => index >= 0)].sentences[at.find((index) => index >= 0)];
     const words = (first.source ?? first.target_in).filter((token) => token !== "</s>").join(" ");
-    return { at, label: `${i + 1}. ${words.length > 60 ? `${words.slice(0, 60)}…` : words}`, origin: first.origin };
+    return {
+      at,
+      label: `${i + 1}. ${words.length > 60 ? `${words.slice(0, 60)}…` : words}`,
+      origin: first.origin,
+    };
   });
 })();
 
@@ -30,12 +34,17 @@ const OPTIONS = {
   sentence: () => SENTENCES.map((sentence, i) => [String(i), `${sentence.label} (${sentence.origin})`]),
   show: () =>
     Object.entries(SHOWN).filter(([what]) =>
-      RUNS.some((run) => run.shapes.some((shapes) => Object.keys(shapes).some((name) => name.startsWith(`${what}/`)))),
+      RUNS.some((run) =>
+        run.shapes.some((shapes) => Object.keys(shapes).some((name) => name.startsWith(`${what}/`))),
+      ),
     ),
   kind: () => KINDS.filter((kind) => modulesOf(kind).length).map((kind) => [kind, kind]),
   layer: () => layersOf(STATE.kind).map((layer) => [String(layer), `layer ${layer}`]),
   stream: () => streamsOf(STATE.kind, STATE.layer).map((stream) => [String(stream), `stream ${stream}`]),
-  head: () => [...Array.from({ length: headsOf(STATE.kind) }, (_, i) => [String(i + 1), `head ${i + 1}`]), ["mean", "mean of heads"]],
+  head: () => [
+    ...Array.from({ length: headsOf(STATE.kind) }, (_, i) => [String(i + 1), `head ${i + 1}`]),
+    ["mean", "mean of heads"],
+  ],
   thumbs: () => [
     ["layer", "of this layer"],
     ["all", "of all layers"],
@@ -65,7 +74,12 @@ function step(key, by) {
 function chooser(label, key, watch = [], [before, after] = []) {
   const id = `choose-${key}`;
   const select = el("select", { id, onchange: () => show({ [key]: select.value }) });
-  const control = el("div", { class: "control" }, el("label", { for: id }, label), el("div", { class: "stepper" }, before, select, after));
+  const control = el(
+    "div",
+    { class: "control" },
+    el("label", { for: id }, label),
+    el("div", { class: "stepper" }, before, select, after),
+  );
   const draw = () => {
     const options = OPTIONS[key]();
     select.replaceChildren(...options.map(([value, text]) => el("option", { value }, text)));
@@ -83,7 +97,8 @@ function chooser(label, key, watch = [], [before, after] = []) {
 
 /** A choice with buttons to the one before and after. */
 function stepper(label, key, watch = []) {
-  const button = (text, title, by) => el("button", { type: "button", "aria-label": title, title, onclick: () => step(key, by) }, text);
+  const button = (text, title, by) =>
+    el("button", { type: "button", "aria-label": title, title, onclick: () => step(key, by) }, text);
   const name = label.toLowerCase();
   return chooser(label, key, watch, [button("‹", `previous ${name}`, -1), button("›", `next ${name}`, 1)]);
 }
@@ -95,7 +110,9 @@ function sentences() {
   let latest = 0;
   const draw = async () => {
     const mine = ++latest;
-    const arrays = await Promise.all(SENTENCES[STATE.sentence].at.map((index, run) => (index < 0 ? null : unpack(run, index))));
+    const arrays = await Promise.all(
+      SENTENCES[STATE.sentence].at.map((index, run) => (index < 0 ? null : unpack(run, index))),
+    );
     if (mine !== latest) return;
     const focused = ["cells", "thumb"].find(
       (name) => document.activeElement?.classList.contains(name) && stage.contains(document.activeElement),
@@ -112,13 +129,17 @@ function sentences() {
       ),
     );
     document.dispatchEvent(new Event("drawn"));
-    if (focused) stage.querySelector(focused === "cells" ? ".chosen .cells" : ".thumb[aria-pressed=true]")?.focus({ preventScroll: true });
+    if (focused)
+      stage
+        .querySelector(focused === "cells" ? ".chosen .cells" : ".thumb[aria-pressed=true]")
+        ?.focus({ preventScroll: true });
   };
   WATCHERS.push({ keys: ["sentence", "show", "kind", "layer", "stream", "head", "thumbs"], draw });
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", draw);
   else draw();
   const shapes = RUNS.flatMap((run) => run.shapes.flatMap(Object.entries));
-  const drawn = (what) => shapes.some(([name, shape]) => name.startsWith(`${what}/`) && (what !== "gates" || shape[0] > 1));
+  const drawn = (what) =>
+    shapes.some(([name, shape]) => name.startsWith(`${what}/`) && (what !== "gates" || shape[0] > 1));
   const linear = ["gates", "clusters", "competition"].filter(drawn);
   const keys = (text, ...names) => [names.map((name) => [el("kbd", {}, name), " "]), text].flat(2);
   return [
@@ -163,7 +184,13 @@ const STEPS = {
 
 /** Keys with the focus in the section; a choice that has the focus keeps its own. */
 function stepByKey(event) {
-  if (event.altKey || event.ctrlKey || event.metaKey || /^(SELECT|INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (
+    event.altKey ||
+    event.ctrlKey ||
+    event.metaKey ||
+    /^(SELECT|INPUT|TEXTAREA)$/.test(event.target.tagName)
+  )
+    return;
   if (!event.target.closest("#sentences")) return;
   if (event.key === "k") {
     const kinds = OPTIONS.kind().map(([kind]) => kind);

@@ -11,7 +11,8 @@ const FACTS = [
     (run) =>
       run.facts.checkpoint && [
         el("code", {}, run.facts.checkpoint),
-        run.facts.updates && `${grouped(run.facts.updates)} updates${run.facts.epoch ? `, epoch ${run.facts.epoch}` : ""}`,
+        run.facts.updates &&
+          `${grouped(run.facts.updates)} updates${run.facts.epoch ? `, epoch ${run.facts.epoch}` : ""}`,
       ],
   ],
   [
@@ -19,7 +20,9 @@ const FACTS = [
     (run) =>
       run.facts.sentences && [
         `${grouped(run.facts.sentences)} sentences`,
-        [run.facts.subset, [run.facts.source_lang, run.facts.target_lang].filter(Boolean).join(" → ")].filter(Boolean).join(", "),
+        [run.facts.subset, [run.facts.source_lang, run.facts.target_lang].filter(Boolean).join(" → ")]
+          .filter(Boolean)
+          .join(", "),
       ],
   ],
   [
@@ -29,14 +32,22 @@ const FACTS = [
       if (!curve) return null;
       const best = curve.reduce((least, point) => (point[1] < least[1] ? point : least));
       const [update, value] = curve.find(([at]) => at === run.facts.updates) ?? curve[curve.length - 1];
-      return [short(value), `at update ${grouped(update)}${update === best[0] ? "" : `; best ${short(best[1])} at ${grouped(best[0])}`}`];
+      return [
+        short(value),
+        `at update ${grouped(update)}${update === best[0] ? "" : `; best ${short(best[1])} at ${grouped(best[0])}`}`,
+      ];
     },
   ],
   [
     "gate entropy",
     (run) => {
       const gates = run.analyses.gates;
-      return gates && [`${number(gates.entropy, 3)} nats`, `${percent(gates.entropy / gates.uniform)} of a uniform gate's`];
+      return (
+        gates && [
+          `${number(gates.entropy, 3)} nats`,
+          `${percent(gates.entropy / gates.uniform)} of a uniform gate's`,
+        ]
+      );
     },
   ],
   [
@@ -65,7 +76,9 @@ const FACTS = [
       const patterns = run.analyses.patterns;
       if (!patterns) return null;
       const heads = patterns.modules.flatMap((module) => module.heads);
-      const counts = patterns.classes.map((name) => [heads.filter((head) => head.class === name).length, name]).sort((a, b) => b[0] - a[0]);
+      const counts = patterns.classes
+        .map((name) => [heads.filter((head) => head.class === name).length, name])
+        .sort((a, b) => b[0] - a[0]);
       const said = counts.filter(([count]) => count).map(([count, name]) => `${name} ${count}`);
       return [said[0], `of ${heads.length} heads${said.length > 1 ? `; ${said.slice(1).join(", ")}` : ""}`];
     },
@@ -102,10 +115,17 @@ function overview() {
     .filter(([, values]) => values.some(Boolean))
     .map(([name, values]) => [
       name,
-      ...values.map((value) => el("td", { class: "text" }, value ? value[0] : "–", value?.[1] ? el("small", {}, value[1]) : null)),
+      ...values.map((value) =>
+        el("td", { class: "text" }, value ? value[0] : "–", value?.[1] ? el("small", {}, value[1]) : null),
+      ),
     ]);
   const heads = RUNS.map((run) =>
-    el("th", { scope: "col", class: "text" }, several ? el("i", { "--run": runColour(run.index) }) : null, run.label),
+    el(
+      "th",
+      { scope: "col", class: "text" },
+      several ? el("i", { "--run": runColour(run.index) }) : null,
+      run.label,
+    ),
   );
   const curves = [
     trainingChart("ppl", { log: true }) ?? trainingChart("loss"),
@@ -154,7 +174,10 @@ function trainingChart(key, more = {}) {
         dots: run.log[split][key].length < 60,
         points: run.log[split][key],
       }));
-    return [...(inner ? [{ label: name(run, "training"), run: run.index, style: "train", points: inner }] : []), ...valid];
+    return [
+      ...(inner ? [{ label: name(run, "training"), run: run.index, style: "train", points: inner }] : []),
+      ...valid,
+    ];
   });
   if (!series.length) return null;
   const chart = lineChart({ title, x: "update", y: unit, series, ...more });
@@ -166,7 +189,9 @@ function trainingChart(key, more = {}) {
 function chartGroup(title, groups, more) {
   const keys = [...CURVES].filter(([, { group }]) => groups.includes(group)).map(([key]) => key);
   const drawn = keys.map((key) => trainingChart(key, { legend: false, ...more(key) })).filter(Boolean);
-  return drawn.length ? [title ? el("h3", {}, title) : null, drawn[0].legend, el("div", { class: "figures" }, drawn)] : [];
+  return drawn.length
+    ? [title ? el("h3", {}, title) : null, drawn[0].legend, el("div", { class: "figures" }, drawn)]
+    : [];
 }
 
 /** ", uniform 2.079": the entropy of a uniform gate, of each run where they differ. */
@@ -194,7 +219,9 @@ function training() {
       ]),
     ),
     watched(["axis"], () =>
-      chartGroup(null, ["learning"], (key) => ({ log: STATE.axis === "log" && ["ppl", "loss", "nll_loss"].includes(key) })),
+      chartGroup(null, ["learning"], (key) => ({
+        log: STATE.axis === "log" && ["ppl", "loss", "nll_loss"].includes(key),
+      })),
     ),
     chartGroup("Mechanisms over training", ["gates", "losses"], (key) => {
       if (key === "gate_entropy") return { y: `nats${uniformGates()}` };
@@ -208,7 +235,9 @@ function trainingNumbers() {
   return LOGGED.map((run) => {
     const split = validSplits(run)[0] ?? Object.keys(run.log)[0];
     const keys = Object.keys(run.log[split]);
-    const updates = unique(keys.flatMap((key) => run.log[split][key].map(([update]) => update))).sort((a, b) => a - b);
+    const updates = unique(keys.flatMap((key) => run.log[split][key].map(([update]) => update))).sort(
+      (a, b) => a - b,
+    );
     const at = keys.map((key) => new Map(run.log[split][key]));
     return el(
       "details",
