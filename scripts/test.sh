@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Lints, checks the format and tests the project; what is given is passed to pytest: `bash scripts/test.sh -k
-# attention -x`.
+# Lint the project, check its format, and test it. Arguments are passed to pytest:
+#
+#     bash scripts/test.sh -k attention -x
 
 set -euo pipefail
 
@@ -11,5 +12,6 @@ export PATH="$PWD/.venv/bin:$PATH"
 status=0
 ruff check . || status=$?
 ruff format --check . || status=$?
+python scripts/lint_report.py || status=$?
 pytest "$@" || status=$?
 exit $status

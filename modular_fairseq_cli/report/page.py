@@ -54,7 +54,7 @@ def build_page(checkpoints: list[Checkpoint]) -> str:
             break
     if levels != LEVELS[0]:
         kept = (
-            f"weights are kept to ± {largest_error(levels):.3f} instead of ± {largest_error(LEVELS[0]):.3f}"
+            f"weights are exact to ± {largest_error(levels):.3f} instead of ± {largest_error(LEVELS[0]):.3f}"
         )
         fits = (
             "to keep the page under"

@@ -279,7 +279,9 @@ def test_what_does_not_fit_is_kept_less_exactly(monkeypatch, capsys):
     page = build_page([checkpoint])
     data = content(page)
     assert data["levels"] == 127
-    assert "weights are kept to ± 0.008 instead of ± 0.004, to keep the page under" in capsys.readouterr().err
+    assert (
+        "weights are exact to ± 0.008 instead of ± 0.004, to keep the page under" in capsys.readouterr().err
+    )
     monkeypatch.setattr("modular_fairseq_cli.report.page.SIZE", 1000)
     assert content(build_page([checkpoint]))["levels"] == 31
     assert re.search(

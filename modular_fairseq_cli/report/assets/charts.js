@@ -1,17 +1,19 @@
-// Line charts in SVG, read out at the pointer or, with the focus on them, by arrow keys.
+// Line charts in SVG. The pointer reads their values, and so do arrow keys if the chart has the focus.
 
 const MARGIN = { left: 52, right: 14, top: 10, bottom: 38 };
 
+/** Return about `count` round numbers between two numbers, at equal distances. */
 function niceSteps(low, high, count) {
   const raw = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
+  const distance = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
   const steps = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step)
-    steps.push(Math.abs(value) < step * 1e-6 ? 0 : value);
+  for (let value = Math.ceil(low / distance) * distance; value <= high + distance * 1e-6; value += distance)
+    steps.push(Math.abs(value) < distance * 1e-6 ? 0 : value);
   return steps;
 }
 
+/** Return round numbers between two numbers for a logarithmic axis: powers of ten, and more if few are. */
 function logSteps(low, high) {
   const steps = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
@@ -19,16 +21,26 @@ function logSteps(low, high) {
   }
   const inside = steps.filter((value) => value >= low * 0.999 && value <= high * 1.001);
   return inside.length > 7
-    ? inside.filter((value) => /^1/.test(value.toExponential()))
+    ? inside.filter((value) => value.toExponential().startsWith("1"))
     : inside.length > 1
       ? inside
       : [low, high];
 }
 
 /**
- * series: [{label, legend, run, style, dots, points: [[x, y], ...]}], where `legend` stands for several lines, null for none; `run` is the
- * index of its colour; `style` is train, valid, middle, minor or bound. legend: whether to draw one. names: what to call x = 1, 2, ...;
- * without it x is a number. log: of y. from, to: of y where the data are to be seen in all of a range.
+ * Make a chart of lines.
+ * title, x, y: the titles of the chart and its axes.
+ * series: the lines, each with
+ *   label: its name in the readout;
+ *   legend: its text in the legend if that differs, or null to leave the line out of the legend;
+ *   run: the index of the run whose colour it has;
+ *   style: "train", "valid", "middle", "minor" or "bound", see .line in page.css;
+ *   dots: whether its points are marked;
+ *   points: [x, y] of each.
+ * names: the names of x = 1, 2, ...; null: x is a number.
+ * log: whether the scale of y is logarithmic.
+ * from, to: values of y that the chart must include; null: none.
+ * legend: whether there is a legend.
  */
 function lineChart({
   title,
@@ -44,11 +56,12 @@ function lineChart({
   series = series
     .map((s) => ({ ...s, points: s.points.filter(([, y]) => y !== null && (!log || y > 0)) }))
     .filter((s) => s.points.length);
-  const xs = unique(series.flatMap((s) => s.points.map(([x]) => x))).sort((a, b) => a - b);
+  const xs = unique(series.flatMap((s) => s.points.map(([x]) => x))).toSorted((a, b) => a - b);
   const box = el("div");
   const readout = el("output", { class: "readout", "aria-live": "polite" });
   let drawn = 0;
 
+  /** Draw the chart with a width in pixels. */
   function draw(width) {
     const height = Math.round(Math.min(290, Math.max(220, width * 0.5)));
     const ys = series.flatMap((s) => s.points.map(([, y]) => y));
@@ -76,6 +89,7 @@ function lineChart({
     const xSteps = names ? xs : niceSteps(first, last, Math.max(3, Math.floor(width / 75)));
     let at = -1;
 
+    /** Move the cursor to a value of x, given by its index, and read its values out. */
     function point(index) {
       at = Math.max(0, Math.min(xs.length - 1, index));
       const x = xs[at];
@@ -95,7 +109,7 @@ function lineChart({
         role: "application",
         "aria-roledescription": "line chart",
         tabindex: "0",
-        "aria-label": `${title}. Arrow keys left and right read its values.`,
+        "aria-label": `${title}. The left and right arrow keys read its values.`,
         onpointermove: (event) => {
           const bounds = chart.getBoundingClientRect();
           const here = ((event.clientX - bounds.left) / bounds.width) * width;
@@ -167,7 +181,7 @@ function lineChart({
   );
 }
 
-/** Runs differ in the shape of their marks as well as in colour. */
+/** Make the mark of a point at (x, y). Its shape tells runs apart for readers who see no colours. */
 function marker(run, x, y, attributes) {
   if (run === 1) return svg("rect", { class: "dot", x: x - 3, y: y - 3, width: 6, height: 6, ...attributes });
   if (run === 2) return svg("path", { class: "dot", d: `M${x} ${y - 4}l4 7h-8z`, ...attributes });
@@ -178,6 +192,7 @@ function marker(run, x, y, attributes) {
   return svg("circle", { class: "dot", cx: x, cy: y, r: 3, ...attributes });
 }
 
+/** Make the legend of the lines of a chart; see `lineChart` for `series`. */
 function lineLegend(series) {
   return el(
     "ul",
@@ -201,6 +216,7 @@ function lineLegend(series) {
   );
 }
 
+/** Make the legend of the colours of classes. */
 function classLegend(names) {
   return el(
     "ul",

@@ -1,8 +1,8 @@
-// What is drawn of a sentence: attention and mask maps, and beside them its gates, clusters and competition.
+// The figures of one sentence: attention and mask maps, and beside them gates, clusters and the competition.
 
-const UNPACKED = new Map();
+const UNPACKED = new Map(); // promises of the arrays of a block, by the id of its element
 
-/** The arrays of a sentence by "KIND/NAME": {shape, values: Uint8Array}. */
+/** Return a promise of the arrays of a sentence by "KIND/NAME", each as {shape, values: Uint8Array}. */
 function unpack(run, sentence) {
   const id = `block-${run}-${sentence}`;
   if (!UNPACKED.has(id)) {
@@ -28,11 +28,14 @@ function unpack(run, sentence) {
   return UNPACKED.get(id);
 }
 
-/** The square root of a quantised number, and the number. */
+/** The square root of a quantised number, and the number itself. */
 const rootOf = (level) => level / DATA.levels;
 const valueOf = (level) => rootOf(level) ** 2;
 
-/** [rows, columns] of one head of a [H, T, S] array, or of the mean over its heads: {rows, columns, value(row, column)}. */
+/**
+ * Return one head of an array [H, T, S], or the mean over its heads, as {rows, columns, value(row, column)}.
+ * head: its number from 1, or "mean".
+ */
 function headOf({ shape: [heads, rows, columns], values }, head) {
   const at = (h, row, column) => valueOf(values[(h * rows + row) * columns + column]);
   if (head !== "mean") return { rows, columns, value: (row, column) => at(head - 1, row, column) };
@@ -42,6 +45,9 @@ function headOf({ shape: [heads, rows, columns], values }, head) {
   return { rows, columns, value: (row, column) => means[row * columns + column] };
 }
 
+const headName = (head) => (head === "mean" ? "mean of heads" : `head ${head}`);
+
+/** Return the content of the column of a run for the chosen sentence. */
 function sentenceOf(run, sentence, arrays) {
   const module = run.modules.find(
     (one) =>
@@ -54,8 +60,8 @@ function sentenceOf(run, sentence, arrays) {
     ...(module ? [...gatesOf(run, arrays, module, tokens), ...clustersOf(arrays, module, tokens)] : []),
     ...competitionOf(run, arrays, sentence),
   ];
-  const words = (title, tokens) =>
-    el("p", { class: "sentence" }, el("b", {}, title), tokens.map((token) => [bdi(token), " "]).flat());
+  const words = (title, list) =>
+    el("p", { class: "sentence" }, el("b", {}, title), list.map((token) => [bdi(token), " "]).flat());
   return [
     sentence.source ? words("source", sentence.source) : null,
     words(sentence.translated ? "translation" : sentence.source ? "reference" : "text", sentence.target),
@@ -77,15 +83,17 @@ function sentenceOf(run, sentence, arrays) {
   ];
 }
 
+/** Return small maps of all heads, and the map of the chosen one. */
 function maps(run, sentence, arrays, module) {
   const queries = module.kind === KINDS[0] ? sentence.source : sentence.target_in;
   const keys = module.kind === KINDS[1] ? sentence.target_in : sentence.source;
   const predicts = (row) => (module.kind === KINDS[0] ? "" : ` (predicts ${sentence.target[row]})`);
   const array = arrays[`${STATE.show}/${module.module}`];
-  if (!array) return el("p", { class: "note" }, `This checkpoint has no ${SHOWN[STATE.show]} here.`);
+  if (!array)
+    return el("p", { class: "note" }, `This checkpoint has no ${SHOWN[STATE.show]} in this module.`);
   const head = STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean";
   const map = headOf(array, head);
-  const name = `${SHOWN[STATE.show]}, ${module.kind}, ${place(module)}, ${head === "mean" ? "mean of heads" : `head ${head}`}`;
+  const name = [SHOWN[STATE.show], module.kind, place(module), headName(head)].join(", ");
   return [
     thumbnails(run, arrays, module),
     el(
@@ -94,7 +102,7 @@ function maps(run, sentence, arrays, module) {
       el("h4", {}, name[0].toUpperCase() + name.slice(1)),
       module.kind === KINDS[0]
         ? null
-        : el("p", { class: "note" }, "Row: the word read; it predicts the next one."),
+        : el("p", { class: "note" }, "A row is for a word that is read; the model predicts the next word."),
       heatMap({
         label: name,
         rows: queries,
@@ -113,6 +121,7 @@ function maps(run, sentence, arrays, module) {
   ];
 }
 
+/** Make small maps of the heads of a module, or of all modules of its kind; a click chooses a head. */
 function thumbnails(run, arrays, chosen) {
   const modules =
     STATE.thumbs === "all" ? run.modules.filter((module) => module.kind === STATE.kind) : [chosen];
@@ -120,7 +129,7 @@ function thumbnails(run, arrays, chosen) {
   const box = el("div", {
     class: modules.length > 1 ? "thumbs all" : "thumbs",
     role: "group",
-    "aria-label": "Heads: choose one",
+    "aria-label": "Choose a head",
     "--heads": heads,
   });
   for (const module of modules) {
@@ -157,21 +166,25 @@ function thumbnails(run, arrays, chosen) {
   return box;
 }
 
-/** Every gate that is one for the sentence; and the chosen module's where it has one for every position. */
+const gateValue = ({ shape, values }, row, expert) => valueOf(values[row * shape[1] + expert]);
+const expertNames = (count) => Array.from({ length: count }, (_, i) => `E${i + 1}`);
+
+/**
+ * Return the gates of a sentence: a table of all gates that see the whole sentence, and a map for the chosen
+ * module if it has a gate for every position.
+ */
 function gatesOf(run, arrays, module, tokens) {
   const all = run.modules.map((one) => [one, arrays[`gates/${one.module}`]]).filter(([, array]) => array);
   const whole = all.filter(([, { shape }]) => shape[0] === 1);
   const own = all.find(([one, { shape }]) => one === module && shape[0] > 1)?.[1];
-  const gate = ({ shape, values }, row, expert) => valueOf(values[row * shape[1] + expert]);
-  const experts = (count) => Array.from({ length: count }, (_, i) => `E${i + 1}`);
   return [
     whole.length
       ? [
           el("h4", {}, "Gates of this sentence"),
           table(
-            ["module", ...experts(Math.max(...whole.map(([, { shape }]) => shape[1])))],
+            ["module", ...expertNames(Math.max(...whole.map(([, { shape }]) => shape[1])))],
             whole.map(([one, array]) => {
-              const values = experts(array.shape[1]).map((_, i) => gate(array, 0, i));
+              const values = expertNames(array.shape[1]).map((_, i) => gateValue(array, 0, i));
               return [fullPlace(one), ...values.map((value) => heat(value, 1, number(value)))];
             }),
           ),
@@ -183,12 +196,12 @@ function gatesOf(run, arrays, module, tokens) {
           heatMap({
             label: "Gates",
             columns: tokens,
-            rows: experts(own.shape[1]),
+            rows: expertNames(own.shape[1]),
             size: 20,
-            shade: (row, column) => gate(own, column, row),
+            shade: (row, column) => gateValue(own, column, row),
             describe: (row, column) => [
               bdi(tokens[column]),
-              `: E${row + 1} ${number(gate(own, column, row), 3)}`,
+              `: E${row + 1} ${number(gateValue(own, column, row), 3)}`,
             ],
           }),
         ]
@@ -196,7 +209,7 @@ function gatesOf(run, arrays, module, tokens) {
   ].flat();
 }
 
-/** The tokens in the colour of their most probable cluster, for the chosen head. */
+/** Return the tokens in the colours of their most probable clusters, and a map of the posteriors. */
 function clustersOf(arrays, module, tokens) {
   const array = arrays[`clusters/${module.module}`];
   if (!array) return [];
@@ -209,11 +222,7 @@ function clustersOf(arrays, module, tokens) {
     names.reduce((best, __, i) => (posterior.value(row, i) > posterior.value(row, best) ? i : best), 0),
   );
   return [
-    el(
-      "h4",
-      {},
-      `Clusters, ${fullPlace(module)}, ${STATE.head === "mean" ? "mean of heads" : `head ${STATE.head}`}`,
-    ),
+    el("h4", {}, `Clusters, ${fullPlace(module)}, ${headName(STATE.head)}`),
     el(
       "p",
       { class: "sentence" },
@@ -247,7 +256,10 @@ function clustersOf(arrays, module, tokens) {
   ];
 }
 
-/** A strip for each layer and mechanism over the words of each side; of two mechanisms the first says it all. */
+/**
+ * Return a map of the competition for each side, with a row for each layer and mechanism. Of two mechanisms
+ * it has only the first, as the other one has 1 minus its values.
+ */
 function competitionOf(run, arrays, sentence) {
   return [
     ["encoder", "source"],
