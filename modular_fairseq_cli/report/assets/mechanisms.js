@@ -39,11 +39,12 @@ function gates() {
       ? el(
           "p",
           { class: "note" },
-          "The gates of the mixture of attentive experts. Their entropy is in nats; a uniform gate over E ",
-          "experts has ln E, the largest entropy. The share of an expert is the share of the instances for ",
-          "which it has the largest gate. An instance is a sentence if the gate sees all of it, and a ",
-          "position otherwise. If one expert has nearly all instances, the rich got richer. If all shares ",
-          "are alike and the entropy is near ln E, the gate has learnt nothing.",
+          "This section shows the gates of the mixture of attentive experts. The share of an expert is the ",
+          "share of the instances for which it has the largest gate. An instance is a sentence if the gate ",
+          "sees all of it, and a position otherwise. The last two columns are the entropy of the gate, and ",
+          "its share of ln E, which a uniform gate over E experts has. If one expert has nearly all ",
+          "instances, the mixture has collapsed (“rich get richer”). If all shares are alike and the ",
+          "entropy is near ln E, the gate has learnt nothing.",
         )
       : null,
     runs.length ? el("h3", {}, "Instances at each expert, in %, and entropy of the gates") : null,
@@ -139,9 +140,10 @@ function clusters() {
     el(
       "p",
       { class: "note" },
-      "Semantic clusters of disentangled mask attention. The usage of a cluster is its mean posterior, and ",
-      "“largest” is the share of the tokens for which it is the most probable cluster. If the entropy of a ",
-      "posterior is far below that of the usage, the clusters tell tokens apart.",
+      "This section shows the semantic clusters of disentangled mask attention. The usage of a cluster is ",
+      "its mean posterior, and “largest” is the share of the tokens for which it is the most probable ",
+      "cluster. If the entropy of a posterior is far below that of the usage, the clusters tell tokens ",
+      "apart.",
     ),
     el(
       "div",
