@@ -30,15 +30,8 @@ def lint(folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as temporary:
         script = Path(temporary, "report.js")
         script.write_text("".join(f"{line}\n" for _, line in lines), encoding="utf-8")
-        command = [
-            OXLINT,
-            "--config",
-            ROOT / ".oxlintrc.json",
-            "--deny-warnings",
-            "--format",
-            "unix",
-            script,
-        ]
+        config = str(ROOT / ".oxlintrc.json")
+        command = [str(OXLINT), "--config", config, "--deny-warnings", "--format", "unix", str(script)]
         done = subprocess.run(command, capture_output=True, text=True)
     found = re.findall(r"^.*report\.js:(\d+):(\d+: .*)$", done.stdout, re.MULTILINE)
     problems = [f"{lines[int(number) - 1][0]}:{rest}" for number, rest in found]

@@ -174,14 +174,14 @@ def verify(path: Path, source: Source, folder: Path) -> None:
     if source.bytes and size != source.bytes:
         raise UsageError(
             f"{path} has {size:,} bytes, and {source.name} has {source.bytes:,}: it is another file, or cut "
-            "short; give the official file, or remove this one to download it"
+            "short; give the official file with --archive"
         )
     if source.sum:
         algorithm, expected = source.sum.split(":")
         if (found := digest(path, algorithm)) != expected:
             raise UsageError(
                 f"{path} has the {algorithm} checksum {found}, and {source.name} has {expected}: it is "
-                "another file, or damaged; give the official file, or remove this one to download it"
+                "another file, or damaged; give the official file with --archive"
             )
         return
     recorded = folder / f"{source.name}.sha256"

@@ -57,9 +57,9 @@ def parse(recipe: Recipe, argv: list[str], name: str, command: str) -> argparse.
         command: the command that --help shows.
 
     Returns:
-        A value for every key of `OPTIONS`, with "_" for "-", and besides: `name`; `out`, the folder to write;
-        `workers`, the number of processes; `archives`, the absolute paths of the given archives by official
-        name; and `folder` if the recipe takes one.
+        The value of every option in `OPTIONS`, and besides: `name`; `out`, the folder to write; `workers`,
+        the number of processes; `archives`, the absolute paths of the given archives by official name; and
+        `folder` if the recipe takes one.
     """
     parser = Parser(name, prog=command, description=_description(recipe))
     for option, text in recipe.options.items():
