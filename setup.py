@@ -17,6 +17,7 @@ class BuildWithConfigs(build_py):
     """
 
     def run(self) -> None:
+        """Build the package, and copy configs/ unless the install is editable."""
         super().run()
         if not self.editable_mode:
             copy = Path(self.build_lib, "modular_fairseq_cli", "configs")

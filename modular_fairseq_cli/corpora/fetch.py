@@ -2,8 +2,8 @@
 
 curl downloads an archive, or the user gives it. Data sets that lie beside each other share the folder. A
 download is written to NAME.part, continues if it was cut off, and gets its name once its size and checksum
-are right. If no checksum is published, the one of the first file that could be unpacked is recorded in
-NAME.sha256, and every file that is used later must have the same.
+are right. If no checksum is published, NAME.sha256 records the one of the first file that could be unpacked.
+Every file that is used later must have the same.
 """
 
 import contextlib

@@ -1,11 +1,13 @@
 """Tokenize as Moses does, with exactly the result of sacremoses and many times faster.
 
 In sacremoses, the tokens of a word depend on its neighbours only if a full stop, an apostrophe or a comma
-stands beside the space between them: its rules look at whether the next word begins in lower case ("No. 5",
+stands beside the space between them. Its rules look at whether the next word begins in lower case ("No. 5",
 "etc. and"), at what an apostrophe touches, and at the digits around a comma. No rule looks across any other
-space. So a sentence is cut at those spaces, sacremoses tokenizes each piece (nearly always one word) alone,
-and the result is kept for the next occurrence of the piece. A comma at the end of a word is always split
-off, whatever follows, so a space after it is such a border too if an ordinary character precedes the comma.
+space. So a sentence is cut at those other spaces, and sacremoses tokenizes each piece (nearly always one
+word) alone. The result is kept for the next occurrence of the piece.
+
+A comma at the end of a word is always split off, whatever follows. So the sentence is also cut after such a
+comma, if an ordinary character precedes it.
 """
 
 import re
@@ -33,9 +35,11 @@ class QuickMosesTokenizer(MosesTokenizer):
         self.alpha = frozenset(self.IsAlpha)
 
     def islower(self, text: str) -> bool:
+        """Return whether all characters are lower-case letters, as the method that this one replaces."""
         return self.lower.issuperset(text)
 
     def isanyalpha(self, text: str) -> bool:
+        """Return whether any character is a letter, as the method that this one replaces."""
         return not self.alpha.isdisjoint(text)
 
 

@@ -85,6 +85,7 @@ def parse(recipe: Recipe, argv: list[str], name: str, command: str) -> argparse.
 
 
 def _description(recipe: Recipe) -> str:
+    """Return the text that --help shows above the options."""
     lines = [
         recipe.description,
         "The same command continues a run that was stopped, and does not repeat finished stages.",
@@ -97,6 +98,7 @@ def _description(recipe: Recipe) -> str:
 
 
 def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
+    """Exit with a sentence if a value is impossible, or if options exclude each other."""
     for name in ("workers", "bpe_merges", "vocab_size"):
         if getattr(user, name) is not None and getattr(user, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(user, name)}: give 1 or more")
@@ -117,6 +119,7 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
 
 
 def _check_archives(parser: Parser, recipe: Recipe, paths: list[Path]) -> None:
+    """Exit with a sentence if a given archive is missing, given twice, or not one of the recipe."""
     official = [source.name for source in recipe.sources]
     names = [path.name for path in paths]
     for path in paths:

@@ -1,8 +1,8 @@
 """Run the stages of `modular-fairseq prepare`, one after the other.
 
 A stage writes one folder. The folder is called NAME.part... until it is complete, and a stage whose folder
-exists is skipped. So a run can be killed at any moment: the next run continues at the stage that was
-unfinished, and writes the same bytes as an uninterrupted run.
+exists is skipped. So a run can be killed at any moment. The next run continues at the unfinished stage, and
+writes the same bytes as an uninterrupted run.
 """
 
 import os

@@ -138,8 +138,8 @@ def make_worker(
 ) -> Callable[[tuple[bytes, ...]], tuple[int, list[bytes], Counter[str]]]:
     """Return the function that a worker process applies to each block, for `map_blocks`.
 
-    It takes the blocks of both languages, and returns the number of pairs in them, the blocks of sub-words of
-    the pairs that `rule` keeps, and how many pairs were left out for each reason.
+    The function takes the blocks of both languages. It returns the number of pairs in them, the blocks of
+    sub-words of the pairs that are kept, and the number of pairs that were left out for each reason.
 
     Args:
         kind: "subword-nmt" or "sentencepiece".

@@ -138,9 +138,12 @@ def make_worker(
 ) -> Callable[[tuple[bytes, ...]], tuple[int, list[list[str]], list[list[str]], Counter[str]]]:
     """Return the function that a worker process applies to each block, for `map_blocks`.
 
-    It takes the blocks of both languages. It returns the number of pairs in them; the lines of tokens of each
-    language; the lines of text of each language, or an empty list if none belong into raw/; and how many
-    pairs were left out for each reason.
+    The function takes the blocks of both languages, and returns four values:
+
+        the number of pairs in the blocks,
+        the lines of tokens of each language,
+        the lines of text of each language, or an empty list if none belong into raw/,
+        the number of pairs that were left out for each reason.
     """
     tokenizers = [make_tokenizer(settings, settings[lang]) for lang in ("source_lang", "target_lang")]
     rule = settings["clean"] if settings["clean"]["unit"] == "tokens" else None

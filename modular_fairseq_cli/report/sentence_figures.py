@@ -13,9 +13,9 @@ from modular_fairseq_cli.report.figure_parts import NamedFigures, grid, layer_of
 def map_figures(checkpoint: Checkpoint) -> NamedFigures:
     """Yield the maps of the first sentence, each with its name.
 
-    There is a figure of the attention weights and of the semantic masks for each kind of attention, with a
-    row for each module and a column for each head, and a figure of the competition for each side. Figures
-    without data are left out.
+    Each kind of attention has a figure of the attention weights and one of the semantic masks, with a row for
+    each module and a column for each head. Each side has a figure of the competition. Figures without data
+    are left out.
     """
     if not checkpoint.sentences:
         return
