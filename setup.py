@@ -1,3 +1,5 @@
+"""Package modular_fairseq and its command line for pip."""
+
 import re
 import shutil
 from pathlib import Path
@@ -9,11 +11,13 @@ ROOT = Path(__file__).parent
 
 
 class BuildWithConfigs(build_py):
-    """Copies configs/ into the wheel, as modular_fairseq_cli/configs; an editable install reads them where
-    they are (modular_fairseq_cli/shipped.py).
+    """A build that also copies configs/ into the wheel, as modular_fairseq_cli/configs.
+
+    An editable install reads configs/ in the repository instead, see modular_fairseq_cli/shipped.py.
     """
 
-    def run(self):
+    def run(self) -> None:
+        """Build the package, and copy configs/ unless the install is editable."""
         super().run()
         if not self.editable_mode:
             copy = Path(self.build_lib, "modular_fairseq_cli", "configs")
@@ -22,8 +26,11 @@ class BuildWithConfigs(build_py):
 
 
 def version() -> str:
+    """Return the version that modular_fairseq_cli/__init__.py names, without importing the package."""
     text = (ROOT / "modular_fairseq_cli" / "__init__.py").read_text(encoding="utf-8")
-    return re.search(r'^__version__ = "(.+?)"', text, re.MULTILINE)[1]
+    found = re.search(r'^__version__ = "(.+?)"', text, re.MULTILINE)
+    assert found, "modular_fairseq_cli/__init__.py has no __version__"
+    return found[1]
 
 
 setup(
@@ -58,8 +65,8 @@ setup(
     },
     cmdclass={"build_py": BuildWithConfigs},
     install_requires=[
-        # It imports as `fairseq`, and `fairseq` itself must never stand here: 0.12.2 would be installed over
-        # the same folder.
+        # This package is imported as `fairseq`. The package `fairseq` itself must never stand here, as pip
+        # would install its version 0.12.2 into the same folder.
         "fairseq-fixed==0.12.3.1",
         "torch>=2.6",
         "numpy",

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepares any parallel text: `modular-fairseq prepare raw`, in this repository's .venv. --help says more.
+# Prepare any parallel text, by `modular-fairseq prepare raw` in the .venv of this repository, which is made
+# if necessary. --help describes the options.
 
 set -euo pipefail
 

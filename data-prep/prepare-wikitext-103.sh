@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Prepares WikiText-103: `modular-fairseq prepare wikitext-103`, in this repository's .venv and data/. --help
-# says more.
+# Prepare WikiText-103 in data/ of this repository, by `modular-fairseq prepare wikitext-103` in its .venv,
+# which is made if necessary. --help describes the data and the options.
 
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bash "$root/scripts/setup.sh"
-exec "$root/.venv/bin/modular-fairseq" prepare --script prepare-wikitext-103 wikitext-103 --out "$root/data/wikitext-103" "$@"
+exec "$root/.venv/bin/modular-fairseq" prepare --script prepare-wikitext-103 wikitext-103 \
+    --out "$root/data/wikitext-103" "$@"

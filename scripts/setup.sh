@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
-# Makes .venv in the root of the repository: the packages pinned in constraints.txt, and this project, editable.
+# Make .venv in the root of the repository, with the packages that constraints.txt pins and this project.
 #
-#     bash scripts/setup.sh             # the first time 4 to 8 minutes, later silent and at once
+#     bash scripts/setup.sh             # takes 4 to 8 minutes the first time; later it does nothing, silently
 #     . .venv/bin/activate              # puts fairseq-train, modular-fairseq, ... on your PATH
 #
-# It may be interrupted and called again at any point: what is installed stays, and the stamp that makes it silent is written last.
-# Everything pip says is in .venv/setup.log. What you may set:
-#     PYTHON            the Python to make .venv with (3.11 or 3.12)
+# The script may be interrupted and called again at any point: installed packages stay, and the stamp that
+# makes it do nothing is written last. The output of pip is in .venv/setup.log. These environment variables
+# matter:
+#     PYTHON            the Python that makes .venv (3.11 or 3.12)
 #     CXX               the C++ compiler that builds fairseq-fixed
-#     TORCH_VERSION     another torch than constraints.txt pins, such as 2.6.0; a .venv that was made with it keeps it
-#     TORCH_CPU_INDEX   where a CPU build of torch is looked for, beside pip's own index
-#     SETUP_DISK_GIB    the free space it insists on
+#     TORCH_VERSION     a version of torch other than the pinned one, such as 2.6.0; .venv keeps it later
+#     TORCH_CPU_INDEX   an index with CPU builds of torch, which pip uses beside its own
+#     SETUP_DISK_GIB    the free disk space that is required, in GiB
 #
-# demo.sh and test.sh call this script instead of sourcing it: a failure ends it alone, and nothing of it is left in their shell.
+# Other scripts call this one and do not source it, so it cannot change their shell, and a failure ends only
+# it.
 #
-# Editable, because a copy in .venv would be a second `modular_fairseq` beside the one that `--user-dir modular_fairseq` names,
-# which fairseq refuses as "not globally unique" once both are imported, and the copy would fall behind the source.
+# The project is installed editable. A copy in .venv would be a second `modular_fairseq` beside the one that
+# `--user-dir modular_fairseq` names. fairseq refuses that as "not globally unique" if both are imported. The
+# copy would also fall behind the source.
 
 set -euo pipefail
 
@@ -23,17 +26,21 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=.venv
 python=$venv/bin/python
 log=$venv/setup.log
-unset PYTHONPATH PYTHONHOME  # packages found there would count as installed, and would be missing in another shell
-unset CUDA_HOME              # where it is set, fairseq-fixed builds CUDA extensions: they need nvcc, and nothing here uses them
+# Packages on these paths would count as installed, and would be missing in another shell.
+unset PYTHONPATH PYTHONHOME
+# If CUDA_HOME is set, fairseq-fixed builds CUDA extensions, which need nvcc and which this project does not
+# use.
+unset CUDA_HOME
 
 say() { echo "setup: $*" >&2; }
 fail() { say "error: $*"; exit 1; }
 
-# --- nothing to do? ---------------------------------------------------------------------------------------------------------------
+# --- nothing to do? -----------------------------------------------------------------------------------------
 
 minor_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
-# The torch that was asked for, now or when .venv was made: demo.sh and test.sh call this script, and must not change it back.
+# The torch that is asked for now or was asked for when .venv was made: a script that calls this one without
+# TORCH_VERSION must not change it back.
 pinned_torch=$(sed -n 's/^torch==//p' constraints.txt)
 other_torch=${TORCH_VERSION:-$(cat "$venv/setup.torch" 2>/dev/null || true)}
 if [ "$other_torch" = "$pinned_torch" ]; then other_torch=""; fi
@@ -44,67 +51,78 @@ if [ -n "$other_torch" ]; then
         fail "TORCH_VERSION=$other_torch is too old; modular_fairseq needs torch 2.6 or newer."
 fi
 
-# What .venv depends on. The folder is part of it because the commands in .venv/bin and the editable install hold absolute paths.
-fingerprint() { echo "$PWD, Python $(minor_version "$python"), $(cat constraints.txt setup.py scripts/setup.sh | cksum)${other_torch:+, torch $other_torch}"; }
+# Print everything on which .venv depends. The folder belongs to it, because the commands in .venv/bin and the
+# editable install hold absolute paths.
+fingerprint() {
+    local sum
+    sum=$(cat constraints.txt setup.py scripts/setup.sh | cksum)
+    echo "$PWD, Python $(minor_version "$python"), $sum${other_torch:+, torch $other_torch}"
+}
 is_done() { [ -f "$venv/setup.stamp" ] && [ "$(cat "$venv/setup.stamp")" = "$(fingerprint)" ]; }
 
 if is_done; then exit 0; fi
 
-# Of two set-ups started at once the second waits for the first and then finds its work done.
+# If two set-ups run at once, the second waits for the first, and then finds that nothing is left to do.
 if command -v flock >/dev/null; then
     exec 9<constraints.txt
     flock -n 9 || { say "waiting for another set-up of this folder"; flock 9; }
     if is_done; then exit 0; fi
 fi
 
-# --- what this machine must offer, asked before anything is written ---------------------------------------------------------------
+# --- what this machine must offer, asked before anything is written -----------------------------------------
 
 supported() { [ "$1" = 3.11 ] || [ "$1" = 3.12 ]; }
 
 find_python() {
     local candidate version seen=""
     if [ -n "${PYTHON:-}" ]; then
-        version=$(minor_version "$PYTHON") || fail "PYTHON=$PYTHON cannot be run; it must name a Python 3.11 or 3.12."
-        supported "$version" || fail "PYTHON=$PYTHON is Python $version; modular_fairseq needs Python 3.11 or 3.12."
+        version=$(minor_version "$PYTHON") ||
+            fail "PYTHON=$PYTHON cannot be run; it must name a Python 3.11 or 3.12."
+        supported "$version" ||
+            fail "PYTHON=$PYTHON is Python $version; modular_fairseq needs Python 3.11 or 3.12."
         base_python=$PYTHON
         return
     fi
     for candidate in python3 python3.12 python3.11; do
-        # A name on PATH is not yet a Python: version managers put names there that only print a hint.
+        # Version managers put commands with these names on PATH that only print a hint.
         version=$(minor_version "$candidate") || continue
         if supported "$version"; then base_python=$candidate; return; fi
         seen=" ($candidate is Python $version)"
     done
-    fail "modular_fairseq needs Python 3.11 or 3.12, and neither is on PATH$seen; install one, for example with" \
-        "\`apt-get install python3.12 python3.12-venv python3.12-dev\`, or name one with PYTHON=/path/to/python."
+    fail "modular_fairseq needs Python 3.11 or 3.12, and neither is on PATH$seen; install one, for example" \
+        "with \`apt-get install python3.12 python3.12-venv python3.12-dev\`, or name one with" \
+        "PYTHON=/path/to/python."
 }
 
 check_compiler() {
     local compiler
     if [ -n "${CXX:-}" ]; then
-        command -v "${CXX%% *}" >/dev/null || fail "the C++ compiler named by CXX=$CXX was not found; correct CXX or unset it."
+        command -v "${CXX%% *}" >/dev/null ||
+            fail "the C++ compiler named by CXX=$CXX was not found; correct CXX or unset it."
         return
     fi
     for compiler in g++ c++; do
         if command -v "$compiler" >/dev/null; then return; fi
     done
-    if command -v clang++ >/dev/null; then  # not what a Python built with gcc calls by itself
+    if command -v clang++ >/dev/null; then  # a Python that was built with gcc does not call it by itself
         export CXX=clang++ CC="${CC:-clang}"
         return
     fi
-    fail "fairseq-fixed is built from source and needs a C++ compiler, and none of g++, c++ and clang++ is on PATH;" \
-        "install one, for example with \`apt-get install g++\`."
+    fail "fairseq-fixed is built from source and needs a C++ compiler, and none of g++, c++ and clang++ is" \
+        "on PATH; install one, for example with \`apt-get install g++\`."
 }
 
 check_headers() {  # $1: a Python
-    "$1" -c 'import os, sysconfig; open(os.path.join(sysconfig.get_path("include"), "Python.h")).close()' 2>/dev/null ||
+    "$1" -c '
+import os, sysconfig
+open(os.path.join(sysconfig.get_path("include"), "Python.h")).close()' 2>/dev/null ||
         fail "fairseq-fixed is built from source and needs Python's headers, and $1 has no Python.h;" \
             "install them, for example with \`apt-get install python$(minor_version "$1")-dev\`."
 }
 
 check_venv_module() {  # $1: a Python
     "$1" -c 'import ensurepip, venv' 2>/dev/null ||
-        fail "$1 cannot make a virtual environment, its venv module is missing;" \
+        fail "$1 cannot make a virtual environment, as its venv module is missing;" \
             "install it, for example with \`apt-get install python$(minor_version "$1")-venv\`."
 }
 
@@ -119,7 +137,8 @@ check_disk() {  # $1: GiB
 
 has_pip() { "$python" -m pip --version >/dev/null 2>&1; }
 
-has_package() {  # $1: a line of constraints.txt; true where .venv has that version, whatever its build label
+# $1: a line of constraints.txt. Succeeds if .venv has that version, with any build label.
+has_package() {
     [ -x "$python" ] && "$python" - "${1%%==*}" "${1##*==}" 2>/dev/null <<'PY'
 import importlib.metadata
 import sys
@@ -128,7 +147,10 @@ sys.exit(importlib.metadata.version(sys.argv[1]).partition("+")[0] != sys.argv[2
 PY
 }
 
-load_fairseq() { "$python" -c 'import torch, fairseq.libbase, fairseq.libnat, fairseq.data.data_utils_fast, alignment_train_cpu_binding'; }
+load_fairseq() {
+    "$python" -c 'import torch, fairseq.libbase, fairseq.libnat, fairseq.data.data_utils_fast
+import alignment_train_cpu_binding'
+}
 has_fairseq() { has_package "$fairseq" && load_fairseq >/dev/null 2>&1; }
 
 torch=torch==${other_torch:-$pinned_torch}
@@ -139,8 +161,10 @@ if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then gpu=y
 
 if version=$(minor_version "$python"); then
     supported "$version" ||
-        fail "$PWD/$venv holds Python $version and modular_fairseq needs 3.11 or 3.12; remove it (rm -r $venv) and run this again."
-    # `-ef`: the same folder, by whatever name or link. In a copied or moved one the commands still call the old place.
+        fail "$PWD/$venv holds Python $version and modular_fairseq needs 3.11 or 3.12; remove it" \
+            "(rm -r $venv) and run this again."
+    # `-ef` compares folders, whatever their names and links are. The commands in a copied or moved .venv
+    # still call the old one.
     made_in=$(cat "$venv/setup.folder" 2>/dev/null) || made_in=$venv
     [ "$made_in" -ef "$venv" ] ||
         fail "$PWD/$venv was made for another folder, $made_in; remove it (rm -r $venv) and run this again."
@@ -152,10 +176,11 @@ has_pip || check_venv_module "$base_python"
 has_fairseq || { check_compiler; check_headers "$base_python"; }
 has_package "$torch" || check_disk "$([ $gpu = yes ] && echo $gpu_gib || echo $cpu_gib)"
 
-# --- .venv ------------------------------------------------------------------------------------------------------------------------
+# --- .venv --------------------------------------------------------------------------------------------------
 
 ticker=""
-tick() {  # a sign of life every half minute; ends with this script, and leaves no `sleep` behind
+# Say every half minute that the script still works. It ends with the script, and leaves no `sleep` behind.
+tick() {
     local elapsed=0 sleeper=""
     trap 'if [ -n "$sleeper" ]; then kill "$sleeper"; fi; exit' TERM
     while kill -0 $$ 2>/dev/null; do
@@ -171,9 +196,10 @@ stop_ticker() {
     ticker=""
 }
 trap stop_ticker EXIT
-trap 'say "interrupted; run it again to go on"; exit 130' INT  # pip answers an interrupt like any failure
+trap 'say "interrupted; run it again to continue"; exit 130' INT  # pip reports an interrupt like any failure
 
-step() {  # $1: what is done, then the command
+# $1: a description of the step; then its command.
+step() {
     local status=0
     say "$1"
     shift
@@ -191,28 +217,34 @@ logged() {
 }
 logged_text() { tail -c "+$((log_start + 1))" "$log"; }
 logged_says() { logged_text | grep -i -E "$1" >/dev/null; }
-pip_install_alone() { logged "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"; }
+pip_install_alone() {
+    logged "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"
+}
 pip_install() { pip_install_alone -c "$constraints" "$@"; }
 
 no_network() {
-    # An index that cannot be reached is to pip an index without any versions; told not to retry, it does not even mention the connection.
+    # To pip, an index that cannot be reached is an index without any version. If pip does not retry, it does
+    # not even mention the connection.
     logged_says 'requirement (setuptools|wheel|cython|numpy)[^ ]* \(from versions: none\)' && return
     logged_says 'connection broken' && logged_says '\(from versions: none\)' && return
-    logged_text | tail -n 10 | grep -i -E 'connection ?error|connect ?timeout|read ?timeout|timed out|proxyerror|sslerror' >/dev/null
+    local errors='connection ?error|connect ?timeout|read ?timeout|timed out|proxyerror|sslerror'
+    logged_text | tail -n 10 | grep -i -E "$errors" >/dev/null
 }
 
 give_up() {  # $1: what failed
     if logged_says 'no space left on device|disk quota exceeded'; then
-        fail "$1 failed because a disk is full, that of $PWD/$venv or that of ${TMPDIR:-/tmp}; free some space and run this again."
+        fail "$1 failed because a disk is full, that of $PWD/$venv or that of ${TMPDIR:-/tmp}; free some" \
+            "space and run this again."
     elif no_network; then
-        fail "$1 failed because pip could not reach the package index; check the network or the proxy and run this again;" \
-            "the log is $PWD/$log."
+        fail "$1 failed because pip could not reach the package index; check the network or the proxy and" \
+            "run this again; the log is $PWD/$log."
     fi
     logged_text | tail -n 20 | sed 's/^/    /' >&2
     fail "$1 failed; above are the last lines of the log, $PWD/$log."
 }
 
-if ! has_pip; then  # without pip it is absent, or what an interrupted run left, which `-m venv` completes
+# Without pip, .venv is missing or was left by an interrupted run; `-m venv` completes it.
+if ! has_pip; then
     step "making $venv with Python $(minor_version "$base_python")" "$base_python" -m venv "$venv" >&2 ||
         fail "\`$base_python -m venv $venv\` failed; its message is above."
 fi
@@ -222,56 +254,70 @@ date >>"$log"
 
 constraints=constraints.txt
 if [ -n "$other_torch" ]; then
-    # Torch itself pins sympy (2.6) and wants setuptools below 82 (2.11); ours needs 77.
+    # Some versions of torch pin sympy (2.6) or need setuptools below 82 (2.11); this project needs 77.
     constraints=$venv/setup.constraints
-    sed "s/^torch==.*/$torch/; s/^setuptools==.*/setuptools>=77,<82/; /^sympy==/d" constraints.txt >"$constraints"
+    sed "s/^torch==.*/$torch/; s/^setuptools==.*/setuptools>=77,<82/; /^sympy==/d" constraints.txt \
+        >"$constraints"
 fi
 
-# --- packages ---------------------------------------------------------------------------------------------------------------------
+# --- packages -----------------------------------------------------------------------------------------------
 
-# First what fairseq-fixed needs while it is built. Its own build environment would ask for any `torch>=1.10` and fetch a second torch,
-# several gigabytes of it; so it is built without one (--no-build-isolation), against the torch that is used later.
-step "installing build tools" pip_install setuptools wheel cython numpy || give_up "installing the build tools"
+# The tools that build fairseq-fixed come first. A build environment of its own would need any `torch>=1.10`,
+# and so would fetch a second torch of several gigabytes. fairseq-fixed is therefore built without such an
+# environment (--no-build-isolation), against the torch that is used later.
+step "installing build tools" pip_install setuptools wheel cython numpy ||
+    give_up "installing the build tools"
 
-# On Linux the plain pin means the CUDA build of PyPI, 3 GB with its libraries. Without an NVIDIA GPU the CPU build is asked for by its
-# label, from pip's own sources (a mirror may hold it) and from PyTorch's CPU index in one call: whichever has it serves it. Where none
-# has it, or that index cannot be reached, pip says so in seconds and the plain pin is taken. Alone: all else comes from pip's own sources,
-# and beside a constraint pip calls a missing build a conflict.
+# On Linux the plain pin means the CUDA build of PyPI, 3 GB with its libraries. Without an NVIDIA GPU, pip is
+# asked for the CPU build by its label, in one call from its own index (a mirror may have it) and from
+# PyTorch's CPU index. If neither has it, or PyTorch's index cannot be reached, pip says so in seconds, and
+# the plain pin is installed. The call has no other package, as these come from pip's own index, and no
+# constraints, as pip would call a missing build a conflict with them.
 install_torch() {
+    local index=${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
     if [ $gpu = no ]; then
-        if step "installing $torch, the CPU build (200 MB, about a minute)" pip_install_alone --no-deps --retries 1 --timeout 10 \
-            --extra-index-url "${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}" "$torch+cpu"; then return; fi
+        if step "installing $torch, the CPU build (200 MB, about a minute)" \
+            pip_install_alone --no-deps --retries 1 --timeout 10 --extra-index-url "$index" "$torch+cpu"; then
+            return
+        fi
         logged_says 'no matching distribution' || give_up "installing torch"
         say "no CPU build of $torch is offered here"
         if [ "$(uname -s)" = Linux ]; then check_disk $gpu_gib; fi
     fi
-    step "installing $torch, the default build (3 GB where that is the CUDA build, a few minutes)" pip_install "$torch" ||
-        give_up "installing torch"
+    step "installing $torch, the default build (3 GB if it is the CUDA build, a few minutes)" \
+        pip_install "$torch" || give_up "installing torch"
 }
 remove_fairseq() { logged "$python" -m pip uninstall --disable-pip-version-check --yes fairseq-fixed; }
 has_package "$torch" || {
-    # Built against another torch it may load all the same, and be wrong.
-    if has_package "$fairseq"; then remove_fairseq || give_up "removing the fairseq-fixed of another torch"; fi
+    # A fairseq-fixed that was built against another torch may load, and yet be wrong.
+    if has_package "$fairseq"; then
+        remove_fairseq || give_up "removing the fairseq-fixed of another torch"
+    fi
     install_torch
 }
 
 grep -v '^fairseq-fixed==' "$constraints" >"$venv/setup.requirements"
-step "installing the other packages (about a minute)" pip_install --no-build-isolation -r "$venv/setup.requirements" ||
-    give_up "installing the other packages"
+step "installing the other packages (about a minute)" \
+    pip_install --no-build-isolation -r "$venv/setup.requirements" || give_up "installing the other packages"
 
-# --no-binary: for Python 3.12 PyPI has a wheel too, made for an older torch; its C++ parts do not load with this one.
-# pip's cache does not know which torch a build is for.
+# pip's cache does not know for which torch a build was made.
 if [ -n "$other_torch" ]; then no_cache=--no-cache-dir; else no_cache=; fi
-build_fairseq() { pip_install --no-build-isolation --no-deps --no-binary fairseq-fixed --force-reinstall "$@" "$fairseq"; }
+# --no-binary: for Python 3.12 PyPI also has a wheel. It was made for an older torch, so its C++ parts do not
+# load with this one.
+build_fairseq() {
+    pip_install --no-build-isolation --no-deps --no-binary fairseq-fixed --force-reinstall "$@" "$fairseq"
+}
 if ! has_fairseq; then
     step "building $fairseq (2 to 4 minutes)" build_fairseq $no_cache || give_up "building fairseq-fixed"
 fi
-if ! has_fairseq; then  # what pip had kept of an earlier build may be of another torch
-    step "building $fairseq anew, as the build in pip's cache does not load (2 to 4 minutes)" build_fairseq --no-cache-dir ||
-        give_up "building fairseq-fixed"
+# A build in pip's cache may have been made for another torch.
+if ! has_fairseq; then
+    step "building $fairseq again, as the build in pip's cache does not load (2 to 4 minutes)" \
+        build_fairseq --no-cache-dir || give_up "building fairseq-fixed"
 fi
 
-step "installing modular_fairseq" pip_install --no-build-isolation -e '.[pictures,dev,docs]' || give_up "installing modular_fairseq"
+step "installing modular_fairseq" pip_install --no-build-isolation -e '.[pictures,dev,docs]' ||
+    give_up "installing modular_fairseq"
 
 step "checking that torch and fairseq load" logged load_fairseq ||
     give_up "loading torch and fairseq"

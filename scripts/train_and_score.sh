@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# `modular-fairseq train-and-score` in this repository's .venv, which is made first: from raw parallel text to
-# a BLEU score, for one architecture. --help says what NAME, SIZE and GENERATE of the environment change.
+# Train one architecture on raw parallel text, translate the test set, and compute its BLEU. The command is
+# `modular-fairseq train-and-score` in the .venv of this repository, which is made if necessary. --help
+# describes what NAME, SIZE and GENERATE in the environment change.
 #
-#     bash scripts/train_and_score.sh FOLDER SOURCE TARGET OUT ARCH [options of fairseq-train, which overrule the recipe]
+#     # Options of fairseq-train may follow; they overrule the recipe.
+#     bash scripts/train_and_score.sh FOLDER SOURCE TARGET OUT ARCH
 #     bash scripts/train_and_score.sh multi30k de en results mae_transformer --max-epoch 10 --seed 2
 
 set -euo pipefail

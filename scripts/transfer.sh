@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
-# MAE (Peng et al. 2020), section 5.2, table 7 and figure 2: a MAE-7 of WMT14 as it is (NoFT), and fine-tuned
-# on IWSLT14 En-De: its gates (FTG), gates and output projections (FTG+), all of it (FTALL), each on 5, 10,
-# 25, 50, 75 and 100 % of the training data; and MAE-7 from scratch. Takes the MAE-7 of table 2, or trains it,
-# or takes --pretrained CHECKPOINT. First:
+# Fine-tune a WMT14 model on parts of IWSLT14 En-De, as in MAE (Peng et al. 2020), section 5.2, table 7 and
+# figure 2. The model is the MAE-7 of table 2, which is trained if it is missing; --pretrained CHECKPOINT
+# gives another one. The rows are the model as it is (NoFT); fine-tuning of its gates (FTG), of its gates and
+# output projections (FTG+), and of all of it (FTALL), each on 5, 10, 25, 50, 75 and 100 % of the training
+# data; and a MAE-7 that is trained from scratch. Prepare the data first:
 #
 #     bash data-prep/prepare-wmt14-en-de.sh
 #     bash data-prep/prepare-iwslt14-de-en.sh --like data/wmt14.en-de --out data/iwslt14.de-en.like-wmt14
 #
-#     bash scripts/transfer.sh --dry-run                  # the exact commands
-#     bash scripts/transfer.sh --seeds 1,2,3 -- --fp16    # all rows; what follows the -- goes to fairseq-train
-#     bash scripts/transfer.sh --only ftg-plus-5 --only ftall-5    # some rows, named as in configs/transfer/table.yaml
-#     bash scripts/transfer.sh --scale smoke              # narrow models on the toy corpus, on two cores; small: between
+# Then run one of these commands:
 #
-# Killed, the same command goes on. It ends with the table, results/SCALE/transfer/table.txt, .tsv and .md,
-# and figure.svg and .png. Subsets are drawn by `modular-fairseq subset`:
-# data/iwslt14.de-en.like-wmt14/bin.5-percent and so on. Runs with all of the training data are those of
+#     # Show the exact commands.
+#     bash scripts/transfer.sh --dry-run
+#     # Train all rows with three seeds. The options after -- are for fairseq-train.
+#     bash scripts/transfer.sh --seeds 1,2,3 -- --fp16
+#     # Train some rows, which are named as in configs/transfer/table.yaml.
+#     bash scripts/transfer.sh --only ftg-plus-5 --only ftall-5
+#     # Train narrow models on the toy corpus, on two cores. --scale small is larger.
+#     bash scripts/transfer.sh --scale smoke
+#
+# The same command continues a run that was killed. The table is written to results/SCALE/transfer/table.txt,
+# .tsv and .md, and the figure to figure.svg and .png beside it. `modular-fairseq subset` draws the subsets,
+# in data/iwslt14.de-en.like-wmt14/bin.5-percent and so on. Runs with all of the training data are shared with
 # scripts/tables/mae-7-transfer.sh.
 
 table=transfer

@@ -1,4 +1,5 @@
-"""`modular-fairseq prepare`: from archives and folders of text to binarized data for fairseq-train.
+"""The command `modular-fairseq prepare`: it turns archives and folders of text into data for fairseq-train.
 
-`runner` names the stages, `recipe` what is known of each data set.
+`recipe` reads what is known of each data set, and `runner` runs the stages, each of which writes one folder:
+`texts` text/, `tokens` tok/ and raw/, `subwords` bpe/, and `binarize` bin/.
 """

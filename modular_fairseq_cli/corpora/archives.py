@@ -1,7 +1,7 @@
-"""Reads members of .tgz and .zip archives as streams. Nothing is unpacked under a name that an archive chose.
+"""Read the members of .tgz and .zip archives as streams, without unpacking them to disk.
 
-An archive is refused as a whole when any member has an absolute name, a name with `..`, or is a link or a
-device.
+An archive may come from anywhere, so the names in it are never used as paths. The whole archive is refused if
+any member has an absolute name or a name with `..`, or is a link or a device.
 """
 
 import contextlib
@@ -10,28 +10,29 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, TypeVar
 
 from modular_fairseq_cli.errors import UsageError
 
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError)
-Opener = Callable[[str], BinaryIO]
+Opener = Callable[[str], IO[bytes]]  # from the name of a member to its content
+Member = TypeVar("Member", tarfile.TarInfo, zipfile.ZipInfo)
 
 
 class DamagedFile(UsageError):
-    """A file that ends too early or does not unpack."""
+    """The file `path` ends too early or cannot be decompressed."""
 
     def __init__(self, path: Path, why: Exception):
         reason = (str(why).splitlines() or [type(why).__name__])[0].rstrip(":")
-        super().__init__(f"{path} is damaged or cut short ({reason}); get it again")
+        super().__init__(f"{path} is damaged or cut short ({reason}); download or copy it again")
         self.path = path
 
 
 @contextlib.contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turn what a reader says of a damaged or truncated file into a sentence that names the file."""
+    """Replace any error by which a reader reports damage inside the block with a `DamagedFile` for `path`."""
     try:
         yield
     except DAMAGE as error:
@@ -40,30 +41,44 @@ def damage_named(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_archive(path: Path, name: str) -> Iterator[Opener]:
-    """Yield a function from a member's name to its bytes; `name` is the official name of the archive, for
-    messages.
+    """Check an archive, and yield a function that opens a member by its name.
+
+    Args:
+        path: the archive.
+        name: its official name, which tells .zip from .tgz and which messages show.
+
+    Raises:
+        UsageError: the archive is damaged or has a member that is refused; or, from the yielded function, it
+            has no such member.
     """
     with damage_named(path), contextlib.ExitStack() as stack:
         if name.endswith(".zip"):
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            for info in archive.infolist():
-                refuse_bad_name(name, info.filename)
-                refuse_link_in_zip(name, info)
-            regular = {clean_name(info.filename): info for info in archive.infolist() if not info.is_dir()}
-            yield opener(name, regular, archive.open)
+            zip_file = stack.enter_context(zipfile.ZipFile(path))
+            for zip_member in zip_file.infolist():
+                refuse_bad_name(name, zip_member.filename)
+                refuse_link_in_zip(name, zip_member)
+            in_zip = {clean_name(one.filename): one for one in zip_file.infolist() if not one.is_dir()}
+            yield opener(name, in_zip, zip_file.open)
         else:
             read_to_the_end(path)
-            archive = stack.enter_context(tarfile.open(path, "r:*"))
-            for info in archive:
-                refuse_bad_name(name, info.name)
-                refuse_link_in_tar(name, info)
-            regular = {clean_name(info.name): info for info in archive if not info.isdir()}
-            yield opener(name, regular, archive.extractfile)
+            tar = stack.enter_context(tarfile.open(path, "r:*"))
+            for tar_member in tar:
+                refuse_bad_name(name, tar_member.name)
+                refuse_link_in_tar(name, tar_member)
+            in_tar = {clean_name(one.name): one for one in tar if not one.isdir()}
+
+            def extract(member: tarfile.TarInfo) -> IO[bytes]:
+                content = tar.extractfile(member)
+                assert content is not None  # true of regular files, and `in_tar` holds nothing else
+                return content
+
+            yield opener(name, in_tar, extract)
 
 
 def read_to_the_end(path: Path) -> None:
-    """Read a compressed file to its end, where the sum of its text stands: tarfile does not, and misses
-    damage.
+    """Decompress a gzip file to its end, where its checksum stands.
+
+    tarfile stops before it, so it would not notice damage that the checksum reveals.
     """
     with path.open("rb") as file:
         if file.read(2) != b"\x1f\x8b":
@@ -73,16 +88,21 @@ def read_to_the_end(path: Path) -> None:
             pass
 
 
-def opener(archive: str, members: dict, open_member: Callable) -> Opener:
-    def open_by_name(name: str) -> BinaryIO:
+def opener(archive: str, members: Mapping[str, Member], open_member: Callable[[Member], IO[bytes]]) -> Opener:
+    """Return a function that opens one of `members` by its name, and raises UsageError for other names."""
+
+    def open_by_name(name: str) -> IO[bytes]:
         if name not in members:
-            raise UsageError(f"{archive} has no member {name}: it is another archive than the official one")
+            raise UsageError(
+                f"{archive} has no member {name}, so it is not the official archive; give that one"
+            )
         return open_member(members[name])
 
     return open_by_name
 
 
 def refuse_bad_name(archive: str, member: str) -> None:
+    """Raise UsageError if the name of a member leads out of the folder in which it would be unpacked."""
     parts = member.replace("\\", "/").split("/")
     if member.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
         raise UsageError(
@@ -91,10 +111,12 @@ def refuse_bad_name(archive: str, member: str) -> None:
 
 
 def clean_name(member: str) -> str:
+    """Return the name of a member with `/` between its parts and without `.`: "./a\\b" is "a/b"."""
     return "/".join(part for part in member.replace("\\", "/").split("/") if part not in ("", "."))
 
 
 def refuse_link_in_tar(archive: str, member: tarfile.TarInfo) -> None:
+    """Raise UsageError if a member is neither a file nor a folder."""
     if not member.isfile() and not member.isdir():
         raise UsageError(
             f"{archive} has the member {member.name!r}, which is a link or a device; it is refused"
@@ -102,6 +124,7 @@ def refuse_link_in_tar(archive: str, member: tarfile.TarInfo) -> None:
 
 
 def refuse_link_in_zip(archive: str, member: zipfile.ZipInfo) -> None:
+    """Raise UsageError if the Unix mode of a member is neither that of a file nor that of a folder."""
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind and not stat.S_ISREG(kind) and not member.is_dir():
         raise UsageError(

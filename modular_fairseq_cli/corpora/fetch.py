@@ -1,8 +1,9 @@
-"""The folder archives/ holds the official archives, downloaded by curl or given by the user, and their sums.
+"""The folder archives/ holds the official archives and their checksums.
 
-Corpora that lie beside each other share it. A download goes to NAME.part, is continued where it was cut off,
-and gets its name once its size and sum are right. Where no sum is published, that of the first file that
-could be unpacked is recorded as NAME.sha256 beside it, and each file that is used later is compared with it.
+curl downloads an archive, or the user gives it. Data sets that lie beside each other share the folder. A
+download is written to NAME.part, continues if it was cut off, and gets its name once its size and checksum
+are right. If no checksum is published, NAME.sha256 records the one of the first file that could be unpacked.
+Every file that is used later must have the same.
 """
 
 import contextlib
@@ -23,8 +24,13 @@ from modular_fairseq_cli.processes import say
 
 @dataclass(frozen=True)
 class Source:
-    """An archive: its official name and address, and its size in bytes and its sum as ALGORITHM:HEX where
-    they are published.
+    """An archive that a recipe needs.
+
+    Attributes:
+        name: the official name of the file.
+        url: where it is downloaded from.
+        bytes: its size; None if no size is published.
+        sum: its checksum, as ALGORITHM:HEX; None if no checksum is published.
     """
 
     name: str
@@ -37,18 +43,28 @@ class Source:
         checked = (
             f"checked by {self.sum.split(':')[0]}"
             if self.sum
-            else "no sum published: that of the first download is recorded"
+            else "no checksum published: that of the first download is recorded"
         )
         return f"{self.url} ({size}, {checked})"
 
 
 @contextlib.contextmanager
 def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -> Iterator[dict[str, Path]]:
-    """Yield where each archive is, by its name, and keep other runs from them. An archive that was read to
-    its end is from then on known by its sum.
+    """Fetch the archives if necessary, and yield the path of each by its name.
+
+    No other run can fetch or read them inside the block. When the block ends without an error, the checksums
+    that are not published are recorded. A download that the block finds damaged is removed.
+
+    Args:
+        sources: the archives.
+        given: paths of the archives that the user gave, by official name.
+        folder: the folder archives/.
+
+    Raises:
+        UsageError: an archive cannot be fetched, or has another size or checksum than it must have.
     """
     with contextlib.ExitStack() as stack:
-        paths = {}
+        paths: dict[str, Path] = {}
         for source in sources:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock_archive(source, folder))
@@ -57,24 +73,28 @@ def open_archives(sources: list[Source], given: dict[str, Path], folder: Path) -
             yield paths
         except DamagedFile as error:
             if error.path in paths.values() and error.path not in given.values():
-                error.path.unlink()  # a download begins anew
+                error.path.unlink()  # the next run downloads it again
             raise
         for source in sources:
             record(source, paths[source.name], folder)
 
 
 def lock_archive(source: Source, folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Keep two runs from fetching one archive, and one from using what the other has not yet found sound.
+    """Return the lock of an archive, which only one run can hold at a time.
 
-    A curl that outlives a killed run holds the lock, and so keeps others from its file.
+    It keeps two runs from fetching the same archive, and a run from using an archive that another run has not
+    yet checked. A curl process that outlives its killed run still holds the lock, so nobody else writes its
+    file.
     """
     waiting = f"{source.name}: waiting for another run that fetches or reads it"
     return lock(folder / f".{source.name}.lock", seconds=math.inf, waiting=waiting, inheritable=True)
 
 
 def fetch(source: Source, given: Path | None, folder: Path) -> Path:
-    """Return where the right archive is: the file that the user gave, or folder/NAME, which may have to be
-    downloaded.
+    """Return the path of a checked archive: the file that the user gave, or folder/NAME.
+
+    folder/NAME is downloaded if it does not exist. Raises UsageError if that fails, or if the file is another
+    one.
     """
     path = folder / source.name
     if given:
@@ -95,27 +115,30 @@ def fetch(source: Source, given: Path | None, folder: Path) -> Path:
 
 
 def download(source: Source, part: Path) -> None:
+    """Download an archive to `part`, after the bytes that `part` has. Raises UsageError if that fails."""
     if part.exists() and part.stat().st_size == source.bytes:
         return
     say(
         f"{source.name}: from {source.url}"
-        + (f", going on after {part.stat().st_size:,} bytes" if part.exists() else "")
+        + (f", continued after {part.stat().st_size:,} bytes" if part.exists() else "")
     )
     result = curl(source.url, part)
     if part.exists() and (result.returncode in (33, 36) or result.stdout.endswith("416")):
-        # The server does not continue downloads, or has nothing behind what is there already: the whole file
-        # once more.
+        # The server cannot continue downloads, or its file is not longer than `part`: download all of it.
         part.unlink()
         result = curl(source.url, part)
     if result.returncode:
         why = (result.stderr or "").strip().splitlines()[-1:] or [f"curl ended with {result.returncode}"]
         raise UsageError(
-            f"{source.url} could not be fetched ({why[0]}); call the script again to go on, or give the file "
-            f"with --archive {source.name}"
+            f"{source.url} could not be fetched ({why[0]}); the same command continues the download, or give "
+            f"the file with --archive {source.name}"
         )
 
 
-def curl(url: str, part: Path) -> subprocess.CompletedProcess:
+def curl(url: str, part: Path) -> subprocess.CompletedProcess[str]:
+    """Run curl, which continues `part`. Its standard output is the HTTP status; on a terminal curl shows its
+    progress, elsewhere `stderr` has its error message.
+    """
     terminal = sys.stderr.isatty()
     command = [
         "curl",
@@ -130,14 +153,14 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
     ]
     command += ["--progress-bar" if terminal else "--silent", "--show-error"]
     command += ["--continue-at", "-", "--output", str(part), "--write-out", "%{http_code}", url]
-    lasting = {"close_fds": False, "preexec_fn": lifetime.before_exec()}  # see `lock_archive`
     try:
         return subprocess.run(
             command,
             stdout=subprocess.PIPE,
             stderr=None if terminal else subprocess.PIPE,
             text=True,
-            **lasting,
+            close_fds=False,  # curl inherits the lock, see `lock_archive`
+            preexec_fn=lifetime.before_exec(),
         )
     except FileNotFoundError:
         raise UsageError(
@@ -146,32 +169,34 @@ def curl(url: str, part: Path) -> subprocess.CompletedProcess:
 
 
 def verify(path: Path, source: Source, folder: Path) -> None:
-    """Compare an archive with its published size and sum, or with the sum recorded at the first time."""
+    """Raise UsageError unless an archive has the published size and checksum, or the recorded checksum."""
     size = path.stat().st_size
     if source.bytes and size != source.bytes:
         raise UsageError(
             f"{path} has {size:,} bytes, and {source.name} has {source.bytes:,}: it is another file, or cut "
-            "short"
+            "short; give the official file with --archive"
         )
     if source.sum:
         algorithm, expected = source.sum.split(":")
         if (found := digest(path, algorithm)) != expected:
             raise UsageError(
-                f"{path} has the {algorithm} sum {found}, and {source.name} has {expected}: it is another "
-                "file, or damaged"
+                f"{path} has the {algorithm} checksum {found}, and {source.name} has {expected}: it is "
+                "another file, or damaged; give the official file with --archive"
             )
         return
     recorded = folder / f"{source.name}.sha256"
     if recorded.exists() and (found := digest(path)) != (first := recorded.read_text().split()[0]):
         raise UsageError(
-            f"{path} has the sha256 sum {found}, and that of the first {source.name}, in {recorded}, is "
-            f"{first}"
+            f"{path} has the sha256 checksum {found}, but the first {source.name} had {first}, as recorded "
+            f"in {recorded}; give that file"
         )
 
 
 def record(source: Source, archive: Path, folder: Path) -> None:
-    """Remember an archive that was found sound: link to it if the user gave it, and write its sum if none is
-    published.
+    """Record an archive that could be unpacked, for the runs that follow.
+
+    folder/NAME becomes a link to an archive that the user gave, if there was no such file. If no checksum is
+    published, folder/NAME.sha256 gets the checksum of this file, unless it holds one.
     """
     if not (folder / source.name).exists():
         link = folder / f"{source.name}.link"
@@ -184,6 +209,6 @@ def record(source: Source, archive: Path, folder: Path) -> None:
     found = digest(archive)
     write_file(path, f"{found}  {source.name}\n")
     say(
-        f"{source.name}: no sum is published; that of this file, sha256 {found}, is recorded in {path} and "
-        "compared from now on"
+        f"{source.name}: no checksum is published; the one of this file, sha256 {found}, is recorded in "
+        f"{path}, and every later file must have the same"
     )

@@ -1,8 +1,8 @@
-"""Reads text, one sentence a line, with care, and writes it so that no tool downstream can see other lines.
+"""Read text of one sentence a line, and write it so that every tool downstream sees the same lines.
 
-Lines end at LF only. What some tools take for the end of a line too (CR, vertical tab, form feed, U+001C to
-U+001E, U+0085, U+2028, U+2029) becomes a space; a CR before LF and a byte order mark at the beginning are
-left out.
+Only LF ends a line. Other characters that some tools take for the end of a line (CR, vertical tab, form feed,
+U+001C to U+001E, U+0085, U+2028, U+2029) become spaces. A CR before LF and a byte order mark at the beginning
+are removed.
 """
 
 import itertools
@@ -19,8 +19,14 @@ ODD_SEPARATOR = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
-    """Yield the lines of a binary file, without their ends. Raises UsageError, naming file and line, on what
-    is not UTF-8 or has no text.
+    """Yield the lines of a binary file without their ends; say how many had to be changed.
+
+    Args:
+        file: the lines, each with its LF.
+        name: the name of the file in messages.
+
+    Raises:
+        UsageError: a line is not UTF-8, or no line has any text.
     """
     number = crlf = odd = 0
     blank = True
@@ -45,15 +51,19 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
     if blank:
         raise UsageError(f"{name}: is empty; it must hold one sentence a line")
     if crlf:
-        say(f"{name}: {crlf:,} of {number:,} lines end in CR LF; the CR is left out")
+        say(f"{name}: {crlf:,} of {number:,} lines end in CR LF; the CR is removed")
     if odd:
-        say(f"{name}: {odd:,} lines hold other line separators (CR, U+2028, ...), now spaces")
+        say(f"{name}: {odd:,} lines hold other line separators (CR, U+2028, ...); they become spaces")
 
 
 @dataclass
 class Side:
-    """One language of a text that was written: its name for messages, its number of lines, and the first line
-    without visible text (0: none).
+    """What was written of one language of a parallel text.
+
+    Attributes:
+        name: its name in messages.
+        lines: the number of its lines.
+        blank: the number of the first line without visible text, from 1; 0 if there is none.
     """
 
     name: str
@@ -62,6 +72,7 @@ class Side:
 
 
 def write_lines(lines: Iterable[str], out: BinaryIO, name: str) -> Side:
+    """Write lines in UTF-8, each with an LF, and return what was written under this name."""
     side = Side(name)
     buffer: list[str] = []
     for line in lines:
@@ -77,8 +88,9 @@ def write_lines(lines: Iterable[str], out: BinaryIO, name: str) -> Side:
 
 
 def is_visible(line: str) -> bool:
-    """Return whether a tokenizer finds anything in a line: a character that is neither a space nor a control
-    or format character.
+    """Return whether a line has a character that is neither a space nor a control or format character.
+
+    A tokenizer returns no token for a line without one.
     """
     return bool(line) and (
         line[0].isalnum() or any(char.isprintable() and not char.isspace() for char in line)
@@ -86,8 +98,10 @@ def is_visible(line: str) -> bool:
 
 
 def check_pair(source: Side, target: Side, blank_lines: bool) -> None:
-    """Refuse sides of different length, as line n of one is the translation of line n of the other, and empty
-    lines unless `blank_lines`: train may have them, as the next stage leaves them out.
+    """Raise UsageError if the sides of a parallel text differ in length, or if one has a blank line.
+
+    Args:
+        blank_lines: allow blank lines, as in training data, from which the next stage removes them.
     """
     if source.lines != target.lines:
         raise UsageError(
@@ -97,13 +111,16 @@ def check_pair(source: Side, target: Side, blank_lines: bool) -> None:
     for side in (source, target):
         if side.blank and not blank_lines:
             raise UsageError(
-                f"{side.name}, line {side.blank}: is empty, and a score needs both sides; remove the line on "
-                "both"
+                f"{side.name}, line {side.blank}: is empty, and a score needs both sides; remove this line "
+                "from both sides"
             )
 
 
 def read_chunks(paths: list[Path], lines: int) -> Iterator[tuple[bytes, ...]]:
-    """Yield blocks of so many lines of parallel files that these modules wrote."""
+    """Yield blocks of at most `lines` lines: a tuple with the bytes of each of the parallel files.
+
+    The files end their lines with LF, as `write_lines` does.
+    """
     files = [path.open("rb") for path in paths]
     try:
         while True:
@@ -117,12 +134,15 @@ def read_chunks(paths: list[Path], lines: int) -> Iterator[tuple[bytes, ...]]:
 
 
 def read_block(file: BinaryIO, lines: int) -> bytes:
+    """Return the next lines of a file, at most `lines` of them."""
     return b"".join(itertools.islice(file, lines))
 
 
 def split_block(block: bytes) -> list[str]:
+    """Return the lines of a block without their ends."""
     return block.decode().removesuffix("\n").split("\n")
 
 
 def join_block(lines: list[str]) -> bytes:
+    """Return the block that `split_block` splits into these lines."""
     return ("\n".join(lines) + "\n").encode() if lines else b""

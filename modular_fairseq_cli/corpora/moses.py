@@ -1,11 +1,13 @@
-"""Moses tokens by sacremoses, many times faster than sentence by sentence and with exactly its result.
+"""Tokenize as Moses does, with exactly the result of sacremoses and many times faster.
 
-What a sentence's words become in sacremoses depends on their neighbours only where a full stop, an apostrophe
-or a comma stands beside the space: on whether the next word begins in lower case ("No. 5", "etc. and"), on
-what an apostrophe touches, on the digits round a comma. Every other space is a border that none of its rules
-looks across, so a sentence is cut there, each piece (nearly always one word) is tokenized by sacremoses by
-itself, and the result is kept for the next time the piece occurs. A comma that ends a word is cut off in
-every rule, whatever follows, so it is no obstacle after an ordinary character.
+In sacremoses, the tokens of a word depend on its neighbours only if a full stop, an apostrophe or a comma
+stands beside the space between them. Its rules look at whether the next word begins in lower case ("No. 5",
+"etc. and"), at what an apostrophe touches, and at the digits around a comma. No rule looks across any other
+space. So a sentence is cut at those other spaces, and sacremoses tokenizes each piece (nearly always one
+word) alone. The result is kept for the next occurrence of the piece.
+
+A comma at the end of a word is always split off, whatever follows. So the sentence is also cut after such a
+comma, if an ordinary character precedes it.
 """
 
 import re
@@ -13,17 +15,18 @@ import re
 import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-# Pieces remembered by a process, about 60 MB; then it begins anew, so that memory stays bounded.
+# A process remembers so many pieces, about 60 MB; then it forgets all of them, which bounds its memory.
 MAX_PIECES = 300_000
 
 BORDER = re.compile(r" (?:(?<=[^ .',] )|(?<=[^ .',], ))(?=[^ .',])")
-# Each rule of the punctuation normalizer needs one of these to change anything.
+# The punctuation normalizer changes no line in which this pattern is not found.
 NORMALIZABLE = re.compile(r"[\r`„“”–—´‘‚’…«»\u00a0()]|  |''| [%:;]|\"[.,]|[.,]\"")
 
 
 class QuickMosesTokenizer(MosesTokenizer):
-    """sacremoses' tokenizer, which makes two sets of characters anew for each word that ends in a full stop
-    (milliseconds); here they are made once.
+    """The tokenizer of sacremoses with two sets of characters that are built only once.
+
+    sacremoses builds them again for each word that ends in a full stop, which takes milliseconds.
     """
 
     def __init__(self, lang: str):
@@ -32,24 +35,30 @@ class QuickMosesTokenizer(MosesTokenizer):
         self.alpha = frozenset(self.IsAlpha)
 
     def islower(self, text: str) -> bool:
+        """Return whether all characters are lower-case letters, as the method that this one replaces."""
         return self.lower.issuperset(text)
 
     def isanyalpha(self, text: str) -> bool:
+        """Return whether any character is a letter, as the method that this one replaces."""
         return not self.alpha.isdisjoint(text)
 
 
 class Tokenizer:
-    """A function from a raw line to its tokens, separated by single spaces.
-
-    normalize: first Moses' normalization of punctuation, then a space for each non-printing character
-        (Unicode category C).
-    aggressive_hyphens: "well-kept" becomes "well @-@ kept".
-    lowercase: after tokenizing, so that abbreviations are told by their case.
-    """
+    """A function that tokenizes a raw line, and returns its tokens separated by single spaces."""
 
     def __init__(
         self, lang: str, normalize: bool = False, aggressive_hyphens: bool = False, lowercase: bool = False
     ):
+        """Make a tokenizer for one language.
+
+        Args:
+            lang: its code, such as "de".
+            normalize: first normalise the punctuation as Moses does, and replace each non-printing character
+                (Unicode category C) with a space.
+            aggressive_hyphens: split words at hyphens: "well-kept" becomes "well @-@ kept".
+            lowercase: lower-case the tokens. The tokenizer itself still sees the case, by which it recognises
+                abbreviations.
+        """
         self.moses = QuickMosesTokenizer(lang)
         self.normalizer = MosesPunctNormalizer(lang) if normalize else None
         self.aggressive_hyphens = aggressive_hyphens
@@ -74,6 +83,7 @@ class Tokenizer:
         return " ".join(tokens)
 
     def tokenize_piece(self, piece: str) -> str:
+        """Return the tokens of a piece by sacremoses, and remember them."""
         tokenized = self.moses.tokenize(
             piece, aggressive_dash_splits=self.aggressive_hyphens, return_str=True
         )

@@ -1,16 +1,17 @@
-"""The options of `modular-fairseq prepare RECIPE`: those that the recipe has, and --workers."""
+"""Read the options of `modular-fairseq prepare RECIPE`: those that the recipe names, and --workers."""
 
 import argparse
 import re
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.settings import FROM_LIKE
 from modular_fairseq_cli.processes import processors
 
-OPTIONS = {
+# The arguments of `add_argument` for every option that a recipe may name; the recipe adds the help.
+OPTIONS: dict[str, dict[str, Any]] = {
     "source-lang": {"required": True, "metavar": "L"},
     "target-lang": {"required": True, "metavar": "L"},
     "archive": {"action": "append", "type": Path, "metavar": "FILE"},
@@ -23,6 +24,7 @@ OPTIONS = {
     "separate-dictionaries": {"action": "store_const", "const": "separate", "dest": "dictionaries"},
     "like": {"type": Path, "metavar": "DIR"},
 }
+# The options that set a key of the settings, where the key is not the name of an option.
 SAID_BY = {
     "lowercase": "--lowercase or --keep-case",
     "dictionaries": "--joined-dictionary or --separate-dictionaries",
@@ -30,26 +32,34 @@ SAID_BY = {
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that says what is wrong in one sentence, after `name`, and takes no abbreviations."""
+    """An ArgumentParser that refuses abbreviations and reports an error in one sentence after `name`."""
 
-    def __init__(self, name: str, **arguments):
+    def __init__(self, name: str, **arguments: Any):
         super().__init__(
             allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments
         )
         self.name = name
 
     def error(self, message: str) -> NoReturn:
-        sys.stderr.write(f"{self.name}: {message}; --help says what may be given\n")
+        sys.stderr.write(f"{self.name}: {message}; --help lists the options\n")
         sys.exit(2)
 
 
 def parse(recipe: Recipe, argv: list[str], name: str, command: str) -> argparse.Namespace:
-    """Return what the user of a recipe gives; an option that is not given, or that the recipe does not have,
-    is None. Exits with 2 where that makes no sense.
+    """Return the options that the user of a recipe gave, and exit with status 2 if one makes no sense.
+
+    An option that is not given, or that the recipe does not have, is None.
 
     Args:
-        name: what messages begin with.
-        command: for --help, how the recipe is called.
+        recipe: the recipe.
+        argv: the words after the name of the recipe.
+        name: the name of the program, with which messages begin.
+        command: the command that --help shows.
+
+    Returns:
+        The value of every option in `OPTIONS`, and besides: `name`; `out`, the folder to write; `workers`,
+        the number of processes; `archives`, the absolute paths of the given archives by official name; and
+        `folder` if the recipe takes one.
     """
     parser = Parser(name, prog=command, description=_description(recipe))
     for option, text in recipe.options.items():
@@ -60,37 +70,45 @@ def parse(recipe: Recipe, argv: list[str], name: str, command: str) -> argparse.
             parser.add_argument("--out", type=Path, required=required, metavar="DIR", help=text)
         else:
             parser.add_argument(f"--{option}", help=text, **OPTIONS[option])
-    parser.add_argument("--workers", type=int, metavar="N", help="processes; default all cores")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="number of processes; default: one for each processor"
+    )
     given = ("out", "workers", *(options.get("dest", option) for option, options in OPTIONS.items()))
     user = parser.parse_args(argv, argparse.Namespace(**{key.replace("-", "_"): None for key in given}))
     _check(parser, recipe, user)
     user.name = name
-    user.out = user.out or Path(recipe.out)
+    if recipe.out is not None:
+        user.out = user.out or Path(recipe.out)
     user.workers = user.workers or processors()
     user.archives = {path.name: path.resolve() for path in user.archive or []}
     return user
 
 
 def _description(recipe: Recipe) -> str:
-    lines = [recipe.description, "What is done already is not done again; a killed run continues."]
+    """Return the text that --help shows above the options."""
+    lines = [
+        recipe.description,
+        "The same command continues a run that was stopped, and does not repeat finished stages.",
+    ]
     if recipe.server:
-        lines.append(f"{recipe.server_variable}=... is fetched from instead of {recipe.server}.")
+        lines.append(f"{recipe.server_variable}=ADDRESS in the environment replaces {recipe.server}.")
     if recipe.test:
-        lines.append("The test sets come from sacrebleu, which keeps them in $SACREBLEU.")
+        lines.append("The test sets come from sacrebleu, which keeps them in $SACREBLEU or ~/.sacrebleu.")
     return "\n".join(lines)
 
 
 def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
+    """Exit with a sentence if a value is impossible, or if options exclude each other."""
     for name in ("workers", "bpe_merges", "vocab_size"):
         if getattr(user, name) is not None and getattr(user, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(user, name)}: give 1 or more")
     if user.bpe_merges and user.vocab_size:
-        parser.error("--vocab-size: is of sentencepiece, and --bpe-merges of subword-nmt; give one of them")
+        parser.error("--vocab-size is for sentencepiece, and --bpe-merges for subword-nmt; give one of them")
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):
             parser.error(f"{option} {lang}: give the ending of the files, such as de")
     if user.source_lang and user.source_lang == user.target_lang:
-        parser.error(f"--target-lang {user.target_lang}: must be another than --source-lang")
+        parser.error(f"--target-lang {user.target_lang}: must differ from --source-lang")
     _check_archives(parser, recipe, user.archive or [])
     for name in FROM_LIKE:
         if user.like and getattr(user, name, None) is not None:
@@ -101,11 +119,12 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
 
 
 def _check_archives(parser: Parser, recipe: Recipe, paths: list[Path]) -> None:
+    """Exit with a sentence if a given archive is missing, given twice, or not one of the recipe."""
     official = [source.name for source in recipe.sources]
     names = [path.name for path in paths]
     for path in paths:
         if path.name not in official:
-            parser.error(f"--archive {path}: must have an official name, {' or '.join(official)}")
+            parser.error(f"--archive {path}: must have the official name {' or '.join(official)}")
         if not path.is_file():
             parser.error(f"--archive {path}: there is no such file")
         if names.count(path.name) > 1:

@@ -1,5 +1,6 @@
-"""Applies a function to the blocks of a text, by several processes, in order, with a bounded number of blocks
-in memory.
+"""Apply a function to the blocks of a text in several processes.
+
+The results come in the order of the blocks, and only a bounded number of blocks is in memory.
 """
 
 import multiprocessing
@@ -8,26 +9,40 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.lifetime import end_with
 
-function: Callable | None = None  # of a worker process
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+function: Callable[[Any], Any] | None = None  # the function of this worker process, see `start_worker`
 
 
-def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable, workers: int) -> Iterator:
-    """Yield `make(*arguments)(block)` for each block, in order. Each process makes the function once, so that
-    it may remember words.
+def map_blocks(
+    make: Callable[..., Callable[[Block], Result]],
+    arguments: tuple[Any, ...],
+    blocks: Iterable[Block],
+    workers: int,
+) -> Iterator[Result]:
+    """Yield `make(*arguments)(block)` for each block, in order.
+
+    Each process calls `make` only once, so the function that it returns may remember words from block to
+    block. With one worker, the function runs in this process.
+
+    Raises:
+        UsageError: a worker process was killed.
     """
     if workers == 1:
         yield from map(make(*arguments), blocks)
         return
-    # Workers are children of this process.
+    # A forked worker is a child of this process, and so ends with it; see `lifetime.end_with`.
     context = multiprocessing.get_context("fork") if sys.platform == "linux" else None
     with ProcessPoolExecutor(workers, context, start_worker, (make, arguments, os.getpid())) as pool:
-        waiting = deque()
+        waiting: deque[Future[Result]] = deque()
         try:
             for block in blocks:
                 waiting.append(pool.submit(call, block))
@@ -37,20 +52,22 @@ def map_blocks(make: Callable[..., Callable], arguments: tuple, blocks: Iterable
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise UsageError(
-                "a worker process was ended from outside, perhaps for want of memory; try again with fewer "
-                "--workers"
+                "a worker process was killed, perhaps because memory ran out; try again with fewer --workers"
             ) from None
         finally:
             for future in waiting:
                 future.cancel()
 
 
-def start_worker(make: Callable[..., Callable], arguments: tuple, parent: int) -> None:
+def start_worker(make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...], parent: int) -> None:
+    """Make the function of a new worker process, which ends when the process `parent` ends."""
     global function
     end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers, and says so once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent reports an interrupt, and ends its workers
     function = make(*arguments)
 
 
-def call(block):
+def call(block: Any) -> Any:
+    """Return what the function of this worker process makes of a block."""
+    assert function is not None  # `start_worker` ran first
     return function(block)

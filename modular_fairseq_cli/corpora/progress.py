@@ -1,5 +1,6 @@
-"""Says how far a stage is, on standard error: in a line that changes on a terminal, and elsewhere in a line
-every half minute.
+"""Show the progress of a stage on standard error.
+
+On a terminal one line is rewritten twice a second; elsewhere a new line is written every half minute.
 """
 
 import sys
@@ -9,9 +10,10 @@ from modular_fairseq_cli.processes import say
 
 
 class Progress:
-    """Counts lines, and says how many there are and how many come in a second."""
+    """A counter of lines that shows their number and rate."""
 
     def __init__(self, what: str):
+        """Start counting; `what` names the work in front of the numbers."""
         self.what = what
         self.lines = 0
         self.terminal = sys.stderr.isatty()
@@ -19,6 +21,7 @@ class Progress:
         self.begin = self.said = time.monotonic()
 
     def add(self, lines: int) -> None:
+        """Count lines, and show the progress if it is time to do so."""
         self.lines += lines
         if time.monotonic() - self.said >= self.interval:
             self.said = time.monotonic()
@@ -29,6 +32,7 @@ class Progress:
                 say(str(self))
 
     def done(self) -> None:
+        """Show the final numbers."""
         if self.terminal:
             sys.stderr.write("\r\033[K")
         say(str(self))

@@ -1,8 +1,9 @@
-"""A recipe says what a data set is made from and how; each is a file of recipes/."""
+"""Recipes: each file of recipes/ describes what a data set is made from, and how."""
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypedDict
 
 import yaml
 
@@ -11,27 +12,44 @@ from modular_fairseq_cli.corpora.fetch import Source
 FOLDER = Path(__file__).parent / "recipes"
 
 
+class LengthRule(TypedDict):
+    """The lengths of the training pairs that are kept."""
+
+    unit: str  # "tokens" or "subwords": what is counted
+    min: int  # the least length of either side
+    max: int  # the greatest length of either side
+    ratio: float  # the greatest length of the longer side divided by that of the shorter one
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a file of recipes/ says; what it leaves out has the default here.
+    """The content of a file of recipes/; a key that the file leaves out has the default here.
 
     Attributes:
-        summary, description: for `--help`; "%(prog)s" in the description is the command.
-        data_set: how the settings of a prepared folder call it.
-        options: the options that its users may give (`options.OPTIONS`), with their help.
-        languages: source and target; None where the user gives them, or where there is one language only.
-        out: the folder to write where the user names none; None: the user must name one.
-        server: where `fetch` comes from; the environment variable `server_variable` names another one.
-        fetch: the archives: path on the server, and bytes and sum (ALGORITHM:HEX) where they are published.
-        text: the kind of corpus, a function of `texts`.
-        train: for news, archive and prefix of each part.
-        valid, test: for news, names of sacrebleu's test sets.
-        valid_every: each n-th train pair is for validation instead; 0: none.
-        tokens: "moses" or "none"; None: the text is binarized as it is.
-        normalize, aggressive_hyphens, lowercase: see `moses.Tokenizer`.
-        clean: unit (tokens or subwords), min, max and ratio of the train pairs that stay.
-        bpe_merges, vocab_size: of subword-nmt, or of sentencepiece; one of them.
-        dictionaries: "joined" or "separate".
+        summary: one line for the list of recipes.
+        description: text for `--help`, in which "%(prog)s" stands for the command.
+        data_set: the name of the data set in messages and in the settings of a prepared folder.
+        options: the options that the user may give (see `options.OPTIONS`), each with its help.
+        text: the kind of corpus: the name of the function of `texts` that reads it.
+        languages: source and target; (None, None) if the user gives them, or if the corpus has one language.
+        licence: the licence of the data, which is shown before anything is fetched.
+        out: the folder that is written if the user names none; None if the user must name one.
+        server: the address that the paths in `fetch` belong to.
+        server_variable: the environment variable that may name another address.
+        fetch: the archives, each with its "path" on the server, and with "bytes" (size) and "sum" (checksum,
+            ALGORITHM:HEX) if they are published.
+        train: for news, the archive of each part of the training data, and the prefix of its members.
+        valid: for news, sacrebleu's name of the test set that serves for validation.
+        test: for news, sacrebleu's name of the test set.
+        valid_every: the distance of the training pairs that serve for validation instead; 0: none do.
+        tokens: "moses", or "none" for text that is not tokenized; None: the text is binarized as it is.
+        normalize: normalise the punctuation, see `moses.Tokenizer`.
+        aggressive_hyphens: split words at hyphens, see `moses.Tokenizer`.
+        lowercase: lower-case the text.
+        clean: which training pairs are kept; None if the text is binarized as it is.
+        bpe_merges: the number of merges of subword-nmt, for tokens of Moses.
+        vocab_size: the number of sub-words of sentencepiece in each language, for other text.
+        dictionaries: "joined" for one dictionary of both languages, or "separate".
     """
 
     summary: str
@@ -41,10 +59,10 @@ class Recipe:
     text: str
     languages: tuple[str | None, str | None] = (None, None)
     licence: str = ""
-    out: Path | None = None
+    out: str | None = None
     server: str = ""
     server_variable: str = ""
-    fetch: list[dict] = field(default_factory=list)
+    fetch: list[dict[str, Any]] = field(default_factory=list)
     train: list[tuple[str, str]] = field(default_factory=list)
     valid: str | None = None
     test: str | None = None
@@ -53,14 +71,14 @@ class Recipe:
     normalize: bool = False
     aggressive_hyphens: bool = False
     lowercase: bool = False
-    clean: dict | None = None
+    clean: LengthRule | None = None
     bpe_merges: int | None = None
     vocab_size: int | None = None
     dictionaries: str | None = None
 
     @property
     def sources(self) -> list[Source]:
-        """The archives that the recipe fetches."""
+        """The archives that the recipe needs, with their addresses."""
         server = os.environ.get(self.server_variable) or self.server
         return [
             Source(
@@ -79,5 +97,5 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Recipe:
-    """Return the recipe of a name."""
+    """Read the recipe with this name."""
     return Recipe(**yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))

@@ -1,7 +1,8 @@
-"""Runs the stages, one after the other. A stage is a folder: it is written as NAME.part..., renamed when it
-is whole, and skipped when it is there.
+"""Run the stages of `modular-fairseq prepare`, one after the other.
 
-So a run that was killed at any moment goes on at the stage where it was, and ends with the same bytes.
+A stage writes one folder. The folder is called NAME.part... until it is complete, and a stage whose folder
+exists is skipped. So a run can be killed at any moment. The next run continues at the unfinished stage, and
+writes the same bytes as an uninterrupted run.
 """
 
 import os
@@ -10,6 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from modular_fairseq_cli.corpora import settings
 from modular_fairseq_cli.corpora.binarize import binarize
@@ -21,17 +23,18 @@ from modular_fairseq_cli.corpora.tokens import tokenize
 from modular_fairseq_cli.files import lock
 from modular_fairseq_cli.processes import say
 
-WAIT = 10  # seconds for the workers of a killed run to notice
+WAIT = 10  # seconds in which the workers of a killed run end
 
 
 def run(recipe: Recipe, user: Namespace) -> None:
     """Prepare a data set.
 
     Args:
-        user: what `options.parse` returned.
+        recipe: the recipe.
+        user: the result of `options.parse`.
 
     Raises:
-        UsageError: something is wrong with the data, with its archives, or with the folder.
+        UsageError: something is wrong with the data, the archives, or the folder to write.
     """
     chosen = settings.choose(recipe, user)
     out = user.out
@@ -44,13 +47,13 @@ def run(recipe: Recipe, user: Namespace) -> None:
     if not finished:
         announce(recipe, user, out, archives)
     out.mkdir(parents=True, exist_ok=True)
-    # The workers of a killed run hold its lock until they have ended.
+    # The workers of a killed run hold its lock until they end.
     with lock(
         out / ".lock", f"{out} is being prepared by another run; wait until it has ended", seconds=WAIT
     ):
         settings.compare(out, chosen)
         if finished:
-            sys.stderr.write(f"{user.name}: {out} is prepared; nothing to do\n")
+            sys.stderr.write(f"{user.name}: {out} is already prepared; nothing to do\n")
             return
         stage(out, "text", lambda part: begin(recipe, chosen, user, out, archives, part))
         if recipe.tokens:
@@ -61,28 +64,32 @@ def run(recipe: Recipe, user: Namespace) -> None:
 
 
 def announce(recipe: Recipe, user: Namespace, out: Path, archives: Path) -> None:
-    """Say what will be fetched, from where, how large it is, and under which licence."""
+    """Say what will be fetched, from where, how large it is, and under which licence the data is."""
     lines = [f"{user.name}: prepares {recipe.data_set} in {out}"]
     for source in recipe.sources:
         if given := user.archives.get(source.name):
             lines.append(f"  {source.name} is given: {given}")
         elif (archives / source.name).exists():
-            lines.append(f"  {source.name} is there already: {archives / source.name}")
+            lines.append(f"  {source.name} exists: {archives / source.name}")
         else:
             lines.append(f"  fetches {source}")
     for name in filter(None, (recipe.valid, recipe.test)):
         lines.append(
-            f"  fetches sacrebleu's test set {name}, unless it is there already (size not published; checked "
-            "by sacrebleu)"
+            f"  fetches sacrebleu's test set {name}, unless sacrebleu has it (size not published; checked by "
+            "sacrebleu)"
         )
     if recipe.licence:
         lines.append(f"  licence: {recipe.licence}")
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-def begin(recipe: Recipe, chosen: dict, user: Namespace, out: Path, archives: Path, part: Path) -> None:
-    """Run the first stage. From its end on the folder belongs to these settings; until then text that was
-    refused may be corrected.
+def begin(
+    recipe: Recipe, chosen: dict[str, Any], user: Namespace, out: Path, archives: Path, part: Path
+) -> None:
+    """Run the first stage, which writes the text into `part`, and then record the settings.
+
+    Settings that are recorded cannot change any more. If the stage fails because of the text, none are
+    recorded, so the text may be corrected.
     """
     with open_archives(recipe.sources, user.archives, archives) as paths:
         text(recipe, chosen, user, paths, part)
@@ -90,11 +97,12 @@ def begin(recipe: Recipe, chosen: dict, user: Namespace, out: Path, archives: Pa
 
 
 def stage(out: Path, name: str, make: Callable[[Path], None]) -> None:
+    """Let `make` write the folder `out`/`name`, unless it exists; a failure leaves nothing of it."""
     if (out / name).is_dir():
         return
     for old in out.glob(f"{name}.part*"):
         shutil.rmtree(old, ignore_errors=True)
-    # A program that outlived a killed run goes on writing to the old name.
+    # A program that outlives a killed run still writes to the old name, so the new one differs.
     part = out / f"{name}.part{os.getpid()}"
     part.mkdir()
     try:

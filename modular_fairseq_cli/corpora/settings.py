@@ -1,17 +1,20 @@
-"""The settings of a prepared folder: all that decides how its files look, by the recipe and its user.
+"""The settings of a prepared folder: everything in the recipe and the options that affects its files.
 
-They are kept in DIR/settings, so that a folder is never continued with others.
+They are kept in DIR/settings, so that a run never continues a folder with other settings.
 """
 
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 
-# What --like takes from the other folder, and so cannot be given beside it.
+Value = TypeVar("Value")
+
+# The settings that --like takes from the other folder, and which cannot be given beside it.
 FROM_LIKE = [
     "tokens",
     "normalize",
@@ -24,18 +27,23 @@ FROM_LIKE = [
 ]
 
 
-def choose(recipe: Recipe, user: Namespace) -> dict:
-    """Return what decides how the prepared files look, ready for JSON.
+def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
+    """Return the settings that follow from a recipe and the options of its user, ready for JSON.
+
+    The keys are those of `Recipe` and besides "source_lang", "target_lang", "subwords" ("subword-nmt" or
+    "sentencepiece") and, with --like, "like" (the path of the other folder). Data that is binarized as it is
+    has only "data_set" and the languages, which are None.
 
     Raises:
-        UsageError: --like names no finished folder, or one of other languages.
+        UsageError: --like does not name a finished folder with the same languages.
     """
     source, target = recipe.languages if recipe.languages[0] else (user.source_lang, user.target_lang)
-    chosen = {"data_set": recipe.data_set, "source_lang": source, "target_lang": target}
+    chosen: dict[str, Any] = {"data_set": recipe.data_set, "source_lang": source, "target_lang": target}
     if not recipe.tokens:
         return chosen
+    assert source and target and recipe.clean  # a recipe with tokens has these, or its user must give them
     every = 100 if user.valid == "every-100th" else recipe.valid_every
-    words = recipe.bpe_merges and user.vocab_size is None  # else sentencepiece, which needs no words
+    words = recipe.bpe_merges and user.vocab_size is None  # else sentencepiece, which works without words
     chosen |= {
         "valid": f"every {every}{'rd' if every % 10 == 3 else 'th'} train pair"
         if every
@@ -55,12 +63,16 @@ def choose(recipe: Recipe, user: Namespace) -> dict:
     return chosen | (like(user.like, {source, target}) if user.like else {})
 
 
-def _first(value, default):
+def _first(value: Value | None, default: Value) -> Value:
     return default if value is None else value
 
 
-def like(folder: Path, languages: set[str]) -> dict:
-    """Return those settings of a prepared folder that text for its models must be prepared with."""
+def like(folder: Path, languages: set[str]) -> dict[str, Any]:
+    """Return the settings with which other text must be prepared for a model of a prepared folder.
+
+    Raises:
+        UsageError: the folder is not finished, has no tokens, or has other languages.
+    """
     kept = read(folder)
     if kept is None or "tokens" not in kept or not (folder / "bin").is_dir():
         raise UsageError(
@@ -73,22 +85,23 @@ def like(folder: Path, languages: set[str]) -> dict:
             f"--like {folder}: has {' and '.join(sorted(others))}, and this corpus is "
             f"{' and '.join(sorted(languages))}"
         )
-    # Without tokens, words are no measure of length.
+    # The rule of this recipe may count tokens, which such text does not have.
     taken = [*FROM_LIKE, "clean"] if kept["tokens"] == "none" else FROM_LIKE
     return {name: kept[name] for name in taken} | {"like": str(folder.resolve())}
 
 
-def read(folder: Path) -> dict | None:
-    """Return the settings that a folder was begun with, or None where there are none."""
+def read(folder: Path) -> dict[str, Any] | None:
+    """Return the settings that are recorded in a folder, or None if none are."""
     return read_json(folder / "settings", f"give another --out, or remove {folder}")
 
 
-def write(folder: Path, chosen: dict) -> None:
+def write(folder: Path, chosen: dict[str, Any]) -> None:
+    """Record the settings of a folder."""
     write_file(folder / "settings", json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
 
 
-def compare(folder: Path, chosen: dict) -> None:
-    """Refuse to continue a folder in which a stage is done with other settings than it was begun with."""
+def compare(folder: Path, chosen: dict[str, Any]) -> None:
+    """Raise UsageError if a stage of the folder is finished and its recorded settings are not `chosen`."""
     stages = [name for name in ("text", "raw", "tok", "bpe", "bin") if (folder / name).exists()]
     if not stages:
         return
@@ -102,7 +115,7 @@ def compare(folder: Path, chosen: dict) -> None:
         was, now = kept.get(name), chosen.get(name)
         if was == now:
             continue
-        if name == "files":
+        if name == "files" and was and now:
             changed = next(file for file in now if was.get(file) != now[file])
             raise UsageError(
                 f"{changed} is not the file that {folder} was prepared from; give another --out, or remove "

@@ -1,8 +1,8 @@
-"""Stage bpe/ learns sub-words on the tokens of train and applies them to every split.
+"""The stage bpe/ learns sub-words from the training tokens, and splits the tokens of all splits into them.
 
-subword-nmt learns joint merges of both languages (bpe/codes), sentencepiece a BPE model per language
-(bpe/spm.LANG.model). With --like, they come from the other folder. Where a recipe cleans by sub-words, train
-pairs are left out here.
+subword-nmt learns joint merges for both languages (bpe/codes); sentencepiece learns a BPE model for each
+language (bpe/spm.LANG.model). With --like, they are copied from the other folder. If the recipe limits
+lengths in sub-words, training pairs are left out in this stage.
 """
 
 import contextlib
@@ -14,18 +14,31 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from modular_fairseq_cli.corpora.lines import join_block, read_chunks, split_block
 from modular_fairseq_cli.corpora.parallel import map_blocks
 from modular_fairseq_cli.corpora.progress import Progress
+from modular_fairseq_cli.corpora.recipe import LengthRule
 from modular_fairseq_cli.corpora.tokens import CHUNK, keep, say_left_out, unfit
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
-MAX_WORDS = 500_000  # words remembered by a process, about 150 MB with subword-nmt's own memory of them
+MAX_WORDS = 500_000  # words that a process remembers: 150 MB, with those that subword-nmt itself remembers
 
 
-def subwords(settings: dict, user: Namespace, out: Path, part: Path) -> None:
+def subwords(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -> None:
+    """Learn sub-words, or copy the models of --like, and write the sub-words of each split.
+
+    Args:
+        settings: see `settings.choose`.
+        user: `workers` is the number of processes.
+        out: the folder of the data set, which has tok/.
+        part: the folder in which this stage writes.
+
+    Raises:
+        UsageError: sub-words cannot be learnt from this text, or no pair of a split is left.
+    """
     languages = (settings["source_lang"], settings["target_lang"])
     if settings.get("like"):
         copy_models(Path(settings["like"]) / "bpe", part)
@@ -65,12 +78,17 @@ def subwords(settings: dict, user: Namespace, out: Path, part: Path) -> None:
 
 
 def copy_models(source: Path, part: Path) -> None:
+    """Copy the merges or the models of sentencepiece from one folder bpe/ to another."""
     for path in sorted(source.iterdir()):
         if path.name == "codes" or path.name.startswith("spm."):
             shutil.copyfile(path, part / path.name)
 
 
 def learn_merges(paths: list[Path], merges: int, codes: Path) -> None:
+    """Let subword-nmt learn merges from all files together, and write them to `codes`.
+
+    Raises UsageError if the files have no word of two letters.
+    """
     from subword_nmt.learn_bpe import learn_bpe
 
     say(f"learning {merges:,} joint merges")
@@ -81,7 +99,7 @@ def learn_merges(paths: list[Path], merges: int, codes: Path) -> None:
         stack.enter_context(bar)
         try:
             learn_bpe(itertools.chain(*files), out, merges)
-        except ValueError:  # the largest count of no pairs at all
+        except ValueError:  # of max(), as there is no pair of symbols to count
             raise UsageError(f"{paths[0]}: train has no word of two letters to learn merges from") from None
     with codes.open("rb") as file:
         learnt = sum(1 for _ in file) - 1
@@ -90,6 +108,10 @@ def learn_merges(paths: list[Path], merges: int, codes: Path) -> None:
 
 
 def learn_pieces(path: Path, lang: str, size: int, workers: int, model: Path) -> None:
+    """Let sentencepiece learn a BPE model with `size` sub-words from a file, and write it to `model`.
+
+    Raises UsageError if the text does not have so many sub-words.
+    """
     import sentencepiece
 
     say(f"learning {size:,} sub-words of {path.name}")
@@ -111,14 +133,27 @@ def learn_pieces(path: Path, lang: str, size: int, workers: int, model: Path) ->
             ) from None
 
 
-def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict | None) -> Callable:
+def make_worker(
+    kind: str, folder: Path, languages: tuple[str, str], rule: LengthRule | None
+) -> Callable[[tuple[bytes, ...]], tuple[int, list[bytes], Counter[str]]]:
+    """Return the function that a worker process applies to each block, for `map_blocks`.
+
+    The function takes the blocks of both languages. It returns the number of pairs in them, the blocks of
+    sub-words of the pairs that are kept, and the number of pairs that were left out for each reason.
+
+    Args:
+        kind: "subword-nmt" or "sentencepiece".
+        folder: the folder with the merges or models.
+        languages: source and target.
+        rule: the lengths of the pairs that are kept; None keeps all.
+    """
     if kind == "subword-nmt":
         split_words = Merges(folder / "codes")
         splitters: list[Callable[[str], str]] = [split_words, split_words]
     else:
         splitters = [make_pieces(folder / f"spm.{lang}.model") for lang in languages]
 
-    def work(blocks: tuple[bytes, bytes]) -> tuple[int, list[bytes], Counter]:
+    def work(blocks: tuple[bytes, ...]) -> tuple[int, list[bytes], Counter[str]]:
         sides = [
             [split(line) for line in split_block(block)]
             for split, block in zip(splitters, blocks, strict=True)
@@ -133,8 +168,9 @@ def make_worker(kind: str, folder: Path, languages: tuple[str, str], rule: dict 
 
 
 class Merges:
-    """Applies subword-nmt's merges to a line of tokens. It remembers each word's sub-words as a string, which
-    saves subword-nmt's loop over the words of a line.
+    """A function that applies the merges of subword-nmt to a line of tokens.
+
+    It remembers the sub-words of each word as one string, which is faster than the memory of subword-nmt.
     """
 
     def __init__(self, codes: Path):
@@ -155,11 +191,13 @@ class Merges:
             return " ".join([known.get(word) or self.split(word) for word in line.split(" ")])
 
     def split(self, word: str) -> str:
+        """Return the sub-words of a word, and remember them."""
         self.known[word] = parts = " ".join(self.bpe.segment_tokens([word]))
         return parts
 
 
 def make_pieces(model: Path) -> Callable[[str], str]:
+    """Return a function that splits a line into the sub-words of a model of sentencepiece."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))

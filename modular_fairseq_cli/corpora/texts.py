@@ -1,7 +1,8 @@
-"""Stage text/ turns archives, test sets and folders into {train,valid,test}.LANG, one sentence a line.
+"""The stage text/ turns archives, test sets and folders into {train,valid,test}.LANG, one sentence a line.
 
-Each function writes one kind of corpus; `text` names them. Line counts that differ, text that is not UTF-8
-and empty sentences of validation and test are refused here, by the names that the user knows.
+Each kind of corpus has a function here, which a recipe names by its key `text`. This stage refuses sides with
+different numbers of lines, text that is not UTF-8, and empty sentences in validation and test sets. Messages
+name the files as the user knows them.
 """
 
 import gzip
@@ -10,6 +11,7 @@ import subprocess
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import Opener, damage_named, open_archive
@@ -20,20 +22,39 @@ from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.processes import say
 
 SPLITS = ("train", "valid", "test")
-TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]  # in this order
+# The sets that together are the test set of IWSLT14, in the order of fairseq's recipe.
+TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]
 TALKS_METADATA = re.compile(r"<(url|talkid|keywords|speaker|reviewer|translator|doc)\b|</doc>")
 TALKS_KEPT_TAG = re.compile(r"</?(title|description)>")
 SEGMENT = re.compile(r"<seg id[^>]*>\s*(.*?)\s*(</seg>.*)?$")
 
 
-def text(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """Write the text of a recipe; `archives` says where each archive is, by its official name."""
+def text(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write the text of a recipe.
+
+    Args:
+        recipe: the recipe; its key `text` names the function that is called with the same arguments.
+        settings: see `settings.choose`.
+        user: `folder` has the user's own text.
+        archives: the path of each archive, by its official name.
+        part: the folder in which this stage writes.
+
+    Raises:
+        UsageError: the text is refused, or a test set cannot be fetched.
+    """
     kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles}
     kinds[recipe.text](recipe, settings, user, archives, part)
 
 
-def talks(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """Write IWSLT14: tagged text for training, XML for testing. Validation pairs come from train later."""
+def talks(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write the talks of IWSLT14: train from tagged text, test from XML.
+
+    The stage tok/ takes validation pairs from train.
+    """
     name = recipe.sources[0].name
     languages = (settings["source_lang"], settings["target_lang"])
     with open_archive(archives[name], name) as member:
@@ -56,23 +77,29 @@ def talks(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, P
 
 
 def tagged(member: Opener, path: str, archive: str) -> Iterator[str]:
-    """Yield the sentences of the talks, their titles and their descriptions."""
+    """Yield the sentences of the talks, with their titles and descriptions, from tagged text."""
     for line in read_lines(member(path), f"{archive}, {path}"):
         if not TALKS_METADATA.search(line):
             yield TALKS_KEPT_TAG.sub("", line)
 
 
 def segments(member: Opener, path: str, archive: str) -> Iterator[str]:
-    """Yield the <seg> elements of a test set as they stand there: entities such as &amp; stay, as in
-    fairseq's recipe.
+    """Yield the content of the <seg> elements of a test set.
+
+    Entities such as &amp; are not resolved, as in fairseq's recipe.
     """
     for line in read_lines(member(path), f"{archive}, {path}"):
         if match := SEGMENT.search(line):
             yield match[1].replace("’", "'")
 
 
-def news(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """Write WMT: several archives of parallel text for training, sacrebleu's test sets for the rest."""
+def news(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write the news of WMT: train from several archives, valid and test from test sets of sacrebleu.
+
+    With `valid_every`, valid is not written, as the stage tok/ takes validation pairs from train.
+    """
     languages = (settings["source_lang"], settings["target_lang"])
     for name, prefix in recipe.train:
         with open_archive(archives[name], name) as member:
@@ -95,8 +122,17 @@ def news(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Pa
 
 
 def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
-    """Yield a side of a test set as sacrebleu delivers and checks it; sacrebleu keeps it in $SACREBLEU, or in
-    ~/.sacrebleu.
+    """Yield one side of a test set of sacrebleu.
+
+    sacrebleu downloads and checks the test set, and keeps it in $SACREBLEU or ~/.sacrebleu.
+
+    Args:
+        test_set: sacrebleu's name of the test set, such as "wmt14/full".
+        pair: the languages, such as "en-de".
+        field: "src" or "ref".
+
+    Raises:
+        UsageError: sacrebleu cannot deliver the test set.
     """
     result = subprocess.run(
         lifetime.command("sacrebleu", "-t", test_set, "-l", pair, "--echo", field), capture_output=True
@@ -105,13 +141,15 @@ def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
         why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         shown = f"sacrebleu -t {test_set} -l {pair} --echo {field}"
         raise UsageError(
-            f"`{shown}` could not deliver the test set ({why[0]}); call the script again once it can"
+            f"`{shown}` could not deliver the test set ({why[0]}); mend that, and the same command continues"
         )
     yield from read_lines(result.stdout.removesuffix(b"\n").split(b"\n"), f"sacrebleu's {test_set}, {field}")
 
 
-def folder(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """Write any parallel text: {train,valid,test}.LANG, or the same with .gz."""
+def folder(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write the text of the user's folder: {train,valid,test}.LANG, or the same names with .gz."""
     languages = (settings["source_lang"], settings["target_lang"])
     for split in SPLITS:
         paths = [find(user.folder, split, lang) for lang in languages]
@@ -120,11 +158,13 @@ def folder(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, 
 
 
 def read_file(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, which may be compressed by gzip. Raises UsageError if it is damaged."""
     with damage_named(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         yield from file
 
 
 def find(folder: Path, split: str, lang: str) -> Path:
+    """Return the path of one side of a split. Raises UsageError if there is none."""
     for name in (f"{split}.{lang}", f"{split}.{lang}.gz"):
         if (folder / name).is_file():
             return folder / name
@@ -134,9 +174,21 @@ def find(folder: Path, split: str, lang: str) -> Path:
     )
 
 
-def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict]) -> dict[str, dict]:
-    """Return size and sum of each input file. `kept` is what an earlier call returned: a file of the same
-    size and time is not read again.
+def input_files(
+    folder: Path, languages: tuple[str, str], kept: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return what identifies each input file, by its name SPLIT.LANG.
+
+    The values have the keys "bytes" (size), "modified" (time of the last change in ns) and "sha256". A file
+    whose content is the same keeps the values of `kept`.
+
+    Args:
+        folder: the user's folder.
+        languages: source and target.
+        kept: what an earlier call returned; a file that has the same size and time is not read again.
+
+    Raises:
+        UsageError: a file is missing.
     """
     files = {}
     for split in SPLITS:
@@ -151,8 +203,10 @@ def input_files(folder: Path, languages: tuple[str, str], kept: dict[str, dict])
     return files
 
 
-def articles(recipe: Recipe, settings: dict, user: Namespace, archives: dict[str, Path], part: Path) -> None:
-    """Write WikiText: the token files as they were published."""
+def articles(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write the articles of WikiText: the token files as they were published."""
     name = recipe.sources[0].name
     with open_archive(archives[name], name) as member:
         for split in SPLITS:
@@ -169,12 +223,22 @@ def write_pair(
     sides: list[tuple[str, Iterator[str]]],
     blank_lines: bool = False,
 ) -> None:
-    """Append a parallel text to the files of a split; `sides` holds its name and its lines for each
-    language.
+    """Append a parallel text to the files of a split.
+
+    Args:
+        part: the folder of the files.
+        split: "train", "valid" or "test".
+        languages: source and target.
+        sides: for each language the name of the text in messages, and its lines.
+        blank_lines: allow blank lines.
+
+    Raises:
+        UsageError: the sides differ in length, or have blank lines that are not allowed.
     """
     written: list[Side] = []
     for lang, (name, lines) in zip(languages, sides, strict=True):
         with (part / f"{split}.{lang}").open("ab") as out:
             written.append(write_lines(lines, out, name))
-    check_pair(*written, blank_lines)
-    say(f"{split}: {written[0].lines:,} pairs from {sides[0][0]}")
+    source, target = written
+    check_pair(source, target, blank_lines)
+    say(f"{split}: {source.lines:,} pairs from {source.name}")

@@ -1,8 +1,8 @@
-"""Stage tok/, and raw/ with it, tokenizes each split and leaves out train pairs that are empty or, by the
-recipe's rule, unfit.
+"""The stage tok/ tokenizes each split, and leaves out training pairs that are empty or of unfit lengths.
 
-Where the recipe says so, each n-th of the train pairs that are left is for validation instead. raw/ holds
-valid and test as text, in the case of the tokens: what sacrebleu compares detokenized translations with.
+If the recipe has `valid_every` = n, every n-th training pair that is kept serves for validation instead. The
+stage also writes raw/: valid and test as untokenized text, lower-cased if the tokens are. sacrebleu compares
+detokenized translations with that text.
 """
 
 import os
@@ -11,26 +11,38 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from modular_fairseq_cli.corpora.lines import is_visible, join_block, read_chunks, split_block
 from modular_fairseq_cli.corpora.parallel import map_blocks
 from modular_fairseq_cli.corpora.progress import Progress
+from modular_fairseq_cli.corpora.recipe import LengthRule
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
-CHUNK = 1000  # pairs that a worker gets at a time
-LONGEST_WORD = 1000  # characters; Moses' clean-corpus-n leaves pairs with longer ones out
+CHUNK = 1000  # pairs that a worker process gets at a time
+LONGEST_WORD = 1000  # characters; Moses' clean-corpus-n leaves out pairs with a longer word
 
 
-def tokenize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
+def tokenize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -> None:
+    """Tokenize each split of text/.
+
+    Args:
+        settings: see `settings.choose`.
+        user: `workers` is the number of processes.
+        out: the folder of the data set, which has text/ and gets raw/.
+        part: the folder in which this stage writes the tokens.
+
+    Raises:
+        UsageError: no training pair is left, or there are too few to take validation pairs from them.
+    """
     languages = (settings["source_lang"], settings["target_lang"])
     raw = part / "raw"
     raw.mkdir()
     for split in ("train", "valid", "test"):
         sources = [out / "text" / f"{split}.{lang}" for lang in languages]
         if not sources[0].exists():
-            continue  # valid, which comes out of train
+            continue  # only valid may be missing: its pairs are taken from train
         progress = Progress(f"tokens of {split}")
         left_out: Counter[str] = Counter()
         with Writer(
@@ -52,17 +64,30 @@ def tokenize(settings: dict, user: Namespace, out: Path, part: Path) -> None:
         if split == "train" and settings["valid_every"] and not writer.pairs["valid"]:
             every = settings["valid_every"]
             raise UsageError(
-                f"{out / 'text'}: {writer.pairs['train']} train pairs are too few to take every {every}th of "
-                "them for validation"
+                f"{out / 'text'}: {writer.pairs['train']} train pairs are too few, as one of every {every} "
+                "serves for validation; give more text"
             )
     shutil.rmtree(out / "raw", ignore_errors=True)
     os.replace(raw, out / "raw")
 
 
 class Writer:
-    """Writes the blocks of one split, and each n-th pair of train to valid."""
+    """A context that writes the blocks of one split, and some of its pairs to valid.
+
+    Attributes:
+        pairs: the number of pairs that were written to each split.
+    """
 
     def __init__(self, tok: Path, raw: Path, languages: tuple[str, str], split: str, valid_every: int):
+        """Write tokens to the folder `tok`, and text to the folder `raw`.
+
+        Args:
+            tok: the folder for tokens.
+            raw: the folder for text.
+            languages: source and target.
+            split: the split to which pairs are written.
+            valid_every: write every pair whose number is a multiple of it to valid instead; 0: none.
+        """
         self.tok, self.raw, self.languages, self.split, self.valid_every = (
             tok,
             raw,
@@ -73,16 +98,19 @@ class Writer:
         self.pairs = {"train": 0, "valid": 0, "test": 0}
         self.files: dict[Path, BinaryIO] = {}
 
-    def __enter__(self):
+    def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         for file in self.files.values():
             file.close()
 
     def write(self, tokens: list[list[str]], texts: list[list[str]]) -> None:
-        """Write a block: the lines of `tokens` and `texts` for each language. `texts` is empty where nothing
-        comes into raw/.
+        """Write a block of pairs.
+
+        Args:
+            tokens: the lines of tokens of each language.
+            texts: the lines of text of each language; empty if nothing of the block belongs into raw/.
         """
         if not self.valid_every:
             self.append(self.split, tokens, texts)
@@ -95,6 +123,7 @@ class Writer:
         self.append("valid", *([[side[i] for i in valid] for side in sides] for sides in (tokens, texts)))
 
     def append(self, split: str, tokens: list[list[str]], texts: list[list[str]]) -> None:
+        """Append pairs to the files of a split; the arguments are those of `write`."""
         self.pairs[split] += len(tokens[0])
         for folder, sides in ((self.tok, tokens), (self.raw, texts)):
             for lang, lines in zip(self.languages, sides, strict=bool(sides)):
@@ -104,12 +133,23 @@ class Writer:
                 self.files[path].write(join_block(lines))
 
 
-def make_worker(settings: dict, is_train: bool) -> Callable:
+def make_worker(
+    settings: dict[str, Any], is_train: bool
+) -> Callable[[tuple[bytes, ...]], tuple[int, list[list[str]], list[list[str]], Counter[str]]]:
+    """Return the function that a worker process applies to each block, for `map_blocks`.
+
+    The function takes the blocks of both languages, and returns four values:
+
+        the number of pairs in the blocks,
+        the lines of tokens of each language,
+        the lines of text of each language, or an empty list if none belong into raw/,
+        the number of pairs that were left out for each reason.
+    """
     tokenizers = [make_tokenizer(settings, settings[lang]) for lang in ("source_lang", "target_lang")]
     rule = settings["clean"] if settings["clean"]["unit"] == "tokens" else None
     needs_text = not is_train or settings["valid_every"]
 
-    def work(blocks: tuple[bytes, bytes]) -> tuple[int, list[list[str]], list[list[str]], Counter]:
+    def work(blocks: tuple[bytes, ...]) -> tuple[int, list[list[str]], list[list[str]], Counter[str]]:
         texts = [split_block(block) for block in blocks]
         lines = len(texts[0])
         reasons: Counter[str] = Counter()
@@ -133,34 +173,44 @@ def make_worker(settings: dict, is_train: bool) -> Callable:
     return work
 
 
-def make_tokenizer(settings: dict, lang: str) -> Callable[[str], str]:
+def make_tokenizer(settings: dict[str, Any], lang: str) -> Callable[[str], str]:
+    """Return the function that turns a line of text of one language into tokens with single spaces."""
     if settings["tokens"] == "none":
         return one_space_lowered if settings["lowercase"] else one_space
-    from modular_fairseq_cli.corpora.moses import Tokenizer  # its tables take half a second to load
+    from modular_fairseq_cli.corpora.moses import Tokenizer  # here, as sacremoses loads for half a second
 
     return Tokenizer(lang, settings["normalize"], settings["aggressive_hyphens"], settings["lowercase"])
 
 
 def one_space(line: str) -> str:
+    """Return a line with single spaces between its words."""
     return " ".join(line.split())
 
 
 def one_space_lowered(line: str) -> str:
+    """Return a line in lower case with single spaces between its words."""
     return " ".join(line.split()).lower()
 
 
 def keep(
-    sides: list[list[str]], verdicts: list[str | None], reasons: Counter | None = None
+    sides: list[list[str]], verdicts: list[str | None], reasons: Counter[str] | None = None
 ) -> list[list[str]]:
-    """Return the lines whose verdict is None, and count the others by verdict."""
+    """Return the pairs whose verdict is None.
+
+    Args:
+        sides: the lines of each language.
+        verdicts: for each pair the reason to leave it out, or None.
+        reasons: counts the pairs that are left out, by reason.
+    """
     if reasons is not None:
         reasons.update(verdict for verdict in verdicts if verdict)
     return [[line for line, verdict in zip(side, verdicts, strict=True) if not verdict] for side in sides]
 
 
-def unfit(source: str, target: str, rule: dict) -> str | None:
-    """Return why a train pair is left out, as by Moses' clean-corpus-n, or None for a fit one. Lines are
-    tokens with single spaces between them.
+def unfit(source: str, target: str, rule: LengthRule) -> str | None:
+    """Return the reason for which Moses' clean-corpus-n leaves out a training pair, or None if it keeps it.
+
+    Both sides are tokens with single spaces between them.
     """
     if not source or not target:
         return "empty"
@@ -175,7 +225,8 @@ def unfit(source: str, target: str, rule: dict) -> str | None:
     return None
 
 
-def say_left_out(left_out: Counter) -> None:
+def say_left_out(left_out: Counter[str]) -> None:
+    """Say how many training pairs were left out, and why; nothing if all were kept."""
     if left_out:
         reasons = ", ".join(f"{left_out[reason]:,} {reason}" for reason in sorted(left_out))
         say(f"train: {left_out.total():,} pairs left out ({reasons})")

@@ -1,1 +1,4 @@
-"""The page and the pictures of analyses and training logs; `command` is `modular-fairseq report`."""
+"""The command `modular-fairseq report`, which makes a page and pictures of analyses and training logs.
+
+`checkpoint` reads an analysis and `training_log` a log; `page` makes the page, and `pictures` the figures.
+"""

@@ -1,19 +1,21 @@
-"""Make one HTML file of what `modular-fairseq analyze` found and of the training log: curves, gates,
-competition, attention maps.
+"""Make one HTML file of the results of `modular-fairseq analyze` and of training logs.
+
+It shows curves of the training, gates, competition, attention maps and more.
 
     modular-fairseq report analysis --out report.html
     modular-fairseq report before after --label before after --log train.log train.log \\
         --out report.html --pictures figures
 
-ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. Several
-are shown side by side. The file needs no network and no server: any browser opens it. It shows a section only
-if an analysis has data for it.
+ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. The page
+shows several of them side by side, and shows a section only if an analysis has data for it. Any browser opens
+the file; it needs neither network nor server.
 """
 
 import argparse
 import os
 import re
 from pathlib import Path
+from types import ModuleType
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
@@ -22,22 +24,23 @@ from modular_fairseq_cli.report.page import build_page
 from modular_fairseq_cli.report.training_log import read_log
 
 FORMATS = ("svg", "png")
-MOST = 6  # checkpoints side by side: the colours that page and pictures have
+MOST = 6  # checkpoints side by side, as page and pictures have six colours for them
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the folders, their labels and logs, and the files to write."""
     parser.add_argument(
         "analyses",
         nargs="+",
         type=Path,
         metavar="ANALYSIS",
-        help="folder that `analyze --out` wrote; several: side by side",
+        help="folder that `analyze --out` wrote; several are shown side by side",
     )
     parser.add_argument(
         "--label",
         nargs="+",
         metavar="NAME",
-        help="one for every ANALYSIS; default: its arch, or its folder where archs repeat",
+        help="name of each ANALYSIS in the report; default: its arch, or its folder if archs repeat",
     )
     parser.add_argument(
         "--log",
@@ -45,18 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="TRAINLOG",
-        help="output of fairseq-train, in the order of the ANALYSIS folders",
+        help="output of fairseq-train for each ANALYSIS, in the same order",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the HTML file to write")
     parser.add_argument(
-        "--pictures", type=Path, metavar="FOLDER", help="write the figures there as well, by matplotlib"
+        "--pictures", type=Path, metavar="FOLDER", help="also write the figures there; needs matplotlib"
     )
-    parser.add_argument("--format", type=_formats, metavar="svg,png", help="of the pictures; default both")
+    parser.add_argument(
+        "--format", type=_formats, metavar="svg,png", help="formats of the pictures; default: both"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    """Write the page, and the pictures if they are asked for.
+
+    Raises UsageError, before anything is written, if an option makes no sense or a folder cannot be used.
+    """
     if args.format and not args.pictures:
-        raise UsageError("--format is of no use without --pictures FOLDER")
+        raise UsageError("--format has no effect without --pictures; add --pictures FOLDER")
     for option, path in (("--out", args.out), ("--pictures", args.pictures)):
         if path is not None:
             _check_writable(option, path)
@@ -76,6 +85,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _read(args: argparse.Namespace) -> list[Checkpoint]:
+    """Return the checkpoints of all folders, with their logs and labels.
+
+    Raises UsageError if a folder or log cannot be read, or if the numbers of folders, logs and labels differ.
+    """
     if len(args.analyses) > MOST:
         raise UsageError(
             f"{len(args.analyses)} ANALYSIS folders are too many to tell apart; give at most {MOST}"
@@ -100,13 +113,14 @@ def _read(args: argparse.Namespace) -> list[Checkpoint]:
             folders = [str(folder.resolve()) for folder in args.analyses]
             labels = [os.path.relpath(folder, os.path.commonpath(folders)) for folder in folders]
     if len(set(labels)) < len(labels):
-        raise UsageError("--label: two checkpoints have the same name; give each its own")
+        raise UsageError("--label: two checkpoints have the same name; give each a name of its own")
     for checkpoint, label in zip(checkpoints, labels, strict=True):
         checkpoint.label = label
     return checkpoints
 
 
 def _formats(text: str) -> tuple[str, ...]:
+    """Return the formats in a text such as "svg,png", for argparse."""
     names = tuple(dict.fromkeys(re.split(r"[,\s]+", text.strip())))
     if not set(names) <= set(FORMATS):
         raise argparse.ArgumentTypeError(f"{text}: use svg, png or svg,png")
@@ -114,7 +128,10 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    """Refuse what cannot be written before reading and drawing, which take seconds."""
+    """Raise UsageError if the path of an option cannot be written.
+
+    This comes before reading and drawing, which take seconds.
+    """
     folder = path if option == "--pictures" and path.is_dir() else path.absolute().parent
     if option == "--out" and path.is_dir():
         raise UsageError(f"--out {path} is a folder; give the name of a file, such as {path / 'report.html'}")
@@ -123,10 +140,11 @@ def _check_writable(option: str, path: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"{option} {path}: the folder {folder} does not exist; make it, or give another")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {path} cannot be written (no permission in {folder})")
+        raise UsageError(f"{option} {path} cannot be written (no permission in {folder}); give another place")
 
 
-def _pictures():
+def _pictures() -> ModuleType:
+    """Import the module of the pictures. Raises UsageError if matplotlib is missing."""
     try:
         from modular_fairseq_cli.report import pictures
     except ImportError as error:
@@ -137,16 +155,22 @@ def _pictures():
 
 
 def _write_pictures(folder: Path, pictures: dict[str, bytes]) -> None:
+    """Write pictures to the files of their names in a folder, which is made if necessary."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--pictures {folder} cannot be made ({error.strerror})") from None
+        raise UsageError(
+            f"--pictures {folder} cannot be made ({error.strerror}); give another folder"
+        ) from None
     for name, content in pictures.items():
         _write("--pictures", folder / name, content)
 
 
 def _write(option: str, file: Path, content: str | bytes) -> None:
+    """Write a file. Raises UsageError, which names the option, if that fails."""
     try:
         write_file(file, content)
     except OSError as error:
-        raise UsageError(f"{option} {file} cannot be written ({error.strerror})") from None
+        raise UsageError(
+            f"{option} {file} cannot be written ({error.strerror}); give another place"
+        ) from None

@@ -1,8 +1,8 @@
-"""Makes the HTML file: assets/ put together with the numbers, all in one.
+"""Make the HTML file of the report: the files of assets/ and the data in one.
 
-Summaries stand in it as JSON. The arrays of a sentence (attention and mask weights, gates, cluster
-posteriors, competition) are one block, quantised, deflated and in base64, which the page unpacks when the
-sentence is chosen. A browser draws before it has read the blocks.
+The summaries are JSON. The arrays of each sentence (attention and mask weights, gates, cluster posteriors,
+competition) are one block: quantised, deflated and in base64. The page unpacks a block when its sentence is
+chosen. The blocks stand last, so a browser draws the summaries before it has read them.
 """
 
 import base64
@@ -22,6 +22,7 @@ import numpy as np
 from modular_fairseq_cli.report.checkpoint import Checkpoint
 from modular_fairseq_cli.report.training_log import CURVES
 
+# The page joins these files of assets/ into one script, in this order.
 SCRIPTS = (
     "dom.js",
     "state.js",
@@ -34,14 +35,16 @@ SCRIPTS = (
     "sentence.js",
     "main.js",
 )
-LEVELS = (255, 127, 63, 31)  # of quantisation: the first with which the page keeps to its size
-PATHS = {"checkpoint", "data"}  # of the facts
-SIZE = 15_000_000  # bytes: it still opens at once, and goes by mail
+LEVELS = (255, 127, 63, 31)  # numbers of quantisation levels; the first that fits into `SIZE` is used
+PATHS = {"checkpoint", "data"}  # the facts that are paths
+SIZE = 15_000_000  # bytes; such a page opens at once and can be sent by mail
 
 
 def build_page(checkpoints: list[Checkpoint]) -> str:
-    """Return the page, with weights as near as its size allows: with fewer levels if more than `SIZE` bytes
-    would be needed, and with the fewest whatever they take. Standard error says so in either case.
+    """Return the page, with weights as exact as `SIZE` allows.
+
+    If the page would be larger, the weights get fewer quantisation levels, which a line on standard error
+    reports. With the fewest levels the page may be larger than `SIZE`.
     """
     for levels in LEVELS:
         packed = [[pack(arrays, levels) for arrays in checkpoint.arrays] for checkpoint in checkpoints]
@@ -51,12 +54,12 @@ def build_page(checkpoints: list[Checkpoint]) -> str:
             break
     if levels != LEVELS[0]:
         kept = (
-            f"weights are kept to ± {largest_error(levels):.3f} instead of ± {largest_error(LEVELS[0]):.3f}"
+            f"weights are exact to ± {largest_error(levels):.3f} instead of ± {largest_error(LEVELS[0]):.3f}"
         )
         fits = (
             "to keep the page under"
             if size <= SIZE
-            else f"and the page has {size / 1e6:.1f} MB all the same, over the"
+            else f"and the page still has {size / 1e6:.1f} MB, over the"
         )
         less = "`modular-fairseq analyze` with fewer --samples makes it smaller"
         print(f"modular-fairseq report: {kept}, {fits} {SIZE / 1e6:.0f} MB; {less}", file=sys.stderr)
@@ -64,22 +67,27 @@ def build_page(checkpoints: list[Checkpoint]) -> str:
 
 
 def quantize(values: np.ndarray, levels: int) -> np.ndarray:
-    """Return weights in [0, 1] as whole numbers q, 0 to `levels`, that stand for (q / levels)^2: at most
-    `largest_error` away, small ones less.
+    """Return weights in [0, 1] as whole numbers q from 0 to `levels`, which stand for (q / levels)^2.
+
+    The error is at most `largest_error`, and smaller for small weights.
     """
     return np.rint(levels * np.sqrt(np.clip(values, 0, 1))).astype(np.uint8)
 
 
 def largest_error(levels: int) -> float:
-    """Return a bound of the error of `quantize`. Half a step where steps are widest, between the last two
-    levels, is 1 / levels - 1 / (4 levels^2); the rounding of the root is smaller than the rest.
+    """Return a bound of the error of `quantize`.
+
+    The steps are widest between the last two levels, where half a step is 1 / levels - 1 / (4 levels^2). The
+    bound leaves out the second term, which is larger than the error of rounding the square root.
     """
     return 1 / levels
 
 
 def pack(arrays: dict[str, np.ndarray], levels: int) -> tuple[dict[str, list[int]], str]:
-    """Return the shapes of the arrays of a sentence by name, and their content in a row, in base64: where one
-    ends the next begins.
+    """Return the shape of each array of a sentence by name, and the content of all arrays in base64.
+
+    The content is quantised and deflated; the arrays follow each other in the order of their names in the
+    first result.
     """
     shapes = {name: list(values.shape) for name, values in arrays.items()}
     content = b"".join(quantize(values, levels).tobytes() for values in arrays.values())
@@ -87,8 +95,9 @@ def pack(arrays: dict[str, np.ndarray], levels: int) -> tuple[dict[str, list[int
 
 
 def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]], levels: int) -> str:
-    """Return the page. `packed` holds what `pack` returned, by checkpoint and sentence. The page has only the
-    names of files and folders, not their paths, as it may go anywhere.
+    """Return the page from the results of `pack` for each checkpoint and sentence.
+
+    The page has only the names of files and folders, without their paths, as it may be sent to anyone.
     """
     data = {
         "levels": levels,
@@ -134,17 +143,17 @@ def _asset(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return what a Content-Security-Policy calls a style or script that may run."""
+    """Return the digest by which a Content-Security-Policy permits this style or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _embeddable(data: Any) -> str:
-    """Return JSON that stays inside its <script>, whatever the tokens are."""
+    """Return data as JSON without "<", so that no token can end the <script> element that holds it."""
     return json.dumps(_rounded(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _rounded(data: Any) -> Any:
-    """Return the same data with six digits of every number, and None for what is not finite."""
+    """Return the data with every float rounded to six digits, or None in its place if it is not finite."""
     if isinstance(data, float):
         return float(f"{data:.6g}") if math.isfinite(data) else None
     if isinstance(data, dict):

@@ -1,17 +1,19 @@
-"""Draws the figures of the report as files, by matplotlib: one a subject, named LABEL-SUBJECT, for papers and
-slides.
+"""Draw the figures of the report as files for papers and slides, with matplotlib.
+
+Each subject has a figure of its own. A figure of one checkpoint is named LABEL-SUBJECT.
 """
 
 import io
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from modular_fairseq_cli.report.checkpoint import Checkpoint
-from modular_fairseq_cli.report.figure_parts import COLOURS, Named, grid, number
+from modular_fairseq_cli.report.figure_parts import COLOURS, NamedFigures, grid, number
 from modular_fairseq_cli.report.sentence_figures import map_figures
 from modular_fairseq_cli.report.summary_figures import (
     competition_figures,
@@ -21,7 +23,7 @@ from modular_fairseq_cli.report.summary_figures import (
 )
 from modular_fairseq_cli.report.training_log import CURVES, GATES, LEARNING, LOSSES, Curve
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "font.size": 9,
@@ -31,7 +33,8 @@ STYLE = {
     "svg.hashsalt": "modular_fairseq",  # the same numbers give the same file
     "svg.fonttype": "path",
 }
-MARKS = "os^DPv"  # of checkpoints, beside their colours
+MARKS = "os^DPv"  # the markers of the checkpoints, which tell them apart without colours
+# The figures of training curves, and the group of curves that each shows.
 FIGURES_OF_CURVES = {
     "learning-curves": LEARNING,
     "gates-over-training": GATES,
@@ -40,8 +43,14 @@ FIGURES_OF_CURVES = {
 
 
 def draw(checkpoints: Sequence[Checkpoint], formats: Iterable[str]) -> dict[str, bytes]:
-    """Return the content of NAME.svg, NAME.png, or both, of every figure that the checkpoints have data for,
-    by the file's name.
+    """Draw every figure for which the checkpoints have data.
+
+    Args:
+        checkpoints: at most six of them.
+        formats: "svg", "png" or both.
+
+    Returns:
+        The content of each file by its name, NAME.svg or NAME.png.
     """
     files = {}
     with matplotlib.rc_context(STYLE):
@@ -55,7 +64,8 @@ def draw(checkpoints: Sequence[Checkpoint], formats: Iterable[str]) -> dict[str,
     return files
 
 
-def _figures(checkpoints: Sequence[Checkpoint]) -> Named:
+def _figures(checkpoints: Sequence[Checkpoint]) -> NamedFigures:
+    """Yield every figure with its name: first those of all checkpoints, then those of each."""
     for name, group in FIGURES_OF_CURVES.items():
         logged = {key for checkpoint in checkpoints for by_key in checkpoint.log.values() for key in by_key}
         present = [curve for curve in CURVES if curve.group == group and curve.key in logged]
@@ -72,6 +82,7 @@ def _figures(checkpoints: Sequence[Checkpoint]) -> Named:
 
 
 def _file_names(labels: Sequence[str]) -> list[str]:
+    """Return a file name for each label: without special characters, and with a number if it repeats."""
     names = [re.sub(r"[^\w.+-]+", "-", label).strip("-.") for label in labels]
     return [
         name if name and names.count(name) == 1 else f"{name or 'checkpoint'}-{i + 1}"
@@ -80,17 +91,18 @@ def _file_names(labels: Sequence[str]) -> list[str]:
 
 
 def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure:
+    """Draw curves of the training, each in its own axes, with all checkpoints that have logged it."""
     figure, axes = grid(len(shown), 2, 4, 2.8)
     logs = [checkpoint.log for checkpoint in checkpoints]
     for ax, (key, title, unit, _) in zip(axes, shown, strict=True):
         for i, (checkpoint, colour, mark) in enumerate(zip(checkpoints, COLOURS, MARKS, strict=False)):
-            if logs.index(checkpoint.log) < i:  # checkpoints of one training: drawn with the first of them
+            if logs.index(checkpoint.log) < i:  # checkpoints with the same log are drawn once, as the first
                 continue
             label = " and ".join(other.label for other in checkpoints if other.log == checkpoint.log)
             inner = "train_inner" if key in checkpoint.log.get("train_inner", {}) else "train"
             for split, curves in checkpoint.log.items():
                 if key in curves and (split == inner or not split.startswith("train")):
-                    style = (
+                    style: dict[str, Any] = (
                         {"linewidth": 0.8, "alpha": 0.8}
                         if split == inner
                         else {"linewidth": 1.6, "marker": mark, "markersize": 3}
@@ -107,6 +119,7 @@ def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure
 
 
 def _redundancy_bars(checkpoints: Sequence[Checkpoint]) -> Figure:
+    """Draw the redundancy of heads within layers (LR) and between all heads (HR) of each checkpoint."""
     figure, [ax] = grid(1, 1, 4, 2.8)
     coloured = [
         (one, colour)

@@ -1,17 +1,21 @@
-"""Draws the maps of a checkpoint's first sentence: attention, masks, competition."""
+"""Draw the maps of the first sentence of a checkpoint: attention, masks, competition."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from modular_fairseq_cli.report.checkpoint import Checkpoint
-from modular_fairseq_cli.report.figure_parts import Named, grid, layer_of, literal, place
+from modular_fairseq_cli.report.figure_parts import NamedFigures, grid, layer_of, literal, place
 
 
-def map_figures(checkpoint: Checkpoint) -> Named:
-    """Draw the attention of the first sentence, its masks where there are, each kind as a grid of modules and
-    heads, and the competition.
+def map_figures(checkpoint: Checkpoint) -> NamedFigures:
+    """Yield the maps of the first sentence, each with its name.
+
+    Each kind of attention has a figure of the attention weights and one of the semantic masks, with a row for
+    each module and a column for each head. Each side has a figure of the competition. Figures without data
+    are left out.
     """
     if not checkpoint.sentences:
         return
@@ -28,10 +32,8 @@ def map_figures(checkpoint: Checkpoint) -> Named:
                 if module["kind"] == kind and f"{what}/{module['module']}" in arrays
             ]
             if of_kind:
-                yield (
-                    f"{what}-{kind.replace(' ', '-')}",
-                    _heads(of_kind, lambda name, what=what: arrays[f"{what}/{name}"]),
-                )
+                weights = {module["module"]: arrays[f"{what}/{module['module']}"] for module in of_kind}
+                yield f"{what}-{kind.replace(' ', '-')}", _heads(of_kind, weights)
     for side, tokens in (("encoder", sentence["source"]), ("decoder", sentence["target_in"])):
         layers = [
             layer
@@ -48,14 +50,18 @@ def map_figures(checkpoint: Checkpoint) -> Named:
             yield f"competition-{side}", figure
 
 
-def _heads(modules: Sequence[dict], weights: Callable[[str], np.ndarray]) -> Figure:
-    """Return a mosaic: a row for each module, a column for each head, a gap of a tenth of a map between."""
-    queries, keys = weights(modules[0]["module"]).shape[1:]
+def _heads(modules: Sequence[dict[str, Any]], weights: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the maps of all heads in one image: a row for each module, and a column for each head.
+
+    The gap between two maps is a tenth of a map. `weights` has the weights [H, T, S] of each module by its
+    name; they are drawn by their square roots, so that small weights can be seen.
+    """
+    queries, keys = weights[modules[0]["module"]].shape[1:]
     height, width = queries + max(1, queries // 10), keys + max(1, keys // 10)
     columns = max(module["heads"] for module in modules)
     mosaic = np.full((height * len(modules), width * columns), np.nan)
     for row, module in enumerate(modules):
-        for head, values in enumerate(weights(module["module"])):
+        for head, values in enumerate(weights[module["module"]]):
             mosaic[row * height :, head * width :][:queries, :keys] = np.sqrt(values)
     figure, [ax] = grid(1, 1, 0.9 * columns + 1.4, 0.9 * len(modules) + 0.5)
     image = ax.imshow(mosaic, cmap="viridis", vmin=0, vmax=1, aspect="auto", interpolation="nearest")

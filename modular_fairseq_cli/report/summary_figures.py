@@ -1,11 +1,14 @@
-"""Draws the figures of one checkpoint: gates, competition, attention patterns, redundancy of heads."""
+"""Draw the figures of one checkpoint: gates, competition, attention patterns, redundancy of heads.
+
+Each function yields figures with their names, and none if the checkpoint lacks the analysis.
+"""
 
 import numpy as np
 
 from modular_fairseq_cli.report.checkpoint import Checkpoint
 from modular_fairseq_cli.report.figure_parts import (
     COLOURS,
-    Named,
+    NamedFigures,
     grid,
     layer_of,
     number,
@@ -13,7 +16,8 @@ from modular_fairseq_cli.report.figure_parts import (
     place,
 )
 
-CLASS_COLOURS = ("#d55e00", "#0072b2", "#56b4e9", "#009e73", "#e0a800", "#9aa3ad")
+CLASS_COLOURS = ("#d55e00", "#0072b2", "#56b4e9", "#009e73", "#e0a800", "#9aa3ad")  # of attention patterns
+# The percentiles of the competition's entropy, each with its line style and its text in the legend.
 PERCENTILES = (
     ("5", ":", "5 and 95 %"),
     ("25", "--", "25 and 75 %"),
@@ -23,14 +27,15 @@ PERCENTILES = (
 )
 
 
-def gate_figures(checkpoint: Checkpoint) -> Named:
+def gate_figures(checkpoint: Checkpoint) -> NamedFigures:
+    """Yield the share of the instances at each expert, and the entropy of the gates."""
     modules = checkpoint.analyses.get("gates", {}).get("modules", [])
     if not modules:
         return
     names = [place(module) for module in modules]
     shares = np.full((len(modules), max(len(module["shares"]) for module in modules)), np.nan)
-    for row, module in zip(shares, modules, strict=True):
-        row[: len(module["shares"])] = np.multiply(100, module["shares"])
+    for row, module in enumerate(modules):
+        shares[row, : len(module["shares"])] = np.multiply(100, module["shares"])
     figure, [ax] = grid(1, 1, 1.8 + 0.45 * shares.shape[1], 1 + 0.24 * len(modules))
     numbered_map(
         ax,
@@ -61,7 +66,8 @@ def gate_figures(checkpoint: Checkpoint) -> Named:
     yield "gate-entropy", figure
 
 
-def competition_figures(checkpoint: Checkpoint) -> Named:
+def competition_figures(checkpoint: Checkpoint) -> NamedFigures:
+    """Yield the entropy of the competition in each layer, and its correlation between layers."""
     competition = checkpoint.analyses.get("competition")
     if not competition:
         return
@@ -96,7 +102,8 @@ def competition_figures(checkpoint: Checkpoint) -> Named:
         yield "competition-correlation", figure
 
 
-def pattern_figures(checkpoint: Checkpoint) -> Named:
+def pattern_figures(checkpoint: Checkpoint) -> NamedFigures:
+    """Yield the share of each attention pattern in each module."""
     patterns = checkpoint.analyses.get("patterns")
     if not patterns or not patterns["modules"]:
         return
@@ -113,7 +120,8 @@ def pattern_figures(checkpoint: Checkpoint) -> Named:
     yield "patterns", figure
 
 
-def redundancy_figures(checkpoint: Checkpoint) -> Named:
+def redundancy_figures(checkpoint: Checkpoint) -> NamedFigures:
+    """Yield the redundancy of every pair of heads, for each kind of attention."""
     types = [one for one in checkpoint.analyses.get("redundancy", {}).get("types", []) if one["pairs"]]
     if not types:
         return

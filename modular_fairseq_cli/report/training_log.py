@@ -1,4 +1,4 @@
-"""The curves in the log of a training, which the report draws."""
+"""Read the curves that the report draws from the log of fairseq-train."""
 
 import math
 import re
@@ -10,14 +10,12 @@ from modular_fairseq_cli.fairseq_log import parse
 
 
 class Curve(NamedTuple):
-    """A number of the log that is drawn: its name in the log, its title, its unit or symbol, and its group on
-    the page.
-    """
+    """A number of the log that is drawn over the updates."""
 
-    key: str
+    key: str  # its name in the log
     title: str
-    unit: str
-    group: str
+    unit: str  # its unit or symbol, or ""
+    group: str  # the group of charts on the page to which it belongs: LEARNING, GATES or LOSSES
 
 
 LEARNING, GATES, LOSSES = "learning", "gates", "losses"
@@ -36,18 +34,21 @@ CURVES = (
     Curve("qq", "Mutual information of heads", "L_qq", LOSSES),
     Curve("xq", "Mutual information of input and head", "L_xq", LOSSES),
 )
+# The beginning of every line that fairseq logs.
 FAIRSEQ = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| [A-Z]+ \| [\w.]+ \| ", re.MULTILINE)
 
-Log = dict[str, dict[str, list[tuple[int, float]]]]
+Log = dict[str, dict[str, list[tuple[int, float]]]]  # see `read_log`
 
 
 def read_log(file: Path) -> Log:
-    """Return the curves by split ("train_inner": every --log-interval, "train": an epoch's mean, "valid" and
-    other subsets) and by key, each a list of (update, value). A run that was resumed repeats updates: the
-    later values replace all from there on.
+    """Return the curves of a log, by split and by key; a curve is a list of (update, value).
+
+    The splits are "train_inner" (values of every --log-interval updates), "train" (means of epochs), and
+    "valid" and other validation subsets. A resumed run repeats updates: its values replace all earlier values
+    from its first update on.
 
     Raises:
-        UsageError: not readable, not fairseq-train's, or without numbers.
+        UsageError: the file cannot be read, was not printed by fairseq-train, or has no numbers.
     """
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
@@ -76,14 +77,15 @@ def read_log(file: Path) -> Log:
         if FAIRSEQ.search(text):
             raise UsageError(
                 f"--log {file}: has no numbers of a training; train with --log-format json or simple, and "
-                "for one update at least"
+                "for at least one update"
             )
         raise UsageError(
-            f"--log {file}: is in a format unknown here; give what fairseq-train printed with --log-format "
-            "json or simple"
+            f"--log {file}: is in an unknown format; give what fairseq-train printed with --log-format json "
+            "or simple"
         )
     return curves
 
 
 def _has(numbers: dict[str, float], key: str) -> bool:
+    """Return whether the numbers of a line have a finite value of this key."""
     return math.isfinite(numbers.get(key, math.nan))

@@ -1,21 +1,24 @@
-"""Write a synthetic German-English parallel corpus, on which a tiny Transformer learns to translate in
-minutes.
+"""Write a synthetic German-English parallel corpus.
 
-The sentences come from a small grammar: a meaning is drawn at random (`sampler`: who does what to whom, when
-and where), and each language says it in its own way (`german`, `english`). The two differ as the real
-languages do. Articles, adjectives and nouns agree in gender, case and number, and verbs with their subjects.
-The German verb comes second, whatever stands first, and last in a subordinate clause; participles,
-infinitives and the particles of separable verbs close the clause; an object may come first, where case or
-agreement shows that it is one. There are negation with "nicht" and "kein", questions, relative clauses,
-infinitive clauses, and compounds (one German word, two English ones). Much depends on words elsewhere in the
-sentence: the sense of a noun on the verb ("bank": bench or bank), the sense of a verb on its object or
-particle ("stellt ... ein": hires or adjusts), "sie" on agreement (she or they), "den jungen" on the case that
-the verb governs (the boy or the boys), the English tense on an adverbial (the present with "morgen" is a
+A tiny Transformer learns to translate it in minutes. A small grammar draws a meaning at random (who does what
+to whom, when and where), and each language says it in its own way. The two differ as the real languages do:
+
+  - Articles, adjectives and nouns agree in gender, case and number, and verbs agree with their subjects.
+  - The German verb is second in a main clause, whatever comes first, and last in a subordinate clause.
+    Participles, infinitives and the particles of separable verbs close the clause.
+  - A German object may come first if case or agreement shows that it is the object.
+  - There are negation with "nicht" and "kein", questions, relative clauses, infinitive clauses, and compounds
+    (one word in German, two in English).
+
+The translation of many words depends on other words of the sentence. The verb decides the sense of a noun
+("bank": bench or bank). The object or the particle decides the sense of a verb ("stellt ... ein": hires or
+adjusts). Agreement decides whether "sie" is she or they. The case that the verb governs decides whether "den
+jungen" is the boy or the boys. An adverbial decides the English tense (the present with "morgen" is a
 future).
 
-Each German sentence has exactly one translation, so a perfect score is possible. The text is lower-case, with
-spaces between the tokens, 4 to 16 to a sentence. No sentence occurs twice, in either language; every word of
-valid and test occurs in train. The same seed gives the same files everywhere.
+Each German sentence has exactly one translation, so a perfect score is possible. The text is lower-cased, and
+spaces separate its tokens, of which a sentence has 4 to 16. No sentence occurs twice, in either language, and
+train has every word of valid and test. The same seed gives the same files on every machine.
 """
 
 import argparse
@@ -26,40 +29,54 @@ from pathlib import Path
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.toy_corpus.sampler import Pair, Sampler
 
-MAX_SENTENCES = 1_000_000  # in all three splits; the grammar has far more
-MAX_REJECTED = 20_000  # sentences in a row that are not new or hold a word that is not in train
+MAX_SENTENCES = 1_000_000  # in all three splits together; the grammar can make far more
+MAX_REJECTED = 20_000  # so many sentences in a row that cannot be used show that no more can be found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the folder to write, the sizes of the splits and the seed."""
     parser.add_argument(
         "out",
         type=Path,
         metavar="OUT",
-        help="folder for train.de, train.en, valid.de, valid.en, test.de and test.en",
+        help="the folder to write: train.de, train.en, valid.de, valid.en, test.de and test.en",
     )
     parser.add_argument(
-        "--train", type=int, default=16_000, metavar="N", help="sentences to train on (default: %(default)s)"
+        "--train",
+        type=int,
+        default=16_000,
+        metavar="N",
+        help="number of sentences in train (default: %(default)s)",
     )
     parser.add_argument(
-        "--valid", type=int, default=300, metavar="N", help="sentences to validate on (default: %(default)s)"
+        "--valid",
+        type=int,
+        default=300,
+        metavar="N",
+        help="number of sentences in valid (default: %(default)s)",
     )
     parser.add_argument(
-        "--test", type=int, default=500, metavar="N", help="sentences to test on (default: %(default)s)"
+        "--test",
+        type=int,
+        default=500,
+        metavar="N",
+        help="number of sentences in test (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=1,
         metavar="S",
-        help="another seed gives another corpus (default: %(default)s)",
+        help="seed of the random numbers; another seed gives another corpus (default: %(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> None:
+    """Write the corpus. Raises UsageError if an option makes no sense or the folder cannot be written."""
     sizes = {"train": args.train, "valid": args.valid, "test": args.test}
     for split, size in sizes.items():
         if size < 1:
-            raise UsageError(f"--{split} {size}: is no number of sentences; give at least 1")
+            raise UsageError(f"--{split} {size}: is not a number of sentences; give at least 1")
     if sum(sizes.values()) > MAX_SENTENCES:
         raise UsageError(
             f"--train {args.train}, --valid {args.valid}, --test {args.test}: give at most {MAX_SENTENCES} "
@@ -80,7 +97,16 @@ def run(args: argparse.Namespace) -> None:
 
 
 def draw_splits(sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
-    """Return the sentences of each split. `sizes` names train first; the others use only its words."""
+    """Draw the sentences of each split.
+
+    Args:
+        sizes: the number of sentences of each split. The first split is "train"; the other splits have only
+            words that occur in it.
+        seed: the seed of the random numbers.
+
+    Raises:
+        UsageError: train has too few words for the other splits.
+    """
     sampler = Sampler(seed)
     splits: dict[str, list[Pair]] = {}
     seen: set[str] = set()
@@ -97,7 +123,7 @@ def draw_splits(sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
                 rejected = 0
             elif (rejected := rejected + 1) == MAX_REJECTED:
                 raise UsageError(
-                    f"--train {sizes['train']}: has too few words for --{split} {size}; give more for --train"
+                    f"--train {sizes['train']}: has too few words for --{split} {size}; give a larger --train"
                 )
             if split == "train":
                 train_words.update(words)
@@ -105,7 +131,10 @@ def draw_splits(sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
 
 
 def write(folder: Path, texts: dict[str, str]) -> None:
-    """Write the files, by name; an error leaves none of them half-written."""
+    """Write texts to the files of their names in a folder.
+
+    Raises UsageError if the folder cannot be written; then no file is incomplete.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as unfinished:

@@ -1,4 +1,4 @@
-"""Says a meaning in English words."""
+"""Say a meaning in English."""
 
 import re
 
@@ -21,6 +21,7 @@ from modular_fairseq_cli.toy_corpus.meaning import Clause, NounPhrase, Phrase
 
 
 def say(phrase: Phrase, subject: bool = False) -> str:
+    """Return the words of a noun phrase, or of a pronoun as a subject or an object."""
     if isinstance(phrase, Pronoun):
         return phrase.english_subject if subject else phrase.english_object
     adjective = (
@@ -36,6 +37,7 @@ def say(phrase: Phrase, subject: bool = False) -> str:
 
 
 def relative_clause(head: NounPhrase) -> str:
+    """Return the relative clause of a noun phrase, or "" if it has none."""
     if head.relative is None:
         return ""
     case, clause = head.relative.case, head.relative.clause
@@ -47,7 +49,10 @@ def relative_clause(head: NounPhrase) -> str:
 
 
 def inflect(verb: str, form: str) -> str:
-    """Inflect the first word of a verb such as "look for"."""
+    """Return a verb such as "look for" with its first word inflected.
+
+    `form` is "third person", "progressive", "past" or "participle".
+    """
     word, _, rest = verb.partition(" ")
     if form == "third person":
         inflected = "has" if word == "have" else add_s(word)
@@ -62,7 +67,7 @@ def inflect(verb: str, form: str) -> str:
 
 
 def agree(auxiliary: str, subject: Phrase) -> str:
-    """Return the present tense of "have", "do" or "be"."""
+    """Return the form of the present tense of "have", "do" or "be" that agrees with a subject."""
     if subject.plural or subject.person == 2:
         return "are" if auxiliary == "be" else auxiliary
     third, first = {"have": ("has", "have"), "do": ("does", "do"), "be": ("is", "am")}[auxiliary]
@@ -70,12 +75,14 @@ def agree(auxiliary: str, subject: Phrase) -> str:
 
 
 def subject_of(clause: Clause) -> Phrase:
+    """Return the subject of the English clause: of an experiencer verb it is the German dative."""
     return clause.arguments["dative" if clause.verb.frame == "experiencer" else "nominative"]
 
 
 def main_verb(clause: Clause) -> str:
-    """Return the verb in the sense that the last object selects, or the subject of an experiencer verb; after
-    the catenative verb that renders the mode.
+    """Return the verb of a clause, after "have to", "want to" or "like to" if its mode needs that.
+
+    The last object selects the sense of the verb; of an experiencer verb, the German nominative does.
     """
     frame = clause.verb.frame
     selecting = clause.arguments.get("nominative" if frame == "experiencer" else frame.split(" ")[-1])
@@ -85,7 +92,14 @@ def main_verb(clause: Clause) -> str:
 
 
 def verb_group(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
-    """Return the auxiliary, or "", and the verb; mode and time adverbial choose the tense together."""
+    """Return the auxiliary (or "") and the inflected verb of a clause.
+
+    The mode and the adverbial of time together decide the tense.
+
+    Args:
+        clause: the clause.
+        needs_auxiliary: whether negation or a question asks for "do" if the verb has no other auxiliary.
+    """
     subject, verb = subject_of(clause), main_verb(clause)
     if clause.mode in ENGLISH_MODALS:
         return "must" if clause.negated and clause.mode == "dürfen" else ENGLISH_MODALS[clause.mode], verb
@@ -108,7 +122,10 @@ def verb_group(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
 
 
 def complements(clause: Clause, without: str = "") -> str:
-    """Return objects, place and time; `without` names one that stands elsewhere."""
+    """Return the objects, the place and the time of a clause, in this order.
+
+    `without` is the case, "place" or "time" of the one that stands elsewhere, or "".
+    """
     words = {case: say(phrase) for case, phrase in clause.arguments.items()}
     words |= {"place": PLACES.get(clause.place, ""), "time": TIMES.get(clause.time, ""), without: ""}
     if clause.verb.frame == "experiencer":
@@ -121,12 +138,20 @@ def complements(clause: Clause, without: str = "") -> str:
 
 
 def predicate(clause: Clause, without: str = "") -> str:
+    """Return the verb group and the complements of a statement; see `complements` for `without`."""
     auxiliary, verb = verb_group(clause, needs_auxiliary=clause.negated)
     return join(auxiliary, "not" if clause.negated else "", verb, complements(clause, without))
 
 
 def statement(clause: Clause, fronted: str = "", without: str = "") -> str:
-    """Return a statement. An adverbial in the German prefield is first in English too; an object is not."""
+    """Return a clause as a statement.
+
+    Args:
+        clause: the clause.
+        fronted: what stands in the German prefield: "time" or "place" comes first in English too, a case does
+            not.
+        without: the complement that stands elsewhere, see `complements`.
+    """
     front = {"time": TIMES.get(clause.time, ""), "place": PLACES.get(clause.place, "")}.get(fronted, "")
     return join(
         front, say(subject_of(clause), subject=True), predicate(clause, fronted if front else without)
@@ -134,10 +159,12 @@ def statement(clause: Clause, fronted: str = "", without: str = "") -> str:
 
 
 def question(clause: Clause, without: str = "") -> str:
+    """Return a clause as a polar question; see `complements` for `without`."""
     auxiliary, verb = verb_group(clause, needs_auxiliary=True)
     subject = say(subject_of(clause), subject=True)
     return join(auxiliary, subject, "not" if clause.negated else "", verb, complements(clause, without))
 
 
 def infinitive_clause(clause: Clause) -> str:
+    """Return a clause as an infinitive with "to", without its subject."""
     return join("to", main_verb(clause), complements(clause))

@@ -1,8 +1,7 @@
-"""Says a meaning in German words, laid out in the topological fields of the clause: prefield, left bracket,
-midfield, right bracket.
-"""
+"""Say a meaning in German.
 
-from collections.abc import Callable
+The words of a clause are laid out in its topological fields: prefield, left bracket, midfield, right bracket.
+"""
 
 from modular_fairseq_cli.toy_corpus.lexicon import ENDINGS, FINITE_AUXILIARIES, Pronoun, Verb, join
 from modular_fairseq_cli.toy_corpus.meaning import Clause, NounPhrase, Phrase, has_determiner
@@ -12,6 +11,7 @@ from modular_fairseq_cli.toy_corpus.meaning import Clause, NounPhrase, Phrase, h
 
 
 def say(phrase: Phrase, case: str) -> str:
+    """Return the words of a noun phrase or pronoun in a case."""
     if isinstance(phrase, Pronoun):
         return getattr(phrase, case)
     determiner, adjective = inflected(phrase, case)
@@ -19,7 +19,10 @@ def say(phrase: Phrase, case: str) -> str:
 
 
 def inflected(phrase: NounPhrase, case: str) -> tuple[str, str]:
-    """Return determiner and adjective; the determiner chooses the declension of the adjective."""
+    """Return the determiner and the adjective of a noun phrase in a case, each "" if there is none.
+
+    The determiner decides the declension of the adjective.
+    """
     if phrase.determiner == "ein" and phrase.plural:
         determiner, declension = "", "strong plural adjective"
     elif phrase.determiner in ENDINGS and phrase.determiner != "ein":
@@ -30,11 +33,13 @@ def inflected(phrase: NounPhrase, case: str) -> tuple[str, str]:
 
 
 def ending(declension: str, phrase: NounPhrase, case: str) -> str:
+    """Return the ending, by a row of `ENDINGS`, that agrees with a noun phrase in a case."""
     column = "p" if phrase.plural else phrase.noun.gender
     return ENDINGS[declension][case].split()["mfnp".index(column)].strip("-")
 
 
 def noun(phrase: NounPhrase, case: str) -> str:
+    """Return the noun of a phrase in its number and in a case."""
     plural = phrase.noun.plural
     if phrase.plural:
         return plural + "n" if case == "dative" and plural[-1] not in "ns" else plural
@@ -42,26 +47,44 @@ def noun(phrase: NounPhrase, case: str) -> str:
 
 
 def relative_pronoun(head: NounPhrase, case: str) -> str:
+    """Return the relative pronoun that agrees with a noun phrase and has this case in the relative clause."""
     return "denen" if head.plural and case == "dative" else "d" + ending("d", head, case)
 
 
 def relative_clause(head: NounPhrase) -> str:
+    """Return the relative clause of a noun phrase between its commas, or "" if it has none."""
     if head.relative is None:
         return ""
     case, clause = head.relative.case, head.relative.clause
     return f", {relative_pronoun(head, case)} {subordinate_clause(clause, without=case)} ,"
 
 
-def roles_are_marked(
-    subject: Phrase, moved: Phrase, case: str, say_moved: Callable[[Phrase, str], str] = say
-) -> bool:
-    """Return whether case or agreement shows that the phrase of this case in front of the subject is not the
-    subject.
+def roles_are_marked(subject: Phrase, moved: Phrase, case: str) -> bool:
+    """Return whether the words show which of two phrases is the subject, if `moved` stands before it.
+
+    Args:
+        subject: the subject.
+        moved: the object.
+        case: the case of the object.
     """
-    moved_is_marked = say_moved(moved, case) != say_moved(moved, "nominative")
-    return (
-        moved_is_marked or say(subject, "nominative") != say(subject, case) or subject.plural != moved.plural
-    )
+    return say(moved, case) != say(moved, "nominative") or _subject_is_marked(subject, moved, case)
+
+
+def relative_roles_are_marked(subject: Phrase, head: NounPhrase, case: str) -> bool:
+    """Return whether a relative clause shows that its pronoun is the object, and not the subject.
+
+    Args:
+        subject: the subject of the relative clause.
+        head: the noun phrase to which the clause belongs.
+        case: the case of the relative pronoun as an object.
+    """
+    pronoun_is_marked = relative_pronoun(head, case) != relative_pronoun(head, "nominative")
+    return pronoun_is_marked or _subject_is_marked(subject, head, case)
+
+
+def _subject_is_marked(subject: Phrase, other: Phrase, case: str) -> bool:
+    """Return whether the subject differs from its own form in this case, or the verb agrees with it alone."""
+    return say(subject, "nominative") != say(subject, case) or subject.plural != other.plural
 
 
 # ---- Verbs
@@ -69,7 +92,10 @@ def roles_are_marked(
 
 
 def finite(verb: Verb | str, subject: Phrase) -> str:
-    """Return the present tense of a verb, or of an auxiliary given by its infinitive."""
+    """Return the form of the present tense that agrees with a subject.
+
+    `verb` is a verb, or the infinitive of an auxiliary. The particle of a separable verb is left out.
+    """
     if isinstance(verb, str):
         forms = FINITE_AUXILIARIES[verb].split()
     else:
@@ -84,7 +110,7 @@ def finite(verb: Verb | str, subject: Phrase) -> str:
 
 
 def verb_complex(clause: Clause) -> tuple[str, str]:
-    """Return the finite verb, and the participle or infinitive that it governs, or ""."""
+    """Return the finite verb of a clause, and the participle or infinitive that it governs (or "")."""
     verb, subject = clause.verb, clause.arguments["nominative"]
     if clause.mode == "perfect":
         return finite(verb.auxiliary, subject), verb.particle + verb.participle
@@ -98,7 +124,10 @@ def verb_complex(clause: Clause) -> tuple[str, str]:
 
 
 def constituents(clause: Clause) -> dict[str, str]:
-    """Return what can move to the prefield: the arguments, by case, and the adverbials."""
+    """Return the words of everything that can stand in the prefield.
+
+    The keys are the cases of the arguments, "time" and "place".
+    """
     return {case: say(phrase, case) for case, phrase in clause.arguments.items()} | {
         "time": clause.time,
         "place": clause.place,
@@ -106,8 +135,9 @@ def constituents(clause: Clause) -> dict[str, str]:
 
 
 def midfield(clause: Clause, without: str = "") -> str:
-    """Return subject, pronoun, time, objects, place; `without` names a constituent that stands elsewhere or
-    is missing.
+    """Return the midfield of a clause: subject, pronouns, time, objects, place.
+
+    `without` is the key (see `constituents`) of one that stands elsewhere or is missing, or "".
     """
     words = constituents(clause) | {without: ""}
     pronouns = [
@@ -120,7 +150,7 @@ def midfield(clause: Clause, without: str = "") -> str:
         "gern" if clause.mode == "gern" else "",
     )
     accusative = [adverbs, words.get("accusative", "")]
-    # Only an indefinite object follows the adverbs.
+    # Only an indefinite object follows the adverbs; other objects precede them.
     if not has_determiner(clause.arguments.get("accusative"), "ein"):
         accusative.reverse()
     return join(
@@ -129,8 +159,10 @@ def midfield(clause: Clause, without: str = "") -> str:
 
 
 def main_clause(clause: Clause, prefield: str = "") -> str:
-    """Return a main clause. With an empty prefield it is a polar question, or the rest of a sentence whose
-    prefield is a subordinate clause.
+    """Return a main clause with the verb in second place.
+
+    `prefield` is the key (see `constituents`) of what comes first. With "" the verb comes first: then the
+    clause is a polar question, or follows a subordinate clause or question word that fills the prefield.
     """
     finite_verb, governed = verb_complex(clause)
     front = constituents(clause).get(prefield, "")
@@ -138,7 +170,10 @@ def main_clause(clause: Clause, prefield: str = "") -> str:
 
 
 def subordinate_clause(clause: Clause, without: str = "") -> str:
-    """Return what follows the conjunction, or the relative pronoun that stands for the argument `without`."""
+    """Return a clause with the verb last, without its conjunction.
+
+    `without` is the case of the argument that a relative pronoun replaces, or "".
+    """
     finite_verb, governed = verb_complex(clause)
     return join(
         midfield(clause, without),
@@ -147,6 +182,7 @@ def subordinate_clause(clause: Clause, without: str = "") -> str:
 
 
 def infinitive_clause(clause: Clause) -> str:
+    """Return a clause as an infinitive with "zu", without its subject."""
     particle, infinitive = clause.verb.particle, clause.verb.infinitive
     return join(
         midfield(clause, without="nominative"),

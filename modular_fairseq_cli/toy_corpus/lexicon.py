@@ -3,8 +3,8 @@
 import re
 from typing import NamedTuple
 
-# kind of thing -> gender, singular and plural, English (and its plural where that is irregular); "m*"
-# declines weakly (n-declension)
+# The nouns by kind. Each has its gender ("m*" is a masculine noun of the weak n-declension), its singular,
+# its plural and its translation, with the English plural after "/" if it is irregular.
 NOUNS = {
     "person": "m mann männer man/men, f frau frauen woman/women, n kind kinder child/children, m arzt ärzte "
     "doctor, m lehrer lehrer teacher, f lehrerin lehrerinnen teacher, m* student studenten student, m* junge "
@@ -31,9 +31,10 @@ NOUNS = {
 COMPOUND_MODIFIERS = {"haus": "house", "garten": "garden", "küchen": "kitchen", "keller": "cellar"}
 COMPOUND_HEADS = ("tür", "fenster", "tisch", "lampe")
 
-# frame: the cases of the objects, or what else the verb takes -> (particle+)infinitive, third person,
-# participle, auxiliary (haben, unless another is written) = kinds of object: English verb; kinds: another.
-# The last object decides; for an experiencer verb the subject does.
+# The verbs by frame: the cases of their objects, or the clause that they take. A line has the infinitive
+# (with the particle of a separable verb before "+"), the third person, the participle, and the auxiliary of
+# the perfect if it is not "haben". After "=" come the translations, each after the kinds of object that
+# select it. The last object selects the translation; of an experiencer verb, the nominative does.
 VERBS = {
     "": """
         schlafen schläft geschlafen = sleep
@@ -95,7 +96,7 @@ VERBS = {
         versprechen verspricht versprochen = promise
         vergessen vergisst vergessen = forget""",
 }
-FINITE_AUXILIARIES = {  # ich, du, er or sie, wir or sie
+FINITE_AUXILIARIES = {  # the forms for ich, du, er, wir
     "haben": "habe hast hat haben",
     "sein": "bin bist ist sind",
     "können": "kann kannst kann können",
@@ -106,17 +107,18 @@ FINITE_AUXILIARIES = {  # ich, du, er or sie, wir or sie
 }
 ENGLISH_MODALS = {"können": "can", "sollen": "should", "dürfen": "may"}
 ENGLISH_CATENATIVES = {"müssen": "have to", "wollen": "want to", "gern": "like to"}
+# Base form, past tense and participle.
 IRREGULAR_ENGLISH = """
     build built built, buy bought bought, catch caught caught, eat ate eaten, fall fell fallen,
     forget forgot forgotten, give gave given, have had had, leave left left, put put put, read read read,
     say said said, see saw seen, sell sold sold, send sent sent, show showed shown, sleep slept slept,
     stand stood stood, take took taken, write wrote written"""
 
-DETERMINERS = {  # stem -> English singular and plural
+DETERMINERS = {  # from the stem to the English singular and plural
     "d": ("the", "the"),
     "dies": ("this", "these"),
     "ein": ("a", ""),
-    "kein": ("a", ""),  # the English clause has the negation
+    "kein": ("a", ""),  # English negates the verb instead
     "mein": ("my", "my"),
     "dein": ("your", "your"),
     "sein": ("his", "his"),
@@ -158,9 +160,11 @@ QUESTION_ADVERBS = {"wo": "where", "warum": "why"}
 
 
 class Noun(NamedTuple):
-    kind: str
+    """A German noun with its translation."""
+
+    kind: str  # a key of NOUNS
     gender: str  # m, f or n
-    weak: bool  # every case but the nominative singular has the plural's form
+    weak: bool  # whether every case but the nominative singular has the form of the plural
     singular: str
     plural: str
     english: str
@@ -168,24 +172,32 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
+    """A German verb with its translations."""
+
     frame: str  # a key of VERBS
-    particle: str  # of a separable verb, or ""
-    infinitive: str  # without the particle, as the other forms
+    particle: str  # the particle of a separable verb, or ""; the forms below are without it
+    infinitive: str
     third_person: str
     participle: str
-    auxiliary: str  # of the perfect
-    senses: dict[str, str]  # kind of the deciding object ("" where there is none) -> English verb
+    auxiliary: str  # the auxiliary of the perfect, "haben" or "sein"
+    senses: dict[str, str]  # the English verb by the kind of object that selects it ("": there is no object)
 
 
 class Pronoun(NamedTuple):
-    person: int
+    """A personal or interrogative pronoun in both languages."""
+
+    person: int  # 1, 2 or 3
     plural: bool
     nominative: str
     accusative: str
     dative: str
     english_subject: str
     english_object: str
-    kind = "person"
+
+    @property
+    def kind(self) -> str:
+        """The kind of noun that the pronoun stands for: all are persons."""
+        return "person"
 
 
 PRONOUNS = [
@@ -200,18 +212,19 @@ WHO = Pronoun(3, False, "wer", "wen", "wem", "who", "whom")
 
 
 def join(*words: str) -> str:
-    """Return a text of the words that are not empty."""
+    """Return the words that are not empty, separated by spaces."""
     return " ".join(filter(None, words))
 
 
 def add_s(word: str) -> str:
-    """Return the plural of a regular English noun, or the third person of a verb other than "have"."""
+    """Return the plural of a regular English noun, or the third person of any verb but "have"."""
     if re.search("(s|sh|ch|x|o)$", word):
         return word + "es"
     return re.sub("([^aeiou])y$", r"\1ie", word) + "s"
 
 
 def read_nouns() -> list[Noun]:
+    """Return the nouns of `NOUNS`, and all compounds."""
     nouns = []
     for kind, rows in NOUNS.items():
         for row in rows.split(", "):
@@ -233,6 +246,7 @@ def read_nouns() -> list[Noun]:
 
 
 def compound(modifier: str, head: Noun) -> Noun:
+    """Return a compound, which is one word in German and two in English."""
     english = COMPOUND_MODIFIERS[modifier]
     return head._replace(
         singular=modifier + head.singular,
@@ -243,19 +257,19 @@ def compound(modifier: str, head: Noun) -> Noun:
 
 
 def read_verbs() -> list[Verb]:
+    """Return the verbs of `VERBS`."""
     verbs = []
     for frame, rows in VERBS.items():
         for row in rows.strip().splitlines():
             forms, _, translations = row.partition(" = ")
-            infinitive, third_person, participle, *auxiliary = forms.split()
+            infinitive, third_person, participle, *others = forms.split()
             particle, _, infinitive = infinitive.rpartition("+")
-            senses = {}
+            auxiliary = others[0] if others else "haben"
+            senses: dict[str, str] = {}
             for translation in translations.split("; "):
                 kinds, _, english = translation.rpartition(": ")
                 senses |= dict.fromkeys(kinds.split() or [""], english)
-            verbs.append(
-                Verb(frame, particle, infinitive, third_person, participle, *auxiliary or ["haben"], senses)
-            )
+            verbs.append(Verb(frame, particle, infinitive, third_person, participle, auxiliary, senses))
     return verbs
 
 

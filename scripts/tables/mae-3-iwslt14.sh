@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
-# MAE (Peng et al. 2020), table 3: IWSLT14 De-En. Six rows of 50 epochs each. First:
+# Train the rows of MAE (Peng et al. 2020), table 3, on IWSLT14 De-En, and show them beside the paper's. There
+# are six rows of 50 epochs each. Prepare the data first:
 #
 #     bash data-prep/prepare-iwslt14-de-en.sh
 #
-#     bash scripts/tables/mae-3-iwslt14.sh --dry-run                  # the exact commands
-#     bash scripts/tables/mae-3-iwslt14.sh --seeds 1,2,3 -- --fp16    # all rows; what follows the -- goes to fairseq-train
-#     bash scripts/tables/mae-3-iwslt14.sh --only mae-7 --data DIR     # one row, corpora elsewhere than in data/
-#     bash scripts/tables/mae-3-iwslt14.sh --scale smoke              # narrow models on the toy corpus, minutes on two cores; small: between
+# Then run one of these commands:
 #
-# Killed, the same command goes on. It ends with the table: results/SCALE/mae-3/table.txt, .tsv and .md.
+#     # Show the exact commands.
+#     bash scripts/tables/mae-3-iwslt14.sh --dry-run
+#     # Train all rows with three seeds. The options after -- are for fairseq-train.
+#     bash scripts/tables/mae-3-iwslt14.sh --seeds 1,2,3 -- --fp16
+#     # Train one row, with the corpora in DIR instead of data/.
+#     bash scripts/tables/mae-3-iwslt14.sh --only mae-7 --data DIR
+#     # Train narrow models on the toy corpus, in minutes on two cores. --scale small is larger.
+#     bash scripts/tables/mae-3-iwslt14.sh --scale smoke
+#
+# The same command continues a run that was killed. The table is written to results/SCALE/mae-3/table.txt,
+# .tsv and .md.
 
 table=mae-3
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,8 +1,9 @@
-"""`modular-fairseq prepare` and data-prep/prepare-*.sh, from archives of the official layout to bin/: what
-they write and refuse, and that a killed run ends equal.
+"""Tests of `modular-fairseq prepare` and data-prep/prepare-*.sh, from archives as they are published to bin/.
 
-The scripts run in a copy of the repository's root in which scripts/setup.sh does nothing and .venv is this
-Python; where a recipe knows the sum of an official archive, the copy knows that of the small one.
+They check what is written and refused, and that a run that was killed ends with the same files.
+
+The scripts run in a copy of the repository's root, in which scripts/setup.sh does nothing and .venv is this
+Python. Where a recipe has the checksum of an official archive, the copy has the checksum of a small one.
 """
 
 import gzip
@@ -117,12 +118,12 @@ def test_what_is_fetched_is_said_first_and_its_sum_recorded(talks, talks_archive
     out, result = talks
     first = result.stderr.splitlines()
     assert first[0] == f"prepare-iwslt14-de-en: prepares iwslt14.de-en in {out}"
-    assert first[1].startswith(f"  fetches file://{talks_archive} (size not published, no sum published")
+    assert first[1].startswith(f"  fetches file://{talks_archive} (size not published, no checksum published")
     assert first[2] == "  licence: TED talks, CC BY-NC-ND"
     found = hashlib.sha256(talks_archive.read_bytes()).hexdigest()
     archives = out.parent / "archives"
     assert (archives / "de-en.tgz.sha256").read_text() == f"{found}  de-en.tgz\n"
-    assert "no sum is published" in result.stderr and found in result.stderr
+    assert "no checksum is published" in result.stderr and found in result.stderr
     assert (archives / "de-en.tgz").read_bytes() == talks_archive.read_bytes()
     assert sorted(path.name for path in archives.iterdir()) == [
         ".de-en.tgz.lock",
@@ -134,8 +135,9 @@ def test_what_is_fetched_is_said_first_and_its_sum_recorded(talks, talks_archive
 def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(
     scripts_root, talks, talks_archive, tmp_path
 ):
-    """Another OUT fetches nothing; another file of the same name is refused there, whether it lies there, is
-    given or is fetched.
+    """Another data set fetches nothing.
+
+    Another file of the same name is refused, whether it is in archives/, given or fetched.
     """
     shutil.copytree(talks[0].parent / "archives", tmp_path / "archives")
     nowhere = {"IWSLT14_URL": f"file://{tmp_path}/nowhere"}
@@ -143,14 +145,14 @@ def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(
     args = ("iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out")
     result = prepare(scripts_root, *args, tmp_path / "one", **nowhere)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.splitlines()[1] == f"  de-en.tgz is there already: {shared}"
+    assert result.stderr.splitlines()[1] == f"  de-en.tgz exists: {shared}"
     assert all_files(tmp_path / "one") == all_files(talks[0])
 
     (tmp_path / "given").mkdir()
     other = write_tar(tmp_path / "given/de-en.tgz", talks_members(TOY["train"][:-1], TOY["test"]))
     content = other.read_bytes()
     first = hashlib.sha256(talks_archive.read_bytes()).hexdigest()
-    told = f"and that of the first de-en.tgz, in {shared}.sha256, is {first}"
+    told = f"but the first de-en.tgz had {first}, as recorded in {shared}.sha256; give that file"
     assert refusal(prepare(scripts_root, *args, tmp_path / "two", "--archive", other)).endswith(told)
     assert shared.read_bytes() == talks_archive.read_bytes() and other.read_bytes() == content
     shared.write_bytes(content)
@@ -169,7 +171,7 @@ def test_a_finished_folder_is_left_alone(scripts_root, talks):
     result = prepare(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200)
     assert (result.returncode, result.stderr) == (
         0,
-        f"prepare-iwslt14-de-en: {out} is prepared; nothing to do\n",
+        f"prepare-iwslt14-de-en: {out} is already prepared; nothing to do\n",
     )
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"} == {
         path: time for path, time in before.items() if path.name != ".lock"
@@ -350,7 +352,7 @@ def test_odd_lines_are_kept_in_step(raw):
     ]
     assert lines(out / "tok/train.en")[150:] == ["a dog &apos;s cat and \u200b 5,300 cats .", "only there ."]
     assert "train: 2 pairs left out (2 empty)" in result.stderr
-    assert f"{folder}/valid.de: 5 of 5 lines end in CR LF; the CR is left out" in result.stderr
+    assert f"{folder}/valid.de: 5 of 5 lines end in CR LF; the CR is removed" in result.stderr
     assert f"{folder}/train.de: 1 lines hold other line separators" in result.stderr
     assert lines(out / "raw/test.de") == ["das  ende ist nah."] and lines(out / "raw/test.en") == [
         "the end is near."
@@ -457,7 +459,7 @@ def put(name, data):
         (add("train.de", b"gut\nsch\xf6n\n"), "{folder}/train.de, line 152: is not UTF-8"),
         (
             lambda t: (add("test.de", b"\n")(t), add("test.en", b"a\n")(t)),
-            "{folder}/test.de, line 6: is empty, and a score needs both sides",
+            "{folder}/test.de, line 6: is empty, and a score needs both sides; remove this line",
         ),
         (
             lambda t: (add("valid.de", b"a\n")(t), add("valid.en", "\u200b \n".encode())(t)),
@@ -523,7 +525,7 @@ def test_text_may_be_corrected_until_it_was_accepted(scripts_root, tmp_path):
         (["--bpe-merges", "0"], "--bpe-merges 0: give 1 or more"),
         (["--workers", "x"], "argument --workers: invalid int value: 'x'"),
         (["--bpe", "5"], "unrecognized arguments: --bpe 5"),
-        (["--target-lang", "de"], "--target-lang de: must be another than --source-lang"),
+        (["--target-lang", "de"], "--target-lang de: must differ from --source-lang"),
         (["--target-lang", "../en"], "--target-lang ../en: give the ending of the files"),
         (
             ["--like", "x", "--keep-case"],
@@ -547,7 +549,7 @@ def test_archives_are_known_by_their_official_names(scripts_root, tmp_path):
     other.write_bytes(b"")
     args = ("iwslt14-de-en", "--out", tmp_path / "out", "--archive")
     assert refusal(prepare(scripts_root, *args, other), code=2).startswith(
-        f"--archive {other}: must have an official name, de-en.tgz"
+        f"--archive {other}: must have the official name de-en.tgz"
     )
     missing = tmp_path / "de-en.tgz"
     assert refusal(prepare(scripts_root, *args, missing), code=2).startswith(
@@ -622,7 +624,7 @@ def test_an_interrupt_ends_with_130(scripts_root, tmp_path):
             process.send_signal(signal.SIGINT)
             last = process.stderr.read().splitlines()[-1]
     assert process.returncode == 130
-    assert last == "prepare-iwslt14-de-en: interrupted; the same command goes on"
+    assert last == "prepare-iwslt14-de-en: interrupted; the same command continues"
 
 
 # --- WMT
@@ -889,4 +891,4 @@ def test_wikitext_is_binarized_as_published(scripts_root, tmp_path):
 
     archive.write_bytes(archive.read_bytes() + b"x")
     said = refusal(prepare(scripts_root, "wikitext-103", "--archive", archive, "--out", tmp_path / "other"))
-    assert said.startswith(f"{archive} has the sha1 sum ")
+    assert said.startswith(f"{archive} has the sha1 checksum ")

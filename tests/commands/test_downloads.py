@@ -19,11 +19,6 @@ from modular_fairseq_cli.corpora import (
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 
-# --- lines
-
-
-# --- several processes
-
 
 def make_square(offset):
     def square(x):
@@ -47,9 +42,7 @@ def test_blocks_are_worked_on_in_order_and_not_read_ahead():
     assert list(parallel.map_blocks(make_square, (1,), [3], workers=1)) == [(10, os.getpid())]
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"), [(13, "thirteen"), (1000, "a worker process was ended from outside")]
-)
+@pytest.mark.parametrize(("bad", "said"), [(13, "thirteen"), (1000, "a worker process was killed")])
 def test_what_fails_in_a_worker_is_said_by_the_parent(bad, said):
     with pytest.raises(UsageError, match=said):
         list(parallel.map_blocks(make_square, (0,), [1, 2, bad, 4], workers=2))
@@ -70,7 +63,7 @@ ENDING = {
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere some of it ends later")
 @pytest.mark.parametrize("what", ENDING)
 def test_nothing_outlives_a_killed_parent(tmp_path, what):
-    """`busy` says on stderr who works; all of them sleep for longer than this test lasts."""
+    """Each process writes a byte to standard error, and then sleeps for longer than this test lasts."""
     busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\n"
     (tmp_path / "busy.py").write_text(busy + "def make():\n    return busy\n")
     (tmp_path / "pool.py").write_text(
@@ -118,18 +111,14 @@ def test_a_process_whose_parent_has_ended_before_ends_at_once():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""
 
 
-# --- archives
-
-
-# --- downloads
-
 CONTENT = random.Random(7).randbytes(100_000)
 
 
 @pytest.fixture
 def server():
-    """Serves CONTENT, from where it is asked; `requests` notes the Range of each request, `ranges` says
-    whether it is heeded.
+    """A server of CONTENT.
+
+    `requests` has the first byte that each request asked for. If `ranges` is false, all bytes are sent.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -207,7 +196,7 @@ def test_a_wrong_download_is_removed_and_the_next_one_starts_anew(server, tmp_pa
     )
     with pytest.raises(
         UsageError,
-        match="^.*a.tgz.part has .*, and a.tgz has .*: it is another file, or (damaged|cut short)$",
+        match="^.*a.tgz.part has .*, and a.tgz has .*: it is another file, or (damaged|cut short); give the",
     ):
         fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {}
@@ -223,17 +212,18 @@ def test_the_first_sum_is_recorded_and_compared(server, tmp_path, capsys):
     found = sha256(CONTENT, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT, "a.tgz.sha256": f"{found}  a.tgz\n".encode()}
     assert (
-        f"a.tgz: no sum is published; that of this file, sha256 {found}, is recorded in "
-        f"{tmp_path}/a.tgz.sha256" in capsys.readouterr().err
+        f"a.tgz: no checksum is published; the one of this file, sha256 {found}, is recorded in "
+        f"{tmp_path}/a.tgz.sha256, and every later file must have the same" in capsys.readouterr().err
     )
     (tmp_path / "a.tgz").write_bytes(b"other")
     with pytest.raises(
-        UsageError, match=f"and that of the first a.tgz, in {tmp_path}/a.tgz.sha256, is {found}$"
+        UsageError,
+        match=f"but the first a.tgz had {found}, as recorded in {tmp_path}/a.tgz.sha256; give that file$",
     ):
         fetch.fetch(source, None, tmp_path)
     given = tmp_path / "elsewhere"
     given.write_bytes(b"given")
-    with pytest.raises(UsageError, match=f"^{given} has the sha256 sum"):
+    with pytest.raises(UsageError, match=f"^{given} has the sha256 checksum"):
         fetch.fetch(source, given, tmp_path)
     assert given.read_bytes() == b"given"
 
@@ -243,7 +233,7 @@ def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_
     closed = server.url.replace("/file", "/none")
     with pytest.raises(
         UsageError,
-        match=rf"^{closed} could not be fetched \(curl: .*404.*\); call the script again to go on, or give",
+        match=rf"^{closed} could not be fetched \(curl: .*404.*\); the same command continues the download",
     ):
         fetch.fetch(fetch.Source("a.tgz", closed), None, tmp_path)
     assert files(tmp_path) == {"a.tgz.part": CONTENT[:500]}
@@ -288,7 +278,7 @@ def test_a_given_archive_leaves_another_one_and_is_linked_where_there_is_none(se
     assert not (folder / "a.tgz").is_symlink()
     (folder / "a.tgz").write_bytes(b"other")
     with (
-        pytest.raises(UsageError, match="and that of the first a.tgz"),
+        pytest.raises(UsageError, match="but the first a.tgz had"),
         fetch.open_archives([source], {}, folder),
     ):
         pass

@@ -62,7 +62,7 @@ def name(path):
 
 
 def model_options(config):
-    """Of the file; for the rest the defaults."""
+    """Return the options of the model in a file, and the defaults of all others."""
     return Namespace(**{name: value for name, value in config.values["model"].items() if name != "_name"})
 
 
@@ -111,8 +111,8 @@ def test_the_shell_and_hydra_get_the_same():
 
 
 def heading(path):
-    """The arch and options that the file says it equals."""
-    found = re.search(r"^# = (--arch .*)$", path.read_text(), re.MULTILINE)
+    """Return the arch and the options that the comment at the head of a file names, or None."""
+    found = re.search(r"^# Its model is that of (--arch .*)\.$", path.read_text(), re.MULTILINE)
     return found and found[1]
 
 
@@ -122,7 +122,7 @@ def test_most_rows_are_archs():
 
 @pytest.mark.parametrize("path", [path for path in ROWS if heading(path)], ids=name)
 def test_a_row_is_the_arch_that_its_heading_says(path):
-    """Of the model all options are equal, but those that are of the recipe."""
+    """All options of the model are equal, except for those that belong to the recipe."""
     _, arch, *words = heading(path).split()
     parser = argparse.ArgumentParser()
     ModularTransformer.add_args(parser)

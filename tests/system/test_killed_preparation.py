@@ -12,8 +12,9 @@ from tests.prepared_corpora import all_files, command, processes_of
 
 
 def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_archive, tmp_path):
-    """They end as one alone does; the second one gets an address that has nothing, and so must wait for what
-    the first one fetches.
+    """Both write what one alone writes.
+
+    The second run has an address without files, so it must wait for what the first run fetches.
     """
     running = []
     for name, url in (("one", talks_archive.parent), ("two", tmp_path / "nowhere")):
@@ -36,9 +37,7 @@ def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_ar
 
 
 def test_a_run_that_is_killed_again_and_again_ends_equal(scripts_root, talks, talks_archive, tmp_path):
-    """In a process group of its own, as a terminal's: the signal reaches the workers and fairseq-preprocess,
-    too.
-    """
+    """The signal goes to the process group, as from a terminal, so workers and fairseq-preprocess get it."""
     out = tmp_path / "out"
     args = command(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{talks_archive.parent}"}

@@ -1,5 +1,8 @@
-"""The page of `modular-fairseq report` in Chromium: every section and control, by mouse and by keyboard; what
-it shows is what the arrays hold; both themes, print, narrow windows; and not one error on its console."""
+"""Tests of the page of `modular-fairseq report` in Chromium.
+
+They use every section and control by mouse and by keyboard, and compare what the page shows with the arrays.
+They check both themes, print and narrow windows, and that the console of the browser has no error.
+"""
 
 import re
 import shutil
@@ -285,7 +288,7 @@ def test_bleu_of_one_expert(driver, reports):
 
 def test_a_legend_for_each_scale(page, driver, reports):
     ramps = "[...document.querySelectorAll('#sentences .ramp')].map(r => [...r.querySelectorAll('span')].map(s => s.textContent))"
-    root = ["weight (kept to ± 0.004)", "0", "0.06", "0.25", "0.56", "1"]
+    root = ["weight (exact to ± 0.004)", "0", "0.06", "0.25", "0.56", "1"]
     page.open()
     assert page.run(ramps) == [root, ["gates, clusters, competition", "0", "0.25", "0.5", "0.75", "1"]]
     assert Page(driver, reports[0] / "streams.html").open().run(ramps)[1][0] == "gates, competition"
@@ -297,7 +300,7 @@ def test_what_a_row_stands_for(page):
     for kind in (DECODER, CROSS):
         page.choose("kind", kind)
         assert [note.text for note in page.all(".chosen .note")] == [
-            "Row: the word read; it predicts the next one."
+            "A row is for a word that is read; the model predicts the next word."
         ] * 2
 
 
@@ -776,6 +779,12 @@ def test_print_is_light_and_without_controls(page):
         == "rgb(255, 255, 255)"
     )
     assert corner(page) == [255, 255, 255]
+    colours = """[...document.styleSheets[0].cssRules].find((rule) => rule.selectorText === ':root').style"""
+    names = page.run(f"[...{colours}].filter((name) => name.startsWith('--'))")
+    printed = "getComputedStyle(document.documentElement).getPropertyValue(arguments[0])"
+    shown = {name: page.run(printed, name) for name in names}
+    page.run("document.documentElement.dataset.theme = 'light'")
+    assert shown == {name: page.run(printed, name) for name in names} and len(shown) > 20
     assert not page.one("header").is_displayed() and not page.one(".help").is_displayed()
     assert not any(button.is_displayed() for button in page.all("button:not(.thumb)"))
     assert page.one(".chosen canvas").is_displayed()

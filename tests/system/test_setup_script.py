@@ -1,7 +1,6 @@
-"""scripts/setup.sh: what it says when something is missing, what it asks of pip, and its silence once all is
-installed.
+"""Tests of scripts/setup.sh: what it says if something is missing, how it calls pip, and when it is silent.
 
-It runs in a copy of the repository's root, with a PATH that holds only the commands named here; no test uses
+It runs in a copy of the repository's root, with a PATH that holds only the commands named here. No test uses
 the network.
 """
 
@@ -410,7 +409,7 @@ def test_interrupted_set_up_says_so_and_goes_on_later(machine):
     machine.has("python3", script.replace("; exit 1\n", "; kill -INT $PPID; exit 1\n", 1))
     result = machine.set_up()
     assert result.returncode == 130
-    assert result.stderr.endswith("setup: interrupted; run it again to go on\n")
+    assert result.stderr.endswith("setup: interrupted; run it again to continue\n")
     machine.pip_works()
     assert machine.set_up().returncode == 0
 

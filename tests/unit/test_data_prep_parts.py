@@ -1,5 +1,6 @@
-"""The parts of data-prep/: tokens and sub-words equal those of the libraries; what archives and downloads may
-not do.
+"""Tests of the parts of `modular-fairseq prepare`.
+
+Tokens and sub-words equal those of the libraries, and dangerous archives and wrong downloads are refused.
 """
 
 import io
@@ -96,9 +97,7 @@ def library_tokens(tokenizer, normalizer, line, aggressive):
 @pytest.mark.parametrize("lang", ["en", "de", "fr"])
 @pytest.mark.parametrize("news", [False, True], ids=["talks", "news"])
 def test_tokens_are_those_of_sacremoses(lang, news, monkeypatch):
-    """On sentences made to be difficult by sacremoses' own class; on many random ones by it with its two slow
-    functions replaced.
-    """
+    """sacremoses' own class checks difficult sentences, and the class with faster functions random lines."""
     monkeypatch.setattr(moses, "MAX_PIECES", 500)
     ours = moses.Tokenizer(lang, normalize=news, aggressive_hyphens=news)
     normalizer = MosesPunctNormalizer(lang) if news else None
@@ -262,7 +261,7 @@ def test_members_are_found_by_name(tmp_path):
     assert read_member(tar_with(tmp_path / "a.tgz", "./folder/text"), "folder/text") == b"text\n"
     assert read_member(zip_with(tmp_path / "a.zip", "folder/text"), "folder/text") == b"text\n"
     with pytest.raises(
-        UsageError, match="^a.zip has no member text: it is another archive than the official one$"
+        UsageError, match="^a.zip has no member text, so it is not the official archive; give that one$"
     ):
         read_member(tmp_path / "a.zip", "text")
 
@@ -312,7 +311,7 @@ def test_truncated_archives_are_refused(tmp_path, write, share):
 
 @pytest.mark.parametrize("damage", ["a bit", "the last byte", "no archive", "nothing"])
 def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
-    """The members are whole in the first two cases; only the sum at the end of the compressed text tells."""
+    """In the first two cases the members are whole, and only the checksum at the end reveals the damage."""
     path = tmp_path / "a.tgz"
     with tarfile.open(path, "w:gz") as tar:
         info = tarfile.TarInfo("a")
@@ -322,7 +321,7 @@ def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
     with open_archive(path, "a.tgz") as open_member:
         assert open_member("a").read() == b"text\n"
     if damage == "a bit":
-        data[-8] ^= 1  # of the sum
+        data[-8] ^= 1  # a bit of the checksum
     damaged = {"a bit": data, "the last byte": data[:-1], "no archive": b"garbage", "nothing": b""}[damage]
     path.write_bytes(damaged)
     with (

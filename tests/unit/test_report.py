@@ -1,5 +1,7 @@
-"""`modular-fairseq report`: logs read to the number, one page with all of it, pictures; bad input refused
-before anything is written.
+"""Tests of `modular-fairseq report`.
+
+Logs are read exactly, the page and the pictures show every number, and bad input is refused before anything
+is written.
 """
 
 import base64
@@ -45,7 +47,7 @@ def inner(update, loss):
 
 
 def content(page):
-    """What the page holds as data."""
+    """Return the data that the page holds."""
     return json.loads(
         re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
     )
@@ -58,7 +60,7 @@ def block(page, run, sentence):
 
 
 def test_every_asset_is_installed():
-    """What setup.py says is data of the package is all that a page is made of."""
+    """The installed files of assets/ are exactly those from which a page is made."""
     assert {path.name for path in (files("modular_fairseq_cli.report") / "assets").iterdir()} == {
         "page.html",
         "page.css",
@@ -88,7 +90,7 @@ def test_log_in_simple_format(tmp_path):
         "gate_max_share": [(178, 0.2864)],
     }
     assert curves["train"]["gate_rare_experts"] == [(178, 0.0)]
-    # Not asked for; not a number.
+    # wps is not drawn, and kl is not finite.
     assert "wps" not in curves["train_inner"] and "kl" not in curves["train_inner"]
 
 
@@ -100,7 +102,7 @@ def test_log_in_json_format(tmp_path):
 
 
 def test_log_of_fairseqs_own_progress_bars(tmp_path, caplog):
-    """What fairseq's classes print, not what this file believes they do."""
+    """The log has the lines that fairseq's own classes print."""
     from fairseq.logging.meters import AverageMeter
     from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar
 
@@ -126,7 +128,7 @@ def test_log_of_fairseqs_own_progress_bars(tmp_path, caplog):
 
 
 def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
-    """The first run came to 400 and died; the second went on from 250, in steps of its own."""
+    """The first run was killed after update 400; the second continued from update 250, with other steps."""
     text = "".join(inner(update, 5) for update in (100, 200, 300, 400)) + inner(260, 3) + inner(360, 2)
     assert read_log(log_of(tmp_path, text))["train_inner"]["loss"] == [(100, 5), (200, 5), (260, 3), (360, 2)]
 
@@ -141,8 +143,8 @@ def test_lines_of_other_things_are_no_numbers():
     "text, message",
     [
         (f"{STAMP} fairseq_cli.train | begin training\n", "has no numbers of a training"),
-        ("Epoch 1: loss 3.2\n", "is in a format unknown here"),
-        ("", "is in a format unknown here"),
+        ("Epoch 1: loss 3.2\n", "is in an unknown format"),
+        ("", "is in an unknown format"),
     ],
 )
 def test_a_log_without_curves_is_refused(tmp_path, text, message):
@@ -158,7 +160,7 @@ def test_quantisation_is_as_near_as_it_says(levels):
     weights = np.concatenate([np.linspace(0, 1, 5001), np.geomspace(1e-6, 1, 5001)])
     error = np.abs((quantize(weights, levels) / levels) ** 2 - weights)
     assert error.max() <= largest_error(levels)
-    assert error.max() > 0.9 * largest_error(levels)  # it says no more than is so
+    assert error.max() > 0.9 * largest_error(levels)  # the bound is tight
     assert error[weights < 0.01].max() <= 0.11 * largest_error(levels)
     assert quantize(np.array([0, 1, 1.0005, -0.0001]), levels).tolist() == [0, levels, levels, 0]
 
@@ -193,7 +195,7 @@ def test_the_page_holds_every_number(folder, tmp_path):
 
 
 def flatten(data):
-    """Numbers in order."""
+    """Return all numbers of nested lists and dictionaries in their order."""
     if isinstance(data, dict | list):
         return [
             number for part in (data.values() if isinstance(data, dict) else data) for number in flatten(part)
@@ -259,7 +261,7 @@ def checkpoint_of(layers, heads, sentences, length, sharpness):
 
 
 def test_a_six_layer_model_with_twenty_sentences_fits():
-    """Maps of random scores, which deflate least; the rest of such a page is under a megabyte."""
+    """The maps are of random scores, which deflate least; the rest of such a page is under a megabyte."""
     page = build_page([checkpoint_of(6, 8, 20, 64, sharpness=1)])
     assert content(page)["levels"] == 255
     assert len(page) < SIZE - 1_000_000
@@ -275,11 +277,13 @@ def test_what_does_not_fit_is_kept_less_exactly(monkeypatch, capsys):
     page = build_page([checkpoint])
     data = content(page)
     assert data["levels"] == 127
-    assert "weights are kept to ± 0.008 instead of ± 0.004, to keep the page under" in capsys.readouterr().err
+    assert (
+        "weights are exact to ± 0.008 instead of ± 0.004, to keep the page under" in capsys.readouterr().err
+    )
     monkeypatch.setattr("modular_fairseq_cli.report.page.SIZE", 1000)
     assert content(build_page([checkpoint]))["levels"] == 31
     assert re.search(
-        r"± 0.032 instead of ± 0.004, and the page has 0.1 MB all the same, over the 0 MB; ",
+        r"± 0.032 instead of ± 0.004, and the page still has 0.1 MB, over the 0 MB; ",
         capsys.readouterr().err,
     )
     assert data["levels"] < 255 and data["error"] == pytest.approx(1 / data["levels"], abs=1e-6)
@@ -400,7 +404,7 @@ def test_pictures_of_one_format_where_little_is_known(tmp_path):
 
 @pytest.fixture
 def figures():
-    """What is drawn, by name, of analyses and logs."""
+    """Return a function that draws the figures of checkpoints, by name."""
     pictures = pytest.importorskip("modular_fairseq_cli.report.pictures")
 
     def draw(*checkpoints):
@@ -587,7 +591,7 @@ def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(f
 # --- bad input
 
 
-# What is taken out of a file.
+# What is removed from a file, by the name of the test case: FILE/KEY/KEY/...
 LEFT_OUT = {
     **{
         f"no modules in {name}": f"analysis.json/analyses/{name}/modules"
@@ -604,7 +608,7 @@ LEFT_OUT = {
 
 
 def change(file, at=None, offset=0, to=None):
-    """A byte, the one in the middle or after some bytes, becomes another."""
+    """Change one byte of a file: the one in the middle, or the one `offset` bytes after the bytes `at`."""
     content = bytearray(file.read_bytes())
     place = (content.index(at) if at else len(content) // 2) + offset
     content[place] = content[place] ^ 0xFF if to is None else to
@@ -640,7 +644,7 @@ def damage(folder, what):
     elif what == "bytes":
         change(folder / "samples.npz")
     elif what == "first block":
-        # After the name and zip64's extra field.
+        # The block begins after the name and the extra field of zip64.
         change(folder / "samples.npz", at=b".npy", offset=4 + 20, to=0xFF)
     elif what == "compression":
         for start in (b"PK\x03\x04", b"PK\x01\x02"):
@@ -671,24 +675,27 @@ def damage(folder, what):
 @pytest.mark.parametrize(
     "what, message",
     [
-        ("no folder", "no such folder"),
-        ("another folder", "is not what `modular-fairseq analyze --out` writes, analysis.json is missing"),
-        ("format", "is of format 2, and this version reads format 1"),
+        ("no folder", "there is no such folder"),
+        (
+            "another folder",
+            "analysis.json is missing; give a folder that `modular-fairseq analyze --out` wrote",
+        ),
+        ("format", "has format 2, and this version reads format 1"),
         ("no format", "names no format"),
-        ("no json", "is no JSON or is cut short"),
+        ("no json", "is not JSON, or is cut short"),
         ("no arch", "has no analyses or no arch"),
-        ("nothing", "no analysis is in it"),
+        ("nothing", "has no analysis; write the folder again"),
         ("no arrays", "samples.npz is missing"),
-        ("cut arrays", "is damaged or not of these sentences"),
-        ("other arrays", "is damaged or not of these sentences"),
-        ("no archive", "is no archive of arrays"),
-        ("bytes", "is damaged or not of these sentences"),
+        ("cut arrays", "is damaged, or does not belong to these sentences"),
+        ("other arrays", "is damaged, or does not belong to these sentences"),
+        ("no archive", "it is not an archive of arrays"),
+        ("bytes", "is damaged, or does not belong to these sentences"),
         ("first block", "invalid block type"),
         ("compression", "compression method is not supported"),
-        ("before the first", "is of a sentence that samples.json does not have"),
+        ("before the first", "belongs to a sentence that samples.json does not have"),
         (
             "diverged",
-            "attention/encoder.layers.0.self_attn of sentence 2 has values that are no numbers (NaN)",
+            "attention/encoder.layers.0.self_attn of sentence 2 has values that are not numbers (NaN)",
         ),
         *(
             (f"no modules in {name}", f'{name} has no list "modules"')
@@ -701,8 +708,8 @@ def damage(folder, what):
         ("no sentences", 'samples.json has no list "sentences"'),
         ("no target", 'samples.json has no list "sentences" of entries with a "target_in"'),
         ("no modules", 'samples.json has no list "modules"'),
-        ("not weights", "is no table of numbers from 0 to 1"),
-        ("format of samples", "is of format 1b"),
+        ("not weights", "is not a table of numbers from 0 to 1"),
+        ("format of samples", "has format 1b"),
     ],
 )
 def test_damaged_folders_are_refused(tmp_path, what, message):
@@ -713,14 +720,14 @@ def test_damaged_folders_are_refused(tmp_path, what, message):
 def test_a_missing_folder_is_one_complaint(tmp_path):
     with pytest.raises(
         UsageError,
-        match=f"^{re.escape(str(tmp_path))}/x: no such folder; give one that `modular-fairseq analyze --out` "
-        "wrote$",
+        match=f"^{re.escape(str(tmp_path))}/x: there is no such folder; give one that `modular-fairseq "
+        "analyze --out` wrote$",
     ):
         read_analysis(tmp_path / "x")
 
 
 def refused(arguments, message, folder):
-    """One sentence, an exit status, and no file more than before."""
+    """Check that the command ends with one sentence, and writes no file."""
     before = sorted(folder.rglob("*"))
     with pytest.raises(SystemExit) as raised:
         main(arguments)
@@ -736,10 +743,10 @@ def refused(arguments, message, folder):
         (["--out", "{tmp}/no/r.html"], "does not exist"),
         (["--out", "{tmp}/r.html", "--pictures", "{tmp}/file"], "is a file; give a folder"),
         (["--out", "{tmp}/r.html", "--pictures", "{tmp}/no/p"], "does not exist"),
-        (["--out", "{tmp}/r.html", "--format", "svg"], "--format is of no use without --pictures"),
+        (["--out", "{tmp}/r.html", "--format", "svg"], "--format has no effect without --pictures"),
         (["--out", "{tmp}/r.html", "--label", "a", "b"], "2 name(s) for 1 ANALYSIS"),
         (["--out", "{tmp}/r.html", "--log", "{tmp}/file", "{tmp}/file"], "2 files for 1 ANALYSIS"),
-        (["--out", "{tmp}/r.html", "--log", "{tmp}/file"], "is in a format unknown here"),
+        (["--out", "{tmp}/r.html", "--log", "{tmp}/file"], "is in an unknown format"),
         (["--out", "{tmp}/r.html", "--log", "{tmp}/missing"], "cannot be read (No such file or directory)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""toy_corpus: what the grammar says in both languages, and what the command writes."""
+"""Tests of `modular-fairseq toy-corpus`: what the grammar says in both languages, and what is written."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -393,8 +393,9 @@ def test_kinds_of_sentence(kind, seed, german_text, english_text):
 
 
 def narrow_grammar(monkeypatch):
-    """Leave so little that many sentences come twice: short ones, of nouns with two senses and of persons
-    whose forms coincide.
+    """Leave so few words that many sentences are drawn twice.
+
+    The sentences are short, and their nouns have two senses or are persons whose forms coincide.
     """
     nouns_kept = {"bank", "schloss", "hahn", "birne", "gericht", "decke", "leiter", "junge", "frau", "kind"}
     verbs_kept = {
@@ -513,7 +514,7 @@ def test_text_is_lower_case_tokens(corpus):
 
 
 def likeliest_translations(pairs, iterations=6):
-    """IBM model 1: for each German word the English word it most probably becomes."""
+    """Return the most probable English word for each German word, by IBM model 1."""
     probability = defaultdict(lambda: 1.0)
     for _ in range(iterations):
         count, total = defaultdict(float), defaultdict(float)
@@ -551,10 +552,10 @@ def test_neither_copying_nor_word_for_word_translation_scores(corpus):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--train", "0"], "--train 0: is no number of sentences; give at least 1"),
-        (["--test", "-3"], "--test -3: is no number of sentences; give at least 1"),
+        (["--train", "0"], "--train 0: is not a number of sentences; give at least 1"),
+        (["--test", "-3"], "--test -3: is not a number of sentences; give at least 1"),
         (["--train", str(MAX_SENTENCES)], "give at most 1000000 sentences together"),
-        (["--train", "5"], "--train 5: has too few words for --valid 300; give more for --train"),
+        (["--train", "5"], "--train 5: has too few words for --valid 300; give a larger --train"),
         (["--seed", "-1"], "--seed -1: give 0 or more"),
     ],
 )

@@ -1,5 +1,6 @@
 "use strict";
-// What the other scripts stand on: the numbers, elements, number formats, names of modules.
+// What all other scripts use: the data, elements, formats of numbers, and names of modules.
+// The page joins all scripts into one (page.py has their order), so they share their names.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const RUNS = DATA.checkpoints;
@@ -7,23 +8,33 @@ RUNS.forEach((run, index) => {
   run.index = index;
 });
 
-/** The runs with an analysis. */
+/** Return the runs that have this analysis. */
 const having = (name) => RUNS.filter((run) => run.analyses[name]);
 
-/** Of each curve of a log its title, unit and group, by its key. */
+/** {title, unit, group} of each curve of a training log, by its key in the log. */
 const CURVES = new Map(DATA.curves.map(([key, title, unit, group]) => [key, { title, unit, group }]));
 const runColour = (index) => `var(--run-${index})`;
 const KINDS = ["encoder self-attention", "decoder self-attention", "cross-attention"];
 
-/** An element. Attributes: on... are listeners, --... CSS variables, true and false switches; children: elements or text, null is none. */
+/**
+ * Make an HTML element.
+ * attributes: see `fill`.
+ * children: elements, texts, and lists of these; null and undefined are left out.
+ */
 function el(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
+/** Make an SVG element; the arguments are those of `el`. */
 function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
+/**
+ * Give an element attributes and children, and return it.
+ * An attribute "on..." is an event listener, and "--..." a CSS variable. true sets an attribute without a
+ * value, false removes it, and null and undefined leave it as it is.
+ */
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -35,7 +46,12 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** A table; a row is a list of cells, the first of them its heading, or a text: the heading of a group of rows. */
+/**
+ * Make a table.
+ * head: the cells of the first row.
+ * rows: each a list of cells, of which the first is the heading of the row; or a text, which is the heading
+ *   of the rows below it. A cell is a <td>, a <th>, or the content of one.
+ */
 function table(head, rows, attributes = {}) {
   const cell = (content, tag, more = {}) =>
     content instanceof Node && /^T[DH]$/.test(content.tagName) ? content : el(tag, more, content ?? "");
@@ -71,17 +87,21 @@ function table(head, rows, attributes = {}) {
   );
 }
 
-/** A cell of a heat table: coloured by value / most. */
+/** Make a cell with the colour of value / most. */
 function heat(value, most, text) {
   return el("td", { class: "heat", "--v": most > 0 ? Math.max(0, value / most) : 0 }, text);
 }
 
-/** A cell of a heat table: one colour towards 1, another towards -1. */
+/** Make a cell with the colour of a value in [-1, 1]: negative and positive values have different colours. */
 function signedHeat(value, text) {
-  return el("td", { class: value < 0 ? "heat negative" : "heat positive", "--v": Math.abs(value ?? 0) }, text);
+  return el(
+    "td",
+    { class: value < 0 ? "heat negative" : "heat positive", "--v": Math.abs(value ?? 0) },
+    text,
+  );
 }
 
-/** A cell with a bar from 0 to value / most, in the colour of the run. */
+/** Make a cell with a bar of length value / most in the colour of a run. */
 function track(value, most, run) {
   return el(
     "td",
@@ -90,47 +110,56 @@ function track(value, most, run) {
   );
 }
 
+/** Make an element for a token whose direction of writing does not affect the text around it. */
 const bdi = (token) => el("bdi", {}, token);
 
+/** Return a number with a fixed number of decimals, or a dash if there is none. */
 function number(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   return Number(value).toFixed(digits);
 }
 
-/** As short as it can be: 0.00042, 1.38, 890. */
+/** Return a number with at most four significant digits, or six from 1000 on: 0.00042, 1.38, 890. */
 function short(value) {
   if (value === null || value === undefined) return "–";
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(1).replace("e+", "e");
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6))
+    return value.toExponential(1).replace("e+", "e");
   return String(Number(value.toPrecision(value >= 1000 ? 6 : 4)));
 }
 
+/** Return a share of 1 in percent. */
 const percent = (share, digits = 1) => `${number(100 * share, digits)} %`;
+/** Return a number with commas between its thousands. */
 const grouped = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en-US"));
 const unique = (list) => [...new Set(list)];
 const sum = (list) => list.reduce((total, value) => total + value, 0);
 
-/** "layer 2, stream 1": where {module, layer, stream} is; its name where no layer is given. */
+/** Return where a module stands, such as "layer 2, stream 1", or its dotted name if it has no layer. */
 function place({ module, layer, stream }) {
   return layer ? `layer ${layer}${stream ? `, stream ${stream}` : ""}` : module;
 }
 
-/** "L2S1": the same for the head of a column. */
+/** Return the same in short, such as "L2S1", for headings of columns. */
 const shortPlace = (module) => place(module).replace("layer ", "L").replace(", stream ", "S");
 
-/** "encoder, layer 2": a place with its side of the model. */
+/** Return where a module stands with its side of the model, such as "encoder, layer 2". */
 function fullPlace(module) {
   const side = /encoder_attn/.test(module.module) ? "cross-attention" : module.module.split(".")[0];
   return `${side}, ${place(module)}`;
 }
 
-/** {module, layer, stream} of a layer with a competition, which a run may name only. */
+/**
+ * Return {module, layer, stream} of a layer with a competition, given by its dotted name.
+ * If the analysis of the competition lacks it, the number of the layer is that of an attention module in it.
+ */
 function competitionLayer(run, name) {
   const parts = run.modules.filter(({ module }) => module.startsWith(`${name}.`));
-  const { layer, stream } = [...(run.analyses.competition?.layers ?? []).filter(({ module }) => module === name), ...parts][0] ?? {};
+  const { layer, stream } =
+    [...(run.analyses.competition?.layers ?? []).filter(({ module }) => module === name), ...parts][0] ?? {};
   return { module: name, layer, stream };
 }
 
-/** Rows under a heading for each kind. */
+/** Return row(module) for every module, after a heading for each kind of attention; see `table`. */
 function byKind(modules, row) {
   return unique(modules.map((module) => module.kind)).flatMap((kind) => [
     kind,
@@ -142,14 +171,16 @@ function runHeading(run) {
   return el("h4", { class: "run", "--run": runColour(run.index) }, run.label);
 }
 
-/** A column for each run that `draw` has something for. */
+/** Make a box with a column for each run that contains draw(run). If that is null, the run has no column. */
 function sideBySide(runs, draw) {
   return el(
     "div",
     { class: "side" },
     runs.map((run) => {
       const content = draw(run);
-      return content === null ? null : el("div", {}, RUNS.length > 1 ? runHeading(run) : null, el("div", {}, ...[content].flat()));
+      return content === null
+        ? null
+        : el("div", {}, RUNS.length > 1 ? runHeading(run) : null, el("div", {}, ...[content].flat()));
     }),
   );
 }

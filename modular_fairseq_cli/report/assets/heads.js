@@ -1,4 +1,5 @@
-// What heads do over all sentences: patterns of attention, redundancy.
+// The sections on heads over all sentences: attention patterns and redundancy. Each function returns the
+// content of its section, or null if no run has the analysis.
 
 function patterns() {
   const runs = having("patterns");
@@ -7,10 +8,11 @@ function patterns() {
     el(
       "p",
       { class: "note" },
-      "What an attention map looks like, one decision for every head and sentence. Vertical: most queries on one or two keys. ",
-      "Diagonal: on the word itself, in cross-attention on the one at the same relative place; ",
-      "shifted: on its neighbour; soft: around it. Heterogeneous: over the whole sentence. ",
-      "Maps with fewer than five queries or keys are not counted.",
+      "The attention map of each head for each sentence belongs to one class. Vertical: most queries attend ",
+      "to the same one or two keys. Diagonal: they attend to their own word, or in cross-attention to the ",
+      "word at the same relative place. Shift forward and backward: they attend to the next or the previous ",
+      "word. Soft diagonal: they attend to words around the diagonal. Heterogeneous: none of these. Maps ",
+      "with fewer than five queries or keys are not counted.",
     ),
     classLegend(runs[0].analyses.patterns.classes),
     sideBySide(runs, (run) => {
@@ -20,7 +22,7 @@ function patterns() {
           [
             "module",
             el("th", { class: "text", scope: "col" }, "share of heads and sentences"),
-            el("th", { class: "text", scope: "col" }, "most"),
+            el("th", { class: "text", scope: "col" }, "most frequent class"),
           ],
           byKind(modules, (module) => {
             const most = module.shares.indexOf(Math.max(...module.shares));
@@ -33,7 +35,9 @@ function patterns() {
                 el(
                   "div",
                   { class: "stack", role: "img", "aria-label": said, title: said },
-                  module.shares.map((share, i) => el("i", { "--share": share, "--class": `var(--class-${i})` })),
+                  module.shares.map((share, i) =>
+                    el("i", { "--share": share, "--class": `var(--class-${i})` }),
+                  ),
                 ),
               ),
               el("td", { class: "text" }, `${classes[most]} ${percent(module.shares[most], 0)}`),
@@ -43,7 +47,7 @@ function patterns() {
         el(
           "details",
           {},
-          el("summary", {}, "Head by head: sentences of each class"),
+          el("summary", {}, "Numbers of sentences in each class, head by head"),
           table(
             ["head", ...classes],
             modules.flatMap((module) => [
@@ -63,18 +67,29 @@ function patterns() {
 function redundancy() {
   const runs = having("redundancy");
   if (!runs.length) return null;
-  const types = unique(runs.flatMap((run) => run.analyses.redundancy.types.filter((type) => type.pairs?.length).map((type) => type.type)));
+  const types = unique(
+    runs.flatMap((run) =>
+      run.analyses.redundancy.types.filter((type) => type.pairs?.length).map((type) => type.type),
+    ),
+  );
   return [
     el(
       "p",
       { class: "note" },
-      "1 − Jensen-Shannon distance of the weights of two heads, mean over queries: 0 to 1, 1 for equal heads. ",
-      "LR: over pairs of heads in a layer, ",
-      "HR: over all pairs of a kind of attention. Lower: heads differ more.",
+      "The redundancy of two heads is 1 minus the Jensen-Shannon distance of their weights, averaged over ",
+      "the queries. It is between 0 and 1, and 1 for equal heads. LR is its mean over the pairs of heads in ",
+      "the same layer, and HR its mean over all pairs of heads of one kind of attention. Lower values mean ",
+      "that heads differ more.",
     ),
     sideBySide(runs, (run) => {
       const { LR, HR, types: all } = run.analyses.redundancy;
-      const two = (name, lr, hr) => [name, number(lr, 4), track(lr ?? 0, 1, run), number(hr, 4), track(hr ?? 0, 1, run)];
+      const two = (name, lr, hr) => [
+        name,
+        number(lr, 4),
+        track(lr ?? 0, 1, run),
+        number(hr, 4),
+        track(hr ?? 0, 1, run),
+      ];
       return [
         table(
           ["attention", "LR", "0 to 1", "HR", "0 to 1"],
@@ -88,7 +103,11 @@ function redundancy() {
             ["module", "heads", "LR"],
             all.flatMap((type) => [
               type.type,
-              ...type.modules.map((module) => [place(module), module.heads, heat(module.LR ?? 0, 1, number(module.LR, 4))]),
+              ...type.modules.map((module) => [
+                place(module),
+                module.heads,
+                heat(module.LR ?? 0, 1, number(module.LR, 4)),
+              ]),
             ]),
           ),
         ),
@@ -111,7 +130,9 @@ function redundancy() {
             sideBySide(runs, (run) => {
               const type = run.analyses.redundancy.types.find((one) => one.type === STATE.redundancy);
               if (!type?.pairs?.length) return null;
-              const heads = type.modules.flatMap((module) => Array.from({ length: module.heads }, (_, i) => [module, i + 1]));
+              const heads = type.modules.flatMap((module) =>
+                Array.from({ length: module.heads }, (_, i) => [module, i + 1]),
+              );
               const names = heads.map(([module, head]) => `${shortPlace(module)} H${head}`);
               return heatMap({
                 label: `Redundancy of pairs of heads, ${type.type}`,
@@ -119,7 +140,8 @@ function redundancy() {
                 columns: names,
                 size: names.length > 30 ? 11 : null,
                 shade: (row, column) => type.pairs[row][column] ?? 0,
-                describe: (row, column) => `${names[row]} and ${names[column]}: ${number(type.pairs[row][column], 3)}`,
+                describe: (row, column) =>
+                  `${names[row]} and ${names[column]}: ${number(type.pairs[row][column], 3)}`,
               });
             }),
           ),

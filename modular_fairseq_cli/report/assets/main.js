@@ -1,5 +1,6 @@
-// Puts the page together: a section where there is something for it.
+// Build the page when it is loaded, and handle its links, keys, theme and print view.
 
+// [id, title, function that returns the content, or null if there is no data for the section].
 const SECTIONS = [
   ["overview", null, overview],
   ["training", "Training", training],
@@ -12,6 +13,7 @@ const SECTIONS = [
   ["sentences", "Sentence by sentence", sentences],
 ];
 
+/** Scroll to a section, and give its heading the focus. */
 function goTo(id) {
   const section = document.getElementById(id);
   if (!section) return;
@@ -20,6 +22,7 @@ function goTo(id) {
   section.querySelector("h1, h2").focus({ preventScroll: true });
 }
 
+/** Mark the link to the section that the reader sees. */
 function markSection() {
   const sections = [...document.querySelectorAll("section")];
   const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
@@ -70,7 +73,9 @@ function markSection() {
   WATCHERS.push({ keys: ["theme"], draw: themed });
   document
     .getElementById("theme")
-    .addEventListener("click", () => setState({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }));
+    .addEventListener("click", () =>
+      setState({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }),
+    );
   SYSTEM_DARK.addEventListener("change", themed);
   matchMedia("print").addEventListener("change", redrawMaps);
   addEventListener("beforeprint", redrawMaps);
@@ -84,7 +89,7 @@ function markSection() {
   document.addEventListener("scroll", markSection, { passive: true });
   markSection();
   if (STATE.section) {
-    // when charts have taken their size, and the page its height
+    // The page has its final height only after two frames, when the charts have taken their width.
     const go = () => requestAnimationFrame(() => requestAnimationFrame(() => goTo(STATE.section)));
     addEventListener("load", go);
     document.addEventListener("drawn", go, { once: true });

@@ -1,10 +1,12 @@
-// Maps of cells: one canvas pixel a cell, enlarged by CSS; with names of rows and columns, a readout, and a frame that arrow keys move.
+// Maps of coloured cells. Each cell is one pixel of a canvas, which CSS enlarges. A map has names of rows and
+// columns, a readout, and a frame around the cell that is read, which arrow keys move.
 
+/** Return the value of a CSS variable of the page. */
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** 256 colours from the page's background to the strongest, as [r, g, b]: lightness goes one way. */
+/** Return 256 colours [r, g, b] of monotonic lightness, from the background of the page to the strongest. */
 function ramp() {
   const stops = css("--ramp")
     .split(/\s+/)
@@ -12,11 +14,13 @@ function ramp() {
   return Array.from({ length: 256 }, (_, i) => {
     const at = (i / 255) * (stops.length - 1);
     const low = Math.min(Math.floor(at), stops.length - 2);
-    return stops[low].map((from, channel) => Math.round(from + (stops[low + 1][channel] - from) * (at - low)));
+    return stops[low].map((from, channel) =>
+      Math.round(from + (stops[low + 1][channel] - from) * (at - low)),
+    );
   });
 }
 
-/** A canvas of rows x columns cells; shade(row, column) is from 0 to 1. */
+/** Make a canvas of rows x columns cells, whose colours are given by shade(row, column) in [0, 1]. */
 function cellCanvas(rows, columns, shade) {
   const canvas = el("canvas", { width: columns, height: rows, "aria-hidden": "true" });
   canvas.draw = (colours) => {
@@ -33,18 +37,25 @@ function cellCanvas(rows, columns, shade) {
   return canvas;
 }
 
+/** Draw all maps again, with the colours of another theme. */
 function redrawMaps() {
   const colours = ramp();
   for (const canvas of document.querySelectorAll("canvas")) canvas.draw(colours);
 }
 
 /**
- * rows, columns: names. shade: as above. describe(row, column): what the readout says. In a stepping map, plain arrow keys are left to the
- * view it stands in, and Shift with an arrow key moves the frame.
+ * Make a map.
+ * label: its name for screen readers.
+ * rows, columns: the names of rows and columns.
+ * shade: see `cellCanvas`.
+ * describe: describe(row, column) returns the content of the readout for a cell.
+ * stepping: true leaves plain arrow keys to the section; then Shift with an arrow key moves the frame.
+ * size: the width of a cell in pixels; null chooses it by the number of cells.
  */
 function heatMap({ label, rows, columns, shade, describe, stepping = false, size = null }) {
   const longest = Math.max(rows.length, columns.length);
-  const cell = size ?? (longest <= 12 ? 30 : longest <= 20 ? 24 : longest <= 34 ? 17 : longest <= 48 ? 14 : 12);
+  const cell =
+    size ?? (longest <= 12 ? 30 : longest <= 20 ? 24 : longest <= 34 ? 17 : longest <= 48 ? 14 : 12);
   const canvas = cellCanvas(rows.length, columns.length, shade);
   const name = (text) => el("span", { title: text }, bdi(text));
   const rowNames = rows.map(name);
@@ -53,6 +64,7 @@ function heatMap({ label, rows, columns, shade, describe, stepping = false, size
   const readout = el("output", { class: "readout", "aria-live": "polite" });
   let at = null;
 
+  /** Move the frame to a cell, or to the nearest one inside the map, and read it out. */
   function point(row, column) {
     if (at && at[0] === row && at[1] === column) return;
     for (const marked of [...rowNames, ...columnNames]) marked.classList.remove("on");
@@ -70,7 +82,9 @@ function heatMap({ label, rows, columns, shade, describe, stepping = false, size
       tabindex: "0",
       role: "application",
       "aria-roledescription": "map of cells",
-      "aria-label": `${label}, ${rows.length} rows, ${columns.length} columns. ${stepping ? "Shift and arrow" : "Arrow"} keys read cells.`,
+      "aria-label":
+        `${label}, ${rows.length} rows, ${columns.length} columns. ` +
+        `${stepping ? "Shift and arrow" : "Arrow"} keys read cells.`,
       onpointermove: (event) => {
         const bounds = cells.getBoundingClientRect();
         point(
@@ -79,11 +93,13 @@ function heatMap({ label, rows, columns, shade, describe, stepping = false, size
         );
       },
       onkeydown: (event) => {
-        const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-        if (!step || event.shiftKey !== stepping || event.altKey || event.ctrlKey || event.metaKey) return;
+        const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[
+          event.key
+        ];
+        if (!move || event.shiftKey !== stepping || event.altKey || event.ctrlKey || event.metaKey) return;
         event.preventDefault();
         event.stopPropagation();
-        point(...(at ? [at[0] + step[0], at[1] + step[1]] : [0, 0]));
+        point(...(at ? [at[0] + move[0], at[1] + move[1]] : [0, 0]));
         frame.scrollIntoView({ block: "nearest", inline: "nearest" });
       },
     },
@@ -114,7 +130,10 @@ function heatMap({ label, rows, columns, shade, describe, stepping = false, size
   );
 }
 
-/** The colours with their values; root: a value is shown by its square root, so that small attention weights can be seen. */
+/**
+ * Make the legend of the colours of maps.
+ * root: the colour of a value is that of its square root, which makes small attention weights visible.
+ */
 function rampLegend(text, root = false) {
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((at) => String(Number((root ? at * at : at).toFixed(2))));
   return el(

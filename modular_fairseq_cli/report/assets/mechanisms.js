@@ -1,9 +1,12 @@
-// What gates, clusters and mechanisms do over all sentences.
+// The sections on gates, experts, clusters and the competition over all sentences. Each function returns the
+// content of its section, or null if no run has the analysis.
 
+/** Return the options of a choice among the modules in several lists. */
 const moduleChoices = (lists) => unique(lists.flat().map(fullPlace)).map((where) => [where, where]);
+/** Return the module that was chosen with `moduleChoices`, if it is among these. */
 const chosenModule = (modules, where) => modules?.find((module) => fullPlace(module) === where);
 
-/** Tokens with their pointwise mutual information, the most telling first. */
+/** Make a cell with indicative tokens and their pointwise mutual information (PMI). */
 function tokenCell(tokens) {
   return el(
     "td",
@@ -20,7 +23,7 @@ function tokenCell(tokens) {
             " ",
           ])
           .flat()
-      : el("small", {}, "none is frequent enough"),
+      : el("small", {}, "no token is frequent enough"),
   );
 }
 
@@ -28,28 +31,34 @@ function gates() {
   const runs = having("gates");
   const experts = having("experts");
   if (!runs.length && !experts.length) return null;
-  const most = Math.max(...runs.flatMap((run) => run.analyses.gates.modules.flatMap((module) => module.shares)));
+  const most = Math.max(
+    ...runs.flatMap((run) => run.analyses.gates.modules.flatMap((module) => module.shares)),
+  );
   return [
     runs.length
       ? el(
           "p",
           { class: "note" },
-          "Mixture of attentive experts: entropy of the gates in nats (at most ln E, a uniform gate), and the share of ",
-          "instances whose largest gate is that expert's. An instance is a sentence where a gate sees all of it, else a position. " +
-            "One expert with " +
-            "nearly all is “rich get richer”; all alike with an entropy near ln E is a gate that learned nothing.",
+          "This section shows the gates of the mixture of attentive experts. The share of an expert is the ",
+          "share of the instances for which it has the largest gate. An instance is a sentence if the gate ",
+          "sees all of it, and a position otherwise. The last two columns are the entropy of the gate, and ",
+          "its share of ln E, which a uniform gate over E experts has. If one expert has nearly all ",
+          "instances, the mixture has collapsed (“rich get richer”). If all shares are alike and the ",
+          "entropy is near ln E, the gate has learnt nothing.",
         )
       : null,
     runs.length ? el("h3", {}, "Instances at each expert, in %, and entropy of the gates") : null,
     sideBySide(runs, (run) => {
       const modules = run.analyses.gates.modules;
       const width = Math.max(...modules.map((module) => module.shares.length));
-      const experts = Array.from({ length: width }, (_, i) => i);
+      const indices = Array.from({ length: width }, (_, i) => i);
       return table(
-        ["module", ...experts.map((i) => `E${i + 1}`), "nats", "of uniform"],
+        ["module", ...indices.map((i) => `E${i + 1}`), "nats", "of uniform"],
         byKind(modules, (module) => [
           place(module),
-          ...experts.map((i) => (i < module.shares.length ? heat(module.shares[i], most, number(100 * module.shares[i], 1)) : "")),
+          ...indices.map((i) =>
+            i < module.shares.length ? heat(module.shares[i], most, number(100 * module.shares[i], 1)) : "",
+          ),
           number(module.entropy, 3),
           percent(module.entropy / module.uniform),
         ]),
@@ -61,11 +70,15 @@ function gates() {
           el(
             "p",
             { class: "note" },
-            "By pointwise mutual information of token and expert, in nats: " +
-              "log p(token, expert) / (p(token) p(expert)), among tokens with at least ",
+            "The tokens with the largest pointwise mutual information (PMI) of token and expert, log ",
+            "p(token, expert) / (p(token) p(expert)), in nats. They have at least ",
             `${experts[0].analyses.experts.minimum_count} occurrences.`,
           ),
-          el("div", { class: "controls" }, choice("Module", "gates", moduleChoices(experts.map((run) => run.analyses.experts.modules)))),
+          el(
+            "div",
+            { class: "controls" },
+            choice("Module", "gates", moduleChoices(experts.map((run) => run.analyses.experts.modules))),
+          ),
           watched(["gates"], () =>
             sideBySide(experts, (run) => {
               const module = chosenModule(run.analyses.experts.modules, STATE.gates);
@@ -82,7 +95,7 @@ function gates() {
   ].flat();
 }
 
-/** BLEU with one expert in every attention layer. */
+/** The section on translation with one expert in every attention layer. */
 function singleExpert() {
   const runs = having("single-expert");
   if (!runs.length) return null;
@@ -90,8 +103,9 @@ function singleExpert() {
     el(
       "p",
       { class: "note" },
-      "Translations by the mixture, by the most specialised expert of each layer (that of the largest gate), and by a random one. ",
-      "BLEU is tokenised, of a part of the data: compare the rows, and nothing else.",
+      "The model translates with the mixture, with the most specialised expert of each layer (the one with ",
+      "the largest gate), or with a random expert of each layer. BLEU is tokenised and covers a part of the ",
+      "data, so compare it among these rows only.",
     ),
     sideBySide(runs, (run) => {
       const { options, rows } = run.analyses["single-expert"];
@@ -106,23 +120,30 @@ function singleExpert() {
             scores.length > 1 ? scores.map((score) => number(score)).join(", ") : "",
           ]),
         ),
-        options ? el("p", { class: "note" }, "Generated with ", el("code", {}, options)) : null,
+        options ? el("p", { class: "note" }, "Options of the translation: ", el("code", {}, options)) : null,
       ].filter(Boolean);
     }),
   ];
 }
 
+/** Return the clusters of the chosen head of a run. */
+const chosenClusters = (run) =>
+  chosenModule(run.analyses.clusters.modules, STATE.clusters)?.heads[STATE.clusterHead - 1];
+
 function clusters() {
   const runs = having("clusters");
   if (!runs.length) return null;
-  const heads = Math.max(...runs.flatMap((run) => run.analyses.clusters.modules.map((module) => module.heads.length)));
+  const heads = Math.max(
+    ...runs.flatMap((run) => run.analyses.clusters.modules.map((module) => module.heads.length)),
+  );
   return [
     el(
       "p",
       { class: "note" },
-      "Semantic clusters of disentangled mask attention. Usage: a cluster's mean posterior; largest: " +
-        "the share of tokens for which it is the ",
-      "most probable. A posterior entropy far under that of the usage means that tokens are told apart.",
+      "This section shows the semantic clusters of disentangled mask attention. The usage of a cluster is ",
+      "its mean posterior, and “largest” is the share of the tokens for which it is the most probable ",
+      "cluster. If the entropy of a posterior is far below that of the usage, the clusters tell tokens ",
+      "apart.",
     ),
     el(
       "div",
@@ -135,20 +156,26 @@ function clusters() {
       ),
     ),
     watched(["clusters", "clusterHead"], () => {
-      const chosen = (run) => chosenModule(run.analyses.clusters.modules, STATE.clusters)?.heads[STATE.clusterHead - 1];
-      const most = Math.max(...runs.flatMap((run) => chosen(run)?.usage ?? []));
+      const most = Math.max(...runs.flatMap((run) => chosenClusters(run)?.usage ?? []));
       return sideBySide(runs, (run) => {
-        const head = chosen(run);
+        const head = chosenClusters(run);
         return head
           ? [
               el(
                 "p",
                 {},
-                `Entropy of the usage ${number(head.usage_entropy, 3)}, of a posterior ${number(head.posterior_entropy, 3)} nats, `,
-                `uniform ${number(Math.log(head.usage.length), 3)}.`,
+                `Entropy in nats: usage ${number(head.usage_entropy, 3)}, `,
+                `posterior ${number(head.posterior_entropy, 3)} (mean), `,
+                `uniform distribution ${number(Math.log(head.usage.length), 3)}.`,
               ),
               table(
-                ["cluster", "usage", "", "largest", el("th", { class: "text", scope: "col" }, "indicative tokens, PMI")],
+                [
+                  "cluster",
+                  "usage",
+                  "",
+                  "largest",
+                  el("th", { class: "text", scope: "col" }, "indicative tokens, PMI"),
+                ],
                 head.usage.map((usage, i) => [
                   `C${i + 1}`,
                   percent(usage),
@@ -164,20 +191,29 @@ function clusters() {
   ];
 }
 
+/** Return the layers of a run for which the competition of each token is known, with their tokens. */
+const layersWithTokens = (run) =>
+  (run.analyses.competition.tokens ?? []).map(({ module, tokens }) => ({
+    ...competitionLayer(run, module),
+    tokens,
+  }));
+
+/** Return the correlations between the layers of each side of a run that has several. */
+const correlations = (run) =>
+  (run.analyses.competition.correlation ?? []).filter(({ layers }) => layers.length > 1);
+
 function competition() {
   const runs = having("competition");
   if (!runs.length) return null;
   const mechanisms = Math.max(...runs.map((run) => run.analyses.competition.mechanisms));
-  const tokensOf = (run) =>
-    (run.analyses.competition.tokens ?? []).map(({ module, tokens }) => ({ ...competitionLayer(run, module), tokens }));
-  const tokens = runs.map(tokensOf);
-  const several = (run) => (run.analyses.competition.correlation ?? []).filter(({ layers }) => layers.length > 1);
-  const correlated = runs.filter((run) => several(run).length);
+  const tokens = runs.map(layersWithTokens);
+  const correlated = runs.filter((run) => correlations(run).length);
   return [
     el(
       "p",
       { class: "note" },
-      "Independent mechanisms compete for every position: c sums to 1 over them. Low entropy is confidence; 1 / n each is none.",
+      "Independent mechanisms compete for every position; the competition c sums to 1 over them. A low ",
+      "entropy means that one mechanism clearly wins. If each of n mechanisms has 1 / n, none wins.",
     ),
     sideBySide(runs, (run) =>
       el(
@@ -197,7 +233,12 @@ function competition() {
             const { entropy, percentiles, uniform } = layers[0];
             return table(
               [side, "mean", ...Object.keys(percentiles).map((p) => `${p} %`), "uniform"],
-              [[place(layers[0]), ...[entropy, ...Object.values(percentiles), uniform].map((value) => number(value, 3))]],
+              [
+                [
+                  place(layers[0]),
+                  ...[entropy, ...Object.values(percentiles), uniform].map((value) => number(value, 3)),
+                ],
+              ],
             );
           }
           return lineChart({
@@ -235,17 +276,20 @@ function competition() {
           el(
             "p",
             { class: "note" },
-            "Pearson's, over positions, mean over the mechanisms: does a mechanism win the same words in every layer? ",
-            "Red: the same ones; blue: other ones.",
+            "Pearson's correlation of c between two layers over the positions, averaged over the ",
+            "mechanisms. Red: a mechanism wins the same words in both layers. Blue: it wins other words.",
           ),
           sideBySide(correlated, (run) =>
-            several(run).flatMap(({ side, layers: names, matrix }) => {
+            correlations(run).flatMap(({ side, layers: names, matrix }) => {
               const layers = names.map((name) => competitionLayer(run, name));
               return [
                 el("h4", {}, side),
                 table(
                   ["", ...layers.map(shortPlace)],
-                  matrix.map((row, i) => [place(layers[i]), ...row.map((value) => signedHeat(value, number(value)))]),
+                  matrix.map((row, i) => [
+                    place(layers[i]),
+                    ...row.map((value) => signedHeat(value, number(value))),
+                  ]),
                 ),
               ];
             }),
@@ -258,8 +302,8 @@ function competition() {
           el(
             "p",
             { class: "note" },
-            "Of the most frequent tokens: bar from the smallest to the largest value, mark at the mean. ",
-            "A wide bar: the word's context decides.",
+            "For each of the most frequent tokens, a bar shows the range of c, and a mark its mean. A wide ",
+            "bar means that the context of the token decides.",
           ),
           el(
             "div",
@@ -273,7 +317,7 @@ function competition() {
           ),
           watched(["competition", "mechanism"], () =>
             sideBySide(runs, (run) => {
-              const rows = chosenModule(tokensOf(run), STATE.competition)?.tokens;
+              const rows = chosenModule(layersWithTokens(run), STATE.competition)?.tokens;
               const i = STATE.mechanism - 1;
               return rows?.length && i < rows[0].mean.length
                 ? table(
@@ -290,7 +334,11 @@ function competition() {
                         el(
                           "span",
                           { class: "track range" },
-                          el("i", { "--from": row.min[i], "--to": row.max[i], "--run": runColour(run.index) }),
+                          el("i", {
+                            "--from": row.min[i],
+                            "--to": row.max[i],
+                            "--run": runColour(run.index),
+                          }),
                           el("b", { "--at": row.mean[i] }),
                         ),
                       ),

@@ -1,15 +1,17 @@
-// What is drawn of a sentence: attention and mask maps, and beside them its gates, clusters and competition.
+// The figures of one sentence: attention and mask maps, and beside them gates, clusters and the competition.
 
-const UNPACKED = new Map();
+const UNPACKED = new Map(); // promises of the arrays of a block, by the id of its element
 
-/** The arrays of a sentence by "KIND/NAME": {shape, values: Uint8Array}. */
+/** Return a promise of the arrays of a sentence by "KIND/NAME", each as {shape, values: Uint8Array}. */
 function unpack(run, sentence) {
   const id = `block-${run}-${sentence}`;
   if (!UNPACKED.has(id)) {
     UNPACKED.set(
       id,
       (async () => {
-        const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (character) => character.charCodeAt(0));
+        const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (character) =>
+          character.charCodeAt(0),
+        );
         const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
         const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
         const arrays = {};
@@ -26,76 +28,108 @@ function unpack(run, sentence) {
   return UNPACKED.get(id);
 }
 
-/** The square root of a quantised number, and the number. */
+/** The square root of a quantised number, and the number itself. */
 const rootOf = (level) => level / DATA.levels;
 const valueOf = (level) => rootOf(level) ** 2;
 
-/** [rows, columns] of one head of a [H, T, S] array, or of the mean over its heads: {rows, columns, value(row, column)}. */
+/**
+ * Return one head of an array [H, T, S], or the mean over its heads, as {rows, columns, value(row, column)}.
+ * head: its number from 1, or "mean".
+ */
 function headOf({ shape: [heads, rows, columns], values }, head) {
   const at = (h, row, column) => valueOf(values[(h * rows + row) * columns + column]);
   if (head !== "mean") return { rows, columns, value: (row, column) => at(head - 1, row, column) };
   const means = new Float32Array(rows * columns);
-  for (let h = 0; h < heads; h++) for (let i = 0; i < means.length; i++) means[i] += valueOf(values[h * means.length + i]) / heads;
+  for (let h = 0; h < heads; h++)
+    for (let i = 0; i < means.length; i++) means[i] += valueOf(values[h * means.length + i]) / heads;
   return { rows, columns, value: (row, column) => means[row * columns + column] };
 }
 
+const headName = (head) => (head === "mean" ? "mean of heads" : `head ${head}`);
+
+/** Return the content of the column of a run for the chosen sentence. */
 function sentenceOf(run, sentence, arrays) {
   const module = run.modules.find(
-    (one) => one.kind === STATE.kind && one.layer === Number(STATE.layer) && (!one.stream || one.stream === Number(STATE.stream)),
+    (one) =>
+      one.kind === STATE.kind &&
+      one.layer === Number(STATE.layer) &&
+      (!one.stream || one.stream === Number(STATE.stream)),
   );
   const tokens = module && (module.kind === KINDS[0] ? sentence.source : sentence.target_in);
   const beside = [
     ...(module ? [...gatesOf(run, arrays, module, tokens), ...clustersOf(arrays, module, tokens)] : []),
     ...competitionOf(run, arrays, sentence),
   ];
-  const words = (title, tokens) => el("p", { class: "sentence" }, el("b", {}, title), tokens.map((token) => [bdi(token), " "]).flat());
+  const words = (title, list) =>
+    el("p", { class: "sentence" }, el("b", {}, title), list.map((token) => [bdi(token), " "]).flat());
   return [
     sentence.source ? words("source", sentence.source) : null,
     words(sentence.translated ? "translation" : sentence.source ? "reference" : "text", sentence.target),
     el(
       "div",
-      { class: Math.max(sentence.source?.length ?? 0, sentence.target_in.length) > 34 ? "parts long" : "parts" },
-      el("div", {}, module ? maps(run, sentence, arrays, module) : el("p", { class: "note" }, "This checkpoint has no such layer.")),
+      {
+        class:
+          Math.max(sentence.source?.length ?? 0, sentence.target_in.length) > 34 ? "parts long" : "parts",
+      },
+      el(
+        "div",
+        {},
+        module
+          ? maps(run, sentence, arrays, module)
+          : el("p", { class: "note" }, "This checkpoint has no such layer."),
+      ),
       beside.length ? el("div", {}, beside) : null,
     ),
   ];
 }
 
+/** Return small maps of all heads, and the map of the chosen one. */
 function maps(run, sentence, arrays, module) {
   const queries = module.kind === KINDS[0] ? sentence.source : sentence.target_in;
   const keys = module.kind === KINDS[1] ? sentence.target_in : sentence.source;
   const predicts = (row) => (module.kind === KINDS[0] ? "" : ` (predicts ${sentence.target[row]})`);
   const array = arrays[`${STATE.show}/${module.module}`];
-  if (!array) return el("p", { class: "note" }, `This checkpoint has no ${SHOWN[STATE.show]} here.`);
+  if (!array)
+    return el("p", { class: "note" }, `This checkpoint has no ${SHOWN[STATE.show]} in this module.`);
   const head = STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean";
   const map = headOf(array, head);
-  const name = `${SHOWN[STATE.show]}, ${module.kind}, ${place(module)}, ${head === "mean" ? "mean of heads" : `head ${head}`}`;
+  const name = [SHOWN[STATE.show], module.kind, place(module), headName(head)].join(", ");
   return [
     thumbnails(run, arrays, module),
     el(
       "div",
       { class: "chosen" },
       el("h4", {}, name[0].toUpperCase() + name.slice(1)),
-      module.kind === KINDS[0] ? null : el("p", { class: "note" }, "Row: the word read; it predicts the next one."),
+      module.kind === KINDS[0]
+        ? null
+        : el("p", { class: "note" }, "A row is for a word that is read; the model predicts the next word."),
       heatMap({
         label: name,
         rows: queries,
         columns: keys,
         stepping: true,
         shade: (row, column) => Math.sqrt(map.value(row, column)),
-        describe: (row, column) => [bdi(queries[row]), predicts(row), " → ", bdi(keys[column]), `: ${number(map.value(row, column), 3)}`],
+        describe: (row, column) => [
+          bdi(queries[row]),
+          predicts(row),
+          " → ",
+          bdi(keys[column]),
+          `: ${number(map.value(row, column), 3)}`,
+        ],
       }),
     ),
   ];
 }
 
+/** Make small maps of the heads of a module, or of all modules of its kind; a click chooses a head. */
 function thumbnails(run, arrays, chosen) {
-  const modules = STATE.thumbs === "all" ? run.modules.filter((module) => module.kind === STATE.kind) : [chosen];
+  const modules =
+    STATE.thumbs === "all" ? run.modules.filter((module) => module.kind === STATE.kind) : [chosen];
   const heads = Math.max(...modules.map((module) => module.heads));
   const box = el("div", {
     class: modules.length > 1 ? "thumbs all" : "thumbs",
     role: "group",
-    "aria-label": "Heads: choose one",
+    "aria-label": "Choose a head",
     "--heads": heads,
   });
   for (const module of modules) {
@@ -117,7 +151,11 @@ function thumbnails(run, arrays, chosen) {
             "aria-pressed": String(pressed),
             "aria-label": `${place(module)}, head ${head}`,
             onclick: () =>
-              show({ layer: String(module.layer), ...(module.stream ? { stream: String(module.stream) } : {}), head: String(head) }),
+              show({
+                layer: String(module.layer),
+                ...(module.stream ? { stream: String(module.stream) } : {}),
+                head: String(head),
+              }),
           },
           cellCanvas(map.rows, map.columns, (row, column) => Math.sqrt(map.value(row, column))),
           modules.length > 1 ? null : `head ${head}`,
@@ -128,21 +166,25 @@ function thumbnails(run, arrays, chosen) {
   return box;
 }
 
-/** Every gate that is one for the sentence; and the chosen module's where it has one for every position. */
+const gateValue = ({ shape, values }, row, expert) => valueOf(values[row * shape[1] + expert]);
+const expertNames = (count) => Array.from({ length: count }, (_, i) => `E${i + 1}`);
+
+/**
+ * Return the gates of a sentence: a table of all gates that see the whole sentence, and a map for the chosen
+ * module if it has a gate for every position.
+ */
 function gatesOf(run, arrays, module, tokens) {
   const all = run.modules.map((one) => [one, arrays[`gates/${one.module}`]]).filter(([, array]) => array);
   const whole = all.filter(([, { shape }]) => shape[0] === 1);
   const own = all.find(([one, { shape }]) => one === module && shape[0] > 1)?.[1];
-  const gate = ({ shape, values }, row, expert) => valueOf(values[row * shape[1] + expert]);
-  const experts = (count) => Array.from({ length: count }, (_, i) => `E${i + 1}`);
   return [
     whole.length
       ? [
           el("h4", {}, "Gates of this sentence"),
           table(
-            ["module", ...experts(Math.max(...whole.map(([, { shape }]) => shape[1])))],
+            ["module", ...expertNames(Math.max(...whole.map(([, { shape }]) => shape[1])))],
             whole.map(([one, array]) => {
-              const values = experts(array.shape[1]).map((_, i) => gate(array, 0, i));
+              const values = expertNames(array.shape[1]).map((_, i) => gateValue(array, 0, i));
               return [fullPlace(one), ...values.map((value) => heat(value, 1, number(value)))];
             }),
           ),
@@ -154,27 +196,33 @@ function gatesOf(run, arrays, module, tokens) {
           heatMap({
             label: "Gates",
             columns: tokens,
-            rows: experts(own.shape[1]),
+            rows: expertNames(own.shape[1]),
             size: 20,
-            shade: (row, column) => gate(own, column, row),
-            describe: (row, column) => [bdi(tokens[column]), `: E${row + 1} ${number(gate(own, column, row), 3)}`],
+            shade: (row, column) => gateValue(own, column, row),
+            describe: (row, column) => [
+              bdi(tokens[column]),
+              `: E${row + 1} ${number(gateValue(own, column, row), 3)}`,
+            ],
           }),
         ]
       : [],
   ].flat();
 }
 
-/** The tokens in the colour of their most probable cluster, for the chosen head. */
+/** Return the tokens in the colours of their most probable clusters, and a map of the posteriors. */
 function clustersOf(arrays, module, tokens) {
   const array = arrays[`clusters/${module.module}`];
   if (!array) return [];
-  const posterior = headOf(array, STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean");
+  const posterior = headOf(
+    array,
+    STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean",
+  );
   const names = Array.from({ length: posterior.columns }, (_, i) => `C${i + 1}`);
   const likeliest = tokens.map((_, row) =>
     names.reduce((best, __, i) => (posterior.value(row, i) > posterior.value(row, best) ? i : best), 0),
   );
   return [
-    el("h4", {}, `Clusters, ${fullPlace(module)}, ${STATE.head === "mean" ? "mean of heads" : `head ${STATE.head}`}`),
+    el("h4", {}, `Clusters, ${fullPlace(module)}, ${headName(STATE.head)}`),
     el(
       "p",
       { class: "sentence" },
@@ -200,18 +248,26 @@ function clustersOf(arrays, module, tokens) {
       columns: tokens,
       size: 20,
       shade: (row, column) => posterior.value(column, row),
-      describe: (row, column) => [bdi(tokens[column]), `: cluster ${row + 1}, ${number(posterior.value(column, row), 3)}`],
+      describe: (row, column) => [
+        bdi(tokens[column]),
+        `: cluster ${row + 1}, ${number(posterior.value(column, row), 3)}`,
+      ],
     }),
   ];
 }
 
-/** A strip for each layer and mechanism over the words of each side; of two mechanisms the first says it all. */
+/**
+ * Return a map of the competition for each side, with a row for each layer and mechanism. Of two mechanisms
+ * it has only the first, as the other one has 1 minus its values.
+ */
 function competitionOf(run, arrays, sentence) {
   return [
     ["encoder", "source"],
     ["decoder", "target_in"],
   ].flatMap(([side, which]) => {
-    const layers = run.competition_layers.filter((layer) => layer.startsWith(side) && arrays[`competition/${layer}`]);
+    const layers = run.competition_layers.filter(
+      (layer) => layer.startsWith(side) && arrays[`competition/${layer}`],
+    );
     const tokens = sentence[which];
     if (!layers.length || !tokens) return [];
     const rows = layers.flatMap((layer) => {
@@ -231,7 +287,10 @@ function competitionOf(run, arrays, sentence) {
         columns: tokens,
         size: 20,
         shade: (row, column) => rows[row].value(column),
-        describe: (row, column) => [bdi(tokens[column]), `: ${rows[row].full} ${number(rows[row].value(column), 3)}`],
+        describe: (row, column) => [
+          bdi(tokens[column]),
+          `: ${rows[row].full} ${number(rows[row].value(column), 3)}`,
+        ],
       }),
     ];
   });

@@ -1,48 +1,65 @@
-// One sentence at a time: which one, and which layer, stream and head of it, by choices, buttons and keys.
+// The section that shows one sentence at a time. Choices, buttons and keys select the sentence, layer,
+// stream and head.
 
-/** The sentences of all runs, each once, those of --sentence first: {key, label, at: index in each run or -1}. */
+const wordsOf = (sentence) => sentence.source ?? sentence.target_in;
+const isOwn = ({ origin }) => origin?.startsWith("--sentence");
+
+/**
+ * All sentences of all runs, each once, and those of --sentence first.
+ * at: the index of the sentence in each run, or -1; label: its number and words; origin: where it is from.
+ */
 const SENTENCES = (() => {
-  const key = (sentence) => (sentence.source ?? sentence.target_in).join(" ");
-  const own = ({ origin }) => origin?.startsWith("--sentence");
   const all = RUNS.flatMap((run) => run.sentences);
-  const keys = unique([...all.filter(own), ...all.filter((sentence) => !own(sentence))].map(key));
-  return keys.map((one, i) => {
-    const at = RUNS.map((run) => run.sentences.findIndex((sentence) => key(sentence) === one));
+  const inOrder = [...all.filter(isOwn), ...all.filter((sentence) => !isOwn(sentence))];
+  const texts = unique(inOrder.map((sentence) => wordsOf(sentence).join(" ")));
+  return texts.map((text, i) => {
+    const at = RUNS.map((run) => run.sentences.findIndex((one) => wordsOf(one).join(" ") === text));
     const first = RUNS[at.findIndex((index) => index >= 0)].sentences[at.find((index) => index >= 0)];
-    const words = (first.source ?? first.target_in).filter((token) => token !== "</s>").join(" ");
-    return { at, label: `${i + 1}. ${words.length > 60 ? `${words.slice(0, 60)}…` : words}`, origin: first.origin };
+    const words = wordsOf(first)
+      .filter((token) => token !== "</s>")
+      .join(" ");
+    return {
+      at,
+      label: `${i + 1}. ${words.length > 60 ? `${words.slice(0, 60)}…` : words}`,
+      origin: first.origin,
+    };
   });
 })();
 
 const SHOWN = { attention: "attention weights", mask: "semantic mask" };
 const modulesOf = (kind) => RUNS.flatMap((run) => run.modules).filter((module) => module.kind === kind);
-const layersOf = (kind) => unique(modulesOf(kind).map((module) => module.layer)).sort((a, b) => a - b);
+const layersOf = (kind) => unique(modulesOf(kind).map((module) => module.layer)).toSorted((a, b) => a - b);
 const streamsOf = (kind, layer) =>
   unique(
     modulesOf(kind)
       .filter((module) => module.layer === Number(layer) && module.stream)
       .map((module) => module.stream),
-  ).sort((a, b) => a - b);
+  ).toSorted((a, b) => a - b);
 const headsOf = (kind) => Math.max(...modulesOf(kind).map((module) => module.heads));
 
-/** The choices there are, in the state as it is: by key, [value, text]. */
+/** For each key of the state a function that returns the choices [value, text] in the current state. */
 const OPTIONS = {
   sentence: () => SENTENCES.map((sentence, i) => [String(i), `${sentence.label} (${sentence.origin})`]),
   show: () =>
     Object.entries(SHOWN).filter(([what]) =>
-      RUNS.some((run) => run.shapes.some((shapes) => Object.keys(shapes).some((name) => name.startsWith(`${what}/`)))),
+      RUNS.some((run) =>
+        run.shapes.some((shapes) => Object.keys(shapes).some((name) => name.startsWith(`${what}/`))),
+      ),
     ),
   kind: () => KINDS.filter((kind) => modulesOf(kind).length).map((kind) => [kind, kind]),
   layer: () => layersOf(STATE.kind).map((layer) => [String(layer), `layer ${layer}`]),
   stream: () => streamsOf(STATE.kind, STATE.layer).map((stream) => [String(stream), `stream ${stream}`]),
-  head: () => [...Array.from({ length: headsOf(STATE.kind) }, (_, i) => [String(i + 1), `head ${i + 1}`]), ["mean", "mean of heads"]],
+  head: () => [
+    ...Array.from({ length: headsOf(STATE.kind) }, (_, i) => [String(i + 1), `head ${i + 1}`]),
+    ["mean", "mean of heads"],
+  ],
   thumbs: () => [
     ["layer", "of this layer"],
     ["all", "of all layers"],
   ],
 };
 
-/** Changes the view, and what else must change with it to be something that is there. */
+/** Change the view. Parts of the state that the new view does not have get their first choice. */
 function show(changes) {
   const before = { ...STATE };
   Object.assign(STATE, changes);
@@ -55,17 +72,27 @@ function show(changes) {
   setState(after);
 }
 
+/** Change the view to the choice that is `by` places after the current one, if there is one. */
 function step(key, by) {
   const values = OPTIONS[key]().map(([value]) => value);
   const next = values.indexOf(STATE[key]) + by;
   if (next >= 0 && next < values.length) show({ [key]: values[next] });
 }
 
-/** A choice among OPTIONS; not shown where there is no choice. buttons: [before, after]. */
+/**
+ * Make a labelled <select> among OPTIONS, which is hidden while there is only one.
+ * watch: other keys of the state on which the options depend.
+ * The last argument has the buttons that step to the choices before and after.
+ */
 function chooser(label, key, watch = [], [before, after] = []) {
   const id = `choose-${key}`;
   const select = el("select", { id, onchange: () => show({ [key]: select.value }) });
-  const control = el("div", { class: "control" }, el("label", { for: id }, label), el("div", { class: "stepper" }, before, select, after));
+  const control = el(
+    "div",
+    { class: "control" },
+    el("label", { for: id }, label),
+    el("div", { class: "stepper" }, before, select, after),
+  );
   const draw = () => {
     const options = OPTIONS[key]();
     select.replaceChildren(...options.map(([value, text]) => el("option", { value }, text)));
@@ -81,11 +108,13 @@ function chooser(label, key, watch = [], [before, after] = []) {
   return control;
 }
 
-/** A choice with buttons to the one before and after. */
+/** Make a chooser with buttons that step to the choices before and after. */
 function stepper(label, key, watch = []) {
-  const button = (text, title, by) => el("button", { type: "button", "aria-label": title, title, onclick: () => step(key, by) }, text);
+  const button = (text, title, by) =>
+    el("button", { type: "button", "aria-label": title, title, onclick: () => step(key, by) }, text);
   const name = label.toLowerCase();
-  return chooser(label, key, watch, [button("‹", `previous ${name}`, -1), button("›", `next ${name}`, 1)]);
+  const buttons = [button("‹", `previous ${name}`, -1), button("›", `next ${name}`, 1)];
+  return chooser(label, key, watch, buttons);
 }
 
 function sentences() {
@@ -94,8 +123,10 @@ function sentences() {
   const stage = el("div", { class: "stage" });
   let latest = 0;
   const draw = async () => {
-    const mine = ++latest;
-    const arrays = await Promise.all(SENTENCES[STATE.sentence].at.map((index, run) => (index < 0 ? null : unpack(run, index))));
+    const mine = ++latest; // a later call of draw() makes this one obsolete
+    const arrays = await Promise.all(
+      SENTENCES[STATE.sentence].at.map((index, run) => (index < 0 ? null : unpack(run, index))),
+    );
     if (mine !== latest) return;
     const focused = ["cells", "thumb"].find(
       (name) => document.activeElement?.classList.contains(name) && stage.contains(document.activeElement),
@@ -106,19 +137,23 @@ function sentences() {
         (run) => {
           const index = SENTENCES[STATE.sentence].at[run.index];
           return index < 0
-            ? el("p", { class: "note" }, "Its analysis does not have this sentence.")
+            ? el("p", { class: "note" }, "The analysis of this checkpoint does not have this sentence.")
             : sentenceOf(run, run.sentences[index], arrays[run.index]);
         },
       ),
     );
     document.dispatchEvent(new Event("drawn"));
-    if (focused) stage.querySelector(focused === "cells" ? ".chosen .cells" : ".thumb[aria-pressed=true]")?.focus({ preventScroll: true });
+    if (focused)
+      stage
+        .querySelector(focused === "cells" ? ".chosen .cells" : ".thumb[aria-pressed=true]")
+        ?.focus({ preventScroll: true });
   };
   WATCHERS.push({ keys: ["sentence", "show", "kind", "layer", "stream", "head", "thumbs"], draw });
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", draw);
   else draw();
   const shapes = RUNS.flatMap((run) => run.shapes.flatMap(Object.entries));
-  const drawn = (what) => shapes.some(([name, shape]) => name.startsWith(`${what}/`) && (what !== "gates" || shape[0] > 1));
+  const drawn = (what) =>
+    shapes.some(([name, shape]) => name.startsWith(`${what}/`) && (what !== "gates" || shape[0] > 1));
   const linear = ["gates", "clusters", "competition"].filter(drawn);
   const keys = (text, ...names) => [names.map((name) => [el("kbd", {}, name), " "]), text].flat(2);
   return [
@@ -136,16 +171,17 @@ function sentences() {
     el(
       "p",
       { class: "note help" },
+      "Keys that work while the focus is in this section: ",
       ...keys("layer · ", "↑", "↓"),
       ...keys("head · ", "←", "→"),
       ...keys("sentence · ", "[", "]"),
       ...keys("kind of attention · ", "k"),
-      ...keys("in a map: read its cells. The focus must be in this box.", "Shift", "← ↑ ↓ →"),
+      ...keys("cell of a map that has the focus", "Shift", "← ↑ ↓ →"),
     ),
     el(
       "div",
       { class: "ramps" },
-      rampLegend(`weight (kept to ± ${Number(DATA.error.toFixed(3))})`, true),
+      rampLegend(`weight (exact to ± ${Number(DATA.error.toFixed(3))})`, true),
       linear.length ? rampLegend(linear.join(", ")) : null,
     ),
     stage,
@@ -161,9 +197,15 @@ const STEPS = {
   ArrowRight: ["head", 1],
 };
 
-/** Keys with the focus in the section; a choice that has the focus keeps its own. */
+/** Handle a key if the focus is in this section, and not in a <select>, which has its own keys. */
 function stepByKey(event) {
-  if (event.altKey || event.ctrlKey || event.metaKey || /^(SELECT|INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (
+    event.altKey ||
+    event.ctrlKey ||
+    event.metaKey ||
+    /^(SELECT|INPUT|TEXTAREA)$/.test(event.target.tagName)
+  )
+    return;
   if (!event.target.closest("#sentences")) return;
   if (event.key === "k") {
     const kinds = OPTIONS.kind().map(([kind]) => kind);

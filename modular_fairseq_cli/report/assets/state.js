@@ -1,4 +1,5 @@
-// What is shown, kept in the address so that a view can be linked: #section=sentences&layer=2
+// The state of the page: what the reader has chosen. Everything that differs from the defaults is in the
+// address, so that a view can be linked: #section=sentences&layer=2
 
 const STATE = {
   section: "",
@@ -19,13 +20,15 @@ const STATE = {
   axis: "log",
 };
 const DEFAULTS = { ...STATE };
-const WATCHERS = [];
+const WATCHERS = []; // {keys, draw}: draw() is called when the state of one of the keys has changed
 
+/** Return the state that the address describes. */
 function readAddress() {
   const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   return Object.fromEntries(Object.keys(DEFAULTS).map((key) => [key, given[key] ?? DEFAULTS[key]]));
 }
 
+/** Change the state and the address, and redraw what depends on it. */
 function setState(changes) {
   const changed = Object.keys(changes).filter((key) => STATE[key] !== changes[key]);
   if (!changed.length) return;
@@ -35,7 +38,7 @@ function setState(changes) {
   for (const { keys, draw } of WATCHERS) if (keys.some((key) => changed.includes(key))) draw();
 }
 
-/** A box whose content is drawn anew whenever one of these parts of the state changes. */
+/** Make a box with the content draw(), which is replaced whenever the state of one of the keys changes. */
 function watched(keys, draw) {
   const box = el("div");
   const redraw = () => box.replaceChildren(...[draw()].flat().filter((child) => child !== null));
@@ -44,7 +47,10 @@ function watched(keys, draw) {
   return box;
 }
 
-/** A labelled choice; options: [value, text]. What is chosen is kept in the state; where it names none, it is the first. */
+/**
+ * Make a labelled <select> for a key of the state.
+ * options: [value, text] of each. If the state has none of the values, it becomes the first.
+ */
 function choice(label, key, options) {
   if (!options.some(([value]) => value === STATE[key])) STATE[key] = DEFAULTS[key] = options[0]?.[0] ?? "";
   const id = `choose-${key}`;
@@ -64,6 +70,7 @@ function choice(label, key, options) {
 
 const SYSTEM_DARK = matchMedia("(prefers-color-scheme: dark)");
 
+/** Apply the theme that the reader has chosen, or that of the system. */
 function applyTheme() {
   const dark = STATE.theme ? STATE.theme === "dark" : SYSTEM_DARK.matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";

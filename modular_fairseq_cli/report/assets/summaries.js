@@ -1,8 +1,12 @@
-// The first screen: what each checkpoint is and does; and its curves over training.
+// The overview, which is the first screen of the page, and the section on the training.
 
+/** Return the splits of the log of a run that are not "train" or "train_inner". */
 const validSplits = (run) => Object.keys(run.log).filter((split) => !split.startsWith("train"));
 
-/** Rows of the overview: [name, run => [value, explanation] or nothing]. */
+/**
+ * The rows of the table of the overview, each as [name, read]. read(run) returns [value, explanation], or
+ * a false value if the run does not have it.
+ */
 const FACTS = [
   ["arch", (run) => [el("code", {}, run.facts.arch), run.facts.task && `task ${run.facts.task}`]],
   ["parameters", (run) => run.facts.parameters && [grouped(run.facts.parameters)]],
@@ -11,7 +15,8 @@ const FACTS = [
     (run) =>
       run.facts.checkpoint && [
         el("code", {}, run.facts.checkpoint),
-        run.facts.updates && `${grouped(run.facts.updates)} updates${run.facts.epoch ? `, epoch ${run.facts.epoch}` : ""}`,
+        run.facts.updates &&
+          `${grouped(run.facts.updates)} updates${run.facts.epoch ? `, epoch ${run.facts.epoch}` : ""}`,
       ],
   ],
   [
@@ -19,7 +24,9 @@ const FACTS = [
     (run) =>
       run.facts.sentences && [
         `${grouped(run.facts.sentences)} sentences`,
-        [run.facts.subset, [run.facts.source_lang, run.facts.target_lang].filter(Boolean).join(" → ")].filter(Boolean).join(", "),
+        [run.facts.subset, [run.facts.source_lang, run.facts.target_lang].filter(Boolean).join(" → ")]
+          .filter(Boolean)
+          .join(", "),
       ],
   ],
   [
@@ -29,24 +36,30 @@ const FACTS = [
       if (!curve) return null;
       const best = curve.reduce((least, point) => (point[1] < least[1] ? point : least));
       const [update, value] = curve.find(([at]) => at === run.facts.updates) ?? curve[curve.length - 1];
-      return [short(value), `at update ${grouped(update)}${update === best[0] ? "" : `; best ${short(best[1])} at ${grouped(best[0])}`}`];
+      const other = update === best[0] ? "" : `; best ${short(best[1])} at ${grouped(best[0])}`;
+      return [short(value), `at update ${grouped(update)}${other}`];
     },
   ],
   [
     "gate entropy",
     (run) => {
-      const gates = run.analyses.gates;
-      return gates && [`${number(gates.entropy, 3)} nats`, `${percent(gates.entropy / gates.uniform)} of a uniform gate's`];
+      const found = run.analyses.gates;
+      return (
+        found && [
+          `${number(found.entropy, 3)} nats`,
+          `${percent(found.entropy / found.uniform)} of a uniform gate's entropy`,
+        ]
+      );
     },
   ],
   [
     "shares of experts",
     (run) => {
-      const gates = run.analyses.gates;
+      const found = run.analyses.gates;
       return (
-        gates && [
-          `${number(100 * gates.min_share, 1)} to ${percent(gates.max_share)}`,
-          `${gates.rare_experts} of ${gates.experts} have under 1 % of the instances`,
+        found && [
+          `${number(100 * found.min_share, 1)} to ${percent(found.max_share)}`,
+          `${found.rare_experts} of ${found.experts} have under 1 % of the instances`,
         ]
       );
     },
@@ -56,29 +69,32 @@ const FACTS = [
     (run) =>
       run.analyses.redundancy && [
         `LR ${number(run.analyses.redundancy.LR, 3)}, HR ${number(run.analyses.redundancy.HR, 3)}`,
-        "1: heads attend alike",
+        "1 means that heads attend alike",
       ],
   ],
   [
     "attention patterns",
     (run) => {
-      const patterns = run.analyses.patterns;
-      if (!patterns) return null;
-      const heads = patterns.modules.flatMap((module) => module.heads);
-      const counts = patterns.classes.map((name) => [heads.filter((head) => head.class === name).length, name]).sort((a, b) => b[0] - a[0]);
+      const found = run.analyses.patterns;
+      if (!found) return null;
+      const heads = found.modules.flatMap((module) => module.heads);
+      const counts = found.classes
+        .map((name) => [heads.filter((head) => head.class === name).length, name])
+        .toSorted((a, b) => b[0] - a[0]);
       const said = counts.filter(([count]) => count).map(([count, name]) => `${name} ${count}`);
       return [said[0], `of ${heads.length} heads${said.length > 1 ? `; ${said.slice(1).join(", ")}` : ""}`];
     },
   ],
   [
-    "cluster posteriors",
+    "cluster posterior entropy",
     (run) => {
       const heads = run.analyses.clusters?.modules.flatMap((module) => module.heads);
       if (!heads?.length) return null;
       const mean = (key) => sum(heads.map((head) => head[key])) / heads.length;
       return [
         `${number(mean("posterior_entropy"), 3)} nats`,
-        `mean usage ${number(mean("usage_entropy"), 3)}, uniform ${number(Math.log(heads[0].usage.length), 3)}`,
+        `entropy of the usage ${number(mean("usage_entropy"), 3)}; ` +
+          `uniform ${number(Math.log(heads[0].usage.length), 3)}`,
       ];
     },
   ],
@@ -90,22 +106,31 @@ const FACTS = [
       const ends = layers.length > 1 ? [layers[0], layers[layers.length - 1]] : layers;
       return [
         `${ends.map((layer) => number(layer.entropy, 3)).join(" → ")} nats`,
-        `${layers[0].module.split(".")[0]}${layers.length > 1 ? ", first → last layer" : ""}; uniform ${number(layers[0].uniform, 3)}`,
+        `${layers[0].module.split(".")[0]}${layers.length > 1 ? ", first → last layer" : ""}; ` +
+          `uniform ${number(layers[0].uniform, 3)}`,
       ];
     },
   ],
 ];
 
+/** Return the content of the overview. */
 function overview() {
   const several = RUNS.length > 1;
   const rows = FACTS.map(([name, read]) => [name, RUNS.map(read)])
     .filter(([, values]) => values.some(Boolean))
     .map(([name, values]) => [
       name,
-      ...values.map((value) => el("td", { class: "text" }, value ? value[0] : "–", value?.[1] ? el("small", {}, value[1]) : null)),
+      ...values.map((value) =>
+        el("td", { class: "text" }, value ? value[0] : "–", value?.[1] ? el("small", {}, value[1]) : null),
+      ),
     ]);
   const heads = RUNS.map((run) =>
-    el("th", { scope: "col", class: "text" }, several ? el("i", { "--run": runColour(run.index) }) : null, run.label),
+    el(
+      "th",
+      { scope: "col", class: "text" },
+      several ? el("i", { "--run": runColour(run.index) }) : null,
+      run.label,
+    ),
   );
   const curves = [
     trainingChart("ppl", { log: true }) ?? trainingChart("loss"),
@@ -117,7 +142,7 @@ function overview() {
       "p",
       { class: "lead" },
       several ? `${RUNS.length} checkpoints side by side. ` : "",
-      "What the model does in evaluation mode, teacher-forced, on the data below.",
+      "All numbers are of the model in evaluation mode, with teacher forcing, on the data named below.",
     ),
     el(
       "div",
@@ -128,7 +153,10 @@ function overview() {
   ];
 }
 
-/** The runs of different logs, each the first of those that share one: checkpoints of one training. */
+/**
+ * The runs with different logs. Checkpoints of the same training share a log, and the first of them stands
+ * for all, with all their labels.
+ */
 const LOGGED = (() => {
   const logs = RUNS.map((run) => JSON.stringify(run.log));
   return RUNS.filter((run, i) => logs[i] !== "{}" && logs.indexOf(logs[i]) === i).map((run) => ({
@@ -139,22 +167,30 @@ const LOGGED = (() => {
   }));
 })();
 
-/** Of all runs that logged it: training as a thin line, validation as a strong one with marks. */
+/** Return what a line shows, after the label of its run if there are several. */
+const lineName = (run, what) => (RUNS.length > 1 ? `${run.label}, ${what}` : what);
+
+/**
+ * Make the chart of a curve of the logs, or return null if no run has logged it.
+ * key: the key of the curve in the log; more: further arguments of `lineChart`.
+ */
 function trainingChart(key, more = {}) {
   const { title, unit } = CURVES.get(key);
-  const name = (run, what) => (RUNS.length > 1 ? `${run.label}, ${what}` : what);
   const series = LOGGED.flatMap((run) => {
     const inner = run.log.train_inner?.[key] ?? run.log.train?.[key];
     const valid = validSplits(run)
       .filter((split) => run.log[split][key])
       .map((split, i) => ({
-        label: name(run, split === "valid" ? "validation" : split),
+        label: lineName(run, split === "valid" ? "validation" : split),
         run: run.index,
         style: i ? "middle" : "valid",
         dots: run.log[split][key].length < 60,
         points: run.log[split][key],
       }));
-    return [...(inner ? [{ label: name(run, "training"), run: run.index, style: "train", points: inner }] : []), ...valid];
+    return [
+      ...(inner ? [{ label: lineName(run, "training"), run: run.index, style: "train", points: inner }] : []),
+      ...valid,
+    ];
   });
   if (!series.length) return null;
   const chart = lineChart({ title, x: "update", y: unit, series, ...more });
@@ -162,28 +198,36 @@ function trainingChart(key, more = {}) {
   return chart;
 }
 
-/** Small charts of some groups of curves, under one legend; more: what a chart of a key has besides. */
+/**
+ * Return charts of some groups of curves, with one title and one legend.
+ * more: more(key) returns further arguments of `lineChart` for the curve of this key.
+ */
 function chartGroup(title, groups, more) {
   const keys = [...CURVES].filter(([, { group }]) => groups.includes(group)).map(([key]) => key);
   const drawn = keys.map((key) => trainingChart(key, { legend: false, ...more(key) })).filter(Boolean);
-  return drawn.length ? [title ? el("h3", {}, title) : null, drawn[0].legend, el("div", { class: "figures" }, drawn)] : [];
+  return drawn.length
+    ? [title ? el("h3", {}, title) : null, drawn[0].legend, el("div", { class: "figures" }, drawn)]
+    : [];
 }
 
-/** ", uniform 2.079": the entropy of a uniform gate, of each run where they differ. */
+/** Return the entropy of a uniform gate, such as ", uniform 2.079", or that of each run if they differ. */
 function uniformGates() {
   const known = having("gates").map((run) => [run.label, number(run.analyses.gates.uniform, 3)]);
   const values = unique(known.map(([, value]) => value));
   if (!values.length) return "";
-  return `, uniform ${values.length > 1 ? known.map(([label, value]) => `${value} (${label})`).join(", ") : values[0]}`;
+  const each = known.map(([label, value]) => `${value} (${label})`).join(", ");
+  return `, uniform ${values.length > 1 ? each : values[0]}`;
 }
 
+/** Return the content of the section on the training, or null if no run has a log. */
 function training() {
   if (!LOGGED.length) return null;
   return [
     el(
       "p",
       { class: "note" },
-      "Thin: training, as logged between validations. Strong: validation. Where a run was resumed, its later values.",
+      "Thin lines are training values, which are logged between validations; thick lines are validation ",
+      "values. If a resumed run repeated updates, its values are shown.",
     ),
     el(
       "div",
@@ -194,7 +238,9 @@ function training() {
       ]),
     ),
     watched(["axis"], () =>
-      chartGroup(null, ["learning"], (key) => ({ log: STATE.axis === "log" && ["ppl", "loss", "nll_loss"].includes(key) })),
+      chartGroup(null, ["learning"], (key) => ({
+        log: STATE.axis === "log" && ["ppl", "loss", "nll_loss"].includes(key),
+      })),
     ),
     chartGroup("Mechanisms over training", ["gates", "losses"], (key) => {
       if (key === "gate_entropy") return { y: `nats${uniformGates()}` };
@@ -204,11 +250,14 @@ function training() {
   ].flat();
 }
 
+/** Return a folded table of the validation values of each log. */
 function trainingNumbers() {
   return LOGGED.map((run) => {
     const split = validSplits(run)[0] ?? Object.keys(run.log)[0];
     const keys = Object.keys(run.log[split]);
-    const updates = unique(keys.flatMap((key) => run.log[split][key].map(([update]) => update))).sort((a, b) => a - b);
+    const updates = unique(keys.flatMap((key) => run.log[split][key].map(([update]) => update))).toSorted(
+      (a, b) => a - b,
+    );
     const at = keys.map((key) => new Map(run.log[split][key]));
     return el(
       "details",
