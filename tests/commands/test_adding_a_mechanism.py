@@ -13,6 +13,7 @@ from modular_fairseq.models.arrangement import Arrangement
 from modular_fairseq.models.auxiliary_losses import AuxiliaryLosses
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.mechanism import LayerParts, Mechanism, Place
+from tests.documents import names_in, tables
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs/adding-a-mechanism.md").read_text()
@@ -61,7 +62,7 @@ assert log["slope"] == 2.0 * size
 def statements(code: str) -> list[str]:
     """Return the statements of a file without docstrings, as text that does not depend on layout."""
     tree = ast.parse(code)
-    for node in ast.walk(tree):
+    for node in list(ast.walk(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
             del node.body[0]
     return [ast.dump(node) for node in tree.body]
@@ -81,9 +82,9 @@ def block_with(language: str, text: str) -> str:
 
 
 def rows_of(heading: str) -> list[str]:
-    """Return the names in the first column of the table with this heading."""
-    rows = PAGE[PAGE.index(f"\n| {heading} |") :].lstrip().partition("\n\n")[0].splitlines()[2:]
-    return [re.findall(r"`([^`]+)`", row.split(" | ")[0])[0] for row in rows]
+    """Return the names in the first column of the table whose first heading this is."""
+    (rows,) = (rows for headings, rows in tables(PAGE) if headings[0] == heading)
+    return [names_in(row[0])[0] for row in rows]
 
 
 def test_the_pieces_are_the_example():

@@ -1,7 +1,6 @@
 """docs/paper-to-code.md: every name on it exists, and no equation, algorithm, table or figure is missing."""
 
 import ast
-import importlib
 import re
 from collections import defaultdict
 from dataclasses import dataclass, fields
@@ -15,6 +14,7 @@ from modular_fairseq.analysis.single_expert import SINGLE_EXPERT
 from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq_cli.main import COMMANDS
+from tests.documents import names_in, resolve, tables
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs/paper-to-code.md").read_text()
@@ -58,22 +58,14 @@ class Row:
         return not self.code.startswith("Not here: ")
 
 
-def names_in(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def cells_of(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split(" |")]
-
-
 def read_rows() -> list[Row]:
     """Return the rows of all tables under headings such as "### MAE equations", in their order."""
     rows = []
     for section in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]:
         paper = section.split("\n")[0].rpartition(" ")[0]
-        lines = [line for line in section.splitlines() if line.startswith("|")]
-        assert cells_of(lines[0]) == HEADER, section[:60]
-        rows += [Row(paper, *cells_of(line)) for line in lines[2:]]
+        [(heading, found)] = tables(section)
+        assert heading == HEADER, section[:60]
+        rows += [Row(paper, *cells) for cells in found]
     return rows
 
 
@@ -91,20 +83,6 @@ def functions_by_file(folder: str) -> dict[str, set[str]]:
 
 TESTS = functions_by_file("tests")
 REFERENCES = functions_by_file("tests/reference")
-
-
-def resolve(name: str) -> object:
-    """Import the longest part of a dotted name that is a module, and get the rest from it."""
-    parts = (name if name.startswith("modular_fairseq_cli.") else f"modular_fairseq.{name}").split(".")
-    for end in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:end]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[end:]:
-            found = getattr(found, part)
-        return found
-    raise AssertionError(f"{name} is no module")
 
 
 def check_code(name: str) -> None:
