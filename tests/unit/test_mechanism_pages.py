@@ -19,7 +19,7 @@ PAGES = {
     path.stem: re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     for path in sorted(FOLDER.glob("*.md"))
 }
-# The dataclasses of options that each page has tables of, and the beginning of its archs.
+# The dataclasses of options that each page has a table of.
 OPTIONS = {
     "mae": [MECHANISMS["mae"].options],
     "dma": [MECHANISMS["dma"].options, DmaLossOptions],
