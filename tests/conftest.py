@@ -1,15 +1,53 @@
-"""Tests run on one thread: results do not depend on how a machine splits sums, and two test runs do not fight
-over cores.
+"""Fixtures of all tests, and the markers of the three tiers: a test is marked by the name of its folder.
+
+Tests run on one thread: results do not depend on how a machine splits sums, and two test runs do not
+compete for cores.
 """
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from tests.places import ROOT
+from tests.preloaded import Preloaded
+
+TIERS = ("unit", "commands", "system")
+
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        tier = item.path.relative_to(ROOT / "tests").parts[0]
+        if tier in TIERS:
+            item.add_marker(tier)
+
+
 @pytest.fixture(scope="session")
-def reversal_data(tmp_path_factory):
+def preloaded() -> Iterator[Preloaded]:
+    """A Python in which torch and fairseq are imported already; see tests/preloaded."""
+    server = Preloaded(Path(tempfile.mkdtemp(prefix="preloaded-")) / "server")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def fast_commands(preloaded: Preloaded) -> Iterator[None]:
+    """Let `sys.executable` and the commands on PATH start in a tenth of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(preloaded.python))
+        patch.setenv("PATH", f"{preloaded.programs}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def reversal_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A binarized corpus of random words and their reversals."""
     from tests.fairseq_commands import binarize, write_reversal_corpus
 

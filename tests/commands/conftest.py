@@ -1,0 +1,8 @@
+"""The tests of this folder run the real commands, started by tests/preloaded."""
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _(fast_commands: None) -> None:
+    pass
