@@ -1,15 +1,15 @@
-"""modular_fairseq: a fairseq plugin that takes the Transformer apart (`fairseq-train --user-dir
-modular_fairseq`).
+"""A fairseq plugin that takes the Transformer apart: `fairseq-train --user-dir modular_fairseq`.
 
-The door: importing this package changes what its commands need changed in fairseq, torch, numpy and the
-process, and registers its models and its criterion with fairseq.
+Importing this package changes what its commands need changed in fairseq, torch, numpy and the process
+(`patches/`). It also registers the models and the criterion with fairseq.
 """
 
 from modular_fairseq import patches
 from modular_fairseq.versions import check_torch
 from modular_fairseq_cli import __version__  # noqa: F401
 
-patches.apply("warnings", "errors")  # a refusal of torch is one sentence, too
+# First, so that a torch that is too old is refused by one sentence instead of a traceback.
+patches.apply("warnings", "errors")
 check_torch()
 patches.apply()
 

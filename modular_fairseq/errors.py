@@ -1,4 +1,4 @@
-"""The errors of this package; they are defined in `modular_fairseq_cli.errors`, which needs no torch."""
+"""The errors of this package, re-exported from `modular_fairseq_cli.errors`, which does not import torch."""
 
 from modular_fairseq_cli.errors import UsageError, find_usage_error, unreadable_checkpoint
 

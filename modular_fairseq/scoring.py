@@ -1,4 +1,4 @@
-"""Scores for Python; they are defined in `modular_fairseq_cli.scoring`, which needs no torch."""
+"""Scores for use from Python, re-exported from `modular_fairseq_cli.scoring`, which does not import torch."""
 
 from modular_fairseq_cli.scoring import *  # noqa: F403
 from modular_fairseq_cli.scoring import __all__  # noqa: F401

@@ -1,4 +1,7 @@
-"""Refuse a torch that is too old, before anything fails for want of it (docs/versions.md: what was tried)."""
+"""Refuse a torch that is too old before anything else fails because of it.
+
+docs/versions.md lists the versions that were tested.
+"""
 
 import torch
 from torch.torch_version import TorchVersion

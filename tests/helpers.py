@@ -23,6 +23,7 @@ HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 
 
 def dictionary(size: int = 40) -> Dictionary:
+    """Return a dictionary of `size` words, w0, w1, ..., beside fairseq's 4 special symbols."""
     words = Dictionary()
     for i in range(size):
         words.add_symbol(f"w{i}")
@@ -30,24 +31,31 @@ def dictionary(size: int = 40) -> Dictionary:
 
 
 def task(size: int = 40) -> SimpleNamespace:
+    """Return what a model needs of a translation task: one dictionary for both languages."""
     words = dictionary(size)
     return SimpleNamespace(source_dictionary=words, target_dictionary=words)
 
 
 def options(arch: str = "modular_transformer", **changes):
-    """Options of an arch, small unless `changes` says otherwise, as the command line would fill them."""
+    """Return the options of an arch as the command line fills them, in a small size by default."""
     args = Namespace(**{**SMALL, **HEADS, **changes})
     ARCH_CONFIG_REGISTRY[arch](args)
     return FAMILIES["modular_transformer"](**vars(args))
 
 
 def build(arch: str = "modular_transformer", seed: int = 1, **changes) -> ModularTransformer:
+    """Build a small model of an arch with the options in `changes`."""
     torch.manual_seed(seed)
     return ModularTransformer.build_model(options(arch, **changes), task())
 
 
 def build_preset(arch: str, vocabulary: tuple[int, int], **changes) -> ModularTransformer:
-    """An arch in its own size, without the memory for it; one dictionary where both sizes are the same."""
+    """Build an arch in its full size on the meta device, which needs no memory.
+
+    Args:
+        vocabulary: numbers of source and target types, special symbols included. If both are equal, both
+            languages share one dictionary.
+    """
     args = Namespace(**changes)
     ARCH_CONFIG_REGISTRY[arch](args)
     source, target = (dictionary(types - 4) for types in vocabulary)
@@ -60,13 +68,13 @@ def build_preset(arch: str, vocabulary: tuple[int, int], **changes) -> ModularTr
 
 
 def build_stock(seed: int = 1, **changes) -> TransformerModelBase:
-    """fairseq's own Transformer of the same options."""
+    """Build fairseq's own Transformer with the same options."""
     torch.manual_seed(seed)
     return TransformerModelBase.build_model(nested_config(options(**changes)), task())
 
 
 def randomize_parts(model: torch.nn.Module, seed: int = 2) -> None:
-    """Gates far from uniform, running statistics and clusters far from their start."""
+    """Move gates far from uniform, and running statistics and clusters far from their initial values."""
     generator = torch.Generator().manual_seed(seed)
     for name, t in [*model.named_parameters(), *model.named_buffers()]:
         if ".mask." in name and not name.endswith("centroid_scale"):
@@ -77,8 +85,13 @@ def randomize_parts(model: torch.nn.Module, seed: int = 2) -> None:
 
 
 def batch(lengths: list[tuple[int, int]], seed: int = 0, pad: int = 1, eos: int = 2, types: int = 44) -> dict:
-    """Sentence pairs of the given (source, target) lengths: source padded on the left, target on the right,
-    as fairseq does.
+    """Return a batch of sentence pairs in fairseq's format, with random words.
+
+    Sources are padded on the left and targets on the right, as fairseq does it.
+
+    Args:
+        lengths: (source, target) lengths of each pair, </s> included.
+        types: number of types, special symbols included.
     """
     generator = torch.Generator().manual_seed(seed)
     source = torch.full((len(lengths), max(s for s, _ in lengths)), pad)

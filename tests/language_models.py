@@ -20,6 +20,7 @@ SMALL = {
     "dropout": 0.0,
 }
 
+# Options of other parts of fairseq-train that the model reads.
 VALUES_OF_OTHER_OPTIONS = {
     "add_bos_token": False,
     "tokens_per_sample": 16,
@@ -29,17 +30,20 @@ VALUES_OF_OTHER_OPTIONS = {
 
 
 def lm_options(arch, **changes):
+    """Return the options of an arch as the command line fills them, in a small size by default."""
     args = Namespace(**{**SMALL, **VALUES_OF_OTHER_OPTIONS, **changes})
     ARCH_CONFIG_REGISTRY[arch](args)
     return FAMILIES["modular_transformer_lm"](**vars(args))
 
 
 def task(types=40):
+    """Return what a model needs of a language modelling task: one dictionary of `types` words."""
     words = dictionary(types)
     return SimpleNamespace(source_dictionary=words, target_dictionary=words)
 
 
 def build(arch, model=ModularTransformerLanguageModel, seed=1, types=40, **changes):
+    """Build a small language model of an arch, which may also be fairseq's own `TransformerLanguageModel`."""
     torch.manual_seed(seed)
     cfg = lm_options(arch, **changes)
     if model is TransformerLanguageModel:

@@ -1,4 +1,7 @@
-"""What every translation model must do: be the same step by step, see no future, and not notice padding."""
+"""Properties that every translation model must have.
+
+Step-by-step decoding equals teacher forcing, no position depends on the future, and padding changes nothing.
+"""
 
 import torch
 
@@ -6,16 +9,19 @@ from tests.helpers import LENGTHS, batch, build, randomize_parts
 
 
 def ready(**changes):
+    """Build a model with random gates and masks, in evaluation mode."""
     model = build(**changes)
     randomize_parts(model)
     return model.eval()
 
 
 def logits(model, sample):
+    """Return the teacher-forced logits [B, T, V] of a batch."""
     return model(**sample["net_input"])[0]
 
 
 def step_by_step_equals_teacher_forcing(model):
+    """Decoding one word at a time gives the logits of a single forward pass."""
     sample = batch([(5, 6), (8, 6), (2, 6)])
     expected = logits(model, sample)
     encoder_out = model.encoder(sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"])
@@ -26,7 +32,10 @@ def step_by_step_equals_teacher_forcing(model):
 
 
 def hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(model, beam=5):
-    """Beam 5 with reordering, and sentences that leave the batch when they are finished."""
+    """Every hypothesis of a beam has the logits of its words in a single forward pass.
+
+    Between steps the beam is reordered, and sentences that are finished leave the batch.
+    """
     sample = batch([(5, 1), (8, 1), (2, 1)])
     source = sample["net_input"]["src_tokens"]
     generator = torch.Generator().manual_seed(0)
@@ -49,6 +58,7 @@ def hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(model,
 
 
 def words_to_come_do_not_change_earlier_logits(model):
+    """Other target words from position 4 on leave the logits before it unchanged."""
     sample = batch([(5, 6), (8, 6)])
     before = logits(model, sample)
     sample["net_input"]["prev_output_tokens"][:, 4:] = 5
@@ -58,7 +68,7 @@ def words_to_come_do_not_change_earlier_logits(model):
 
 
 def a_sentence_gives_the_same_alone_and_in_a_padded_batch(model):
-    """One-token sentences included."""
+    """The logits of a sentence, even one of one token, do not depend on padding."""
     together = batch(LENGTHS)
     all_logits = logits(model, together)
     for i, (s, t) in enumerate(LENGTHS):

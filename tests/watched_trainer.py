@@ -1,4 +1,4 @@
-"""A trainer whose steps are watched: which parameters did each change?"""
+"""A trainer that records which parameters each of its steps changes."""
 
 import hashlib
 
@@ -13,11 +13,17 @@ from tests.helpers import LENGTHS, batch
 
 
 def digest(parameters):
+    """Return a hash of the values of parameters."""
     return hashlib.sha256(b"".join(p.detach().float().numpy().tobytes() for p in parameters)).hexdigest()
 
 
 class Watched:
-    """A trainer, and what each step of an update changed."""
+    """A trainer that records what each step of an update changes.
+
+    Attributes:
+        changed: a tuple (step, whether gates changed, whether other parameters changed) for each step, "G" or
+            "F".
+    """
 
     def __init__(self, data, *args, arch="mae_transformer"):
         metrics.reset()
@@ -30,12 +36,14 @@ class Watched:
         gates = {id(p) for p in self.gates}
         self.rest = [p for p in self.model.parameters() if id(p) not in gates]
         self.batches = [batch(LENGTHS, seed=i, types=16) for i in range(4)]
-        self.changed = []  # (step, gates changed, rest changed)
+        self.changed = []
 
     def state(self):
+        """Return hashes of the gates and of the other parameters."""
         return digest(self.gates), digest(self.rest)
 
     def watch(self, monkeypatch):
+        """Record G steps from now on."""
         original = bcd.BlockCoordinateDescent.g_step
 
         def g_step(bcd_self, samples):
@@ -48,6 +56,7 @@ class Watched:
         monkeypatch.setattr(bcd.BlockCoordinateDescent, "g_step", g_step)
 
     def step(self, samples):
+        """Take one update and record its F step."""
         self.after_g = self.state()
         with metrics.aggregate("train"):
             output = self.trainer.train_step(samples)

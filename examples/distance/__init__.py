@@ -1,50 +1,68 @@
-"""A mechanism of your own in one file: copy this folder under another name, and change what it says.
+"""An example of a mechanism in one file. Copy this folder under another name, and change what it computes.
+
+The mechanism adds a term to the scores of all self-attention:
 
     scores = Q K^T / sqrt(head_dim) - s_h log(1 + |i - j|)
 
-in all self-attention, where every head h learns its s_h. Weights fall with distance; s_h = 0 is plain
-attention. In the spirit of ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
+Every head h learns its slope s_h. Attention weights fall with the distance |i - j|, and s_h = 0 is plain
+attention. The idea follows ALiBi (Press et al. 2022) and KERPLE (Chi et al. 2022).
 """
 
 from dataclasses import dataclass, field
 
 import torch
 from fairseq.dataclass import FairseqDataclass
-from fairseq.incremental_decoding_utils import with_incremental_state
 from tabulate import tabulate
-from torch import nn
+from torch import Tensor, nn
 
 from modular_fairseq.analysis import ANALYSES
+from modular_fairseq.analysis.attention_maps import AttentionMap
 from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.models import architectures
-from modular_fairseq.models.registry import register_attention
+from modular_fairseq.models.fairseq_options import Options
+from modular_fairseq.models.registry import Place, register_attention
+from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq_cli.errors import UsageError
 
 
 @dataclass
 class DistanceOptions(FairseqDataclass):
-    """Options of fairseq-train; each starts with the name of the mechanism."""
+    """The options that fairseq-train gets. The name of each starts with that of the mechanism."""
 
     distance_slope: float = field(
-        default=0.5, metadata={"help": "s_h of every head before training; 0: plain attention"}
+        default=0.5,
+        metadata={
+            "help": "slope s_h of every head before training; 0: the model starts as plain attention "
+            "(default: 0.5)"
+        },
     )
 
 
-@with_incremental_state
-class DistancePenalty(nn.Module):
-    """The `mask` of one attention module (`modules/attention.py`): a bias on the scores, with one slope
-    for each head.
+class DistancePenalty(IncrementalModule):
+    """The `mask` of one attention module (`modules/attention.py`): a bias on the scores.
+
+    Args:
+        num_heads: H. Each head has a slope of its own.
+        slope: initial value of all slopes.
     """
 
     def __init__(self, num_heads: int, slope: float):
         super().__init__()
         self.slope = nn.Parameter(torch.full((1, num_heads, 1, 1), float(slope)))
 
-    def forward(self, query, key, projected, query_padding_mask, key_padding_mask, incremental_state=None):
-        """Return the bias [1, H, T, S]; query is [T, B, C].
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        projected: Tensor,
+        query_padding_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        incremental_state: dict | None = None,
+    ) -> Tensor:
+        """Compute the bias [1, H, T, S].
 
-        The T queries are the last of S words. Earlier steps of a search have seen the S - T words before
-        them. In training there is no incremental state; nothing is remembered then.
+        The T queries, `query` [T, B, C], are the last of S words. In a search, earlier steps have seen the S
+        - T words before them. In training there is no incremental state, so nothing is stored and S equals T.
         """
         seen = self.get_incremental_state(incremental_state, "seen") or 0
         self.set_incremental_state(incremental_state, "seen", seen + len(query))
@@ -55,8 +73,8 @@ class DistancePenalty(nn.Module):
 @register_attention(
     "distance", seam="mask", options=DistanceOptions, summary="weights fall with the distance between words"
 )
-def build_penalty(options, place):
-    """Build the penalty of self-attention; cross-attention gets none."""
+def build_penalty(options: Options, place: Place) -> DistancePenalty | None:
+    """Build the penalty of one self-attention module; cross-attention gets none."""
     return DistancePenalty(place.num_heads, options.distance_slope) if place.self_attention else None
 
 
@@ -65,31 +83,33 @@ architectures.register(
 )
 
 
-# The analysis. In the package it is a file of analysis/.
+# The analysis follows. In the package it would be a file of its own in analysis/.
 @dataclass
 class Distances(Report):
-    """The result of the analysis: for every head its slope and its mean distance in words."""
+    """The result of the analysis.
+
+    Attributes:
+        heads: a row for each head, with its slope and its mean distance in words.
+    """
 
     heads: list[dict]
 
-    def text(self):
+    def text(self) -> str:
         """Return the table that the command prints."""
         return tabulate(self.heads, headers="keys", floatfmt=".3f")
 
-    def tables(self):
-        """Return the tables that --out gets."""
+    def tables(self) -> dict[str, list[dict]]:
+        """Return the tables that --out receives, by name."""
         return {"distance": self.heads}
 
 
 class Distance(Analysis):
-    """The analysis `modular-fairseq analyze distance`; it keeps sums over all positions of the data."""
+    """The analysis `modular-fairseq analyze distance`, which sums over all positions of the data."""
 
-    summary = (
-        "how fast the attention of each head falls with distance, and how far it looks on average, in words"
-    )
+    summary = "how fast the attention of each head falls with distance, and its mean distance in words"
     needs_attention = True
 
-    def __init__(self, model):
+    def __init__(self, model: torch.nn.Module):
         self.slopes = {
             name.removesuffix(".mask"): module.slope.flatten()
             for name, module in model.named_modules()
@@ -97,12 +117,12 @@ class Distance(Analysis):
         }
         if not self.slopes:
             raise UsageError(
-                "the model has no distance penalty to look at; it needs --attention-type distance"
+                "the model has no distance penalty; analyse a model trained with --attention-type distance"
             )
-        # For every module [H + 1]: the distances of its heads, and the number of positions.
-        self.sums = dict.fromkeys(self.slopes, 0.0)
+        # For every module a tensor [H + 1]: the summed distances of its heads, and the number of positions.
+        self.sums: dict = dict.fromkeys(self.slopes, 0.0)
 
-    def see(self, batch, maps):
+    def see(self, batch: dict, maps: list[AttentionMap]) -> None:
         """Add the attention weights of one batch."""
         for seen in (each for each in maps if each.module in self.slopes):
             words, valid = (
@@ -112,8 +132,8 @@ class Distance(Analysis):
             sums = (seen.weights * (words[:, None] - words).abs()).sum(dim=-1)[:, valid].sum(dim=-1)
             self.sums[seen.module] += torch.cat([sums, valid.sum().view(1)])
 
-    def report(self):
-        """Return means over all positions."""
+    def report(self) -> Distances:
+        """Return the means over all positions."""
         rows = []
         for name, slopes in self.slopes.items():
             means = self.sums[name][:-1] / self.sums[name][-1]

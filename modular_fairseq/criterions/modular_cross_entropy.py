@@ -1,4 +1,4 @@
-"""fairseq's label-smoothed cross-entropy, and what the mechanisms of a model want added to it in training."""
+"""Label-smoothed cross-entropy, to which the mechanisms of a model may add losses in training."""
 
 from contextlib import ExitStack
 
@@ -9,9 +9,11 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterionConfig,
 )
 from fairseq.logging import metrics
-from torch import Tensor
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
 
 from modular_fairseq.models.assembly import auxiliary_losses
+from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import CountsUpdates
 from modular_fairseq.models.registry import CRITERIA
 
@@ -20,25 +22,37 @@ NAME = "modular_cross_entropy"
 
 @register_criterion(NAME, dataclass=CRITERIA[NAME])
 class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
-    """Label-smoothed cross-entropy plus weighted auxiliary losses in training; without them in validation.
+    """fairseq's label-smoothed cross-entropy, plus weighted auxiliary losses in training.
 
-    The losses and their options are those of the registered mechanisms (`AuxiliaryLosses`). Every sentence's
-    auxiliary losses count as much as its share of the sample size (its target tokens, or 1 with
-    --sentence-avg), as its cross-entropy does. So their weights do not depend on how sentences are put into
-    batches, --update-freq or workers. `loss` is logged with them, and each of them by itself, unweighted.
+    Validation has the cross-entropy alone.
+
+    The losses and their options are those of the registered mechanisms (`AuxiliaryLosses`). The auxiliary
+    losses of a sentence count as much as its share of the sample size, as its cross-entropy does. (The sample
+    size is the number of target tokens, or of sentences with --sentence-avg.) Their weights therefore do not
+    depend on how sentences are divided into batches, --update-freq or workers. The logged `loss` includes the
+    auxiliary losses. Each of them is also logged by itself, without its weight.
 
     Raises:
-        UsageError: an option of a mechanism's losses cannot work or would be ignored.
+        UsageError: an option of the losses of a mechanism cannot work or would have no effect.
     """
 
-    def __init__(self, cfg, task):
+    def __init__(self, cfg: Options, task: FairseqTask):
         super().__init__(
             task, cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy
         )
         self.auxiliary = [losses(cfg) for losses in auxiliary_losses()]
 
-    def forward(self, model, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
-        """As fairseq's; `model` may be wrapped for several workers."""
+    def forward(self, model: nn.Module, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
+        """Compute the loss of a batch, as fairseq's criteria do.
+
+        Args:
+            model: the model, which may be wrapped for several workers.
+            sample: a batch of fairseq's datasets.
+            reduce: sum the loss over tokens.
+
+        Returns:
+            the loss, the sample size, and the values to log.
+        """
         concerned = [each for each in self.auxiliary if each.concerns(model)] if model.training else []
         if not concerned:
             return super().forward(model, sample, reduce)
@@ -60,13 +74,14 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 logging_output[name] = total.detach()
                 loss = loss + each.signs[name] * now[name] * total
             without = each.without_gradient(model, now)
-            if without:  # DistributedDataParallel wants a gradient of every parameter
+            if without:  # DistributedDataParallel needs a gradient for every parameter
                 loss = loss + 0.0 * sum(parameter.sum() for parameter in without)
         logging_output["loss"] = loss.detach()
         return loss, sample_size, logging_output
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict]) -> None:
+        """Log the means of all losses over workers and micro-batches."""
         super().reduce_metrics(logging_outputs)
         sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
         for name in (name for losses in auxiliary_losses() for name in losses.signs):

@@ -1,4 +1,7 @@
-"""Model families and mechanisms. A file of this folder that registers a mechanism is found by itself."""
+"""The model families and the mechanisms.
+
+Every file of this folder is imported, so a new file that registers a mechanism needs no entry anywhere.
+"""
 
 import importlib
 import pkgutil

@@ -1,18 +1,24 @@
-"""Archs: rows of defaults under a name; an arch sets what it lists, and the command line changes the rest.
+"""Named architectures (--arch). An arch sets the defaults of some options, which the command line may change.
 
-Here are the sizes, and the plain Transformers of these sizes: "Attention Is All You Need" in fairseq's sizes,
-and "Adaptive Input Representations" (Baevski and Auli) for `_wiki103`. The archs of a mechanism are in its
-own file.
+This file has the sizes, and the plain Transformers of these sizes: "Attention Is All You Need" (Vaswani et
+al. 2017) in fairseq's sizes, and "Adaptive Input Representations" (Baevski and Auli) for `_wiki103`. The
+archs of a mechanism are in the file of the mechanism.
 """
+
+from argparse import Namespace
+from typing import Any
 
 from fairseq.models import register_model_architecture
 
-from modular_fairseq.models import language_model, translation  # noqa: F401  (archs name registered models)
+from modular_fairseq.models import language_model, translation  # noqa: F401  (archs need these models to be registered)
 from modular_fairseq.models.options import PRESETS
 
 
-def size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int = 6) -> dict:
-    """The same for encoder and decoder, whose widths follow."""
+def size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int = 6) -> dict[str, Any]:
+    """Return the sizes of a Transformer whose encoder and decoder have equally many heads and layers.
+
+    The widths of the decoder are not set, so they follow those of the encoder.
+    """
     both = {"attention_heads": heads, "layers": layers}
     stacks = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in both.items()}
     return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **stacks}
@@ -22,7 +28,9 @@ IWSLT_DE_EN = size(512, 1024, heads=4)
 WMT_EN_DE = size(512, 2048, heads=8)
 TINY_CPU = size(128, 256, heads=8, layers=2)
 
-PRE_NORM = {"decoder_normalize_before": True}  # fairseq: "Model training is not stable without this"
+PRE_NORM: dict[str, Any] = {
+    "decoder_normalize_before": True
+}  # fairseq: "Model training is not stable without this"
 WIKI103 = {
     **PRE_NORM,
     "decoder_layers": 16,
@@ -48,21 +56,23 @@ TINY_CPU_LM = {
     "decoder_layers": 2,
 }
 
-# The plain arch with about as many parameters as a wider one: what its times are compared with.
+# For each wide arch, the plain arch with about as many parameters. Benchmarks compare the two.
 PEERS: dict[str, str] = {}
 
 
 def register(arch: str, *rows: dict, model: str = "modular_transformer", peer: str | None = None) -> None:
-    """Make an `--arch` of rows of defaults, of which later ones override earlier ones.
+    """Register an `--arch` that sets the defaults in `rows`; a later row overrides an earlier one.
 
     Args:
-        model: its family, modular_transformer or modular_transformer_lm.
-        peer: the plain arch with about as many parameters, if the arch is wider than the plain one of its
-            name.
+        arch: name of the arch.
+        rows: defaults of options.
+        model: name of the model family, modular_transformer or modular_transformer_lm.
+        peer: the plain arch with about as many parameters, if this arch is wider than the plain arch of its
+            size.
     """
     defaults = {name: value for row in rows for name, value in row.items()}
 
-    def set_defaults(args) -> None:
+    def set_defaults(args: Namespace) -> None:
         for name, value in defaults.items():
             setattr(args, name, getattr(args, name, value))
 
@@ -75,7 +85,7 @@ def register(arch: str, *rows: dict, model: str = "modular_transformer", peer: s
 def register_all(
     archs: dict[str, list[dict]], model: str = "modular_transformer", peers: dict[str, str] | None = None
 ) -> None:
-    """Register several archs of a family; see `register`."""
+    """Register several archs of a model family, with their rows and their peers (see `register`)."""
     for arch, rows in archs.items():
         register(arch, *rows, model=model, peer=(peers or {}).get(arch))
 

@@ -1,40 +1,46 @@
-"""How the layers of an encoder are put together: one after the other, unless a mechanism says otherwise."""
+"""How the layers of an encoder are connected: one after the other, or as a mechanism arranges them."""
 
 from collections.abc import Callable, Iterable
 
+from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
 RunLayers = Callable[[Iterable[nn.Module], Tensor], Tensor]
 
 
 class Arrangement:
-    """One layer after the other.
+    """The plain arrangement, in which layers follow one another. Mechanisms subclass it.
 
-    `option` is what asks for another arrangement, for messages.
+    Attributes:
+        option: the option that asks for another arrangement, as messages name it.
     """
 
     option = ""
 
     def depth(self, layers: int) -> int:
-        """Return how many of `layers` layers a word passes."""
+        """Return the number of layers, of `layers` in all, that a word passes one after the other."""
         return layers
 
     def layers_for(self, depth: int) -> int:
-        """Return how many layers an encoder must have for a word to pass `depth` of them."""
+        """Return the number of layers that an encoder needs so that a word passes `depth` of them."""
         return depth
 
     def places(self, layers: int) -> list[int]:
-        """Return the place (0 is the first) of every layer on a word's way, in the order in which they are
-        built.
+        """Return the place of every layer on a word's way through the encoder, in the order of construction.
+
+        The first place is 0. Parallel layers have the same place.
+
+        Args:
+            layers: number of layers in all.
         """
         return list(range(layers))
 
-    def arrange(self, encoder: nn.Module) -> None:
-        """Put the built `encoder.layers` where they belong."""
+    def arrange(self, encoder: TransformerEncoderBase) -> None:
+        """Rearrange `encoder.layers` after they have been built."""
 
     def run(
         self,
-        encoder: nn.Module,
+        encoder: TransformerEncoderBase,
         x: Tensor,
         padding_mask: Tensor | None,
         states: list[Tensor] | None,
@@ -43,8 +49,10 @@ class Arrangement:
         """Apply all layers to x [T, B, C].
 
         Args:
-            padding_mask: bool [B, T], True = pad.
-            states: gets the output of every layer, if it is a list.
-            run_layers: applies layers one after the other, and fills `states`.
+            encoder: the encoder that the layers belong to.
+            x: the embedded source.
+            padding_mask: bool [B, T], True = pad, or None.
+            states: a list that receives the output of every layer, or None.
+            run_layers: a function that applies layers one after the other and fills `states`.
         """
         return run_layers(encoder.layers, x)

@@ -1,4 +1,4 @@
-"""The name that `registry.py` had in version 0.1, for plugins that were written for it."""
+"""The former name of `registry.py`, kept for plugins that were written for version 0.1."""
 
 from modular_fairseq.models.registry import Place, register_attention
 

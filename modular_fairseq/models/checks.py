@@ -1,7 +1,7 @@
-"""Option values and combinations that cannot work, and options that would be ignored.
+"""Refuse option values and combinations that cannot work, and options that would have no effect.
 
-They are refused by a sentence before anything is built. What concerns a single mechanism is in the `check` of
-its file; it gets a `Choice`.
+An option is refused by one sentence before anything is built. What concerns a single mechanism is checked by
+the `check` of its file, which gets a `Choice`.
 """
 
 from argparse import Namespace
@@ -12,7 +12,7 @@ from enum import Enum
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.models.assembly import check_attention_type, of_kind, used_by
-from modular_fairseq.models.fairseq_options import resolved, value_of
+from modular_fairseq.models.fairseq_options import Options, resolved, value_of
 from modular_fairseq.models.mechanism import SEAMS, Mechanism
 from modular_fairseq.models.options import FAMILIES, PRESETS, flag
 from modular_fairseq.models.registry import MECHANISMS
@@ -21,13 +21,13 @@ from modular_fairseq_cli.errors import UsageError
 
 @dataclass(frozen=True)
 class Choice:
-    """What a user chose, for the checks of mechanisms.
+    """The options that a user chose, for the checks of mechanisms.
 
-    Args:
-        options: all options of the model; a width that was not given is that of the option it follows.
-        stacks: encoder and decoder, as far as the model family has them.
-        changed: names of the options that the user set. An arch may set options that lose their effect by an
-            option of the user's; these do not count.
+    Attributes:
+        options: all options of the model. A width that was not given is that of the option that it follows.
+        stacks: "encoder" and "decoder", as far as the model family has them.
+        changed: names of the options that the user set. An option that was set by an arch does not count,
+            even if an option of the user's leaves it without effect.
     """
 
     options: Namespace
@@ -35,17 +35,21 @@ class Choice:
     changed: set[str]
 
     def refuse(self, names: Iterable[str], unless: str) -> None:
-        """Raise UsageError if one of the options was set although it has no effect `unless`, as in
-        "without --x".
+        """Refuse options that the user has set although they have no effect.
+
+        Args:
+            names: names of the options.
+            unless: the circumstance in which they have no effect, such as "without --x" or "with --y 1".
+
+        Raises:
+            UsageError: the user has set one of them.
         """
         for name in names:
             if name in self.changed:
                 raise UsageError(f"{flag(name)} has no effect {unless}; leave it out")
 
     def check_multiple(self, name: str, divisor: str) -> None:
-        """Raise UsageError unless the one option is a positive multiple of the other, which must be
-        positive.
-        """
+        """Raise UsageError unless option `name` is a positive multiple of a positive option `divisor`."""
         value, by = getattr(self.options, name), getattr(self.options, divisor)
         for option, number in ((divisor, by), (name, value)):
             if number < 1:
@@ -54,25 +58,28 @@ class Choice:
             raise UsageError(f"{flag(name)} {value} is not a multiple of {flag(divisor)} {by}")
 
     def refuse_quantisation(self, where: str) -> None:
-        """Raise UsageError for quantisation noise, which fairseq has for `nn.Linear` only, not for groups
-        or stacks.
+        """Raise UsageError if quantisation noise is on, which fairseq implements for `nn.Linear` only.
+
+        Args:
+            where: the option that replaces `nn.Linear`, or runs several of them at once.
         """
         for name in ("quant_noise_pq", "quant_noise_scalar"):
             if getattr(self.options, name) > 0:
                 raise UsageError(f"{flag(name)} does not work with {where}; leave one of them out")
 
 
-def check_options(options, family: type) -> None:
-    """Refuse what cannot work and what would be ignored.
+def check_options(options: Options, family: type) -> None:
+    """Refuse options that cannot work together and options that would have no effect.
 
     Args:
-        options: of the command line or a checkpoint.
-        family: the dataclass of their model family, for its defaults.
+        options: options of the command line or of a checkpoint.
+        family: dataclass of the options of their model family.
 
     Raises:
-        UsageError: one sentence that names the option.
+        UsageError: its sentence names the option, what is wrong, and what would be right.
     """
-    preset = PRESETS.get(getattr(options, "_name", None) or getattr(options, "arch", None), {})
+    arch = getattr(options, "_name", None) or getattr(options, "arch", None)
+    preset = PRESETS.get(arch, {}) if arch else {}
     _check_preset(options, family)
     check_attention_type(str(getattr(options, "attention_type", "plain")))
     for f in [f for mechanism in MECHANISMS.values() for f in mechanism.own_options]:
@@ -112,33 +119,36 @@ def check_options(options, family: type) -> None:
 
 
 def what_turns_on(mechanism: Mechanism) -> str:
-    """Name the option that turns a mechanism on, and the first arch that does."""
+    """Name the option that turns a mechanism on, and the first arch that does so."""
     needs = mechanism.needs or f"--attention-type {mechanism.name}"
     arch = next((arch for arch in PRESETS if mechanism in mechanisms_of(arch)), None)
     return f"{needs} (or an arch such as {arch})" if arch else needs
 
 
 def mechanisms_of(arch: str) -> list[Mechanism]:
-    """Return the mechanisms that the defaults of an arch use; none for an arch of fairseq."""
+    """Return the mechanisms that an arch has by default; none for an arch of fairseq."""
     defaults = {f.name: f.default for f in fields(FAMILIES["modular_transformer"])}
     return used_by(Namespace(**{**defaults, **PRESETS.get(arch, {})}))
 
 
-def _check_preset(options, family: type) -> None:
-    """fairseq-hydra-train fills in every default before an arch can set its own, which then has no effect at
-    all.
+def _check_preset(options: Options, family: type) -> None:
+    """Refuse an arch that has no effect in fairseq-hydra-train.
 
-    Elsewhere an option of the user's may well undo all that an arch sets (--arch multistream_transformer
-    --streams 1).
+    There fairseq fills in every default before an arch can set its own. With other commands the options of an
+    arch may all be undone on purpose (--arch multistream_transformer --streams 1).
+
+    Raises:
+        UsageError: every option that the arch sets has the default of the model family.
     """
     if not HydraConfig.initialized():
         return
     arch = getattr(options, "_name", None)
     defaults = {f.name: f.default for f in fields(family)}
-    preset = {name: value for name, value in PRESETS.get(arch, {}).items() if value != defaults[name]}
+    preset = PRESETS.get(arch, {}) if arch else {}
+    preset = {name: value for name, value in preset.items() if value != defaults[name]}
     if preset and all(getattr(options, name, defaults[name]) == defaults[name] for name in preset):
         settings = " ".join(f"+model.{name}={value}" for name, value in preset.items())
         model = next(name for name, options in FAMILIES.items() if issubclass(options, family))
         raise UsageError(
-            f"the arch {arch} has no effect through hydra; write +model._name={model} {settings}"
+            f"the arch {arch} has no effect in fairseq-hydra-train; write +model._name={model} {settings}"
         )

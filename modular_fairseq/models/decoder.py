@@ -1,6 +1,7 @@
-"""The decoder that both families share."""
+"""The Transformer decoder of both model families."""
 
-from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
 from modular_fairseq.models.layers import TransformerDecoderLayer
@@ -9,18 +10,27 @@ from modular_fairseq.models.wrapping import wrap_layer
 
 
 class TransformerDecoder(TransformerDecoderBase):
-    """fairseq's decoder with our layers."""
+    """fairseq's Transformer decoder with the layers of `layers.py`."""
 
-    def __init__(self, cfg, dictionary, embed_tokens, no_encoder_attn: bool = False):
-        self._places = iter(range(cfg.decoder.layers))  # fairseq builds layers without saying which
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_tokens: nn.Module,
+        no_encoder_attn: bool = False,
+    ):
+        # fairseq asks for one layer after the other without saying which.
+        self._places = iter(range(cfg.decoder.layers))
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
         del self._places
 
-    def build_decoder_layer(self, cfg, no_encoder_attn: bool = False) -> nn.Module:
+    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
+        """Build the next layer; fairseq's constructor calls this for each layer in turn."""
         place = LayerPlace(next(self._places), cfg.decoder.layers, cfg.decoder.embed_dim)
         return wrap_layer(TransformerDecoderLayer(cfg, place, no_encoder_attn), cfg)
 
     def output_layer(self, features: Tensor) -> Tensor:
-        # Contiguous, or torch makes one small product a sentence of it in a G step, where the embeddings are
-        # frozen.
+        """Project features [B, T, C] to scores of the vocabulary [B, T, V]."""
+        # If features were not contiguous, torch would compute one small product per sentence in a G step, in
+        # which the embeddings are frozen.
         return super().output_layer(features.contiguous())

@@ -1,11 +1,13 @@
-"""The encoder: fairseq's with our layers, one stream or several, and an output that stays one row a sentence
-in beam search.
+"""The Transformer encoder: fairseq's encoder with our layers, in an arrangement that mechanisms may change.
+
+In a beam search its output stays one row per sentence.
 """
 
 from collections.abc import Iterable
 
 import torch
-from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from modular_fairseq.models.assembly import build_arrangement
@@ -16,24 +18,27 @@ from modular_fairseq.modules.attention import sentence_order
 
 
 class TransformerEncoder(TransformerEncoderBase):
-    """fairseq's encoder. Its layers follow one another, or as a mechanism arranges them (`Arrangement`).
+    """fairseq's Transformer encoder with the layers of `layers.py`.
 
-    In beam search fairseq's generator repeats the encoder output for every hypothesis, and each
-    cross-attention then projects each copy. Here the repetition is only noted in the output, as "beam_size",
-    and the hypotheses of a sentence share its keys and values. (fairseq's own way to that, `set_beam_size`,
-    stays set in the modules: a later generator of beam 1, or training after --eval-bleu, would take sentences
-    for hypotheses.)
+    The layers follow one another, or are connected as a mechanism arranges them (`Arrangement`).
+
+    In a beam search fairseq's generator repeats the encoder output for every hypothesis, and each
+    cross-attention then projects every copy. Here the repetition is only noted in the output, as "beam_size",
+    and the hypotheses of a sentence share its keys and values. fairseq has a method for that purpose,
+    `set_beam_size`, but its effect stays in the modules. A later generator of beam 1, or training after
+    --eval-bleu, would take sentences for hypotheses.
     """
 
-    def __init__(self, cfg, dictionary, embed_tokens):
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module):
         self.arrangement = build_arrangement(cfg)
-        # fairseq builds layers without saying which.
+        # fairseq asks for one layer after the other without saying which.
         self._places = iter(self.arrangement.places(cfg.encoder.layers))
         super().__init__(cfg, dictionary, embed_tokens)
         del self._places
         self.arrangement.arrange(self)
 
-    def build_encoder_layer(self, cfg) -> nn.Module:
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """Build the next layer; fairseq's constructor calls this for each layer in turn."""
         depth = self.arrangement.depth(cfg.encoder.layers)
         place = LayerPlace(next(self._places), depth, cfg.encoder.embed_dim)
         return wrap_layer(TransformerEncoderLayer(cfg, place), cfg)
@@ -45,8 +50,15 @@ class TransformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> dict:
-        """As fairseq's: src_tokens [B, S] -> a dictionary of lists; "encoder_states" is filled if
-        `return_all_hiddens`; for layer l of all streams it has the sum of their outputs."""
+        """Encode src_tokens [B, S] into fairseq's dictionary of lists.
+
+        Args:
+            src_tokens: int64 [B, S].
+            src_lengths: not used, as in fairseq.
+            return_all_hiddens: fill "encoder_states" with the output of every layer [S, B, C]. For layer l of
+                parallel streams this is the sum of their outputs.
+            token_embeddings: embeddings [B, S, C] to use instead of those of `src_tokens`.
+        """
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         x = x * padding_mask.logical_not().unsqueeze(-1).type_as(x)
@@ -65,7 +77,7 @@ class TransformerEncoder(TransformerEncoderBase):
         }
 
     def _run_layers(self, x: Tensor, padding_mask: Tensor | None, states: list[Tensor] | None) -> Tensor:
-        """x [T, B, C] -> what the last layer makes of it; `states` gets what each does."""
+        """Apply all layers to x [T, B, C]. If there is a list `states`, it receives every output."""
 
         def run(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
             for layer in layers:
@@ -77,6 +89,13 @@ class TransformerEncoder(TransformerEncoderBase):
         return self.arrangement.run(self, x, padding_mask, states, run)
 
     def reorder_encoder_out(self, encoder_out: dict, new_order: Tensor) -> dict:
+        """Repeat or reorder the encoder output as the beam demands.
+
+        Args:
+            encoder_out: result of `forward`.
+            new_order: for every row of the new batch, its row in the old one. The first call of a beam search
+                repeats every sentence for each hypothesis. This is only noted as "beam_size".
+        """
         beam = encoder_out.get("beam_size", 1)
         sentences = encoder_out["encoder_out"][0].size(1)
         repeats = new_order.numel() // sentences

@@ -1,7 +1,8 @@
-"""The switches of "Ensemble Mechanisms in the Transformer" (Eschbach-Dymanus) that fairseq does not have.
+"""Residual connections can be switched off ("Ensemble Mechanisms in the Transformer", Eschbach-Dymanus).
 
-fairseq has heads, attention dropout and hidden dropout as options; residual connections are switched off
-here. `modular-fairseq ablate` runs the paper's greedy protocol.
+The paper switches residual connections, attention heads, attention dropout and hidden dropout. fairseq has
+options for all of these except residual connections. `modular-fairseq ablate` runs the paper's greedy
+protocol.
 """
 
 from dataclasses import dataclass, field
@@ -9,23 +10,25 @@ from dataclasses import dataclass, field
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.registry import LayerParts, LayerPlace, register_layer
 
 
 @dataclass
 class ResidualOptions(FairseqDataclass):
-    """Options of residual connections."""
+    """The option of residual connections."""
 
     no_residual: bool = field(
         default=False,
         metadata={
-            "help": "no residual connection around any sub-layer: norm(dropout(F(x))), or "
-            "dropout(F(norm(x))) with pre-norm"
+            "help": "remove the residual connection of every sub-layer F in encoder and decoder: its "
+            "output is norm(dropout(F(x))), or dropout(F(norm(x))) with pre-norm"
         },
     )
 
 
 def forget_input(update: Tensor, x: Tensor) -> Tensor:
+    """Return the update of a sub-layer without its input x: no residual connection."""
     return update
 
 
@@ -36,6 +39,6 @@ def forget_input(update: Tensor, x: Tensor) -> Tensor:
     needs="--no-residual",
     benched=("modular_transformer_iwslt_de_en --no-residual",),
 )
-def build_residual(options, place: LayerPlace) -> LayerParts:
-    """Return a layer whose sub-layers forget their input."""
+def build_residual(options: Options, place: LayerPlace) -> LayerParts:
+    """Return the parts of a layer whose sub-layers have no residual connections."""
     return LayerParts(residual=forget_input)

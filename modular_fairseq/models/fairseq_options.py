@@ -1,22 +1,32 @@
-"""fairseq's Transformer options, flat, because its own `TransformerConfig` nests encoder and decoder in a way
-that its command line cannot fill in.
+"""The options of fairseq's Transformers as flat dataclasses.
 
-(`Optional[int]`, because fairseq's parser does not know `int | None`.)
+fairseq's own `TransformerConfig` nests encoder and decoder in a way that its command line cannot fill in.
 """
+# fairseq's parser knows `Optional[int]`, but not `int | None`.
 # ruff: noqa: UP007, UP045
 
 from argparse import Namespace
 from collections.abc import Set
 from dataclasses import Field, field, fields, make_dataclass
-from typing import Optional
+from typing import Any, Optional, Protocol
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecBaseConfig, QuantNoiseConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-# fairseq's options that do not apply: other kernels, other layers, other checkpointing, TorchScript, and
-# names kept for old checkpoints.
+
+class Options(Protocol):
+    """The options of a model or criterion, as attributes.
+
+    They are an argparse namespace, a hydra config, or fairseq's `TransformerConfig` or another dataclass.
+    """
+
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+# These options of fairseq have no effect here. They choose other kernels, layers or checkpointing, are for
+# TorchScript, or are kept for old checkpoints.
 _LEFT_OUT = {
     "base_layers",
     "base_shuffle",
@@ -34,8 +44,7 @@ _LEFT_OUT = {
     "scale_heads",
     "scale_resids",
 }
-# Not set: as in fairseq's own Transformer presets, the decoder follows the encoder, and its ends follow the
-# decoder.
+# A width that is not set equals the one named here, as in fairseq's own Transformer presets.
 _FOLLOWS = {
     "decoder_embed_dim": "encoder_embed_dim",
     "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
@@ -46,8 +55,9 @@ _NESTED = {"encoder": EncDecBaseConfig, "decoder": DecoderConfig, "quant_noise":
 
 
 def _flat(config: type, left_out: Set[str] = frozenset()) -> type:
-    """The dataclass of fairseq's options in `config`, nested parts flat (encoder.layers is encoder_layers),
-    without those left out.
+    """Return a dataclass of the options in `config`, without those that are left out.
+
+    Nested parts become flat: encoder.layers is encoder_layers.
     """
     parts = [
         (f"{outer.name}_{part.name}" if outer.name in _NESTED else part.name, part)
@@ -68,7 +78,7 @@ def _flat(config: type, left_out: Set[str] = frozenset()) -> type:
                 + f" (default: {_FOLLOWS[name].replace('_', ' ')})"
             )
         elif name.endswith("layers_to_keep"):
-            kind = Optional[str]  # fairseq declares a list and reads "0,2,4"
+            kind = Optional[str]  # fairseq declares a list but reads a string, "0,2,4"
         flat.append((name, kind, field(default=default, metadata=metadata)))
     return make_dataclass(
         f"Flat{config.__name__}", flat, bases=(FairseqDataclass,), namespace={"__module__": __name__}
@@ -79,8 +89,12 @@ FlatTransformerConfig = _flat(TransformerConfig, left_out={"adaptive_input"})
 FlatTransformerLanguageModelConfig = _flat(TransformerLanguageModelConfig)
 
 
-def resolved(options, family: type) -> Namespace:
-    """Return the options of a family; a width that was not given is that of the option it follows."""
+def resolved(options: Options, family: type) -> Namespace:
+    """Return the options of a model family, with every width set.
+
+    A width that was not given is that of the option that it follows. An option that `options` does not have
+    gets its default.
+    """
     flat = {f.name: value_of(options, f) for f in fields(family) if not f.name.startswith("_")}
     for name, source in _FOLLOWS.items():
         if flat[name] is None:
@@ -88,6 +102,6 @@ def resolved(options, family: type) -> Namespace:
     return Namespace(**flat)
 
 
-def value_of(options, f: Field):
-    """An option; its default where `options` comes from a checkpoint that is older than the option."""
+def value_of(options: Options, f: Field) -> Any:
+    """Return an option, or its default if `options` comes from a checkpoint older than the option."""
     return getattr(options, f.name, f.default)

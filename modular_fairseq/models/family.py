@@ -1,56 +1,68 @@
-"""What all model families share: their options, how a model is finished, and how many updates it has had."""
+"""Base classes that all model families share."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from typing import TypeVar
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from torch import nn
+from fairseq.models import BaseFairseqModel
 
 from modular_fairseq.models import assembly
 from modular_fairseq.models.checks import check_options
-from modular_fairseq.models.fairseq_options import resolved
+from modular_fairseq.models.fairseq_options import Options, resolved
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.models.state_dicts import ChecksStateDict
 from modular_fairseq.modules.dropout import replace_dropout
 
+Model = TypeVar("Model", bound=BaseFairseqModel)
 
-class CountsUpdates:
-    """Mixin for fairseq models: `num_updates` is how many updates there have been, or None outside
-    training.
+
+class CountsUpdates(BaseFairseqModel):
+    """A base of fairseq models that know how many updates they have had.
+
+    Attributes:
+        num_updates: number of updates so far, or None outside training.
     """
 
     num_updates: int | None = None
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's training calls it before every forward pass."""
+        """Set the number of updates; fairseq's training calls this before every forward pass."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
 
 
 class ModularModel(CountsUpdates, ChecksStateDict):
-    """Mixin for fairseq models with any combination of mechanisms; `family` is the name of the model."""
+    """A base of fairseq models that can be built with any combination of mechanisms.
+
+    Attributes:
+        family: the name under which the model is registered.
+    """
 
     family: str
 
     @classmethod
-    def add_args(cls, parser) -> None:
-        # Without defaults, so that an arch can set them.
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options of the model family to the command line."""
+        # The parser gets no defaults, so that an arch can set them.
         gen_parser_from_dataclass(parser, FAMILIES[cls.family](), delete_default=True)
         (attention_type,) = (each for each in parser._actions if each.dest == "attention_type")
         attention_type.help = assembly.describe_attention_types()
 
     @classmethod
-    def checked_options(cls, cfg) -> Namespace:
-        """Return the options of the family; a width that was not given is that of the option it follows.
+    def checked_options(cls, cfg: Options) -> Namespace:
+        """Check the options, and return them with every width set.
+
+        A width that was not given is that of the option that it follows.
 
         Raises:
-            UsageError: they do not work together.
+            UsageError: the options do not work together, or one of them would have no effect.
         """
         check_options(cfg, FAMILIES[cls.family])
         return resolved(cfg, FAMILIES[cls.family])
 
     @staticmethod
-    def finish(model: nn.Module) -> nn.Module:
-        """Return the built model with our dropout, prepared by its mechanisms for training and inference."""
+    def finish(model: Model) -> Model:
+        """Return the built model with our dropout, after its mechanisms have prepared it."""
         replace_dropout(model)
         assembly.finish(model, model.cfg)
         return model

@@ -1,5 +1,8 @@
 """fairseq's encoder and decoder layers on our attention, with the parts that mechanisms put into them."""
 
+from collections.abc import Callable
+
+from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
@@ -11,20 +14,34 @@ from modular_fairseq.modules.independent_mechanisms import weigh
 
 
 class _Layer:
-    """What encoder and decoder layers share: their sub-layers, and what `LayerParts` put into them.
+    """The sub-layers that encoder and decoder layers share, with the parts that `LayerParts` puts into them.
 
     With several groups every linear layer and norm keeps groups of features apart (`modules/grouped.py`).
-    `competition` and `communication` are None in a layer without them.
+
+    Attributes:
+        competition, communication: modules that a mechanism has added (`LayerParts`), or None.
     """
 
-    def _plan_parts(self, cfg, place: LayerPlace) -> None:
-        """Before fairseq's constructor, which builds the linear layers."""
+    # fairseq's constructors make these attributes.
+    embed_dim: int
+    normalize_before: bool
+    activation_fn: Callable[[Tensor], Tensor]
+    activation_dropout_module: nn.Module
+    dropout_module: nn.Module
+    self_attn: nn.Module
+    self_attn_layer_norm: nn.Module
+    fc1: nn.Module
+    fc2: nn.Module
+    final_layer_norm: nn.Module
+
+    def _plan_parts(self, cfg: TransformerConfig, place: LayerPlace) -> None:
+        """Choose the parts. This comes before fairseq's constructor, which builds the linear layers."""
         parts = build_layer_parts(cfg, place)
         self.groups, self.residual_connection = parts.groups, parts.residual
         self._parts = parts
 
     def _add_parts(self) -> None:
-        """After fairseq's constructor: norms of groups in the place of its own, and the further modules."""
+        """Build the norms of groups and the further modules. This comes after fairseq's constructor."""
         if self.groups > 1:
             for name in ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"):
                 if getattr(self, name, None) is not None:
@@ -36,21 +53,33 @@ class _Layer:
         del self._parts
 
     def build_fc1(self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int) -> nn.Module:
+        """Build a linear layer of the feed-forward sub-layer; fairseq's constructor calls this."""
         return build_linear(self.groups, input_dim, output_dim, q_noise=q_noise, block_size=qn_block_size)
 
     build_fc2 = build_fc1
 
-    def _build_attention(self, cfg, place: Place, **kind) -> MultiheadAttention:
+    def _build_attention(
+        self,
+        cfg: TransformerConfig,
+        place: Place,
+        encoder_decoder_attention: bool = False,
+        source_dim: int | None = None,
+    ) -> MultiheadAttention:
+        """Build the attention module for a place, with what --attention-type puts into it."""
+        parts = build_attention_parts(cfg, place)
         return MultiheadAttention(
             place.embed_dim,
             place.num_heads,
+            kdim=source_dim,
+            vdim=source_dim,
             dropout=cfg.attention_dropout,
             self_attention=place.self_attention,
+            encoder_decoder_attention=encoder_decoder_attention,
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,
             groups=self.groups,
-            **build_attention_parts(cfg, place),
-            **kind,
+            gate=parts.get("gate"),
+            mask=parts.get("mask"),
         )
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
@@ -68,8 +97,12 @@ class _Layer:
         incremental_state: dict | None = None,
         source: tuple[Tensor, Tensor | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention, its update weighed by the competition for it (steps 1 and 2 of Algorithm 1,
-        TIM).
+        """Apply the self-attention sub-layer to x [T, B, C] (TIM, Algorithm 1, steps 1 and 2).
+
+        The competition, if there is one, weighs the update.
+
+        Returns:
+            the output [T, B, C], and the attention weights or None.
         """
         residual = x
         x = self._before(self.self_attn_layer_norm, x)
@@ -82,7 +115,7 @@ class _Layer:
         return self._after(self.self_attn_layer_norm, x, residual), weights
 
     def _communicate(self, x: Tensor) -> Tensor:
-        """What groups of features tell each other (step 3)."""
+        """Apply the communication sub-layer between groups of features, if there is one (step 3)."""
         if self.communication is None:
             return x
         residual = x
@@ -90,7 +123,7 @@ class _Layer:
         return self._after(self.communication_layer_norm, x, residual)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        """The feed-forward sub-layer (step 4)."""
+        """Apply the feed-forward sub-layer (step 4)."""
         residual = x
         x = self._before(self.final_layer_norm, x)
         x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
@@ -98,52 +131,64 @@ class _Layer:
 
 
 class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
-    """[T, B, C] -> [T, B, C]: self-attention, communication if the layer has it, feed-forward.
+    """An encoder layer: self-attention, communication if there is any, feed-forward.
 
     Each sub-layer has dropout, a residual connection and LayerNorm.
     """
 
-    def __init__(self, cfg, place: LayerPlace):
+    def __init__(self, cfg: TransformerConfig, place: LayerPlace):
         self._plan_parts(cfg, place)
         super().__init__(cfg)
         self._add_parts()
 
-    def build_self_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
+    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> MultiheadAttention:
+        """Build the self-attention; fairseq's constructor calls this."""
         heads = cfg.encoder.attention_heads
         return self._build_attention(cfg, Place(heads, embed_dim, None, self_attention=True, decoder=False))
 
     def forward(
         self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None
     ) -> Tensor:
-        """As fairseq's: encoder_padding_mask bool [B, T], attn_mask [T, T]."""
+        """Apply the layer to x [T, B, C], as fairseq's layer does.
+
+        Args:
+            x: [T, B, C].
+            encoder_padding_mask: bool [B, T], True = pad, or None.
+            attn_mask: [T, T], added to the scores, or None.
+        """
         x, _ = self._attend_to_self(x, encoder_padding_mask, attn_mask)
         return self._feed_forward(self._communicate(x))
 
 
 class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
-    """[T, B, C] -> [T, B, C]: causal self-attention, cross-attention, communication if any, feed-forward.
+    """A decoder layer: causal self-attention, cross-attention, communication if there is any, feed-forward.
 
-    It is fairseq's layer without its options for TorchScript, ONNX and cross+self-attention. Both attentions
-    get the encoder output, for gates that look at the source.
+    It is fairseq's layer without the options for TorchScript, ONNX and joint cross- and self-attention. Both
+    attention modules get the encoder output, for gates that look at the source.
     """
 
-    def __init__(self, cfg, place: LayerPlace, no_encoder_attn: bool = False):
+    def __init__(self, cfg: TransformerConfig, place: LayerPlace, no_encoder_attn: bool = False):
         self._plan_parts(cfg, place)
         super().__init__(cfg, no_encoder_attn)
         self._add_parts()
 
     def build_self_attention(
-        self, embed_dim: int, cfg, add_bias_kv: bool = False, add_zero_attn: bool = False
+        self,
+        embed_dim: int,
+        cfg: TransformerConfig,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
     ) -> MultiheadAttention:
+        """Build the self-attention; fairseq's constructor calls this."""
         return self._build_attention(cfg, self._place(embed_dim, cfg, self_attention=True))
 
-    def build_encoder_attention(self, embed_dim: int, cfg) -> MultiheadAttention:
+    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> MultiheadAttention:
+        """Build the cross-attention; fairseq's constructor calls this."""
         place = self._place(embed_dim, cfg, self_attention=False)
-        dims = {"kdim": place.source_dim, "vdim": place.source_dim}
-        return self._build_attention(cfg, place, encoder_decoder_attention=True, **dims)
+        return self._build_attention(cfg, place, encoder_decoder_attention=True, source_dim=place.source_dim)
 
     @staticmethod
-    def _place(embed_dim: int, cfg, self_attention: bool) -> Place:
+    def _place(embed_dim: int, cfg: TransformerConfig, self_attention: bool) -> Place:
         heads, source_dim = cfg.decoder.attention_heads, cfg.encoder.embed_dim
         return Place(heads, embed_dim, source_dim, self_attention, decoder=True)
 
@@ -158,8 +203,21 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """As fairseq's: x [T, rows, C], encoder_out [S, B, C], self_attn_padding_mask [rows, T] (new
-        positions only when decoding).
+        """Apply the layer to x [T, rows, C], as fairseq's layer does.
+
+        Args:
+            x: [T, rows, C]; in step-by-step decoding only the new positions.
+            encoder_out: [S, B, C'], or None in a language model.
+            encoder_padding_mask: bool [B, S], True = pad, or None.
+            incremental_state: fairseq's dictionary for step-by-step decoding, or None.
+            self_attn_mask: [T, T], added to the scores, or None.
+            self_attn_padding_mask: bool [rows, T], True = pad, or None; in step-by-step decoding for the new
+                positions.
+            need_attn: also return the weights of the cross-attention, averaged over heads.
+            need_head_weights: also return the weights of the cross-attention for each head.
+
+        Returns:
+            the output [T, rows, C], the attention weights or None, and None in the place of fairseq's state.
         """
         source = None if encoder_out is None else (encoder_out, encoder_padding_mask)
         x, attn = self._attend_to_self(x, self_attn_padding_mask, self_attn_mask, incremental_state, source)

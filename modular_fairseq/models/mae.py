@@ -1,16 +1,17 @@
 """Mixture of attentive experts: "A Mixture of h - 1 Heads is Better than h Heads" (Peng et al. 2020).
 
-The maths is in `modules/expert_mixture.py` and `modules/gates.py`; G steps are taken by `training/bcd.py`.
-(`Optional[int]`, because fairseq's parser does not know `int | None`.)
+The maths is in `modules/expert_mixture.py` and `modules/gates.py`. `training/bcd.py` takes the G steps.
 """
+# fairseq's parser knows `Optional[int]`, but not `int | None`.
 # ruff: noqa: UP007, UP045
 
 import math
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import BaseFairseqModel
 from torch import nn
 
 from modular_fairseq.models.architectures import (
@@ -22,6 +23,7 @@ from modular_fairseq.models.architectures import (
     register_all,
 )
 from modular_fairseq.models.checks import Choice
+from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import Place, register_attention
 from modular_fairseq.modules.attention import MultiheadAttention
@@ -29,107 +31,139 @@ from modular_fairseq.modules.expert_mixture import INFERENCE_MODES, ExpertMixtur
 from modular_fairseq.modules.gates import NORMS, GateNetwork, RunningMean
 from modular_fairseq_cli.errors import UsageError
 
-DEFAULT_INTERVAL = 5  # epochs, section 3 of the paper
-SHORT_TRAINING = 6  # epochs up to which G steps in every fifth epoch are too few
+DEFAULT_INTERVAL = 5  # epochs (section 3 of the paper)
+SHORT_TRAINING = 6  # in fewer epochs than this, G steps in every fifth epoch are too few
+
+# fairseq's parser reads the choices of an option from its type, which must be made at run time.
+Gating: Any = ChoiceEnum(["learned", "uniform"])
+Training: Any = ChoiceEnum(["bcd", "joint"])
+GateContext: Any = ChoiceEnum(["prefix", "window", "source"])
+GateNormalisation: Any = ChoiceEnum(list(NORMS))
+GateInit: Any = ChoiceEnum(["zero", "linear"])
+Inference: Any = ChoiceEnum(list(INFERENCE_MODES))
+GateLoss: Any = ChoiceEnum(["sentence", "token"])
+Finetuned: Any = ChoiceEnum(["all", "gates", "gates+output"])
 
 
 @dataclass
 class MaeOptions(FairseqDataclass):
-    """Options of mixtures of attentive experts."""
+    """The options of mixtures of attentive experts."""
 
     mae_dropped_heads: int = field(
         default=1,
         metadata={
-            "help": "heads that an expert lacks: with 8 heads, 1 is MAE-7 (8 experts) and 2 is MAE-6 (28 "
-            "experts)"
+            "help": "number of attention heads that each expert lacks; with 8 heads, 1 gives MAE-7 (8 "
+            "experts) and 2 gives MAE-6 (28 experts) (default: 1)"
         },
     )
-    mae_gating: ChoiceEnum(["learned", "uniform"]) = field(
+    mae_gating: Gating = field(
         default="learned",
         metadata={
-            "help": "learned: a gate network per attention module; uniform: UNI-MAE, no gate parameters"
+            "help": "learned: a gate network in every attention module weighs the experts; uniform: all "
+            "experts have the same weight, and there are no gate networks (UNI-MAE) (default: "
+            "learned)"
         },
     )
-    mae_training: ChoiceEnum(["bcd", "joint"]) = field(
+    mae_training: Training = field(
         default="bcd",
         metadata={
-            "help": "bcd: block coordinate descent, gates by SGD in G steps, the rest in F steps; joint: "
-            "NOBCD, all by the main optimizer"
+            "help": "bcd: block coordinate descent, in which G steps train the gates by SGD and F steps "
+            "train everything else with sampled experts; joint: the main optimizer trains "
+            "everything at once (NOBCD). Only with --mae-gating learned (default: bcd)"
         },
     )
-    mae_gate_context: ChoiceEnum(["prefix", "window", "source"]) = field(
+    mae_gate_context: GateContext = field(
         default="prefix",
         metadata={
-            "help": "what a decoder's gates average: its inputs so far, the most recent of them (default of "
-            "language models), or the encoder output"
+            "help": "what a gate in a decoder averages: prefix (its inputs so far), window (the most "
+            "recent of them, see --mae-gate-window) or source (the encoder output). A gate in an "
+            "encoder averages the whole sentence (default: prefix; language models: window)"
         },
     )
     mae_gate_window: int = field(
-        default=100, metadata={"help": "inputs that a gate averages with --mae-gate-context window"}
+        default=100,
+        metadata={
+            "help": "number of most recent inputs that a gate in a decoder averages; only with "
+            "--mae-gate-context window (default: 100)"
+        },
     )
-    mae_gate_dim: int = field(default=256, metadata={"help": "hidden units of a gate network"})
+    mae_gate_dim: int = field(
+        default=256,
+        metadata={"help": "number of hidden units of a gate network (default: 256)"},
+    )
     mae_gate_dropout: float = field(
-        default=0.1, metadata={"help": "dropout on the hidden units of a gate network"}
+        default=0.1,
+        metadata={"help": "dropout probability of the hidden units of a gate network (default: 0.1)"},
     )
-    mae_gate_norm: ChoiceEnum(list(NORMS)) = field(
+    mae_gate_norm: GateNormalisation = field(
         default="batch",
         metadata={
-            "help": "normalisation of gate inputs: over the batch, by running statistics only (lagged), "
-            "LayerNorm, or none"
+            "help": "normalisation of the inputs of gates: batch (BatchNorm that ignores padding), lagged "
+            "(BatchNorm by its running statistics, also in training), layer (LayerNorm) or none "
+            "(default: batch)"
         },
     )
-    mae_gate_init: ChoiceEnum(["zero", "linear"]) = field(
+    mae_gate_init: GateInit = field(
         default="linear",
         metadata={
-            "help": "last layer of a gate network: zero (starts uniform, equal to plain attention) or "
-            "nn.Linear's own initialisation"
+            "help": "initial weights of the last layer of a gate network: zero (gates start uniform, so "
+            "the mixture starts as plain attention) or linear (those of nn.Linear) (default: "
+            "linear)"
         },
     )
-    mae_inference: ChoiceEnum(list(INFERENCE_MODES)) = field(
+    mae_inference: Inference = field(
         default="mixture",
         metadata={
-            "help": "outside training: mix all experts, take the one with the largest gate, or one random "
-            "expert per module"
+            "help": "experts that are used outside training: mixture (all, weighed by the gate), "
+            "specialised (the one with the largest gate) or random (one for each attention "
+            "module, see --mae-inference-seed) (default: mixture)"
         },
     )
     mae_inference_seed: int = field(
-        default=1, metadata={"help": "draws the experts of --mae-inference random"}
+        default=1,
+        metadata={"help": "seed that chooses the experts of --mae-inference random (default: 1)"},
     )
     mae_gate_interval: Optional[int] = field(
         default=None,
         metadata={
-            "help": "epochs between epochs with G steps; 1 = every epoch (default: 5, or 1 when "
-            "--mae-finetune is not 'all')"
+            "help": "take G steps in every N-th epoch; 1: in every epoch. Only with --mae-training bcd "
+            "(default: 5; with --mae-finetune gates+output: 1)"
         },
     )
     mae_gate_lr: float = field(
-        default=0.2, metadata={"help": "learning rate of the gates' SGD, which no scheduler changes"}
-    )
-    mae_gate_loss: ChoiceEnum(["sentence", "token"]) = field(
-        default="sentence",
+        default=0.2,
         metadata={
-            "help": "the mean that a G step descends: loss per sentence, or per token (criterion's sample "
-            "size)"
+            "help": "learning rate of the SGD of G steps, which is constant. Only with --mae-training bcd "
+            "(default: 0.2)"
         },
     )
-    mae_finetune: ChoiceEnum(["all", "gates", "gates+output"]) = field(
+    mae_gate_loss: GateLoss = field(
+        default="sentence",
+        metadata={
+            "help": "loss whose gradient a G step follows: sentence (the mean per sentence) or token (the "
+            "mean over the criterion's sample size: target tokens, or sentences with "
+            "--sentence-avg). Only with --mae-training bcd (default: sentence)"
+        },
+    )
+    mae_finetune: Finetuned = field(
         default="all",
         metadata={
-            "help": "what learns: everything (FTALL, or training from scratch), the gates (FTG), or gates "
-            "and output projections (FTG+)"
+            "help": "parameters that learn: all (training from scratch, or FTALL), gates (FTG) or "
+            "gates+output (FTG+: gates and the weights of output projections). The last two need "
+            "--finetune-from-model and --mae-training bcd (default: all)"
         },
     )
 
 
 @dataclass(frozen=True)
 class GateTraining:
-    """How gates learn by block coordinate descent; the trainer's hook finds it at `model.gate_training`.
+    """How gates learn by block coordinate descent. The trainer's hook finds it at `model.gate_training`.
 
-    Args:
-        interval: G steps are taken in epochs that it divides.
+    Attributes:
+        interval: G steps are taken in the epochs (from 1) that are a multiple of it.
         lr: learning rate of the gates' SGD.
-        loss: sentence or token, the mean that G steps descend.
-        gates_only: FTG: there are no F steps, and every epoch has G steps.
+        loss: "sentence" or "token", the loss that G steps descend (--mae-gate-loss).
+        gates_only: there are no F steps, and every epoch has G steps (FTG).
         finetunes: only a part of the model learns (FTG, FTG+).
     """
 
@@ -140,12 +174,14 @@ class GateTraining:
     finetunes: bool
 
     def is_g_epoch(self, epoch: int) -> bool:
+        """Tell whether G steps are taken in `epoch`, counted from 1."""
         return self.gates_only or epoch % self.interval == 0
 
 
 def expert_mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
-    """Return the mixtures with learned gates by the name of their attention module:
-    encoder.layers.0.self_attn.
+    """Return the mixtures with learned gates, by the name of their attention module.
+
+    A name is, for example, encoder.layers.0.self_attn.
     """
     return {
         name.removesuffix(".gate"): module
@@ -155,33 +191,34 @@ def expert_mixtures(model: nn.Module) -> dict[str, ExpertMixture]:
 
 
 def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return phi: all parameters of all gate networks."""
+    """Return phi, the parameters of all gate networks."""
     return [
         parameter
         for mixture in expert_mixtures(model).values()
+        if mixture.gate_network is not None
         for parameter in mixture.gate_network.parameters()
     ]
 
 
 def trained_in_g_steps(model: nn.Module) -> list[nn.Parameter]:
-    """Return the gates that G steps train beside the main optimizer.
+    """Return the gate parameters that G steps train beside the main optimizer.
 
-    With FTG the gates stay trainable, so that fairseq counts and saves them. No F step is ever taken there,
-    so only G steps change them.
+    With FTG there are none. The gates stay trainable then, so that fairseq counts and saves them. As no F
+    step is taken, only G steps change them nevertheless.
     """
     training = getattr(model, "gate_training", None)
     return [] if training is None or training.gates_only else gate_parameters(model)
 
 
-def prepare(model: nn.Module, options) -> None:
-    """Draw random experts, freeze what --mae-finetune does not train, and tell the trainer's hook how gates
-    learn.
+def prepare(model: BaseFairseqModel, options: Options) -> None:
+    """Prepare a finished model for random experts and for training by block coordinate descent.
 
-    FTALL and training from scratch train all but the gates in F steps, FTG+ the weights of the output
-    projections W (Eq. 4), not their biases, and FTG nothing.
+    Draw the random experts, freeze what --mae-finetune does not train, and set `model.gate_training`. F steps
+    train all parameters but the gates (FTALL and training from scratch), the weights of the output
+    projections W (Eq. 4) without their biases (FTG+), or nothing (FTG).
     """
     generator = torch.Generator().manual_seed(options.mae_inference_seed)
-    for module in model.modules():  # the same experts for the same seed in every command of fairseq
+    for module in model.modules():  # a seed gives the same experts in every command of fairseq
         if isinstance(module, ExpertMixture) and module.inference == "random":
             module.random_expert = int(torch.randint(module.num_experts, (), generator=generator))
     model.gate_training = None
@@ -204,7 +241,7 @@ def prepare(model: nn.Module, options) -> None:
 
 
 def check(choice: Choice) -> None:
-    """Raise UsageError for options of mixtures that cannot work or would be ignored."""
+    """Raise UsageError for options of mixtures that cannot work or would have no effect."""
     options = choice.options
     for stack in choice.stacks:
         heads = getattr(options, f"{stack}_attention_heads")
@@ -223,14 +260,14 @@ def check(choice: Choice) -> None:
         )
         if options.mae_inference == "specialised":
             raise UsageError(
-                "--mae-inference specialised needs learned gates; with --mae-gating uniform all experts are "
-                "equal, use random"
+                "--mae-inference specialised needs learned gates, as all experts are equal with --mae-gating "
+                "uniform; use --mae-inference random"
             )
         return
     if options.mae_training == "bcd" and options.quant_noise_pq > 0:
         raise UsageError(
-            "--quant-noise-pq rewrites weights in every forward pass, also those that a G step must not "
-            "change; leave it out"
+            "--quant-noise-pq changes weights in every forward pass, even weights that a G step must not "
+            "change; leave it out, or use --mae-training joint"
         )
     if options.mae_training == "joint":
         choice.refuse(
@@ -259,8 +296,8 @@ def check(choice: Choice) -> None:
         )
 
 
-def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
-    """Return `--mae-gate-interval 2` for a training of fewer than 6 epochs that takes G steps."""
+def short_training(options: Options, epochs: int, warmup_updates: int) -> list[str]:
+    """Return `--mae-gate-interval 2` for a training with G steps of fewer than 6 epochs."""
     learns_in_g_steps = options.mae_gating == "learned" and options.mae_training == "bcd"
     if not learns_in_g_steps or options.mae_gate_interval is not None or epochs >= SHORT_TRAINING:
         return []
@@ -274,18 +311,21 @@ def short_training(options, epochs: int, warmup_updates: int) -> list[str]:
     summary="a mixture of attentive experts in every attention module",
     check=check,
     after_build=prepare,
-    family_defaults={"modular_transformer_lm": {"mae_gate_context": "window"}},  # 100 inputs: appendix A
+    # Appendix A: language models average the 100 most recent inputs (--mae-gate-window).
+    family_defaults={"modular_transformer_lm": {"mae_gate_context": "window"}},
     trained_outside=trained_in_g_steps,
     short_training=short_training,
     benched=("mae_transformer_iwslt_de_en", "mae_transformer_iwslt_de_en --mae-gate-context source"),
 )
-def build_mixture(options, place: Place) -> ExpertMixture:
+def build_mixture(options: Options, place: Place) -> ExpertMixture:
     """Build the `gate` of one attention module."""
     gate_network = running_mean = None
     looks_at_source = place.decoder and options.mae_gate_context == "source"
     if options.mae_gating == "learned":
+        width = place.source_dim if looks_at_source else place.embed_dim
+        assert width is not None  # there is an encoder, or `check` has refused the source
         gate_network = GateNetwork(
-            place.source_dim if looks_at_source else place.embed_dim,
+            width,
             options.mae_gate_dim,
             math.comb(place.num_heads, options.mae_dropped_heads),
             options.mae_gate_dropout,
@@ -308,17 +348,17 @@ def build_mixture(options, place: Place) -> ExpertMixture:
 
 
 MAE = {"attention_type": "mae"}
-# MAE mixes 8 experts everywhere, so it has 8 heads where fairseq's IWSLT preset has 4; the parameter count is
-# the same.
+# The paper mixes 8 experts in every model. Its IWSLT model therefore has 8 heads where fairseq's has 4, which
+# leaves the number of parameters unchanged.
 EIGHT_HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
-ARCHS = {
+ARCHS: dict[str, list[dict[str, Any]]] = {
     "mae_transformer": [MAE],
     "mae_transformer_iwslt_de_en": [IWSLT_DE_EN, MAE, EIGHT_HEADS],
     "mae_transformer_wmt_en_de": [WMT_EN_DE, MAE],
     "mae_transformer_tiny_cpu": [TINY_CPU, MAE],
 }
 register_all(ARCHS)
-LANGUAGE_MODELS = {
+LANGUAGE_MODELS: dict[str, list[dict[str, Any]]] = {
     "mae_transformer_lm": [MAE],
     "mae_transformer_lm_wiki103": [WIKI103, MAE],
     "mae_transformer_lm_tiny_cpu": [TINY_CPU_LM, MAE],

@@ -4,13 +4,16 @@ The maths is in `modules/streams.py`.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
 from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register_all, size
 from modular_fairseq.models.arrangement import Arrangement, RunLayers
 from modular_fairseq.models.checks import Choice
+from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import register_encoder
 from modular_fairseq.modules.streams import Streams
@@ -19,40 +22,46 @@ from modular_fairseq_cli.errors import UsageError
 
 @dataclass
 class StreamOptions(FairseqDataclass):
-    """Options of encoders with several streams."""
+    """The options of encoders with several streams."""
 
     streams: int = field(
         default=1,
         metadata={
-            "help": "parallel streams between first and last encoder layer, of (encoder layers - 2) / "
-            "streams layers each, summed"
+            "help": "number of parallel streams between the first and the last encoder layer, whose "
+            "outputs are summed; each has (encoder layers - 2) / streams layers. 1: layers follow "
+            "one another (default: 1)"
         },
     )
     stream_batched: bool = field(
         default=False,
         metadata={
-            "help": "train each layer of all streams in one computation instead of one after the other (for "
-            "GPUs; slower on CPUs)"
+            "help": "in training, compute each layer of all streams at once instead of one after the "
+            "other; for GPUs, as it is slower on CPUs. Only with --streams 2 or more"
         },
     )
     stream_skip: bool = field(
         default=False,
         metadata={
-            "help": "add the output of the first encoder layer to the input of the last (also with one "
-            "stream)"
+            "help": "add the output of the first encoder layer to the input of the last one, also with "
+            "--streams 1"
         },
     )
 
 
 class MultiStream(Arrangement):
-    """With --streams K and --stream-skip (Eq. 1):
+    """The encoder of --streams K and --stream-skip (Eq. 1).
 
         Z_in = L_in(x),    Z_out = L_out(sum_i S_i(Z_in) + [skip] Z_in)
 
-    `encoder.layers` are L_in and L_out, and `encoder.streams` the K stacks of (layers - 2) / K layers between
-    them; with one stream `encoder.layers` are all of them. Every layer is initialised by itself, so streams
-    differ from the start. In a pre-norm model the streams, and so their sum, have no norm at their end; L_out
-    normalises it.
+    With several streams `encoder.layers` holds L_in and L_out, and `encoder.streams` holds the K stacks of
+    (layers - 2) / K layers between them. With one stream `encoder.layers` holds all layers. Every layer is
+    initialised by itself, so streams differ from the start. In a pre-norm model the streams and their sum
+    have no norm at their end; L_out normalises the sum.
+
+    Args:
+        streams: K.
+        skip: whether Z_in is added to the sum.
+        batched: whether each layer of all streams is computed at once in training.
     """
 
     def __init__(self, streams: int, skip: bool, batched: bool):
@@ -60,17 +69,20 @@ class MultiStream(Arrangement):
         self.option = f"--streams {streams}"
 
     def depth(self, layers: int) -> int:
+        """Return the number of layers that a word passes: 2, and those of one stream."""
         return layers if self.streams == 1 else 2 + (layers - 2) // self.streams
 
     def layers_for(self, depth: int) -> int:
+        """Return the number of layers that an encoder needs so that a word passes `depth` of them."""
         return depth if self.streams == 1 else 2 + (depth - 2) * self.streams
 
     def places(self, layers: int) -> list[int]:
-        """The first layer, stream after stream, the last layer."""
+        """Return the place of every layer on a word's way. Streams are built one after the other."""
         depth = self.depth(layers)
         return [0, *list(range(1, depth - 1)) * self.streams, depth - 1]
 
-    def arrange(self, encoder: nn.Module) -> None:
+    def arrange(self, encoder: TransformerEncoderBase) -> None:
+        """Move the layers between the first and the last one into `encoder.streams`."""
         if self.streams == 1:
             return
         first, *layers, last = encoder.layers
@@ -81,12 +93,13 @@ class MultiStream(Arrangement):
 
     def run(
         self,
-        encoder: nn.Module,
+        encoder: TransformerEncoderBase,
         x: Tensor,
         padding_mask: Tensor | None,
         states: list[Tensor] | None,
         run_layers: RunLayers,
     ) -> Tensor:
+        """Apply all layers to x [T, B, C]; see `Arrangement.run`."""
         first, *body, last = encoder.layers
         z = run_layers([first], x)
         x = run_layers(body, z) if self.streams == 1 else encoder.streams(z, padding_mask, states)
@@ -94,7 +107,7 @@ class MultiStream(Arrangement):
 
 
 def check(choice: Choice) -> None:
-    """Raise UsageError for streams that cannot be built and options that would be ignored."""
+    """Raise UsageError for streams that cannot be built and options that would have no effect."""
     options = choice.options
     layers, k = options.encoder_layers, options.streams
     if k < 1:
@@ -122,10 +135,13 @@ def check(choice: Choice) -> None:
     if options.stream_batched:
         if options.attention_type != "plain":
             raise UsageError(
-                f"--stream-batched does not work with --attention-type {options.attention_type}; leave it out"
+                f"--stream-batched does not work with --attention-type {options.attention_type}; leave one "
+                "of them out"
             )
         if options.checkpoint_activations:
-            raise UsageError("--stream-batched does not work with --checkpoint-activations; leave it out")
+            raise UsageError(
+                "--stream-batched does not work with --checkpoint-activations; leave one of them out"
+            )
         choice.refuse_quantisation("--stream-batched")
 
 
@@ -137,12 +153,13 @@ def check(choice: Choice) -> None:
     check=check,
     benched=("multistream_transformer_iwslt_de_en --stream-skip",),
 )
-def build_streams(options) -> MultiStream:
+def build_streams(options: Options) -> MultiStream:
+    """Build the arrangement of an encoder with streams or a skip connection."""
     return MultiStream(options.streams, options.stream_skip, options.stream_batched)
 
 
-def streams(k: int, layers: int) -> dict:
-    """k(l) in the paper's notation; the decoder keeps its depth."""
+def streams(k: int, layers: int) -> dict[str, Any]:
+    """Return the options of k streams of `layers` layers, k(l) in the paper. The decoder keeps its depth."""
     return {"streams": k, "encoder_layers": 2 + k * layers}
 
 

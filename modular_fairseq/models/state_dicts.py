@@ -1,7 +1,11 @@
-"""Loading a state dict, with sentences instead of a page of keys when it does not fit."""
+"""Load a state dict, and say in one sentence why it does not fit the model."""
 
 import logging
+from argparse import Namespace
+from typing import Any
 
+from fairseq.models import BaseFairseqModel
+from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from modular_fairseq.models.mechanism import SEAMS
@@ -11,25 +15,36 @@ from modular_fairseq_cli.errors import UsageError
 logger = logging.getLogger(__name__)
 
 
-class ChecksStateDict:
-    """Mixin for fairseq models: `load_state_dict` names the first parameter that does not fit.
+class ChecksStateDict(BaseFairseqModel):
+    """A base of fairseq models whose `load_state_dict` names the first parameter that does not fit.
 
-    Gates and masks that the checkpoint does not have stay as initialised: so a plain fairseq Transformer
-    loads into a mixture of experts, into disentangled mask attention, and into what others put there.
+    Gates and masks that the checkpoint does not have keep their initial values. A plain Transformer of
+    fairseq therefore loads into a model with any mechanism that only adds a gate or a mask.
     """
 
-    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg=None, args=None):
-        """Raises UsageError when keys or shapes differ, unless `strict` is False."""
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: TransformerConfig | None = None,
+        args: Namespace | None = None,
+    ) -> Any:
+        """Load parameters and buffers.
+
+        Raises:
+            UsageError: names or shapes differ, and `strict` is True.
+        """
         if strict:
             self._upgrade_and_check(state_dict)
         else:
-            # What EMA loads has no version, which fairseq takes for a file from before there was a final
-            # LayerNorm.
+            # A state dict that EMA loads has no version. fairseq would take it for one that is older than the
+            # final LayerNorm.
             versions = {key: value for key, value in self.state_dict().items() if key.endswith("version")}
             state_dict = {**versions, **state_dict}
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
+        """Upgrade old names, add the initial values of missing gates and masks, and check the rest."""
         attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]
         own = self.state_dict()
         missing = {}
@@ -43,7 +58,9 @@ class ChecksStateDict:
         self.upgrade_state_dict(state_dict)
         for seam, prefixes in missing.items():
             if prefixes:
-                logger.info(f"{len(prefixes)} {seam}s are not in the checkpoint and start afresh")
+                logger.info(
+                    f"{len(prefixes)} {seam}s are not in the checkpoint and keep their initial values"
+                )
                 state_dict.update(
                     {
                         key: value
@@ -54,11 +71,16 @@ class ChecksStateDict:
         if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(
             self.cfg, "decoder_layers_to_keep", None
         ):
-            return  # fairseq drops and renumbers layers afterwards
+            return  # fairseq drops and renumbers layers after this, so the names do not fit yet
         check_state_dict(self, state_dict)
 
 
 def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
+    """Check that a state dict has the parameters and buffers of `model` in their shapes, and no others.
+
+    Raises:
+        UsageError: it does not; the sentence names the first one that does not fit.
+    """
     own = model.state_dict()
     for key, value in own.items():
         if key not in state_dict:
@@ -75,6 +97,6 @@ def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
     for key in state_dict:
         if key not in own:
             raise UsageError(
-                f"the checkpoint has {key}, which this model has not: it was trained with another --arch or "
-                "other model options"
+                f"the checkpoint has {key}, which this model does not have: it was trained with another "
+                "--arch or other model options"
             )

@@ -1,64 +1,84 @@
-"""Independent mechanisms: "Transformers with Competitive Ensembles of Independent Mechanisms" (Lamb et al.
-2021).
+"""Independent mechanisms: "Transformers with Competitive Ensembles of Independent Mechanisms".
 
-The maths is in `modules/independent_mechanisms.py` and `modules/grouped.py`.
+The paper is by Lamb et al. (2021). The maths is in `modules/independent_mechanisms.py` and
+`modules/grouped.py`.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from modular_fairseq.models.architectures import TINY_CPU, register_all, size
 from modular_fairseq.models.assembly import build_arrangement
 from modular_fairseq.models.checks import Choice
+from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.registry import LayerParts, LayerPlace, register_layer
 from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention
 from modular_fairseq_cli.errors import UsageError
 
+# fairseq's parser reads the choices of an option from its type, which must be made at run time.
+Layers: Any = ChoiceEnum(["none", "middle", "all"])
+
 
 @dataclass
 class TimOptions(FairseqDataclass):
-    """Options of layers of independent mechanisms."""
+    """The options of layers of independent mechanisms."""
 
-    tim_layers: ChoiceEnum(["none", "middle", "all"]) = field(
+    tim_layers: Layers = field(
         default="none",
         metadata={
-            "help": "layers of independent mechanisms (TIM): in encoder and decoder, all but the first two "
-            "and the last (middle), or all"
+            "help": "layers of encoder and decoder that consist of independent mechanisms (TIM layers): "
+            "none, middle (all but the first two and the last) or all (default: none)"
         },
     )
     tim_mechanisms: int = field(
         default=2,
-        metadata={"help": "mechanisms of a TIM layer; divides its width, feed-forward width and heads"},
+        metadata={
+            "help": "number of mechanisms of a TIM layer; it must divide the width, the feed-forward "
+            "width and the number of heads of encoder and decoder (default: 2)"
+        },
     )
     tim_no_competition: bool = field(
         default=False,
         metadata={
-            "help": "NoComp: no softmax over mechanisms that weighs their updates after the self-attention"
+            "help": "leave out the competition of a TIM layer (NoComp), so that no softmax over "
+            "mechanisms weighs their updates after the self-attention"
         },
     )
     tim_communication_heads: int = field(
         default=2,
         metadata={
-            "help": "heads of the attention between the mechanisms of a position; 0: mechanisms tell each "
-            "other nothing"
+            "help": "number of heads of the attention between the mechanisms of a position; 0: mechanisms "
+            "do not communicate (default: 2)"
         },
     )
-    tim_communication_dim: int = field(default=32, metadata={"help": "units of each of these heads"})
+    tim_communication_dim: int = field(
+        default=32,
+        metadata={
+            "help": "width of each head of the attention between mechanisms; only with "
+            "--tim-communication-heads 1 or more (default: 32)"
+        },
+    )
 
 
 def is_tim_layer(placement: str, number: int, depth: int) -> bool:
-    """Tell whether layer `number` of `depth` is a TIM layer, from 0.
+    """Tell whether a layer is a TIM layer.
 
-    `middle` is "all of the transformer layers except for the first two layers and the last layer" (appendix
-    A.3; appendix A.1 has it the other way round, against everything else in the paper).
+    `middle` means "all of the transformer layers except for the first two layers and the last layer"
+    (appendix A.3). Appendix A.1 says the opposite, against everything else in the paper.
+
+    Args:
+        placement: value of --tim-layers.
+        number: place of the layer on a word's way, from 0.
+        depth: number of layers that a word passes.
     """
     return placement == "all" or (placement == "middle" and 2 <= number < depth - 1)
 
 
 def check(choice: Choice) -> None:
-    """Raise UsageError for options of TIM layers that cannot work or would be ignored."""
+    """Raise UsageError for options of TIM layers that cannot work or would have no effect."""
     options = choice.options
     if options.tim_communication_heads < 0:
         raise UsageError(
@@ -74,13 +94,14 @@ def check(choice: Choice) -> None:
         _check_depth(choice, stack)
         if f"{stack}_layers_to_keep" in choice.changed:
             raise UsageError(
-                f"--{stack}-layers-to-keep renumbers layers, so that TIM layers would be others; leave it "
-                "out with --tim-layers"
+                f"--{stack}-layers-to-keep renumbers layers, so that plain layers would become TIM layers; "
+                "leave it out with --tim-layers"
             )
     choice.refuse_quantisation("--tim-layers")
 
 
 def _check_depth(choice: Choice, stack: str) -> None:
+    """Raise UsageError if --tim-layers middle would make no TIM layer in `stack`."""
     layers = depth = getattr(choice.options, f"{stack}_layers")
     way, enough = "", 4
     if stack == "encoder":
@@ -103,33 +124,34 @@ def _check_depth(choice: Choice, stack: str) -> None:
     check=check,
     benched=("tim_transformer_iwslt_de_en",),
 )
-def build_mechanisms(options, place: LayerPlace) -> LayerParts:
-    """Build the parts of a TIM layer: grouped features, competition and inter-mechanism attention (Algorithm
-    1).
+def build_mechanisms(options: Options, place: LayerPlace) -> LayerParts:
+    """Build the parts of a TIM layer: groups of features, competition and communication (Algorithm 1).
 
-    The paper only says that its layer is a drop-in replacement. In a decoder layer mechanism m attends to
-    slice m of the encoder output, so mechanisms mix only in the inter-mechanism attention, which follows the
-    cross-attention. The competition weighs the update "after the self-attention" (section 2.2.1), not the
-    update of the cross-attention.
+    For decoders the paper only says that its layer is a drop-in replacement. Here mechanism m of a decoder
+    layer attends to slice m of the encoder output. Mechanisms therefore mix only in the inter-mechanism
+    attention, which follows the cross-attention. The competition weighs the update "after the self-attention"
+    (section 2.2.1), not the update of the cross-attention.
     """
     if not is_tim_layer(options.tim_layers, place.number, place.depth):
         return LayerParts()
     n, heads, dim = options.tim_mechanisms, options.tim_communication_heads, options.tim_communication_dim
-    parts = {"groups": n}
+    parts = LayerParts(groups=n)
     if not options.tim_no_competition:
-        parts["competition"] = functools.partial(Competition, n, place.embed_dim)
+        parts = replace(parts, competition=functools.partial(Competition, n, place.embed_dim))
     if heads:
-        parts["communication"] = functools.partial(
+        build_communication = functools.partial(
             InterMechanismAttention, n, place.embed_dim, heads, dim, options.attention_dropout
         )
-    return LayerParts(**parts)
+        parts = replace(parts, communication=build_communication)
+    return parts
 
 
-def mechanisms(n: int, layers: str = "middle") -> dict:
+def mechanisms(n: int, layers: str = "middle") -> dict[str, Any]:
+    """Return the options of n mechanisms in each TIM layer."""
     return {"tim_layers": layers, "tim_mechanisms": n}
 
 
-# Wider than the plain Transformer, so that they have as many parameters as their peer.
+# These archs are wider than the plain Transformer, so that they have about as many parameters as their peer.
 IWSLT, WMT = "modular_transformer_iwslt_de_en", "modular_transformer_wmt_en_de"
 ARCHS = {
     "tim_transformer": [size(576, 2304, heads=8), mechanisms(2)],
@@ -137,7 +159,7 @@ ARCHS = {
     "tim_transformer_iwslt_de_en_4": [size(640, 1088, heads=8), mechanisms(4)],
     "tim_transformer_wmt_en_de": [size(576, 2304, heads=8), mechanisms(2)],
     "tim_transformer_wmt_en_de_4": [size(640, 2048, heads=8), mechanisms(4)],
-    "tim_transformer_tiny_cpu": [TINY_CPU, mechanisms(2, layers="all")],  # no middle in 2 layers
+    "tim_transformer_tiny_cpu": [TINY_CPU, mechanisms(2, layers="all")],  # 2 layers have no middle
 }
 PEERS = {
     "tim_transformer": WMT,

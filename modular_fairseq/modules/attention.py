@@ -1,49 +1,60 @@
-"""Multi-head attention ("Attention Is All You Need", Vaswani et al. 2017) with two seams for other
-mechanisms.
+"""Multi-head attention ("Attention Is All You Need", Vaswani et al. 2017) with two seams for mechanisms.
 
     scores  = Q K^T / sqrt(head_dim)  (+ causal mask, padding mask)  (+ score bias)      [B, H, T, S]
     heads   = softmax(scores) V       (* head scale)                                     [B, H, T, head_dim]
     output  = out_proj(concatenated heads)                                               [T, B, C]
 
-`gate` gives the head scale, `mask` the score bias; with both absent this is fairseq's `MultiheadAttention`:
-the same parameter names, initialisation, calls and caches, and the same numbers, on
-`scaled_dot_product_attention` instead of hand-written products.
+A mechanism may give the module a `gate`, which computes the head scale, and a `mask`, which computes the
+score bias. Without them the module equals fairseq's `MultiheadAttention`: it has the same parameter names,
+initialisation, calls and caches, and computes the same numbers. It uses `scaled_dot_product_attention`
+instead of hand-written products.
 """
 
 import math
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
-from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
 
-from modular_fairseq.modules.grouped import build_linear, xavier_uniform
+from modular_fairseq.modules.grouped import GroupLinear, build_linear, xavier_uniform
+from modular_fairseq.modules.incremental import IncrementalModule
 
 
-@with_incremental_state
-class MultiheadAttention(nn.Module):
-    """One attention for the encoder, the decoder and between them.
+class KeyCache(TypedDict):
+    """Keys and values of earlier steps [B, H, S, head_dim], and their padding mask bool [B, S] or None."""
+
+    prev_key: Tensor
+    prev_value: Tensor
+    prev_key_padding_mask: Tensor | None
+
+
+class MultiheadAttention(IncrementalModule):
+    """Self-attention of an encoder or decoder, or cross-attention from a decoder to the encoder output.
 
     Args:
-        embed_dim: width of the queries and of the output, C.
-        num_heads: H; must divide `embed_dim`.
-        kdim, vdim: widths of keys and values, default `embed_dim`.
-        dropout: probability on the attention weights.
-        self_attention, encoder_decoder_attention: which of fairseq's two kinds this is (neither: keys and
-            values as given).
-        gate: module `(x, padding_mask, incremental_state, rows) -> [rows, H, T or 1, 1] or None`, multiplied
-            to the heads.
-        mask: module `(query, key, projected query [rows, H, T, head_dim], query_padding_mask,
-            key_padding_mask, incremental_state) -> [B, H or 1, rows / B x T, S] or None`, added to the
-            scores. Step by step, it gets the new query and key of self-attention, and must keep in
-            `incremental_state` what it needs of the S - 1 earlier ones.
+        embed_dim: C, the width of the queries and of the output.
+        num_heads: H, the number of heads. It must divide `embed_dim`.
+        kdim, vdim: widths of keys and values. The default is `embed_dim`.
+        dropout: dropout probability of the attention weights.
+        bias: whether the projections have a bias.
+        self_attention: whether keys and values are computed from the query.
+        encoder_decoder_attention: whether values are computed from the key. If both flags are False, `key`
+            and `value` are used as given.
+        gate: a module `(x, padding_mask, incremental_state, rows) -> [rows, H, T or 1, 1] or None`. The heads
+            are multiplied by its result.
+        mask: a module `(query, key, projected query [rows, H, T, head_dim], query_padding_mask,
+            key_padding_mask, incremental_state) -> [B, H or 1, rows / B x T, S] or None`. Its result is added
+            to the scores. In step-by-step decoding it receives only the new query and key of self-attention.
+            It must keep what it needs of the S - 1 earlier ones in `incremental_state`.
         q_noise, qn_block_size: quantisation noise on the projections, as in fairseq.
-        groups: of features that do not mix (`grouped.py`): each has `num_heads` / `groups` heads, and
-            projections of its own from its slice of queries, keys and values to its slice of the output.
+        groups: number of groups of features that do not mix (`grouped.py`). Each group has `num_heads` /
+            `groups` heads. Its projections map its slice of queries, keys and values to its slice of the
+            output.
 
     Raises:
-        ValueError: `num_heads` does not divide `embed_dim`, or `groups` not `num_heads`.
+        ValueError: `num_heads` does not divide `embed_dim`, or `groups` does not divide `num_heads`.
     """
 
     def __init__(
@@ -76,10 +87,10 @@ class MultiheadAttention(nn.Module):
         self.encoder_decoder_attention = encoder_decoder_attention
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
 
-        def linear(d_in: int) -> nn.Module:
+        def linear(d_in: int) -> nn.Linear | GroupLinear:
             return build_linear(groups, d_in, embed_dim, bias, q_noise, qn_block_size)
 
-        # In fairseq's order, so that the same seed gives the same weights.
+        # The order is fairseq's, so that the same seed gives the same weights.
         self.k_proj = linear(self.kdim)
         self.v_proj = linear(self.vdim)
         self.q_proj = linear(embed_dim)
@@ -89,6 +100,7 @@ class MultiheadAttention(nn.Module):
         self.mask = mask
 
     def reset_parameters(self) -> None:
+        """Initialise the projections as fairseq's `MultiheadAttention` does."""
         same_dim = self.kdim == self.vdim == self.embed_dim
         gain = 1 / math.sqrt(2) if same_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):
@@ -111,35 +123,37 @@ class MultiheadAttention(nn.Module):
         query_padding_mask: Tensor | None = None,
         source: tuple[Tensor, Tensor | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend.
+        """Attend from `query` to `key`, and return the output and, if asked for, the attention weights.
 
         Args:
             query: [T, rows, C].
-            key, value: [S, B, kdim], [S, B, vdim]. rows is B, or B x beam in beam search with one source for
-                all hypotheses of a sentence; the rows of a sentence are then neighbours.
+            key, value: [S, B, kdim], [S, B, vdim]. `rows` is B, or B x beam in a beam search in which all
+                hypotheses of a sentence share one source. The rows of a sentence are then neighbours.
             key_padding_mask: bool [B, S], True = pad.
-            incremental_state: fairseq's dictionary for step-by-step decoding; keys and values of earlier
-                steps are kept there.
-            static_kv: keys and values do not change between steps (cross-attention): project them once.
-            attn_mask: float [T, S], added to the scores (0 or -inf).
-            need_weights, need_head_weights: also return the attention weights, averaged or per head.
-            query_padding_mask: bool [rows, T], True = pad: for gate and mask, which must not count them; in
-                self-attention the default is that of the keys.
-            source: `(encoder output [S, B, C'], padding mask bool [B, S] or None)`: what a gate with
-                `looks_at_source` looks at; other gates look at the query.
+            incremental_state: fairseq's dictionary for step-by-step decoding, which keeps the keys and values
+                of earlier steps. None outside of it.
+            static_kv: keys and values do not change between steps (cross-attention), so they are projected
+                once.
+            attn_mask: added to the scores, float [T, S] of 0 and -inf; or bool [T, S], True = masked.
+            need_weights: also return the attention weights, averaged over heads.
+            need_head_weights: also return the attention weights of each head.
+            query_padding_mask: bool [rows, T], True = pad, for gate and mask, which must ignore padding. In
+                self-attention the default is `key_padding_mask`.
+            source: `(encoder output [S, B, C'], padding mask bool [B, S] or None)`, the input of a gate with
+                `looks_at_source`. Other gates get the query.
 
         Returns:
-            output [T, rows, C]; weights [rows, T, S], or [H, rows, T, S] per head, or None. Weights are those
-            of the softmax: no dropout, no head scale.
+            output [T, rows, C], and weights: [rows, T, S], or [H, rows, T, S] with `need_head_weights`, or
+            None. The weights are those of the softmax, without dropout and without the head scale.
         """
-        # Contiguous, or each projection copies it, or takes a slow path where its weights are frozen.
+        # Each projection would copy a query that is not contiguous, or be slow if its weights are frozen.
         query = query.contiguous()
         rows = query.size(1)
         if query_padding_mask is None and self.self_attention:
             query_padding_mask = key_padding_mask
         q = self._split(self.q_proj(query))
-        cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}
-        if static_kv and "prev_key" in cache:
+        cache = self._get_input_buffer(incremental_state)
+        if static_kv and cache:
             k, v, key_padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
         else:
             if self.self_attention:
@@ -148,7 +162,7 @@ class MultiheadAttention(nn.Module):
                 value = key
             k, v = self._split(self.k_proj(key)), self._split(self.v_proj(value))
             if incremental_state is not None:
-                if "prev_key" in cache:
+                if cache:
                     key_padding_mask = _append_padding(
                         cache["prev_key_padding_mask"], cache["prev_key"], key_padding_mask, k
                     )
@@ -158,7 +172,7 @@ class MultiheadAttention(nn.Module):
                 self._set_input_buffer(incremental_state, cache)
                 self.set_incremental_state(incremental_state, "beam_size", rows // k.size(0))
 
-        # Hypotheses that share a source attend to it as further queries of one sentence.
+        # Hypotheses that share a source are treated as further queries of one sentence.
         beam = rows // k.size(0)
         bias = _join_masks(attn_mask, key_padding_mask, q.dtype)
         if bias is not None and bias.size(-2) > 1:
@@ -172,6 +186,7 @@ class MultiheadAttention(nn.Module):
 
         if self.gate is not None:
             seen = source if getattr(self.gate, "looks_at_source", False) else (query, query_padding_mask)
+            assert seen is not None, "a gate that looks at the source needs `source`"
             scale = self.gate(*seen, incremental_state=incremental_state, rows=rows)
             if scale is not None:
                 heads = heads * scale.to(heads.dtype)
@@ -183,14 +198,15 @@ class MultiheadAttention(nn.Module):
         return output, weights
 
     def _split(self, x: Tensor) -> Tensor:
-        """[T, B, C] -> [B, H, T, head_dim], a view."""
+        """Return x [T, B, C] as a view by heads, [B, H, T, head_dim]."""
         return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """softmax(q k^T / sqrt(head_dim) + bias) v, and the weights if asked for: [B, H, T, head_dim], [B, H,
-        T, S].
+        """Compute softmax(q k^T / sqrt(head_dim) + bias) v, [B, H, T, head_dim].
+
+        If `need_weights`, also return the attention weights [B, H, T, S], else None.
         """
         dropout = self.dropout_module
         if not need_weights:
@@ -200,41 +216,51 @@ class MultiheadAttention(nn.Module):
         if bias is not None:
             scores = scores + bias
         at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
-        # A query that may see no key at all gets zeros, as from scaled_dot_product_attention, instead of NaN,
-        # also as gradients.
+        # A query that may see no key at all gets zeros instead of NaN, as scaled_dot_product_attention gives
+        # it. The same holds for its gradients.
         blind = torch.isneginf(scores).all(dim=-1, keepdim=True)
         weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1, dtype=at_least_float32).masked_fill(
             blind, 0.0
         )
         return torch.matmul(dropout(weights.to(v.dtype)), v), weights
 
-    # The caches, under the names that fairseq's decoder layers know. They belong to one batch: nothing about
-    # a search is kept in the module, so generators of different beam sizes can share a model.
+    # The caches have the names that fairseq's decoder layers use. They belong to one batch. The module itself
+    # keeps nothing about a search, so generators of different beam sizes can share a model.
 
-    def _get_input_buffer(self, incremental_state: dict | None) -> dict[str, Tensor | None]:
-        return self.get_incremental_state(incremental_state, "attn_state") or {}
+    def _get_input_buffer(self, incremental_state: dict | None) -> KeyCache | None:
+        return self.get_incremental_state(incremental_state, "attn_state")
 
-    def _set_input_buffer(self, incremental_state: dict, buffer: dict[str, Tensor | None]) -> dict:
-        return self.set_incremental_state(incremental_state, "attn_state", buffer)
+    def _set_input_buffer(self, incremental_state: dict, buffer: KeyCache) -> None:
+        self.set_incremental_state(incremental_state, "attn_state", buffer)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> dict:
-        """Follow the beam: row i of the caches becomes what was row `new_order[i]`.
+        """Reorder the caches as the beam was reordered: row i becomes the former row `new_order[i]`.
 
-        Cross-attention keys are kept once a sentence. They change only when sentences leave the batch, since
-        a hypothesis never moves to another sentence.
+        The keys of cross-attention are kept once per sentence. A hypothesis never moves to another sentence,
+        so they change only when sentences leave the batch.
         """
         cache = self._get_input_buffer(incremental_state)
         if cache:
+            key, value, padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
+            order: Tensor | None = new_order
             if self.encoder_decoder_attention:
                 beam = self.get_incremental_state(incremental_state, "beam_size") or 1
-                new_order = sentence_order(new_order, beam, cache["prev_key"].size(0))
-            if new_order is not None:
-                cache = {name: t if t is None else t.index_select(0, new_order) for name, t in cache.items()}
-                self._set_input_buffer(incremental_state, cache)
+                order = sentence_order(new_order, beam, key.size(0))
+            if order is not None:
+                if padding_mask is not None:
+                    padding_mask = padding_mask.index_select(0, order)
+                self._set_input_buffer(
+                    incremental_state,
+                    {
+                        "prev_key": key.index_select(0, order),
+                        "prev_value": value.index_select(0, order),
+                        "prev_key_padding_mask": padding_mask,
+                    },
+                )
         return incremental_state
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Split the packed `in_proj_weight` / `in_proj_bias` of old fairseq checkpoints."""
+        """Split the packed `in_proj_weight` and `in_proj_bias` of old fairseq checkpoints."""
         for kind in ("weight", "bias"):
             packed = state_dict.pop(f"{name}.in_proj_{kind}", None)
             if packed is not None:
@@ -243,7 +269,13 @@ class MultiheadAttention(nn.Module):
 
 
 def sentence_order(new_order: Tensor, beam: int, sentences: int) -> Tensor | None:
-    """The order of sentences behind an order of hypotheses; None when no sentence left the batch."""
+    """Return the order of sentences that an order of hypotheses implies, int64, or None if no sentence left.
+
+    Args:
+        new_order: for every hypothesis of the new beam, its row in the old one.
+        beam: hypotheses per sentence.
+        sentences: number of sentences before the reordering.
+    """
     if beam == 1:
         return new_order
     return None if new_order.numel() == sentences * beam else new_order[::beam] // beam
@@ -252,8 +284,15 @@ def sentence_order(new_order: Tensor, beam: int, sentences: int) -> Tensor | Non
 def _join_masks(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
-    """One additive mask [B or 1, 1, T or 1, S] out of float or bool (True = masked) [T, S] and bool [B, S];
-    None when nothing is masked.
+    """Join an attention mask and a padding mask into one additive mask [B or 1, 1, T or 1, S].
+
+    Args:
+        attn_mask: float or bool [T, S]; of a bool mask True = masked.
+        key_padding_mask: bool [B, S], True = pad.
+        dtype: float type of the result.
+
+    Returns:
+        the mask, or None when nothing is masked.
     """
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill(
@@ -271,20 +310,23 @@ def _join_masks(
 def _append_padding(
     previous: Tensor | None, previous_key: Tensor, current: Tensor | None, key: Tensor
 ) -> Tensor | None:
-    """Padding mask of the cached keys [B, H, S', D] followed by the new ones; None when there is no pad in
-    either.
+    """Return the padding mask of the cached keys and the new keys together, or None if neither has one.
+
+    Args:
+        previous, current: the two masks [B, S'] and [B, S].
+        previous_key, key: the cached and the new keys [B, H, S' or S, head_dim], for their sizes.
     """
-    if previous is None and current is None:
-        return None
     if previous is None:
+        if current is None:
+            return None
         previous = current.new_zeros(previous_key.size(0), previous_key.size(2))
-    if current is None:
+    elif current is None:
         current = previous.new_zeros(key.size(0), key.size(2))
     return torch.cat([previous, current.to(previous.dtype)], dim=1)
 
 
 def fold_beam(x: Tensor, beam: int) -> Tensor:
-    """[B x beam, H, T, D] -> [B, H, beam x T, D]: the hypotheses of a sentence as further queries of it."""
+    """Make hypotheses further queries of their sentence: [B x beam, H, T, D] -> [B, H, beam x T, D]."""
     if beam == 1:
         return x
     rows, heads, length, dim = x.shape
@@ -296,7 +338,7 @@ def fold_beam(x: Tensor, beam: int) -> Tensor:
 
 
 def _unfold_beam(x: Tensor, beam: int) -> Tensor:
-    """[B, H, beam x T, D] -> [B x beam, H, T, D]."""
+    """Invert `fold_beam`: [B, H, beam x T, D] -> [B x beam, H, T, D]."""
     if beam == 1:
         return x
     sentences, heads, length, dim = x.shape

@@ -1,5 +1,6 @@
-"""Dropout that spends less on random numbers on a CPU, where they take a noticeable part of a training step
-(`modular-fairseq bench`).
+"""Dropout that needs fewer random numbers on a CPU.
+
+On a CPU random numbers take a noticeable part of a training step (`modular-fairseq bench`).
 """
 
 import functools
@@ -14,7 +15,7 @@ LEVELS = 1 << 16
 
 @functools.cache
 def _views_under_vmap() -> bool:
-    """Return whether this torch can view a tensor as another dtype under vmap; torch 2.6 cannot."""
+    """Return whether this torch can view a tensor as another dtype under vmap. torch 2.6 cannot."""
     try:
         torch.vmap(lambda x: x.view(torch.int16))(torch.zeros(1, 1, dtype=torch.int64))
     except RuntimeError:
@@ -25,8 +26,9 @@ def _views_under_vmap() -> bool:
 class Dropout(FairseqDropout):
     """Zero elements with probability p and scale the others by 1 / (1 - p), as fairseq's dropout does.
 
-    On a CPU four elements share one 64-bit random number, 16 bits each; p is rounded to a multiple of 2^-16,
-    also in the scale, so the expectation is exact. Elsewhere torch's own dropout is faster.
+    On a CPU four elements share one 64-bit random number and use 16 bits each. p is rounded to a multiple of
+    2^-16, also in the scale, so the expectation is exact. On other devices torch's own dropout is faster and
+    is used.
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
@@ -39,14 +41,14 @@ class Dropout(FairseqDropout):
             return super().forward(x, inplace)
         if dropped == LEVELS:
             return x * 0
-        # "new": also of each part under vmap.
+        # `new_empty` makes a tensor of its own for each sample under vmap.
         numbers = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         numbers = numbers.view(torch.int16)[: x.numel()].view(x.shape)
         return x * (numbers >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
 
 
 def replace_dropout(model: nn.Module) -> None:
-    """Put `Dropout` in the place of every dropout module of fairseq's."""
+    """Replace every `FairseqDropout` in `model` by `Dropout`."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is FairseqDropout:

@@ -1,33 +1,38 @@
 """Mixture of attentive experts, MAE ("A Mixture of h - 1 Heads is Better than h Heads", Peng et al. 2020).
 
-An expert is all heads but a dropped set S of t heads, rescaled: f_S = h/(h-t) * sum_{j not in S} H_j  (Eq. 5,
-and its generalisation at the end of section 3). The mixture sum_S g_S f_S (Eq. 6) is linear in the heads, so
-it is a scale per head:
+An expert consists of all h heads except a dropped set S of t heads, rescaled: f_S = h/(h-t) * sum_{j not in
+S} H_j (Eq. 5, and its generalisation at the end of section 3). The mixture sum_S g_S f_S (Eq. 6) is linear in
+the heads, so it equals a scale per head:
 
     sum_S g_S f_S = sum_j s_j H_j,    s_j = h/(h-t) * (1 - m_j),    m_j = sum_{S contains j} g_S
 
-Everything here therefore returns head scales [rows, H, T or 1, 1] for `MultiheadAttention.gate`: the mixture
-(G step, inference), one sampled expert (F step, Algorithm 2), the expert of the largest gate, or one random
-expert differ only in g.
+Everything in this file therefore returns head scales [rows, H, T or 1, 1] for `MultiheadAttention.gate`. The
+following cases differ only in g: the mixture (G step, inference), one sampled expert (F step, Algorithm 2),
+the expert with the largest gate, and one random expert.
 """
 
 import itertools
 
 import torch
 import torch.nn.functional as F
-from fairseq.incremental_decoding_utils import with_incremental_state
-from torch import Tensor, nn
+from torch import Tensor
 
 from modular_fairseq.modules.gates import GateNetwork, RunningMean, sentence_mean
+from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
 
-RARE = 0.01  # share of instances below which an expert counts as rare
+RARE = 0.01  # an expert that fewer than this share of instances choose counts as rare
 INFERENCE_MODES = ("mixture", "specialised", "random")
 
 
 def dropped_heads_of_experts(num_heads: int, dropped_heads: int) -> Tensor:
-    """Which heads each expert lacks: float [E, H] of 0 and 1, E = C(H, t), in lexicographic order of the
-    dropped sets.
+    """Return which heads each expert lacks: float [E, H] of 0 and 1, 1 = dropped.
+
+    There are E = C(H, t) experts, in the lexicographic order of their dropped sets.
+
+    Args:
+        num_heads: H.
+        dropped_heads: t, the number of heads that an expert lacks.
 
     Raises:
         ValueError: `dropped_heads` is not between 1 and `num_heads` - 1.
@@ -41,33 +46,51 @@ def dropped_heads_of_experts(num_heads: int, dropped_heads: int) -> Tensor:
 
 
 def mixture_scale(gates: Tensor, dropped: Tensor, dropped_heads: int) -> Tensor:
-    """The scale s of each head under responsibilities `gates` [..., E], t = `dropped_heads`. Returns [...,
-    H].
+    """Compute the scale s of each head [..., H] in a mixture of experts.
 
-    Written around the uniform gate, m_j = t/h, so that it gives exactly 1 there for t = 1 (and within
-    rounding otherwise): a uniform mixture is plain attention to the bit.
+    The formula is written around the uniform gate, for which m_j = t/h. There it gives exactly 1 for t = 1,
+    and 1 within rounding for other t. A uniform mixture of experts with t = 1 is therefore plain attention,
+    bit for bit.
+
+    Args:
+        gates: responsibilities g of the experts [..., E], which sum to 1.
+        dropped: which heads each expert lacks, [E, H] (`dropped_heads_of_experts`).
+        dropped_heads: t.
     """
     num_heads = dropped.size(1)
     return 1 - num_heads / (num_heads - dropped_heads) * (gates @ dropped - dropped_heads / num_heads)
 
 
 def expert_scale(lacks: Tensor, dropped_heads: int) -> Tensor:
-    """The scale when one expert has all the responsibility: 0 for the heads that it lacks, h/(h-t) for the
-    others; `lacks` [..., H].
+    """Compute the scale of each head [..., H] when one expert has all the responsibility.
+
+    The scale is 0 for the heads that the expert lacks and h/(h-t) for the others.
+
+    Args:
+        lacks: the heads that the expert lacks, [..., H] of 0 and 1.
+        dropped_heads: t.
     """
     num_heads = lacks.size(-1)
     return (1 - lacks) * (num_heads / (num_heads - dropped_heads))
 
 
 class GateStatistics:
-    """Sums over instances (sentences, or positions of a prefix or window gate) since the last `take`."""
+    """Sums of gate statistics over the instances since the last `take`.
 
-    def __init__(self):
+    An instance is a sentence, or a position for gates that average a prefix or a window.
+    """
+
+    def __init__(self) -> None:
         self.sums: Tensor | None = None
 
     def add(self, log_gates: Tensor, valid: Tensor | None) -> None:
-        """log_gates [B, T or 1, E], valid bool [B, T or 1]."""
-        log_gates = log_gates.detach().double()  # sums of many float32 would drift
+        """Add the instances of one forward pass.
+
+        Args:
+            log_gates: log-probabilities of the experts, [B, T or 1, E].
+            valid: bool [B, T or 1], False = padding. None means that all instances count.
+        """
+        log_gates = log_gates.detach().double()  # a sum of many float32 numbers would drift
         weight = log_gates.new_ones(log_gates.shape[:-1]) if valid is None else valid.to(log_gates.dtype)
         entropy = -(log_gates.exp() * log_gates).sum(dim=-1)
         chosen = F.one_hot(log_gates.argmax(dim=-1), log_gates.size(-1)).to(weight.dtype)
@@ -75,47 +98,60 @@ class GateStatistics:
         self.sums = sums if self.sums is None else self.sums + sums
 
     def take(self) -> Tensor | None:
-        """[1 + E]: summed entropy in nats, then how many instances have their largest gate at each expert;
-        None when nothing came.
+        """Return the sums [1 + E] and reset them; None if no instance was added.
+
+        The first number is the summed entropy of the gates in nats. The others are, for each expert, the
+        number of instances whose largest gate it is.
         """
         sums, self.sums = self.sums, None
         return sums
 
 
 def entropy_and_shares(sums: Tensor) -> tuple[float, Tensor]:
-    """From summed `GateStatistics`: the mean entropy in nats, and the share of instances whose largest gate
-    is each expert's [E].
+    """Return the mean entropy in nats, and the share of instances whose largest gate is each expert's [E].
+
+    Args:
+        sums: what `GateStatistics.take` returned, or a sum of such tensors.
     """
     instances = sums[1:].sum()
     return float(sums[0] / instances), sums[1:] / instances
 
 
-@with_incremental_state
-class ExpertMixture(nn.Module):
-    """The head scale of one attention module: `MultiheadAttention.gate`.
+class ExpertMixture(IncrementalModule):
+    """The `MultiheadAttention.gate` of MAE, which computes the head scales of one attention module.
 
-    What g is:
+    The responsibilities g depend on the mode:
 
-        training, `training_scheme` bcd      F step (`step` = "F"): one expert drawn from the gate, which gets
-                                             no gradient; G step (`step` = "G"): the mixture. The trainer's
-                                             hook sets `step`.
-        training, joint (NOBCD)              the mixture; gates learn with everything else
-        training, no gate network (UNI-MAE)  one expert drawn uniformly per sentence
-        evaluation                           `inference`: the mixture (UNI-MAE: plain attention), the expert
-                                             with the largest gate, or one expert that is drawn once for this
-                                             module (--mae-inference-seed)
+        training, `training_scheme` "bcd"      F step (`step` = "F"): one expert is drawn from the gate, which
+                                               gets no gradient. G step (`step` = "G"): the mixture. The
+                                               trainer's hook sets `step`.
+        training, "joint" (NOBCD)              the mixture; gates learn together with everything else
+        training, no gate network (UNI-MAE)    one expert, drawn uniformly for each sentence
+        evaluation                             `inference` "mixture": the mixture (UNI-MAE: plain attention);
+                                               "specialised": the expert with the largest gate; "random": one
+                                               expert, drawn once for this module (--mae-inference-seed)
 
-    F steps draw one Gumbel vector per sentence and module, shared by all its positions: argmax(log g_t +
-    Gumbel) has distribution g_t at every position, and the expert stays the same wherever the gate does, as
+    An F step draws one Gumbel vector for each sentence and module, which all positions share: argmax(log g_t
+    + Gumbel) has the distribution g_t at every position. The expert stays the same wherever the gate does, as
     the paper's one expert per instance does.
 
     Args:
-        num_heads, dropped_heads: h and t; MAE-7 is 8 and 1, MAE-6 is 8 and 2.
-        gate_network: logits over the C(h, t) experts, or None for UNI-MAE.
-        running_mean: what a gate per position looks at; None for one gate per sentence (mean of the whole
-            input).
-        looks_at_source: the attention module shows the gate the encoder output instead of the query.
+        num_heads, dropped_heads: h and t. MAE-7 has 8 and 1, MAE-6 has 8 and 2.
+        gate_network: computes logits over the C(h, t) experts; None for UNI-MAE.
+        running_mean: computes the input of a gate per position; None for one gate per sentence, which
+            averages the whole input.
+        training_scheme: "bcd" or "joint".
+        inference: one of `INFERENCE_MODES`.
+        looks_at_source: whether the attention module passes the encoder output to the gate instead of the
+            query.
+
+    Attributes:
+        step: "F" or "G", to be set before training by block coordinate descent.
+        statistics: records gate statistics if it is set; None records nothing.
+        random_expert: number of the expert that `inference` "random" uses.
     """
+
+    dropped: Tensor
 
     def __init__(
         self,
@@ -139,15 +175,19 @@ class ExpertMixture(nn.Module):
         self.looks_at_source = looks_at_source
         self.random_expert = int(torch.randint(self.num_experts, ())) if inference == "random" else None
         self.step: str | None = None
-        self.statistics: GateStatistics | None = None  # set to record
+        self.statistics: GateStatistics | None = None
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None, rows: int
     ) -> Tensor | None:
-        """x [T, B, d] is what the gate looks at, padding_mask bool [B, T] or None; `rows` queries rows, B or
-        B x beam.
+        """Return the head scales [rows, H, T or 1, 1], or None if all of them are 1.
 
-        Returns the head scale [rows, H, T or 1, 1], or None for all ones.
+        Args:
+            x: input of the gate [T, B, d].
+            padding_mask: bool [B, T], True = pad, or None.
+            incremental_state: fairseq's dictionary for step-by-step decoding, which keeps what a gate has
+                seen.
+            rows: number of query rows of the attention module, B or B x beam.
         """
         if self.gate_network is None:
             scale = self._uniform_scale(x)
@@ -159,8 +199,10 @@ class ExpertMixture(nn.Module):
         return None if scale is None else scale.transpose(1, 2).unsqueeze(-1)
 
     def _uniform_scale(self, x: Tensor) -> Tensor | None:
-        """UNI-MAE: an expert per sentence [B, 1, H] in training; None where the uniform mixture is plain
-        attention.
+        """Return the head scales of UNI-MAE, [B or 1, 1, H], or None if all of them are 1.
+
+        In training an expert is drawn for each sentence. In evaluation `inference` "random" uses its one
+        expert, and the other modes use the uniform mixture, which is plain attention.
         """
         if self.training:
             expert = torch.randint(self.num_experts, (x.size(1), 1), device=x.device)
@@ -173,8 +215,9 @@ class ExpertMixture(nn.Module):
     def _cached_sentence_scale(
         self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None, rows: int
     ) -> Tensor:
-        """One gate per sentence does not change while its translation is written: computed at the first step,
-        a row per hypothesis.
+        """Return the head scales [rows, 1, H] of a gate per sentence, a row for each hypothesis.
+
+        They do not change while a translation is written, so they are computed at the first step only.
         """
         state = self.get_incremental_state(incremental_state, "gate_state")
         if not state:
@@ -186,6 +229,7 @@ class ExpertMixture(nn.Module):
         return state["scale"]
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        """Reorder the cached scales as the beam was reordered."""
         state = self.get_incremental_state(incremental_state, "gate_state")
         if state:
             self.set_incremental_state(
@@ -193,7 +237,8 @@ class ExpertMixture(nn.Module):
             )
 
     def _scale(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
-        """The head scale [B, T or 1, H] that the gate network gives in the present mode, in float32."""
+        """Compute the head scales [B, T or 1, H] that the gate gives in the present mode, in float32."""
+        assert self.gate_network is not None
         learning = self.training and (self.training_scheme == "joint" or self._bcd_step() == "G")
         with (
             torch.set_grad_enabled(learning and torch.is_grad_enabled()),
@@ -205,8 +250,8 @@ class ExpertMixture(nn.Module):
                 context = self.running_mean(x, padding_mask, incremental_state)
                 valid = None if padding_mask is None else padding_mask.logical_not()
             log_gates = F.log_softmax(self.gate_network(context, valid), dim=-1)
-            # Of every input once: not of the recomputation in a backward pass, nor of the hypotheses of a
-            # search (--eval-bleu).
+            # Every input counts once: neither the recomputation in a backward pass nor the hypotheses of a
+            # search (--eval-bleu) may count it again.
             if self.statistics is not None and incremental_state is None and not is_recomputation():
                 self.statistics.add(log_gates, valid)
             dropped = self.dropped.to(log_gates.dtype)
@@ -218,6 +263,7 @@ class ExpertMixture(nn.Module):
             elif self.inference == "specialised":
                 expert = log_gates.argmax(dim=-1)
             else:
+                assert self.random_expert is not None
                 expert = torch.full(log_gates.shape[:-1], self.random_expert, device=x.device)
             return expert_scale(dropped[expert], self.dropped_heads)
 
@@ -225,6 +271,6 @@ class ExpertMixture(nn.Module):
         if self.step is None:
             raise RuntimeError(
                 "set ExpertMixture.step to 'F' or 'G' before training by block coordinate descent; "
-                "fairseq-train --user-dir modular_fairseq does, through modular_fairseq.training.bcd"
+                "fairseq-train --user-dir modular_fairseq does so in modular_fairseq/training/bcd.py"
             )
         return self.step

@@ -1,32 +1,41 @@
-"""Gate networks g(.; phi) of a mixture of experts, and what they look at (MAE, section 2.3 and appendix
-A).
-"""
+"""Gate networks g(.; phi) of a mixture of experts, and their inputs (MAE, section 2.3 and appendix A)."""
+
+from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
-from fairseq.incremental_decoding_utils import with_incremental_state
 from torch import Tensor, nn
 
 from modular_fairseq.modules.dropout import Dropout
+from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
 
 NORMS = ("batch", "lagged", "layer", "none")
 
 
 class GateNorm(nn.Module):
-    """Normalises gate inputs x [..., d] over the instances that `valid` [...] marks; returns slope and shift,
-    each [d].
+    """Normalise the inputs of a gate over the instances of a batch, as BatchNorm1d does, but ignore padding.
 
-    `norm(x) = x * slope + shift`; the caller folds both into its linear layer, which saves a pass over x.
-    Statistics are those of BatchNorm1d on the valid rows alone: sentences, or positions that are not padding,
-    so padding never counts. With fewer than two valid rows the running statistics are used and left as they
-    are. `lagged` normalises by the running statistics in training too, and updates them afterwards: then no
-    position sees another one even in training. (No `num_batches_tracked`: it counts for nothing with a fixed
-    momentum, and averaging and EMA of checkpoints want floats.)
+    `forward` returns a slope and a shift instead of a normalised input: `norm(x) = x * slope + shift`. The
+    caller folds both into its linear layer, which saves a pass over x. The statistics are those of
+    BatchNorm1d on the valid rows alone, which are sentences or positions that are not padding. With fewer
+    than two valid rows the running statistics are used and stay unchanged.
+
+    Unlike BatchNorm1d this module has no `num_batches_tracked`. The count has no effect with a fixed
+    momentum, and averaging and EMA of checkpoints expect floats.
+
+    Args:
+        dim: d, the width of the inputs.
+        lagged: normalise by the running statistics in training too, and update them afterwards. No position
+            then depends on another one, even in training.
     """
 
     eps = 1e-5
     momentum = 0.1
+    running_mean: Tensor
+    running_var: Tensor
+    _before: tuple[Tensor, Tensor]  # running mean and variance before the last forward pass in training
 
     def __init__(self, dim: int, lagged: bool = False):
         super().__init__()
@@ -37,6 +46,12 @@ class GateNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return slope and shift, [d] each, and update the running statistics in training.
+
+        Args:
+            x: inputs [..., d].
+            valid: bool [...], True = counts; None means that all rows count.
+        """
         mean, var = self._before if is_recomputation() else (self.running_mean, self.running_var)
         if self.training:
             self._before = mean, var
@@ -54,14 +69,16 @@ class GateNorm(nn.Module):
     def _update(self, batch_mean: Tensor, batch_var: Tensor, n: Tensor) -> None:
         unbiased = batch_var * n / (n - 1).clamp(min=1)
         weight = self.momentum * (n > 1).to(batch_mean.dtype)
-        # Out of place: the backward pass may need the values that these tensors had.
+        # Not in place, as the backward pass may need the former values of these tensors.
         self.running_mean = self.running_mean.lerp(batch_mean, weight)
         self.running_var = self.running_var.lerp(unbiased, weight)
 
 
 def masked_mean_and_variance(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean [d], biased variance [d] and count [] of the valid rows of x [..., d]; `valid` bool [...], None =
-    all.
+    """Return mean [d], biased variance [d] and number [] of the valid rows of x [..., d].
+
+    Args:
+        valid: bool [...], True = counts; None means that all rows count.
     """
     x = x.flatten(0, -2)
     if valid is None:
@@ -75,15 +92,20 @@ def masked_mean_and_variance(x: Tensor, valid: Tensor | None) -> tuple[Tensor, T
 
 
 class GateNetwork(nn.Module):
-    """g(.; phi): norm -> Linear -> tanh -> dropout -> Linear; logits over experts in float32 (section 2.3,
-    appendix A).
+    """The gate g(.; phi): norm -> Linear -> tanh -> dropout -> Linear (section 2.3, appendix A).
 
-    Kept in float32 under fp16 and bf16: a plain SGD update of a half-precision gate would be rounded away.
+    Its parameters stay in float32 under fp16 and bf16, because the rounding of a half-precision gate would
+    lose the updates of plain SGD.
 
     Args:
-        norm: batch (BatchNorm over valid instances), lagged (see `GateNorm`), layer (LayerNorm) or none.
-        init: zero (last layer zero: the gate starts uniform) or linear (nn.Linear's own: input-dependent from
-            the start).
+        embed_dim: d, the width of the inputs.
+        hidden_dim: number of hidden units.
+        num_experts: E.
+        dropout: dropout probability of the hidden units.
+        norm: "batch" (BatchNorm over valid instances), "lagged" (see `GateNorm`), "layer" (LayerNorm) or
+            "none".
+        init: "zero" (the last layer is zero, so the gate starts uniform) or "linear" (the initialisation of
+            `nn.Linear`, so the gate depends on its input from the start).
     """
 
     def __init__(
@@ -106,7 +128,12 @@ class GateNetwork(nn.Module):
             nn.init.zeros_(self.fc2.bias)
 
     def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        """x float32 [..., d], valid bool [...] or None -> logits [..., E]."""
+        """Compute logits over experts [..., E] in float32.
+
+        Args:
+            x: inputs, float32 [..., d].
+            valid: bool [...], True = counts in the norm's statistics; None means that all rows count.
+        """
         weight, bias = self.fc1.weight, self.fc1.bias
         if isinstance(self.norm, GateNorm):
             slope, shift = self.norm(x, valid)
@@ -115,7 +142,9 @@ class GateNetwork(nn.Module):
             x = self.norm(x)
         return self.fc2(self.dropout(torch.tanh(F.linear(x, weight, bias))))
 
-    def _apply(self, fn, recurse=True):
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert or move the parameters as `nn.Module` does, but keep them in float32."""
+
         def keep_precision(t: Tensor) -> Tensor:
             moved = fn(t)
             return t.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
@@ -123,14 +152,18 @@ class GateNetwork(nn.Module):
         return super()._apply(keep_precision, recurse)
 
 
-@with_incremental_state
-class RunningMean(nn.Module):
-    """Mean of the inputs so far: all of them (prefix), or the `window` most recent ones. No future input
-    enters.
+class RunningMean(IncrementalModule):
+    """The mean of the inputs so far, which does not depend on future inputs.
 
-    Both are one matrix product with a [T, T] matrix of weights: exact, and with no drift of a cumulative sum.
-    Appendix A averages "all the input vectors" for translation; in a decoder that would show it the words to
-    predict, hence the prefix.
+    It averages all inputs so far (prefix), or the `window` most recent ones. If all inputs are given at once,
+    this is one matrix product with a [T, T] matrix of weights, which is exact and does not drift as a
+    cumulative sum does.
+
+    Appendix A of the MAE paper averages "all the input vectors" for translation. A decoder would then see the
+    words that it must predict, so the mean is over the prefix.
+
+    Args:
+        window: number of most recent inputs to average; None for all.
     """
 
     def __init__(self, window: int | None = None):
@@ -138,8 +171,14 @@ class RunningMean(nn.Module):
         self.window = window
 
     def forward(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
-        """x [T, B, d] (new inputs only, when decoding step by step), padding_mask [B, T] -> means float32 [B,
-        T, d]; 0 where there is nothing to average."""
+        """Compute the mean at every position, float32 [B, T, d], 0 where there is nothing to average.
+
+        Args:
+            x: inputs [T, B, d]; in step-by-step decoding only the new ones.
+            padding_mask: bool [B, T], True = pad, or None.
+            incremental_state: fairseq's dictionary for step-by-step decoding, which keeps the earlier inputs
+                or their sum.
+        """
         x = _at_least_float32(x)
         counted = None if padding_mask is None else padding_mask.logical_not().to(x.dtype)
         if incremental_state is None:
@@ -149,7 +188,12 @@ class RunningMean(nn.Module):
         return self._continue(x, counted, incremental_state)
 
     def _means(self, x: Tensor, counted: Tensor | None, last: int = 0) -> Tensor:
-        """Of x [S, B, d], `counted` 0 or 1 [B, S]: the means [B, S, d], or the `last` ones of them."""
+        """Compute the means of x [S, B, d] at every position, [B, S, d], or only the `last` ones of them.
+
+        Args:
+            counted: [B, S], 1 for inputs that count and 0 for padding, or None.
+            last: number of last positions to return; 0 for all.
+        """
         length, sentences = x.shape[:2]
         weights = x.new_ones(length, length).tril_()
         if self.window is not None:
@@ -161,8 +205,10 @@ class RunningMean(nn.Module):
         return torch.bmm(weights, x.transpose(0, 1))
 
     def _continue(self, x: Tensor, counted: Tensor, incremental_state: dict) -> Tensor:
-        """The same for the next inputs. State, batch first for reordering: the sum so far, or the inputs
-        still in the window.
+        """Compute the means [B, T, d] at the positions of new inputs x [T, B, d], and keep the state.
+
+        The state is the sum of the inputs so far and their number, or the inputs that are still in the
+        window. Its first dimension is the batch, so that it can be reordered.
         """
         state = self.get_incremental_state(incremental_state, "mean_state") or {}
         if self.window is None:
@@ -184,6 +230,7 @@ class RunningMean(nn.Module):
         return self._means(x, counted, last=new)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        """Reorder the state as the beam was reordered."""
         state = self.get_incremental_state(incremental_state, "mean_state")
         if state:
             state = {name: t.index_select(0, new_order) for name, t in state.items()}
@@ -191,7 +238,11 @@ class RunningMean(nn.Module):
 
 
 def sentence_mean(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Mean over the positions that are not padding: x [T, B, d], padding_mask [B, T] -> float32 [B, 1, d]."""
+    """Average x [T, B, d] over the positions that are not padding: float32 [B, 1, d].
+
+    Args:
+        padding_mask: bool [B, T], True = pad, or None.
+    """
     x = _at_least_float32(x)
     if padding_mask is None:
         return x.mean(dim=0).unsqueeze(1)

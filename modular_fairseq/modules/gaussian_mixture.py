@@ -1,16 +1,18 @@
-"""A mixture of diagonal Gaussians as the prior of latent vectors, one for every head or one for all
-("Bayesian Transformer Using Disentangled Mask Attention", Chien and Huang, sections 2.2 and 3.1):
+"""A mixture of diagonal Gaussians as the prior of latent vectors (DMA, sections 2.2 and 3.1).
+
+The paper is "Bayesian Transformer Using Disentangled Mask Attention" (Chien and Huang 2022). Each head has a
+mixture of its own, or all heads share one:
 
     p(z) = sum_c pi_c N(z | mu_c, diag sigma_c^2)                                    the prior
     q(z | x) = N(x, diag s^2)                                                        x: the network's vector
     q(c | x) = pi_c N(z | mu_c, sigma_c^2) / sum_c' pi_c' N(z | mu_c', sigma_c'^2)   Eq. 4: cluster posterior
     KL(q(z, c | x) || p(z, c))                                                       the divergence of Eq. 3
 
-The paper's parameter counts leave room for one learned vector s, not for a layer that computes it from x.
+The paper's parameter counts leave room for one learned vector s, but not for a layer that computes s from x.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +20,19 @@ from torch.autograd.function import once_differentiable
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")
-LARGEST_LOG_VARIANCE = 8.0  # of clusters and of q(z | x); -8 is the smallest
+LARGEST_LOG_VARIANCE = 8.0  # limit for clusters and for q(z | x); the lower limit is -8
 
 
 class Clustering(NamedTuple):
-    """What a mixture says of vectors of T positions, B sentences and H heads, in float32 (float64 for
-    float64).
+    """The clusters of vectors at T positions in B sentences and H heads.
 
-    Args:
+    All tensors are float32, or float64 for float64 vectors.
+
+    Attributes:
         posterior: q(c | x), [B, H, C, T].
-        log_joint: log p(c, z), whose softmax it is; same shape.
-        divergence: KL(q(z, c | x) || p(z, c)) / D, in nats per dimension, [B, H, T]; None if not asked for.
+        log_joint: log p(c, z), of which the posterior is the softmax over c, [B, H, C, T].
+        divergence: KL(q(z, c | x) || p(z, c)) / D in nats per dimension, [B, H, T]; None if it was not asked
+            for.
     """
 
     posterior: Tensor
@@ -37,43 +41,48 @@ class Clustering(NamedTuple):
 
 
 class GaussianMixture(nn.Module):
-    """Clusters of the vectors of all heads, and how far these are from the prior.
+    """Cluster the vectors of all heads, and measure their divergence from the prior.
 
-    What is computed is in float32, whatever the precision of the model. Densities come from one weighted sum
-    over dimensions,
+    Everything is computed in float32 or better, whatever the precision of the model. Densities come from one
+    weighted sum over dimensions:
 
         log pi_c N(z | c) = sum_d (-z_d^2 / 2 sigma_cd^2 + z_d mu_cd / sigma_cd^2) + constant of c
 
-    as two products that add up, with clusters as rows: on a CPU 3 times as fast as one product on [z^2, z]
-    with clusters as columns.
+    It is computed as the sum of two matrix products with clusters as rows. On a CPU this is 3 times as fast
+    as one product on [z^2, z] with clusters as columns.
 
-    --weight-decay acts on all parameters, as fairseq knows no exceptions: at a learning rate of 5e-4 and a
-    decay of 1e-4 they lose 5e-8 of themselves in an update, which is nothing beside the divergence.
+    --weight-decay acts on all parameters, as fairseq knows no exceptions. At a learning rate of 5e-4 and a
+    decay of 1e-4 they lose 5e-8 of their value in an update, which is negligible beside the gradient of the
+    divergence.
 
-    Start: pi uniform, sigma 1, mu ~ N(0, 1 / dim), s^2 = e^-4: near to plain attention on normalised input.
-        With mu ~ N(0, 1) the clusters
-    are decided before they have learned anything.
+    At the start pi is uniform, sigma = 1, mu ~ N(0, 1 / dim) and s^2 = e^-4. On normalised input the mask is
+    then close to plain attention. With mu ~ N(0, 1) the clusters would be decided before they have learned
+    anything.
 
     Args:
         num_heads: H.
         clusters: C.
-        dim: of the vectors of a head, D.
-        shared: one mixture for all heads; else each has its own. s is always by head.
-        posterior: sample draws z ~ q(z | x) in training (the paper's estimator) and takes z = x in
-            evaluation; expected has E_q[log N(z | c)] = log N(x | c) - sum_d s_d^2 / 2 sigma_cd^2 in the
-            place of log N(z | c), always, and needs no random numbers: a training step takes 0.91 of the time
-            on a CPU; on the demo's corpus both translate alike (98.7 BLEU, sample 99.1).
-        centroid_gradient: the paper's c_grad, "to rapid the convergence" of centroids.
-        centroid_mode: hook multiplies the gradient of centroids by it, which is what the paper says and which
-            Adam undoes, as it divides by the gradient's size; lr takes steps that are really so many times as
-            long under Adam, as mu = c_grad x parameter (with SGD, c_grad^2 times; not with optimizers that
-            scale steps by the size of parameters). Both multiply what gradient clipping sees. Resumed with
-            another value, centroids stay where they are; Adam's moments are at first those of the old scale.
+        dim: D, the width of the vectors of a head.
+        shared: whether all heads share one mixture; otherwise each head has its own. s is per head in both
+            cases.
+        posterior: "sample" draws z ~ q(z | x) in training (the paper's estimator) and takes z = x in
+            evaluation. "expected" replaces log N(z | c) by E_q[log N(z | c)] = log N(x | c) - sum_d s_d^2 / 2
+            sigma_cd^2, in training and in evaluation. It needs no random numbers: a training step takes 0.91
+            of the time on a CPU. On the demo's corpus both translate equally well (98.7 BLEU; "sample" 99.1).
+        centroid_gradient: the paper's factor c_grad, "to rapid the convergence" of centroids.
+        centroid_mode: "hook" multiplies the gradient of centroids by c_grad, as the paper says. Adam undoes
+            this, as it divides by the size of the gradient. "lr" stores mu = c_grad x parameter, which makes
+            the steps of mu c_grad times as long under Adam. (It makes them c_grad^2 times as long with SGD,
+            and has no such effect with optimizers that scale steps by the size of parameters.) Both modes
+            multiply the gradient that gradient clipping sees. If training resumes with another value,
+            centroids stay where they are, while Adam's moments are at first those of the old scale.
 
     Raises:
-        ValueError: fewer than 1 cluster, a centroid gradient that is not positive, or an unknown posterior or
-            centroid mode.
+        ValueError: there is less than 1 cluster, the centroid gradient is not positive and finite, or the
+            posterior or the centroid mode is unknown.
     """
+
+    centroid_scale: Tensor
 
     def __init__(
         self,
@@ -101,8 +110,7 @@ class GaussianMixture(nn.Module):
         self.sampled = posterior == "sample"
         self.gradient_factor = centroid_gradient if centroid_mode == "hook" else 1.0
         mixtures = 1 if shared else num_heads
-        # Kept with the parameters: what is computed from a checkpoint does not depend on the options of
-        # training.
+        # The scale is saved with the parameters, so a checkpoint means the same under any training options.
         self.register_buffer(
             "centroid_scale", torch.tensor(centroid_gradient if centroid_mode == "lr" else 1.0)
         )
@@ -114,7 +122,12 @@ class GaussianMixture(nn.Module):
         self.noise_log_variance = nn.Parameter(torch.full((num_heads, dim), -4.0))
 
     def forward(self, x: Tensor, divergence: bool = False) -> Clustering:
-        """Cluster x [T, B, H, D], of any float type; `divergence`: whether the KL term is wanted."""
+        """Cluster vectors.
+
+        Args:
+            x: vectors of all heads [T, B, H, D], of any float type.
+            divergence: whether to compute the KL divergence.
+        """
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
             draws = self.sampled and self.training
@@ -124,8 +137,8 @@ class GaussianMixture(nn.Module):
             log_posterior = log_joint - log_evidence
             posterior, kl = log_posterior.exp(), None
             if divergence:
-                # E_q(z,c)[log q(c) - log p(z, c)]; without a sample, q(c) is the minimum of this, and it is
-                # -log sum_c exp.
+                # This is E_q(z,c)[log q(c) - log p(z, c)]. Without a sample, q(c) minimises it, and the
+                # minimum is -logsumexp(log_joint).
                 surprise = -log_evidence.squeeze(2)
                 if self.sampled:
                     surprise = (posterior * (log_posterior - self._log_joint(x, expected=True))).sum(dim=2)
@@ -137,22 +150,25 @@ class GaussianMixture(nn.Module):
         return f"heads={self.num_heads}, clusters={self.clusters}, dim={self.log_variance.size(2)}{shared}"
 
     def centroids(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """mu [H or 1, C, D], whose gradient is multiplied in the mode hook."""
+        """Return mu [H or 1, C, D]. In the mode "hook" its gradient is multiplied by c_grad."""
         mu = self.scaled_centroids.to(dtype) * self.centroid_scale.to(dtype)
         if self.gradient_factor != 1.0 and mu.requires_grad:
             mu.register_hook(lambda gradient: gradient * self.gradient_factor)
         return mu
 
     def _noise(self, dtype: torch.dtype) -> Tensor:
-        """log s^2, [H, D]."""
+        """Return log s^2, [H, D]."""
         return self.noise_log_variance.to(dtype).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
 
     def _entropy(self, dtype: torch.dtype) -> Tensor:
-        """The entropy of q(z | x) in nats, [H, 1]."""
+        """Return the entropy of q(z | x) in nats, [H, 1]."""
         return 0.5 * (self._noise(dtype) + 1 + math.log(2 * math.pi)).sum(dim=1, keepdim=True)
 
     def _log_joint(self, z: Tensor, expected: bool = False) -> Tensor:
-        """log pi_c + log N(z | c), or its expectation under q(z | x = z): [T, B, H, D] -> [B, H, C, T]."""
+        """Compute log pi_c + log N(z | c): z [T, B, H, D] -> [B, H, C, T].
+
+        If `expected`, compute its expectation under q(z | x) for x = `z`.
+        """
         length, sentences, heads, dim = z.shape
         mu = self.centroids(z.dtype)
         log_variance = self.log_variance.to(z.dtype).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
@@ -164,7 +180,7 @@ class GaussianMixture(nn.Module):
         if expected:
             noise = self._noise(z.dtype).exp()
             constant = constant - 0.5 * (precision * noise.unsqueeze(1)).sum(dim=-1)
-        # All heads are vectors of one mixture where it is shared.
+        # A shared mixture sees the vectors of all heads as vectors of one group.
         vectors = z.reshape(-1, precision.size(0), dim)
         sums = _WeightedSums.apply(vectors, -0.5 * precision, mu * precision)
         if precision.size(0) == heads:
@@ -173,8 +189,8 @@ class GaussianMixture(nn.Module):
             sums = sums.view(-1, length, sentences, heads).permute(2, 3, 0, 1)
         return sums + constant.unsqueeze(-1)
 
-    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        """Centroids of a checkpoint that was trained with another scale are brought to this one."""
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        """Load parameters; centroids that were trained with another scale are converted to this one."""
         scaled, scale = (state_dict.get(prefix + name) for name in ("scaled_centroids", "centroid_scale"))
         if (
             scaled is not None
@@ -187,37 +203,39 @@ class GaussianMixture(nn.Module):
 
 
 class _Sample(torch.autograd.Function):
-    """z = x + s * noise, for x [T, B, H, D] and log s^2 [H, D]. Saves z, which others hold anyway, and not
-    the noise.
+    """Draw z = x + s * noise for x [T, B, H, D] and log s^2 [H, D].
+
+    The backward pass needs z, which other functions keep anyway, and not the noise.
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, log_variance: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, log_variance: Tensor) -> Tensor:
         z = torch.addcmul(x, (0.5 * log_variance).exp(), torch.randn_like(x))
         ctx.save_for_backward(x, z)
         return z
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, z = ctx.saved_tensors
         return gradient, 0.5 * (gradient * (z - x)).sum(dim=(0, 1))
 
 
 class _WeightedSums(torch.autograd.Function):
-    """sum_d a_cd x_d^2 + b_cd x_d: x [N, G, D], a and b [G, C, D] -> [G, C, N]. Saves x, which others hold
-    anyway, but not its square.
+    """Compute sum_d a_cd x_d^2 + b_cd x_d: x [N, G, D], a and b [G, C, D] -> [G, C, N].
+
+    The backward pass needs x, which other functions keep anyway, and not its square.
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(x, a, b)
         x = x.transpose(0, 1)
         return torch.bmm(b, x.transpose(1, 2)).baddbmm_(a, x.square().transpose(1, 2))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, a, b = ctx.saved_tensors
         gradient, x = gradient.contiguous(), x.transpose(0, 1)
         by_vector = gradient.transpose(1, 2)

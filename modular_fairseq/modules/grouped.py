@@ -1,9 +1,9 @@
-"""Linear layers and LayerNorm over groups of features that do not mix ("Group Linear Layer", section 2.1 of
-the TIM paper).
+"""Linear layers and LayerNorm over groups of features that do not mix (TIM, section 2.1).
 
-The features of a hidden state [..., groups x d] are `groups` neighbouring slices of d. Each slice has
-parameters of its own and sees no other: a linear layer is a block-diagonal matrix of which only the blocks
-are kept and computed. Hidden states keep fairseq's [T, B, C].
+The paper calls this a Group Linear Layer. A hidden state [..., groups x d] consists of `groups` neighbouring
+slices of d features. Each slice has parameters of its own and does not see the others. A linear layer is then
+a block-diagonal matrix of which only the blocks are stored and computed. Hidden states keep fairseq's [T, B,
+C].
 """
 
 import torch
@@ -14,15 +14,17 @@ from torch import Tensor, nn
 
 
 class GroupLinear(nn.Module):
-    """y_j = W_j x_j + b_j for every group j.
+    """A linear layer for each group of features: y_j = W_j x_j + b_j for group j.
+
+    The weight is [n, out_features / n, in_features / n]. Each of its slices is initialised as `nn.Linear`
+    does.
 
     Args:
-        groups: n.
-        in_features, out_features: of all groups together; weight is [n, out_features / n, in_features / n],
-            each slice initialised as `nn.Linear` does.
+        groups: n, the number of groups.
+        in_features, out_features: widths of all groups together.
 
     Raises:
-        ValueError: `groups` does not divide a width.
+        ValueError: `groups` does not divide one of the widths.
     """
 
     def __init__(self, groups: int, in_features: int, out_features: int):
@@ -37,11 +39,11 @@ class GroupLinear(nn.Module):
         self.bias = nn.Parameter(torch.stack([part.bias.detach() for part in slices]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in_features] -> [..., out_features].
+        """Map [..., in_features] to [..., out_features].
 
-        A product a group on a CPU, where it saves the copy that a batched product needs (5 to 10 % of it, d =
-        128 to 512); one batched product elsewhere, where fewer and larger kernels are expected to win (not
-        measured).
+        On a CPU this is one product per group, which saves the copy that a batched product needs (5 to 10 %
+        of the time, d = 128 to 512). On other devices it is one batched product, as fewer and larger kernels
+        are expected to be faster there (not measured).
         """
         return self._one_by_one(x) if x.device.type == "cpu" else self._at_once(x)
 
@@ -60,8 +62,9 @@ class GroupLinear(nn.Module):
 
 
 class GroupLayerNorm(nn.Module):
-    """LayerNorm over the features of each group, with a weight and a bias [groups, d] of its own; [...,
-    groups x d] -> the same.
+    """LayerNorm over the features of each group: [..., groups x d] -> [..., groups x d].
+
+    The weight and the bias are [groups, d].
 
     Raises:
         ValueError: `groups` does not divide `features`.
@@ -89,30 +92,40 @@ def build_linear(
     bias: bool = True,
     q_noise: float = 0.0,
     block_size: int = 8,
-) -> nn.Module:
-    """`nn.Linear` where there is one group, so that its parameters are those of a plain layer; else
-    `GroupLinear`.
+) -> nn.Linear | GroupLinear:
+    """Build an `nn.Linear` for one group, else a `GroupLinear`.
+
+    With one group the parameters therefore have the names and shapes of a plain layer.
+
+    Args:
+        groups: number of groups of features that do not mix.
+        in_features, out_features: widths of all groups together.
+        bias: whether the layer has a bias.
+        q_noise, block_size: quantisation noise, as in fairseq.
 
     Raises:
-        ValueError: several groups without bias or with quantisation noise, or that do not divide the widths.
+        ValueError: with several groups, `bias` is False, `q_noise` is not 0, or `groups` does not divide a
+            width.
     """
     if groups == 1:
         return quant_noise(nn.Linear(in_features, out_features, bias=bias), q_noise, block_size)
     if q_noise or not bias:
         raise ValueError(
-            f"a linear layer of {groups} groups has a bias and no quantisation noise: bias {bias}, q_noise "
+            f"a linear layer of {groups} groups needs bias True and q_noise 0, not bias {bias} and q_noise "
             f"{q_noise}"
         )
     return GroupLinear(groups, in_features, out_features)
 
 
 def build_layer_norm(groups: int, features: int) -> nn.Module:
+    """Build fairseq's LayerNorm for one group, else a `GroupLayerNorm`."""
     return LayerNorm(features) if groups == 1 else GroupLayerNorm(groups, features)
 
 
-def xavier_uniform(linear: nn.Module, gain: float = 1.0) -> None:
-    """Each matrix [d_out, d_in] on its own: torch would take the dimension of groups for a part of the
-    fan.
+def xavier_uniform(linear: nn.Linear | GroupLinear, gain: float = 1.0) -> None:
+    """Initialise each matrix [d_out, d_in] of a linear layer by itself.
+
+    torch would take the dimension of the groups for a part of the fan-in and fan-out.
     """
     for weight in linear.weight.detach() if isinstance(linear, GroupLinear) else [linear.weight]:
         nn.init.xavier_uniform_(weight, gain=gain)

@@ -1,11 +1,14 @@
-"""Competition and communication between the mechanisms of a layer, TIM ("Transformers with Competitive
-Ensembles of Independent Mechanisms", Algorithm 1).
+"""Competition and communication between the mechanisms of a layer (TIM, Algorithm 1).
 
-A layer of width d has n mechanisms of width d/n: feature c of mechanism m is feature m * d/n + c of the
-hidden state [T, B, d]. Attention, feed-forward and LayerNorm with grouped parameters (`grouped.py`) keep them
-apart, since the heads of an attention belong to one mechanism each. What joins them is here: the competition
-for updates (step 1) and attention between mechanisms (step 3), both within a position, so padding, causality
-and step-by-step decoding need nothing.
+The paper is "Transformers with Competitive Ensembles of Independent Mechanisms" (Lamb et al. 2021).
+
+A layer of width d has n mechanisms of width d/n. Feature c of mechanism m is feature m * d/n + c of the
+hidden state [T, B, d]. Attention, feed-forward layer and LayerNorm keep the mechanisms apart by grouped
+parameters (`grouped.py`), and each attention head belongs to one mechanism.
+
+This file has the two parts that join the mechanisms: the competition for updates (step 1) and the attention
+between mechanisms (step 3). Both work within one position, so they need no care for padding, causality or
+step-by-step decoding.
 """
 
 import math
@@ -18,20 +21,21 @@ from modular_fairseq.modules.grouped import build_linear, xavier_uniform
 
 
 class Competition(nn.Module):
-    """Step 1: c = softmax over mechanisms of GroupLinear(h, W^c), which weighs the update after the
-    self-attention (step 2).
+    """Step 1: c = softmax over mechanisms of GroupLinear(h, W^c), which weighs the update of step 2.
 
-    c sums to 1 over the mechanisms of a position, so an undecided competition scales an update by 1/n, where
-    no competition scales it by 1: the paper's algorithm to the letter.
+    Step 2 is the self-attention. c sums to 1 over the mechanisms of a position. An undecided competition
+    therefore scales an update by 1/n, while no competition scales it by 1, exactly as in the paper's
+    algorithm.
 
-    W^c starts as `nn.Linear` does, its bias at 0; the paper does not say how. Xavier's initialisation of a
-    matrix with one output starts half decided: on normalised inputs the larger of two c is 0.78 in the mean,
-    here 0.65 (20 seeds). It gave 97.4 and 97.4 BLEU on the synthetic corpus, this 97.9 and 98.1
-    (`tim_transformer_tiny_cpu`, two seeds), and no competition 97.7 (one seed).
+    W^c is initialised as `nn.Linear` does and its bias is 0, as the paper does not say how to initialise it.
+    Xavier's initialisation of a matrix with one output starts half decided: on normalised inputs the larger
+    of two c is 0.78 in the mean, and 0.65 with the initialisation used here (20 seeds). On the synthetic
+    corpus Xavier's initialisation gave 97.4 and 97.4 BLEU, and the one used here 97.9 and 98.1
+    (`tim_transformer_tiny_cpu`, two seeds). No competition gave 97.7 (one seed).
 
     Args:
         mechanisms: n.
-        embed_dim: width of the layer.
+        embed_dim: d, the width of the layer.
     """
 
     def __init__(self, mechanisms: int, embed_dim: int):
@@ -41,33 +45,41 @@ class Competition(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        """h [T, B, C], what queries, keys and values are made of -> c [T, B, mechanisms], float32 or
-        better.
+        """Compute c [T, B, mechanisms], in float32 or better.
+
+        Args:
+            h: input of the self-attention [T, B, C], from which queries, keys and values are computed.
         """
         scores = self.linear(h)
         return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
 
 def weigh(update: Tensor, competition: Tensor) -> Tensor:
-    """c * M: update [T, B, C], competition [T, B, mechanisms] -> [T, B, C], the features of each mechanism
-    weighed by its own value.
+    """Compute c * M: scale the features of each mechanism by its weight in the competition.
+
+    Args:
+        update: M [T, B, C].
+        competition: c [T, B, mechanisms].
+
+    Returns:
+        the scaled update [T, B, C].
     """
     groups = update.unflatten(-1, (competition.size(-1), -1))
     return (groups * competition.unsqueeze(-1).to(update.dtype)).flatten(-2)
 
 
 class InterMechanismAttention(nn.Module):
-    """Step 3: multi-head attention in which the mechanisms of a position are the sequence.
+    """Step 3: multi-head attention in which the mechanisms of one position are the sequence.
 
-    It is computed as sums of elementwise products. For two mechanisms this is faster on a CPU than a tiny
-    matrix product for each position and head (1.8 ms against 3.5, forward and backward of 1,020 positions);
-    for four it is slower (10.5 against 4.0). A layer takes about 100 ms.
+    It is computed as sums of elementwise products instead of a tiny matrix product for each position and
+    head. On a CPU this is faster for two mechanisms (1.8 ms against 3.5 ms for forward and backward pass of
+    1,020 positions) and slower for four (10.5 ms against 4.0 ms). A whole layer takes about 100 ms.
 
     Args:
         mechanisms: n.
-        embed_dim: width of the layer.
-        num_heads, head_dim: the paper's 2 heads of 32 units.
-        dropout: probability on the attention weights.
+        embed_dim: d, the width of the layer.
+        num_heads, head_dim: the paper has 2 heads of 32 units.
+        dropout: dropout probability of the attention weights.
     """
 
     def __init__(self, mechanisms: int, embed_dim: int, num_heads: int, head_dim: int, dropout: float = 0.0):
@@ -85,7 +97,7 @@ class InterMechanismAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        """[T, B, C] -> [T, B, C]."""
+        """Let the mechanisms of each position attend to each other: [T, B, C] -> [T, B, C]."""
         q, k, v = (self._split(projection(h)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         # ... x n (queries) x n (keys) x heads
         scores = (q.unsqueeze(-3) * k.unsqueeze(-4)).sum(dim=-1) * self.head_dim**-0.5
@@ -98,5 +110,5 @@ class InterMechanismAttention(nn.Module):
         return self.out_proj(heads.flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        """[T, B, n x heads x head_dim] -> [T, B, n, heads, head_dim]."""
+        """Split [T, B, n x heads x head_dim] into [T, B, n, heads, head_dim]."""
         return x.unflatten(-1, (self.mechanisms, self.num_heads, self.head_dim))

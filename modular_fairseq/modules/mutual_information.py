@@ -1,6 +1,8 @@
-"""Bounds of mutual information between attention heads ("Bayesian Transformer Using Disentangled Mask
-Attention", section 3.2), from the cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads.
-Eq. 6 is an upper bound of I(q^a, q^b), Eq. 7 a lower bound of I(x, q^h):
+"""Bounds on the mutual information between attention heads (DMA, section 3.2).
+
+The paper is "Bayesian Transformer Using Disentangled Mask Attention" (Chien and Huang 2022). The bounds are
+computed from the cluster posteriors p(c | q_i^h) of the queries of n tokens in H heads. Eq. 6 is an upper
+bound on I(q^a, q^b), and Eq. 7 is a lower bound on I(x, q^h):
 
     L_Dqq = mean_i [ log p(q_i^a | q_i^b) - 1/(n-1) sum_{j != i} log p(q_i^a | q_j^b) ]    Eq. 6
     p(q_i^a | q_j^b) = sum_c p(q_i^a | c) p(c | q_j^b)
@@ -9,16 +11,17 @@ Eq. 6 is an upper bound of I(q^a, q^b), Eq. 7 a lower bound of I(x, q^h):
     L_Dxq = mean_i [ f(q_i^h, x_i) - log 1/n sum_j exp f(q_i^h, x_j) ]                     Eq. 7
     f(q_i^h, x_j) = sum_c p(c | q_i^h) p(c | q_j^h')
 
-In Eq. 6 the factor p(q_i^a) is the same in both terms and cancels. So with U_ic = p(c | q_i^a) w_c, where w_c
-is one over the sum in the last denominator, p(q_i^a | q_j^b) may be replaced by G_ij = sum_c U_ic p(c |
-q_j^b), and so may U by a multiple of each of its rows.
+In Eq. 6 the factor p(q_i^a) is the same in both terms and cancels. Let U_ic = p(c | q_i^a) w_c, where w_c is
+1 over the sum in the last denominator. Then p(q_i^a | q_j^b) may be replaced by G_ij = sum_c U_ic p(c |
+q_j^b). For the same reason each row of U may be multiplied by any factor.
 
-All tokens are those of one sentence, and the bounds are given by sentence. Both functions compute their
-gradient in the forward pass, head by head, while the products of all pairs of tokens are at hand; only the
-gradient, of the size of the posteriors, is kept.
+A bound is computed for each sentence, from the tokens of that sentence only. Both functions compute their
+gradient in the forward pass, head by head, while the products of all pairs of tokens are at hand. Only the
+gradient is kept, which has the size of the posteriors.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,32 +29,32 @@ from torch.autograd.function import once_differentiable
 
 DENSITIES = ("pooled", "per_head", "gmm")
 CRITICS = ("head", "mean")
-SMALLEST = 1e-30  # of a density, up to a factor
+SMALLEST = 1e-30  # lower limit of G_ij, which is a density up to a factor
 
 
 def upper_bound(
     posterior: Tensor, log_joint: Tensor, valid: Tensor, densities: str = "pooled", pairs: int = 0
 ) -> Tensor:
-    """L_Dqq (Eq. 6), the mean over pairs of heads.
+    """Compute L_Dqq (Eq. 6) for each sentence [B], the mean over pairs of heads.
 
     Args:
         posterior: p(c | q_i^h), [B, H, C, T].
-        log_joint: log p(c, q_i^h), whose softmax it is.
+        log_joint: log p(c, q_i^h), of which the posterior is the softmax over c.
         valid: bool [B, T], False = padding.
-        densities: what p(q_i) is in p(q_i | c). pooled: 1/n, with one sum over the tokens of all heads, who
-            share the clusters; it is taken as constant (no gradient), and the ordered pairs (a, b) and (b, a)
-            then have the same bound, so that half of them do. per_head: 1/n, with the sum of each head. gmm:
-            the density of the mixture, literally; in many dimensions p(q_i | c) is then nearly one-hot over
-            tokens.
-        pairs: if positive, only so many pairs, drawn at random: as good on average.
+        densities: the density p(q_i) in p(q_i | c). "pooled": 1/n, with one sum over the tokens of all heads,
+            which share the clusters. The sum is taken as constant (no gradient). The ordered pairs (a, b) and
+            (b, a) then have the same bound, so only half of them are computed. "per_head": 1/n, with one sum
+            for each head. "gmm": the density of the mixture, which is the literal reading. In many dimensions
+            p(q_i | c) is then nearly one-hot over tokens.
+        pairs: if positive, use only this number of pairs, drawn at random. The expectation is the same.
 
     Returns:
-        [B], 0 for sentences of fewer than 2 tokens and for 1 head. A bound only where p(q_i | q_j) is the
-        true density, and in expectation. As it is computed it has no lowest value: heads whose tokens are
-        never in the same clusters get far below 0.
+        [B], 0 for sentences of fewer than 2 tokens and for 1 head. It is a bound only in expectation, and
+        only where p(q_i | q_j) is the true density. As computed here it has no lowest value: it is far below
+        0 for heads whose tokens are never in the same clusters.
 
     Raises:
-        ValueError: unknown `densities`.
+        ValueError: `densities` is unknown.
     """
     if densities not in DENSITIES:
         raise ValueError(f"densities is {densities!r}; it must be one of {', '.join(DENSITIES)}")
@@ -66,18 +69,19 @@ def upper_bound(
 
 
 def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tensor:
-    """L_Dxq (Eq. 7), the mean over heads.
+    """Compute L_Dxq (Eq. 7) for each sentence [B], the mean over heads.
 
     Args:
-        posterior, valid: as for `upper_bound`.
-        critic: which head is h' in f, where the paper leaves it open. head: h itself, as I(x, q^h) concerns
-            no other, and heads are to become independent by Eq. 6; mean: f is the mean over all h'.
+        posterior: p(c | q_i^h), [B, H, C, T].
+        valid: bool [B, T], False = padding.
+        critic: which head h' is in f, which the paper leaves open. "head": h itself, as I(x, q^h) concerns no
+            other head, and Eq. 6 is to make heads independent. "mean": f is the mean over all h'.
 
     Returns:
-        [B], between -1 and 1; 0 for a sentence of one token (or none).
+        [B], between -1 and 1; 0 for a sentence of one token or none.
 
     Raises:
-        ValueError: unknown `critic`.
+        ValueError: `critic` is unknown.
     """
     if critic not in CRITICS:
         raise ValueError(f"critic is {critic!r}; it must be one of {', '.join(CRITICS)}")
@@ -86,10 +90,10 @@ def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tenso
 
 
 def _class_likelihoods(log_joint: Tensor, valid: Tensor, densities: str) -> Tensor:
-    """p(q_i | c) = p(c, q_i) / sum_i' p(c, q_i'), or the same of p(c | q_i), up to a factor of i: [B, H, C,
-    T].
+    """Compute p(q_i | c) up to a factor for each i: [B, H, C, T].
 
-    That factor is chosen so that the sum over clusters is 1, and so no row is lost to underflow however
+    It is p(c, q_i) / sum_i' p(c, q_i') for the densities "gmm", and p(c | q_i) / sum_i' p(c | q_i')
+    otherwise. The factor is chosen so that the sum over clusters is 1. Therefore no row underflows, however
     unlikely its token is.
     """
     log_p = log_joint if densities == "gmm" else torch.log_softmax(log_joint, dim=2)
@@ -104,7 +108,14 @@ def _class_likelihoods(log_joint: Tensor, valid: Tensor, densities: str) -> Tens
 def _leave_one_out(
     u: Tensor, p: Tensor, valid: Tensor, pairs: list[tuple[int, int]]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. 6 for u, p [B, H, C, T]: the mean over `pairs` [B], and its gradients."""
+    """Compute Eq. 6, the mean over `pairs` of heads [B], and its gradients with respect to u and p.
+
+    Args:
+        u: U in the notation of this file, [B, H, C, T].
+        p: posteriors, [B, H, C, T].
+        valid: bool [B, T], False = padding.
+        pairs: ordered pairs of heads.
+    """
     sentences, heads, clusters, length = u.shape
     weights = _pair_weights(valid, u.dtype) / max(len(pairs), 1)
     value, du, dp = u.new_zeros(sentences), torch.zeros_like(u), torch.zeros_like(p)
@@ -127,7 +138,9 @@ def _leave_one_out(
 
 
 def _pair_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, T, T]: 1/n where i = j, else -1/(n (n - 1)); 0 for padding, and for all in a sentence with n <
+    """Return the weight of each pair of tokens in Eq. 6, [B, T, T].
+
+    It is 1/n where i = j, else -1/(n (n - 1)). It is 0 for padding, and 0 everywhere in a sentence with n <
     2.
     """
     counted = valid.to(dtype)
@@ -140,16 +153,24 @@ def _pair_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _noise_contrastive(p: Tensor, seen: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. 7 for f_ij = p_i . seen_j of p, seen [B, H, C, T]: the mean over heads [B], and its gradients."""
+    """Compute Eq. 7, the mean over heads [B], and its gradients with respect to p and seen.
+
+    f_ij is p_i . seen_j.
+
+    Args:
+        p: posteriors of the queries, [B, H, C, T].
+        seen: posteriors of the tokens as the critic sees them, [B, H, C, T].
+        valid: bool [B, T], False = padding.
+    """
     sentences, heads, clusters, length = p.shape
     counted = valid.to(p.dtype)
     n = counted.sum(dim=1, keepdim=True)
-    weights = (counted / (n.clamp_min(1) * heads))[:, None]  # of (sentence, head, token)
+    weights = (counted / (n.clamp_min(1) * heads))[:, None]  # weights of (sentence, head, token)
     diagonal = (p * seen).sum(dim=2)
-    # f is at most 1, so that its exponential needs no care.
+    # f is at most 1, so its exponential cannot overflow.
     ratios = torch.matmul(p.transpose(2, 3), seen).exp_().mul_(counted[:, None, None, :])
     sums = ratios.sum(dim=3)
-    sums = torch.where(sums > 0, sums, 1.0)  # a sentence of padding only
+    sums = torch.where(sums > 0, sums, 1.0)  # for a sentence that is only padding
     value = ((diagonal - sums.log() + n.clamp_min(1).log()[:, None]) * weights).sum(dim=(1, 2))
     ratios.mul_((weights / sums).unsqueeze(3))
     dp = (seen * weights.unsqueeze(2)).sub_(torch.matmul(seen, ratios.transpose(2, 3)))
@@ -160,21 +181,23 @@ def _noise_contrastive(p: Tensor, seen: Tensor, valid: Tensor) -> tuple[Tensor, 
 def _with_gradient(
     bound: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, y: Tensor
 ) -> Tensor:
-    """The value [B] of `bound(x, y)`, differentiable by the gradients that come with it."""
+    """Return the value [B] of `bound(x, y)`; its backward pass uses the gradients that `bound` returns."""
     with torch.autocast(x.device.type, enabled=False):
         return _WithGradient.apply(bound, x, y)
 
 
 class _WithGradient(torch.autograd.Function):
+    """A function whose gradients were computed in its forward pass."""
+
     @staticmethod
-    def forward(ctx, bound: Callable, x: Tensor, y: Tensor) -> Tensor:
+    def forward(ctx: Any, bound: Callable, x: Tensor, y: Tensor) -> Tensor:
         value, dx, dy = bound(x, y)
         ctx.save_for_backward(dx, dy)
         return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
         dx, dy = ctx.saved_tensors
         gradient = gradient[:, None, None, None]
         return None, dx * gradient, dy * gradient

@@ -1,4 +1,4 @@
-"""Whether a forward pass is the second one of activation checkpointing."""
+"""A flag that tells modules whether a forward pass is the second one of activation checkpointing."""
 
 import threading
 from collections.abc import Iterator
@@ -9,8 +9,10 @@ _thread = threading.local()
 
 @contextmanager
 def recomputation() -> Iterator[None]:
-    """Around the second forward pass: norms use what they used in the first, and nothing is counted or handed
-    out twice.
+    """Mark the forward pass inside the block as the second one of activation checkpointing.
+
+    In it norms use the statistics that they used in the first pass, and no module counts or reports anything
+    a second time.
     """
     _thread.recomputing = True
     try:
@@ -20,4 +22,5 @@ def recomputation() -> Iterator[None]:
 
 
 def is_recomputation() -> bool:
+    """Tell whether this thread is in a `recomputation` block."""
     return getattr(_thread, "recomputing", False)

@@ -1,47 +1,52 @@
-"""The semantic mask of attention ("Bayesian Transformer Using Disentangled Mask Attention", section 3.1), as
-a bias on the scores.
+"""The semantic mask of attention, as a bias on the scores (DMA, section 3.1).
+
+The paper is "Bayesian Transformer Using Disentangled Mask Attention" (Chien and Huang 2022).
 
     G_ij = sum_c p(c | z_i) p(c | z_j)              the probability that i and j are in one cluster
     M_ij = G_ij / sum_j G_ij                        Eq. 5
     A'_ij = M_ij A_ij / sum_j' M_ij' A_ij'          for A = softmax(S)
-          = softmax_j(S_ij + log G_ij)              as what normalises M and A cancels
+          = softmax_j(S_ij + log G_ij)              as the normalisers of M and A cancel
 
-Multiplying by G after the softmax, and normalising the output, is the same; forward and backward of the
-attention alone then took 0.90 of the time for 34 x 30 tokens and 4 heads, and 1.08 for 32 x 128 and 8 heads,
-on a CPU. Attention without a bias over values p_j (x) [v_j, 1] is the same again, and took 7.6 and 3.3 times
-as long. A bias is what the seam of the attention module takes.
+Two other forms compute the same. The first multiplies by G after the softmax and normalises the output.
+Forward and backward pass of the attention alone then took 0.90 of the time for 34 x 30 tokens and 4 heads,
+and 1.08 for 32 x 128 tokens and 8 heads, on a CPU. The second is attention without a bias over values p_j (x)
+[v_j, 1]; it took 7.6 and 3.3 times as long. A bias is used because it fits the seam of the attention module.
 
-z are the inputs of the attention module, a head's slice of them for each head. The same clusters are used for
-the queries' and the keys' side of cross-attention, or they could not be compared.
+z is the input of the attention module, and each head has its slice of the features. Cross-attention uses the
+same clusters for queries and keys, because posteriors of different clusters could not be compared.
 """
 
+from typing import Any
+
 import torch
-from fairseq.incremental_decoding_utils import with_incremental_state
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from modular_fairseq.modules.attention import fold_beam, sentence_order
 from modular_fairseq.modules.disentangled_heads import DisentangledHeads, LossSettings, mean_over_tokens
 from modular_fairseq.modules.gaussian_mixture import Clustering, GaussianMixture
+from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
 
-SMALLEST_OVERLAP = 1e-6  # log: -13.8
+SMALLEST_OVERLAP = 1e-6  # its logarithm is -13.8
 
 
-@with_incremental_state
-class SemanticMask(nn.Module):
-    """The `mask` of an attention module: clusters of tokens for the mask, and those of queries for losses
-    alone (`disentangled_heads.py`).
+class SemanticMask(IncrementalModule):
+    """The `mask` of an attention module, with the auxiliary losses of its clusters.
 
-    `wanted` says which losses forward passes in training compute. It stays as it is until the backward pass,
-    as activation checkpointing then computes all again; `losses` are those of the last forward pass, kept
-    until they are taken (`models/dma.py`).
+    It has two mixtures: `tokens` clusters tokens for the mask, and `queries` clusters queries, for losses
+    only (`disentangled_heads.py`).
 
     Args:
-        num_heads, embed_dim: of the attention module; keys must be as wide as queries.
+        num_heads, embed_dim: H and C of the attention module. Keys must be as wide as queries.
         clusters, posterior, centroid_gradient, centroid_mode: see `GaussianMixture`.
-        self_attention: keys are the queries' own positions.
-        in_evaluation: False: no mask outside training, as in the paper's decoder self-attention.
+        self_attention: whether the keys are at the positions of the queries.
+        in_evaluation: whether the mask is used outside training. False in the paper's decoder self-attention.
+
+    Attributes:
+        wanted: which losses a forward pass in training computes. It must not change before the backward pass,
+            in which activation checkpointing computes everything a second time.
+        losses: the losses of the last forward pass, [B] each, by name (`models/dma.py` takes them).
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class SemanticMask(nn.Module):
         self.num_heads = num_heads
         self.self_attention = self_attention
         self.in_evaluation = in_evaluation
-        settings = {
+        settings: dict[str, Any] = {
             "posterior": posterior,
             "centroid_gradient": centroid_gradient,
             "centroid_mode": centroid_mode,
@@ -78,37 +83,40 @@ class SemanticMask(nn.Module):
         key_padding_mask: Tensor | None,
         incremental_state: dict | None = None,
     ) -> Tensor | None:
-        """Compute the bias log G; in training also `losses`, [B] each.
+        """Compute the bias log G, and in training also `losses`.
 
         Args:
             query: [T, rows, C].
-            key: [S, B, C], of cross-attention; not used in self-attention, nor where they are in
-                `incremental_state`.
+            key: [S, B, C] of cross-attention. It is not used in self-attention, nor if `incremental_state`
+                has the clusters of the keys.
             projected: the queries of the heads, [rows, H, T, head_dim].
-            query_padding_mask, key_padding_mask: bool [rows, T], [B, S], True = pad.
-            incremental_state: step by step, the clusters of earlier tokens (self-attention) or all keys
-                (cross-attention) are kept there.
+            query_padding_mask, key_padding_mask: bool [rows, T] and [B, S], True = pad.
+            incremental_state: fairseq's dictionary for step-by-step decoding. It keeps the clusters of
+                earlier tokens (self-attention) or of all keys (cross-attention).
 
         Returns:
-            [B, H, rows / B x T, S], or None: no mask. Differentiable, in float32 at least.
+            the bias [B, H, rows / B x T, S], differentiable and in float32 or better, or None if there is no
+            mask.
         """
         if not (self.training or self.in_evaluation):
             return None
         wanted = self.wanted if self.training else LossSettings()
         if self.tokens.clusters == 1 and not wanted.any:
-            return None  # the same for all tokens, so no mask
+            return None  # the bias would be the same for all tokens
         tokens = self.cluster(query, wanted.kl)
+        keys: Clustering | None
         if self.self_attention:
             keys = tokens
         elif incremental_state is None or not self.get_incremental_state(incremental_state, "clusters"):
+            assert key is not None
             keys = self.cluster(key, wanted.kl)
         else:
             keys = None
-        seen = (
-            keys.posterior
-            if incremental_state is None
-            else self._remember(keys, query.size(1), incremental_state)
-        )
+        if incremental_state is None:
+            assert keys is not None
+            seen = keys.posterior
+        else:
+            seen = self._remember(keys, query.size(1), incremental_state)
         if wanted.any:
             losses = self._measure(wanted, tokens, keys, projected, query_padding_mask, key_padding_mask)
             if not is_recomputation():
@@ -119,11 +127,20 @@ class SemanticMask(nn.Module):
         return _LogOverlap.apply(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
 
     def cluster(self, x: Tensor, divergence: bool = False) -> Clustering:
-        """The clusters of tokens x [T, B, C], a head's slice of them for each head."""
+        """Return the clusters of tokens x [T, B, C]; each head has its slice of the features.
+
+        Args:
+            divergence: whether to compute the KL divergence from the prior.
+        """
         return self.tokens(x.unflatten(2, (self.num_heads, -1)), divergence)
 
     def _remember(self, keys: Clustering | None, rows: int, incremental_state: dict) -> Tensor:
-        """The cluster posteriors of all keys up to now, [B, H, C, S]."""
+        """Add `keys` to the state of the search, and return the posteriors of all keys so far [B, H, C, S].
+
+        Args:
+            keys: the clusters of new keys; None if the state has those of all keys already.
+            rows: number of query rows, B or B x beam.
+        """
         known = self.get_incremental_state(incremental_state, "clusters")
         if keys is None:
             return known["posterior"]
@@ -134,7 +151,7 @@ class SemanticMask(nn.Module):
         return posterior
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        """Follow the beam, as the attention module does with its keys."""
+        """Reorder the posteriors as the beam was reordered, like the keys of the attention module."""
         known = self.get_incremental_state(incremental_state, "clusters")
         if known:
             posterior, beam = known["posterior"], known["beam"]
@@ -147,17 +164,22 @@ class SemanticMask(nn.Module):
         self,
         wanted: LossSettings,
         tokens: Clustering,
-        keys: Clustering,
+        keys: Clustering | None,
         projected: Tensor,
         query_padding_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Those of the queries, and the divergence of the tokens on both sides beside theirs."""
+        """Compute the losses of the queries. The KL divergence includes that of the tokens.
+
+        In cross-attention the tokens are those of both sides.
+        """
         valid = _valid(query_padding_mask, tokens.posterior)
         losses = self.queries(projected, valid, wanted)
         if wanted.kl:
             divergence = tokens.divergence
+            assert divergence is not None
             if not self.self_attention:
+                assert keys is not None and keys.divergence is not None
                 divergence = torch.cat([divergence, keys.divergence], dim=2)
                 valid = torch.cat([valid, _valid(key_padding_mask, keys.posterior)], dim=1)
             losses["kl"] = losses["kl"] + mean_over_tokens(divergence, valid)
@@ -165,22 +187,27 @@ class SemanticMask(nn.Module):
 
 
 def _valid(padding_mask: Tensor | None, posterior: Tensor) -> Tensor:
-    """Tokens that count, bool [B, T], out of a padding mask, with the sizes of posteriors [B, H, C, T]."""
+    """Return which tokens count, bool [B, T].
+
+    Args:
+        padding_mask: bool [B, T], True = pad. None means that all tokens count.
+        posterior: posteriors [B, H, C, T], for their sizes.
+    """
     if padding_mask is None:
         return torch.ones(posterior.size(0), posterior.size(3), dtype=torch.bool, device=posterior.device)
     return padding_mask.to(torch.bool).logical_not()
 
 
 class _LogOverlap(torch.autograd.Function):
-    """log max(G, 1e-6) for G_ij = sum_c p_ic k_jc: p [B, H, C, T], k [B, H, C, S] -> [B, H, T, S].
+    """Compute log max(G, 1e-6) for G_ij = sum_c p_ic k_jc: p [B, H, C, T], k [B, H, C, S] -> [B, H, T, S].
 
-    The floor lets a query attend as without a mask to keys of which none is in its clusters. Posteriors are
-    in float32 at least: in bfloat16, G would be wrong by up to a hundredth. One matrix of the size of the
-    attention's is kept for the backward pass.
+    If none of the keys is in the clusters of a query, the lower limit lets it attend as without a mask.
+    Posteriors are in float32 or better, because in bfloat16 G would be wrong by up to a hundredth. The
+    backward pass keeps one matrix of the size of the attention weights.
     """
 
     @staticmethod
-    def forward(ctx, p: Tensor, k: Tensor) -> Tensor:
+    def forward(ctx: Any, p: Tensor, k: Tensor) -> Tensor:
         with torch.autocast(p.device.type, enabled=False):
             overlap = torch.matmul(p.transpose(2, 3), k).clamp_min_(SMALLEST_OVERLAP)
         ctx.save_for_backward(p, k, overlap)
@@ -188,7 +215,7 @@ class _LogOverlap(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         p, k, overlap = ctx.saved_tensors
         slope = (gradient.to(overlap.dtype) / overlap).masked_fill_(overlap <= SMALLEST_OVERLAP, 0.0)
         return torch.matmul(k, slope.transpose(2, 3)), torch.matmul(p, slope)

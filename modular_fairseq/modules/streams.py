@@ -1,8 +1,11 @@
-"""k parallel stacks of layers over one input, Multi-Stream Transformers (Burtsev and Rumshisky), the sum in
-Eq. 1:
+"""k parallel stacks of layers over one input (Multi-Stream Transformers, Burtsev and Rumshisky 2021).
 
-sum_i S_i(Z),    S_i = a stack of layers with parameters of its own
+This is the sum in Eq. 1:
+
+    sum_i S_i(Z),    S_i = a stack of layers with parameters of its own
 """
+
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -10,18 +13,19 @@ from torch.func import functional_call, vmap
 
 
 class Streams(nn.ModuleList):
-    """The sum of k streams; layer l of stream i is `self[i][l]`.
+    """The sum of k streams, where `self[i][l]` is layer l of stream i.
 
-    There are two ways to the same numbers: the streams one after the other, and each layer of all streams at
-    once, with the parameters of the k layers stacked. The second launches fewer and larger kernels, which may
-    win on a GPU (not measured). On a CPU it takes 1.05 to 1.18 of the time of as many layers in sequence, and
-    the first 1.00 to 1.02 (d = 512 and 128, k = 2 and 4). It is for training only, so that what looks inside
-    a trained model finds every layer at work.
+    The same numbers are computed in one of two ways. By default the streams run one after the other, layer by
+    layer. With `batched`, each layer of all streams runs at once in training, with the parameters of the k
+    layers stacked. This launches fewer and larger kernels, which may be faster on a GPU (not measured). On a
+    CPU it takes 1.05 to 1.18 of the time of as many layers in sequence, and the default takes 1.00 to 1.02 (d
+    = 512 and 128, k = 2 and 4). Outside training the default is always used, so that tools that inspect a
+    trained model see the forward pass of every layer.
 
     Args:
-        streams: k lists of equally many layers `(x [T, B, d], encoder_padding_mask) -> [T, B, d]`.
-        batched: train all streams at once. Their layers must then be alike but for their parameters, and
-            without buffers.
+        streams: k lists with equal numbers of layers `(x [T, B, d], encoder_padding_mask) -> [T, B, d]`.
+        batched: train each layer of all streams at once. The layers must then differ only in their
+            parameters, and must not have buffers.
     """
 
     def __init__(self, streams: list[list[nn.Module]], batched: bool = False):
@@ -31,25 +35,36 @@ class Streams(nn.ModuleList):
     def forward(
         self, z: Tensor, encoder_padding_mask: Tensor | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
-        """z [T, B, d] -> the sum of the streams [T, B, d]. `states` gets the sum after every layer."""
-        run = self._at_once if self.batched and self.training else self._one_by_one
-        outputs = z.expand(len(self), *z.shape)
+        """Return the sum of the streams [T, B, d].
+
+        Args:
+            z: input of every stream [T, B, d].
+            encoder_padding_mask: bool [B, T], True = pad, or None.
+            states: a list that receives the sum over streams after every layer, or None.
+        """
+        at_once = self.batched and self.training
+        outputs: list[Tensor] | Tensor = z.expand(len(self), *z.shape)
         for layers in zip(*self, strict=True):
-            outputs = run(layers, outputs, encoder_padding_mask)
+            if at_once:
+                outputs = self._at_once(layers, cast(Tensor, outputs), encoder_padding_mask)
+            else:
+                outputs = self._one_by_one(layers, outputs, encoder_padding_mask)
             if states is not None:
-                states.append(sum(outputs))
-        return sum(outputs)
+                states.append(_sum(outputs))
+        return _sum(outputs)
 
     @staticmethod
     def _one_by_one(
         layers: tuple[nn.Module, ...], inputs: list[Tensor] | Tensor, padding_mask: Tensor | None
     ) -> list[Tensor]:
+        """Apply layer i to input i [T, B, d]."""
         return [layer(x, encoder_padding_mask=padding_mask) for layer, x in zip(layers, inputs, strict=True)]
 
     @staticmethod
     def _at_once(layers: tuple[nn.Module, ...], inputs: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """[k, T, B, d] -> [k, T, B, d]. Dropout masks of the streams are independent, as they are one by
-        one.
+        """Apply layer i to input i at the same time for all i: [k, T, B, d] -> [k, T, B, d].
+
+        The dropout masks of the streams are independent, as they are one by one.
         """
         stacked = {
             name: torch.stack([layer.get_parameter(name) for layer in layers])
@@ -60,3 +75,7 @@ class Streams(nn.ModuleList):
             randomness="different",
         )
         return run(stacked, inputs)
+
+
+def _sum(outputs: list[Tensor] | Tensor) -> Tensor:
+    return cast(Tensor, sum(outputs))

@@ -563,7 +563,8 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
         (["--beam", "15"], "--beam 15: must be less than half of --target-types 30"),
         (
             ["--user-dir", "nowhere"],
-            "--user-dir nowhere: there is no such folder; give that of a plugin, such as examples/distance",
+            "--user-dir nowhere: there is no such folder; give the folder of a plugin, such as "
+            "examples/distance",
         ),
         (
             ["--json", "/nowhere/times.json"],

@@ -203,7 +203,7 @@ def test_the_analysis_gives_slopes_and_mean_distances(distance):
         )
         assert f"{slope:.3f}" in report.text()
     with pytest.raises(
-        UsageError, match="no distance penalty to look at; it needs --attention-type distance"
+        UsageError, match="no distance penalty; analyse a model trained with --attention-type distance"
     ):
         distance.Distance(build())
 
@@ -213,7 +213,8 @@ def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
     assert ARCH_MODEL_REGISTRY[ARCH] is ModularTransformer
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
-        UsageError, match=rf"the arch {ARCH} has no effect through hydra; .*\+model.attention_type=distance"
+        UsageError,
+        match=rf"the arch {ARCH} has no effect in fairseq-hydra-train; .*\+model.attention_type=distance",
     ):
         ModularTransformer.build_model(FAMILIES["modular_transformer"](_name=ARCH), task())
 
@@ -224,7 +225,7 @@ def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
         (
             {"attention_type": "distant"},
             "--attention-type is 'distant'; it must be one of plain, mae, dma, distance, mae+dma, "
-            "mae+distance, or what another",
+            "mae+distance, or one that a plugin",
         ),
         ({"attention_type": "plain+distance"}, "--attention-type is 'plain+distance'; it must be one of"),
         (
@@ -257,7 +258,8 @@ def test_the_order_of_two_parts_makes_no_difference():
 
 def test_without_the_example_its_name_is_unknown():
     with pytest.raises(
-        UsageError, match="it must be one of plain, mae, dma, mae[+]dma, or what another --user-dir registers"
+        UsageError,
+        match="it must be one of plain, mae, dma, mae[+]dma, or one that a plugin in --user-dir registers",
     ):
         build(attention_type="distance")
 
@@ -267,7 +269,7 @@ def test_without_the_example_its_name_is_unknown():
     [
         ("mae", "gate", "attention type 'mae' is registered already"),
         ("plain", "gate", "'plain' is registered already"),
-        ("a+b", "gate", "no name of letters, digits and _"),
+        ("a+b", "gate", "take a name of letters, digits and _"),
         ("other", "scale", "for the seam 'scale'; it must be one of gate, mask"),
         ("far", "mask", "option distance_slope of attention type far must start with far_"),
     ],
@@ -289,7 +291,8 @@ def test_defaults_of_another_family_or_mechanism_are_refused(registries, default
     )
     register = register_attention("far", "mask", options, family_defaults=defaults)
     with pytest.raises(
-        ValueError, match="far has defaults for modular_transformer.*there must be such a model"
+        ValueError,
+        match="far sets defaults of .* in the model family modular_transformer.*; the family must exist",
     ):
         register(lambda options, place: None)
     assert "far" not in MECHANISMS

@@ -1,4 +1,4 @@
-"""Analyses as loops over sentences, words and heads, in plain Python."""
+"""The analyses of trained models, computed by loops over sentences, words and heads in plain Python."""
 
 import math
 from collections import Counter
@@ -7,11 +7,22 @@ CLASSES = ("vertical", "diagonal", "shift forward", "shift backward", "soft diag
 
 
 def entropy(p):
+    """Return the entropy of a distribution in nats."""
     return -sum(x * math.log(x) for x in p if x > 0)
 
 
 def indicative(pairs, groups, minimum=5, most=10):
-    """Of (token, group) pairs: for each group [(token, PMI, count, total), ...]."""
+    """Return the most indicative tokens of each group, by pointwise mutual information (PMI).
+
+    Args:
+        pairs: a (token, group) for every occurrence.
+        groups: number of groups.
+        minimum: occurrences that a token must have.
+        most: the largest number of tokens per group.
+
+    Returns:
+        for each group a list [(token, PMI in nats, count in the group, count in all), ...].
+    """
     joint, tokens, of_group = (
         Counter(pairs),
         Counter(token for token, _ in pairs),
@@ -33,14 +44,19 @@ def indicative(pairs, groups, minimum=5, most=10):
 
 
 def pearson(xs, ys):
+    """Return Pearson's correlation coefficient of two lists of numbers."""
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     covariance = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     return covariance / math.sqrt(sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys))
 
 
 def pattern(weights, causal=False, cross=False):
-    """The class of one map, a list of T rows over S keys, of a sentence without pads; None for a short
-    sentence.
+    """Return the class of one attention map of a sentence without padding, or None if the sentence is short.
+
+    Args:
+        weights: T rows of S weights.
+        causal: whether query t sees only keys up to t.
+        cross: whether this is cross-attention.
     """
     queries, keys = len(weights), len(weights[0])
     if min(queries, keys) < 5:

@@ -1,5 +1,6 @@
-"""Disentangled mask attention as the paper writes it, by loops and torch.distributions; only parameters are
-shared with the package.
+"""Disentangled mask attention exactly as the paper writes it, by loops and torch.distributions.
+
+Only the parameters are shared with the package.
 """
 
 import math
@@ -9,9 +10,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 
 def mixture_of(module, head):
-    """The prior of one head of a `GaussianMixture`: cluster weights, and the Gaussians [C] over D
-    dimensions.
-    """
+    """Return the prior of one head of a `GaussianMixture`: its cluster weights and its C Gaussians."""
     m = head if len(module.logits) > 1 else 0
     mu = module.scaled_centroids[m].double() * module.centroid_scale.double()
     deviation = (0.5 * module.log_variance[m].double().clamp(-8, 8)).exp()
@@ -19,26 +18,29 @@ def mixture_of(module, head):
 
 
 def noise_of(module, head, x):
-    """q(z | x)."""
+    """Return q(z | x), x [..., D]."""
     return Independent(
         Normal(x, (0.5 * module.noise_log_variance[head].double().clamp(-8, 8)).exp().expand_as(x)), 1
     )
 
 
 def density(module, head, z):
-    """log p(z), z [..., D]."""
+    """Return log p(z), z [..., D]."""
     return MixtureSameFamily(*mixture_of(module, head)).log_prob(z)
 
 
 def posterior(module, head, z):
-    """Eq. 4: [..., D] -> [..., C]."""
+    """Return p(c | z) (Eq. 4): z [..., D] -> [..., C]."""
     weights, gaussians = mixture_of(module, head)
     joint = weights.probs * gaussians.log_prob(z.unsqueeze(-2)).exp()
     return joint / joint.sum(dim=-1, keepdim=True)
 
 
 def expected_posterior(module, head, x):
-    """Eq. 4 with E_q[log N(z | c)], which is minus the cross-entropy, in the place of log N(z | c)."""
+    """Return Eq. 4 with E_q[log N(z | c)] in the place of log N(z | c): x [..., D] -> [..., C].
+
+    The expectation is minus the cross-entropy of q and N.
+    """
     weights, gaussians = mixture_of(module, head)
     q = noise_of(module, head, x.unsqueeze(-2))
     cross_entropy = kl_divergence(q, gaussians) + q.entropy()
@@ -46,8 +48,13 @@ def expected_posterior(module, head, x):
 
 
 def divergence(module, head, x, gamma):
-    """KL(q(z, c | x) || p(z, c)) / D for q(z | x) q(c | x), q(c | x) = gamma: the expected divergence of z,
-    and that of c.
+    """Return KL(q(z, c | x) || p(z, c)) / D for q(z, c | x) = q(z | x) q(c | x).
+
+    It is the expected divergence of z plus that of c.
+
+    Args:
+        x: [..., D].
+        gamma: q(c | x), [..., C].
     """
     weights, gaussians = mixture_of(module, head)
     of_z = kl_divergence(noise_of(module, head, x.unsqueeze(-2)), gaussians)
@@ -55,7 +62,13 @@ def divergence(module, head, x, gamma):
 
 
 def mask(p_query, p_key, blocked=None):
-    """Eq. 5: posteriors [T, C], [S, C] -> M [T, S]; the sum in it is over the keys that a query sees."""
+    """Return M [T, S] (Eq. 5) of posteriors [T, C] and [S, C].
+
+    The sum in the denominator is over the keys that a query sees.
+
+    Args:
+        blocked: bool [T, S], True = the query does not see the key, or None.
+    """
     m = torch.zeros(len(p_query), len(p_key), dtype=p_query.dtype)
     for i, p_i in enumerate(p_query):
         for j, p_j in enumerate(p_key):
@@ -65,7 +78,7 @@ def mask(p_query, p_key, blocked=None):
 
 
 def masked_attention(scores, m, blocked=None):
-    """The equation after Eq. 5: scores [T, S] -> attention weights [T, S]."""
+    """Return the attention weights [T, S] of the equation after Eq. 5, for scores and M [T, S]."""
     if blocked is not None:
         scores = scores.masked_fill(blocked, -math.inf)
     a = torch.softmax(scores, dim=1)
@@ -73,16 +86,19 @@ def masked_attention(scores, m, blocked=None):
 
 
 def fold(scores, overlap, values):
-    """Another form of it: multiply by the overlap G [..., T, S] after the softmax, and normalise the
-    output.
+    """Compute the masked attention in another form, from the overlap G [..., T, S].
+
+    The weights are multiplied by G after the softmax, and the output is normalised.
     """
     weights = torch.softmax(scores, dim=-1) * overlap
     return weights @ values / weights.sum(dim=-1, keepdim=True)
 
 
 def augmented_values(scores, p_query, p_key, values):
-    """A third: attention without a bias over values p_j (x) [v_j, 1], contracted with p_i; posteriors [...,
-    T, C], [..., S, C].
+    """Compute the masked attention in a third form, without a bias.
+
+    Attention over values p_j (x) [v_j, 1] is contracted with p_i. The posteriors are [..., T, C] and [..., S,
+    C].
     """
     with_ones = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
     wide = (p_key.unsqueeze(-1) * with_ones.unsqueeze(-2)).flatten(-2)
@@ -92,8 +108,13 @@ def augmented_values(scores, p_query, p_key, values):
 
 
 def class_likelihoods(p, densities="per_head", log_p=None):
-    """p(q_i^h | c) of posteriors p [H, n, C]: by Bayes' rule with p(q_i) = 1/n, or exp(log_p [H, n]).
-    "pooled": the sum over tokens is one over the tokens of all heads."""
+    """Return p(q_i^h | c) of posteriors p [H, n, C], by Bayes' rule.
+
+    Args:
+        p: p(c | q_i^h).
+        densities: "per_head" sums over the tokens of a head, "pooled" over the tokens of all heads.
+        log_p: log p(q_i^h), [H, n]; without it p(q_i) = 1/n.
+    """
     prior = torch.full(p.shape[:2], 1 / p.size(1), dtype=p.dtype) if log_p is None else log_p.exp()
     likelihoods = torch.zeros_like(p)
     for h in range(p.size(0)):
@@ -110,7 +131,7 @@ def class_likelihoods(p, densities="per_head", log_p=None):
 
 
 def upper_bound(p, likelihoods):
-    """Eq. 6 of every ordered pair of heads (a, b), by name of the pair: p [H, n, C] -> {(a, b): scalar}."""
+    """Return Eq. 6 for every ordered pair of heads: p [H, n, C] -> {(a, b): scalar}."""
     heads, n, _ = p.shape
 
     def log_p(a, i, b, j):
@@ -128,7 +149,7 @@ def upper_bound(p, likelihoods):
 
 
 def lower_bound(p, critic="head"):
-    """Eq. 7 of every head: p [H, n, C] -> [scalar]."""
+    """Return Eq. 7 for every head: p [H, n, C] -> [scalar]."""
     heads, n, _ = p.shape
 
     def f(h, i, j):

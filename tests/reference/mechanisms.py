@@ -1,7 +1,7 @@
-"""A TIM layer as Algorithm 1 writes it, a mechanism at a time, on the parameters of one of our layers.
+"""A TIM layer exactly as Algorithm 1 writes it, computed one mechanism at a time.
 
-Everything is a loop over mechanisms with ordinary matrices; nothing is shared with the package but the
-parameters.
+Everything is a loop over mechanisms with ordinary matrices. Only the parameters of one of our layers are
+shared with the package.
 """
 
 import math
@@ -11,11 +11,15 @@ import torch.nn.functional as F
 
 
 def slice_of(x, m, n):
+    """Return the features of slice m of n."""
     return x[..., m * x.size(-1) // n : (m + 1) * x.size(-1) // n]
 
 
 def group_linear(x, module, n):
-    """Where there is one mechanism, parameters have no dimension for it."""
+    """Apply the linear layer of each of n mechanisms to its slice of x.
+
+    With one mechanism, parameters have no dimension for mechanisms.
+    """
     weight, bias = (
         p.view(n, -1, p.size(-1)) if p.dim() == 2 + (n > 1) else p.view(n, -1)
         for p in (module.weight, module.bias)
@@ -24,6 +28,7 @@ def group_linear(x, module, n):
 
 
 def group_norm(x, module, n):
+    """Apply the LayerNorm of each of n mechanisms to its slice of x."""
     weight, bias = module.weight.view(n, -1), module.bias.view(n, -1)
     return torch.cat(
         [F.layer_norm(slice_of(x, m, n), weight[m].shape, weight[m], bias[m]) for m in range(n)], dim=-1
@@ -31,7 +36,13 @@ def group_norm(x, module, n):
 
 
 def attention(module, query, key, n, blocked=None):
-    """Multi-head attention of each mechanism; query [T, B, C], key [S, B, C'], blocked bool [B, T, S]."""
+    """Return the multi-head attention of each mechanism.
+
+    Args:
+        query, key: [T, B, C], [S, B, C'].
+        n: number of mechanisms.
+        blocked: bool [B, T, S], True = the query does not see the key, or None.
+    """
     q, k, v = (
         group_linear(query, module.q_proj, n),
         group_linear(key, module.k_proj, n),
@@ -48,7 +59,7 @@ def attention(module, query, key, n, blocked=None):
 
 
 def communication(module, x, n):
-    """Attention over the mechanisms of every position by itself."""
+    """Return the attention between the n mechanisms of every position of x [T, B, C]."""
     q, k, v = (group_linear(x, projection, n) for projection in (module.q_proj, module.k_proj, module.v_proj))
     out = torch.empty_like(q)
     for t in range(x.size(0)):
@@ -62,8 +73,16 @@ def communication(module, x, n):
 
 
 def layer(module, x, n, blocked=None, encoder_out=None, encoder_blocked=None, pre_norm=False, residual=True):
-    """The output [T, B, C] of an encoder or decoder layer: each sub-layer F as norm(x + F(x)), or x +
-    F(norm(x)) with pre-norm.
+    """Return the output [T, B, C] of an encoder or decoder layer.
+
+    Each sub-layer F is norm(x + F(x)), or x + F(norm(x)) with pre-norm.
+
+    Args:
+        x: [T, B, C].
+        n: number of mechanisms.
+        blocked, encoder_blocked: bool [B, T, S], for self- and cross-attention, or None.
+        encoder_out: [S, B, C'] for a decoder layer, None for an encoder layer.
+        residual: whether sub-layers have residual connections.
     """
 
     def sub_layer(x, norm, function):

@@ -1,5 +1,6 @@
-"""Mixture of attentive experts as the paper writes it: every expert's output on its own, then their weighted
-sum.
+"""A mixture of attentive experts exactly as the paper writes it.
+
+The output of every expert is computed by itself, and the mixture is their weighted sum.
 """
 
 import itertools
@@ -11,8 +12,11 @@ from torch import Tensor, nn
 def attention_heads(
     attention: nn.Module, query: Tensor, key: Tensor, blocked: Tensor | None = None
 ) -> list[Tensor]:
-    """H~_j of Eq. 2 for every head j: [B, T, head_dim]; query [T, B, C], key [S, B, C], blocked bool [B, T,
-    S].
+    """Return H~_j of Eq. 2 for every head j, [B, T, head_dim] each.
+
+    Args:
+        query, key: [T, B, C], [S, B, C].
+        blocked: bool [B, T, S], True = the query does not see the key, or None.
     """
     q, k, v = (
         p(x).transpose(0, 1)
@@ -36,8 +40,15 @@ def mixture_of_experts(
     dropped_heads: int,
     blocked: Tensor | None = None,
 ) -> Tensor:
-    """sum_S g_S f_S with f_S = h/(h-t) sum_{j not in S} H~_j W_j (Eq. 5 and 6), and the output bias; gates
-    [B, T or 1, E] -> [T, B, C].
+    """Return sum_S g_S f_S plus the output bias, [T, B, C].
+
+    f_S = h/(h-t) sum_{j not in S} H~_j W_j (Eq. 5 and 6).
+
+    Args:
+        query, key: [T, B, C], [S, B, C].
+        gates: [B, T or 1, E].
+        dropped_heads: t.
+        blocked: bool [B, T, S], True = the query does not see the key, or None.
     """
     h = attention.num_heads
     projected = [
@@ -52,8 +63,9 @@ def mixture_of_experts(
 
 
 def mean_of_recent(x: Tensor, padding_mask: Tensor | None, window: int | None) -> Tensor:
-    """Mean of the inputs that are not padding at positions t - window + 1 .. t, one by one; x [T, B, d] ->
-    [T, B, d].
+    """Return the mean of the inputs at positions t - window + 1 .. t, one by one: x [T, B, d] -> [T, B, d].
+
+    Padding does not count.
     """
     means = torch.zeros_like(x)
     for b in range(x.size(1)):

@@ -1,5 +1,6 @@
-"""The redundancy of attention: a sentence without padding, a pair of heads and a word at a time, in plain
-Python.
+"""The redundancy of attention, computed for one sentence, pair of heads and word at a time in plain Python.
+
+Sentences have no padding.
 """
 
 import itertools
@@ -7,18 +8,18 @@ import math
 
 
 def entropy(row):
-    """In bits."""
+    """Return the entropy of a distribution in bits."""
     return -sum(p * math.log2(p) for p in row if p > 0)
 
 
 def distance(a, b):
-    """The Jensen-Shannon distance of two rows."""
+    """Return the Jensen-Shannon distance of two rows of weights."""
     middle = [(p + q) / 2 for p, q in zip(a, b, strict=True)]
     return math.sqrt(max(0.0, entropy(middle) - (entropy(a) + entropy(b)) / 2))
 
 
 def mean_redundancy_of_pairs(heads):
-    """Heads are lists of rows."""
+    """Return the mean of 1 - distance over pairs of heads; a head is a list of rows of weights."""
     values = []
     for a, b in itertools.combinations(heads, 2):
         distances = [distance(p, q) for p, q in zip(a, b, strict=True)]
@@ -27,7 +28,11 @@ def mean_redundancy_of_pairs(heads):
 
 
 def layer_and_head_redundancy(modules):
-    """{module: its heads} of one type of attention -> LR, HR, {module: LR}."""
+    """Return LR, HR and {module: LR} of one type of attention.
+
+    Args:
+        modules: {module: list of heads}.
+    """
     by_module = {name: mean_redundancy_of_pairs(heads) for name, heads in modules.items()}
     return (
         sum(by_module.values()) / len(by_module),
@@ -37,10 +42,13 @@ def layer_and_head_redundancy(modules):
 
 
 def attention(module, query, key, causal):
-    """The weights of one sentence, [H][T][visible keys]: softmax of scaled products with the mask's bias.
+    """Return the attention weights of one sentence, [H][T][visible keys].
+
+    They are the softmax of the scaled products, with the bias of the mask if the module has one.
 
     Args:
         query, key: [T, 1, C], [S, 1, C].
+        causal: whether query t sees only keys up to t.
     """
     heads, width = module.num_heads, module.head_dim
     q = module.q_proj(query).view(-1, heads, width).transpose(0, 1)
@@ -59,8 +67,10 @@ def attention(module, query, key, causal):
 
 
 def heads_of_sentences(model, sentences):
-    """{type: {module: its heads}}; rows of one key are left out. `sentences` are the `net_input` of one
-    sentence each.
+    """Return {type of attention: {module: list of heads}}, without rows of a single key.
+
+    Args:
+        sentences: the `net_input` of one sentence each.
     """
     found, calls = {}, []
 

@@ -1,8 +1,11 @@
-"""Eq. 1 of Multi-Stream Transformers, a stream at a time on ordinary layers."""
+"""Eq. 1 of Multi-Stream Transformers, computed one stream at a time on ordinary layers."""
 
 
 def encode(encoder, x, padding_mask=None):
-    """Z_out [T, B, d] of the embedded source x [T, B, d], without the final norm of pre-norm encoders."""
+    """Return Z_out [T, B, d] of the embedded source x [T, B, d].
+
+    Pre-norm encoders have a final norm after this, which is left out.
+    """
     first, last = encoder.layers[0], encoder.layers[-1]
     z = first(x, encoder_padding_mask=padding_mask)
     total = z if encoder.arrangement.skip else 0

@@ -120,8 +120,8 @@ def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch,
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
         UsageError,
-        match=rf"the arch {arch} has no effect through hydra; write \+model._name=modular_transformer "
-        rf"\+model\.",
+        match=rf"the arch {arch} has no effect in fairseq-hydra-train; write "
+        rf"\+model._name=modular_transformer \+model\.",
     ):
         build(arch, _name=arch, **undone)
 

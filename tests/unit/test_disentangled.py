@@ -55,7 +55,7 @@ def test_a_plain_checkpoint_loads_and_its_masks_start_near_to_none(caplog):
     fresh = copy.deepcopy(ours.state_dict())
     with caplog.at_level("INFO"):
         ours.load_state_dict(stock.state_dict())
-    assert "6 masks are not in the checkpoint and start afresh" in caplog.text
+    assert "6 masks are not in the checkpoint and keep their initial values" in caplog.text
     loaded = ours.state_dict()
     assert all(torch.equal(loaded[key], value) for key, value in stock.state_dict().items())
     assert all(torch.equal(loaded[key], fresh[key]) for key in loaded if ".mask." in key)
@@ -235,15 +235,15 @@ def test_mechanisms_stay_apart_under_a_mask():
         ({**DMA, "dma_clusters": 0}, "--dma-clusters must be at least 1 (which is plain attention), not 0"),
         (
             {**DMA, "dma_centroid_gradient": 0.0},
-            "--dma-centroid-gradient must be positive, 0.001 to 1000, not 0.0",
+            "--dma-centroid-gradient must be between 0.001 and 1000, not 0.0",
         ),
         (
             {**DMA, "dma_centroid_gradient": -10.0},
-            "--dma-centroid-gradient must be positive, 0.001 to 1000, not -10.0",
+            "--dma-centroid-gradient must be between 0.001 and 1000, not -10.0",
         ),
         (
             {**DMA, "dma_centroid_gradient": float("inf")},
-            "--dma-centroid-gradient must be positive, 0.001 to 1000, not inf",
+            "--dma-centroid-gradient must be between 0.001 and 1000, not inf",
         ),
         (
             {**DMA, "dma_centroid_gradient": 1.0, "dma_centroid_mode": "hook"},
@@ -259,7 +259,7 @@ def test_mechanisms_stay_apart_under_a_mask():
         ),
         (
             {**DMA, "adaptive_softmax_cutoff": "8,16"},
-            "--adaptive-softmax-cutoff does not work with --attention-type dma",
+            "--adaptive-softmax-cutoff needs --criterion adaptive_loss, which does not add the losses of",
         ),
         ({**DMA, "dma_posterior": "mean"}, "--dma-posterior is 'mean'; it must be one of expected, sample"),
         (

@@ -11,7 +11,7 @@ import pytest
 
 from tests.places import ROOT
 
-MARK = "# The analysis. In the package it is a file of analysis/.\n"
+MARK = "# The analysis follows. In the package it would be a file of its own in analysis/.\n"
 # A file may import from its own floor and from those below. What stands beside these folders is above them.
 FLOORS = [
     ["modular_fairseq_cli"],

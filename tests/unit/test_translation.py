@@ -294,7 +294,7 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
             {"attention_type": "mae", "mae_inference_seed": 2},
             "--mae-inference-seed has no effect without --mae-inference random",
         ),
-        ({"attention_type": "mae", "quant_noise_pq": 0.1}, "--quant-noise-pq rewrites weights"),
+        ({"attention_type": "mae", "quant_noise_pq": 0.1}, "--quant-noise-pq changes weights"),
         (
             {"attention_type": "mae", "mae_inference": "specialized"},
             "it must be one of mixture, specialised, random",

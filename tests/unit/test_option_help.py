@@ -1,0 +1,37 @@
+"""The help texts of options are their manual: each names the default that the option has."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+import modular_fairseq  # noqa: F401
+from modular_fairseq.models.options import AttentionOptions, flag
+from modular_fairseq.models.registry import MECHANISMS
+
+OPTIONS = [
+    f
+    for options in [
+        AttentionOptions,
+        *(mechanism.options for mechanism in MECHANISMS.values()),
+        *(mechanism.losses.options for mechanism in MECHANISMS.values() if mechanism.losses),
+    ]
+    for f in fields(options)
+    if f.name != "_name"
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: flag(option.name))
+def test_the_help_of_an_option_names_its_default(option):
+    text = option.metadata["help"]
+    assert "%" not in text  # argparse would take it for a format
+    if isinstance(option.default, bool):
+        assert option.default is False and "default" not in text
+        return
+    named = re.search(r"\(default: ([^ ;)]+)[^)]*\)$", text).group(1)
+    if option.default is None:  # the mechanism chooses
+        assert float(named) > 0
+    elif isinstance(option.default, str):
+        assert named == option.default
+    else:
+        assert float(named) == option.default
