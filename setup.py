@@ -88,7 +88,7 @@ setup(
             "types-tabulate",
             "types-tqdm",
         ],
-        "docs": ["mkdocs-material", "mkdocstrings[python]"],
+        "docs": ["latex2mathml", "mkdocs-material", "mkdocstrings[python]"],
     },
     entry_points={"console_scripts": ["modular-fairseq = modular_fairseq_cli.main:main"]},
 )

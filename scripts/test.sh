@@ -1,15 +1,29 @@
 #!/usr/bin/env bash
-# Lints, checks the format and tests the project; what is given is passed to pytest: `bash scripts/test.sh -k
-# attention -x`.
+# Lint, check types and test the project. Arguments are passed to pytest.
+#
+#     bash scripts/test.sh                  # everything
+#     bash scripts/test.sh --fast           # the linters, the types, and the first tier, tests/unit
+#     bash scripts/test.sh -k attention -x  # the tests whose name has "attention", up to the first failure
+#
+# TEST_WORKERS sets how many processes test at a time; the default is one for each processor, at most 8.
 
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
-export PATH="$PWD/.venv/bin:$PATH"
+export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
+
+tests=()
+if [ "${1-}" = --fast ]; then
+    tests=(tests/unit)
+    shift
+fi
+processors=$(python -c 'import os; print(min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))')
 
 status=0
 ruff check . || status=$?
 ruff format --check . || status=$?
-pytest "$@" || status=$?
+mypy || status=$?
+python scripts/lint_report.py || status=$?
+pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile "${tests[@]}" "$@" || status=$?
 exit $status

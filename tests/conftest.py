@@ -16,6 +16,8 @@ import torch
 from tests.places import ROOT
 from tests.preloaded import Preloaded
 
+pytest_plugins = ("tests.ablations", "tests.prepared_corpora", "tests.trained_tables")
+
 TIERS = ("unit", "commands", "system")
 
 torch.set_num_threads(1)
@@ -36,9 +38,12 @@ def preloaded() -> Iterator[Preloaded]:
     server.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fast_commands(preloaded: Preloaded) -> Iterator[None]:
-    """Let `sys.executable` and the commands on PATH start in a tenth of a second."""
+    """Let `sys.executable` and the commands on PATH be those of tests/preloaded.
+
+    A test that needs a fresh interpreter takes `tests.places.PYTHON`.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(preloaded.python))
         patch.setenv("PATH", f"{preloaded.programs}{os.pathsep}{os.environ['PATH']}")

@@ -3,6 +3,6 @@
 import pytest
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _(fast_commands: None) -> None:
     pass

@@ -2,7 +2,6 @@
 or diverge.
 """
 
-import json
 import math
 import os
 import shutil
@@ -11,25 +10,20 @@ import subprocess
 import sys
 import time
 from itertools import combinations
-from pathlib import Path
 
 import pytest
-import torch
 
 from modular_fairseq.runs import run as engine
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluations.perplexity import validate_command
-from modular_fairseq.runs.greedy.command import Ablation
-from modular_fairseq.runs.greedy.protocol import SWITCHES, Switch, iterations, models, read_switches
+from modular_fairseq.runs.greedy.protocol import SWITCHES, iterations, models, read_switches
 from modular_fairseq.runs.greedy.settings import read_settings, write_settings
 from modular_fairseq.runs.greedy.table import over_seeds, rows, sheet
 from modular_fairseq.runs.greedy.trial import Trial
-from modular_fairseq.training.checkpoints import load_checkpoint
-from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.processes import call
-from tests.fairseq_commands import OPTIMIZE, TINY, run_train
+from tests.ablations import BASE, TWO, TWO_YAML, ablate, ablation, checkpoints, fairseq, result, settle, words
 from tests.places import ROOT
 
 RESIDUAL, ATTENTION, HIDDEN, HEADS = NAMES = [mechanism.name for mechanism in SWITCHES]
@@ -46,61 +40,6 @@ PAPER = {  # table 1
     (RESIDUAL, HEADS, HIDDEN): 8.62,
     (RESIDUAL, HEADS, ATTENTION, HIDDEN): 8.75,
 }
-BASE = [
-    "--arch",
-    "modular_transformer",
-    *TINY[:-4],
-    *OPTIMIZE[:-4],
-    "--max-tokens",
-    "150",
-    "--num-workers",
-    "0",
-    "--max-epoch",
-    "10",
-]
-TWO = [
-    Switch("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
-    Switch("multihead", ["--encoder-attention-heads", "1"], ["--encoder-attention-heads", "4"]),
-]
-TWO_YAML = """
-- name: hidden dropout
-  off: --dropout 0
-  on: --dropout 0.1
-- {name: multihead, off: --encoder-attention-heads 1, on: --encoder-attention-heads 4}
-"""
-
-
-def result(valid, test=None, train=1.0, diverged=False):
-    return {"valid": valid, "test": valid if test is None else test, "train": train, "diverged": diverged}
-
-
-@pytest.fixture
-def data(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/test.de-en.de.idx").touch()
-    return tmp_path / "data"
-
-
-def ablation(folder, switches=SWITCHES, seeds=(1,), data="DATA"):
-    folder.mkdir(exist_ok=True)
-    return Ablation(
-        str(folder), {"data": str(data), "options": BASE, "switches": list(switches)}, list(seeds)
-    )
-
-
-def settle(ablation, results):
-    """Lets runs have ended: results by model, or by model and seed; and protocol.json, as if they had been
-    trained.
-    """
-    for model, found in results.items():
-        for run in [trial.run for trial in ablation.trials(model)]:
-            os.makedirs(run.path(""), exist_ok=True)
-            Path(run.path("result.json")).write_text(json.dumps(found.get(run.seed, found)))
-    write_settings(ablation.folder, ablation.settings, ablation.seeds)
-
-
-def ablate(*args):
-    cli.main(["ablate", *map(str, args)])
 
 
 def refusal(*args):
@@ -109,14 +48,6 @@ def refusal(*args):
     message = str(caught.value)
     assert message.startswith("modular-fairseq ablate: error: ") and "\n" not in message
     return message
-
-
-def words(text):
-    """Lines without alignment."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
-# ---- the protocol ----
 
 
 def test_the_protocol_is_the_papers():
@@ -164,8 +95,6 @@ def test_what_is_not_finite_ranks_last(bad):
 def test_of_equals_the_first_is_kept():
     assert [base for base, _ in iterations(["a", "b"], lambda model: 2.0)] == [(), ("a",)]
 
-
-# ---- the table ----
 
 PAPERS_TABLE = """\
 Perplexity, seed 1. Validation, test: best checkpoint, dropout off. Training: last epoch, as logged.
@@ -331,9 +260,6 @@ def test_one_mechanism_has_a_table_too():
     ]
 
 
-# ---- commands ----
-
-
 def test_a_run_is_named_after_what_is_on_whenever_it_was_added(tmp_path):
     for on in combinations(reversed(NAMES), 2):
         ((_, run),) = ablation(tmp_path, seeds=[3]).trials(on)
@@ -376,9 +302,9 @@ def test_evaluation_takes_the_batch_size_of_validation_and_the_task(tmp_path):
     assert both.endswith("--task masked_lm --max-tokens 20 --cpu")
 
 
-def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, data, capsys):
+def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, ablation_data, capsys):
     out = tmp_path / "out"
-    ablate(data, "--out", out, "--dry-run", "--", *BASE)
+    ablate(ablation_data, "--out", out, "--dry-run", "--", *BASE)
     printed = capsys.readouterr().out.splitlines()
     assert not out.exists()
     assert [line for line in printed if line.startswith("# ")] == [
@@ -386,12 +312,9 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, data, capsys
         "# 6 more runs depend on the results of these",
     ]
     assert sum(line.startswith("fairseq-train ") for line in printed) == 5
-    settle(ablation(out, data=data), {(): result(2.0)})
+    settle(ablation(out, data=ablation_data), {(): result(2.0)})
     ablate("--out", out, "--dry-run")
     assert "# baseline-seed1: done\n" in capsys.readouterr().out
-
-
-# ---- refusals ----
 
 
 @pytest.mark.parametrize(
@@ -418,12 +341,12 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, data, capsys
         ),
     ],
 )
-def test_options_of_which_no_protocol_can_be_made(tmp_path, data, options, message):
-    assert message in refusal(data, "--out", tmp_path / "out", "--", *options)
+def test_options_of_which_no_protocol_can_be_made(tmp_path, ablation_data, options, message):
+    assert message in refusal(ablation_data, "--out", tmp_path / "out", "--", *options)
     assert not (tmp_path / "out").exists()
 
 
-def test_other_refusals(tmp_path, data):
+def test_other_refusals(tmp_path, ablation_data):
     out = tmp_path / "out"
     assert "DATA is missing" in refusal("--out", out, "--", *BASE)
     assert "holds no runs; give DATA" in refusal("--out", out)
@@ -431,17 +354,19 @@ def test_other_refusals(tmp_path, data):
     assert "does not exist or holds no test set" in refusal(tmp_path, "--out", out, "--", *BASE)
     for seeds in ("1,x", "1,1", "", "1,-2", "1.5", "2,02"):
         assert "must be different whole numbers" in refusal(
-            data, f"--seeds={seeds}", "--out", out, "--", *BASE
+            ablation_data, f"--seeds={seeds}", "--out", out, "--", *BASE
         )
     (tmp_path / "file").touch()
-    assert "cannot be written" in refusal(data, "--out", tmp_path / "file", "--", *BASE)
+    assert "cannot be written" in refusal(ablation_data, "--out", tmp_path / "file", "--", *BASE)
     assert not out.exists()
 
 
-def test_the_default_mechanisms_are_options_of_modular_transformer(tmp_path, data):
-    ablate(data, "--out", tmp_path / "out", "--dry-run", "--", *BASE)
+def test_the_default_mechanisms_are_options_of_modular_transformer(tmp_path, ablation_data):
+    ablate(ablation_data, "--out", tmp_path / "out", "--dry-run", "--", *BASE)
     stock = ["--arch", "transformer", "--max-epoch", 1]
-    assert "unrecognized arguments: --no-residual" in refusal(data, "--out", tmp_path / "out", "--", *stock)
+    assert "unrecognized arguments: --no-residual" in refusal(
+        ablation_data, "--out", tmp_path / "out", "--", *stock
+    )
 
 
 @pytest.mark.parametrize(
@@ -462,11 +387,11 @@ def test_the_default_mechanisms_are_options_of_modular_transformer(tmp_path, dat
         ("- {name: baseline, off: --a}", "the name baseline is taken already"),
     ],
 )
-def test_malformed_mechanisms_are_refused(tmp_path, data, text, message):
+def test_malformed_mechanisms_are_refused(tmp_path, ablation_data, text, message):
     file = tmp_path / "mechanisms.yaml"
     if text is not None:
         file.write_text(text)
-    assert message in refusal(data, "--out", tmp_path / "out", "--mechanisms", file, "--", *BASE)
+    assert message in refusal(ablation_data, "--out", tmp_path / "out", "--mechanisms", file, "--", *BASE)
 
 
 def test_mechanisms_come_from_yaml_in_which_on_and_off_are_words(tmp_path):
@@ -476,28 +401,30 @@ def test_mechanisms_come_from_yaml_in_which_on_and_off_are_words(tmp_path):
     assert read_switches(tmp_path / "file") == SWITCHES[:1]
 
 
-def test_two_mechanisms_with_one_option_are_refused(tmp_path, data):
+def test_two_mechanisms_with_one_option_are_refused(tmp_path, ablation_data):
     (tmp_path / "file").write_text(TWO_YAML + "- {name: more, off: --dropout 0.2}")
-    message = refusal(data, "--out", tmp_path / "out", "--mechanisms", tmp_path / "file", "--", *BASE)
+    message = refusal(
+        ablation_data, "--out", tmp_path / "out", "--mechanisms", tmp_path / "file", "--", *BASE
+    )
     assert "--dropout: more sets it, and hidden dropout sets it; leave one of them out" in message
 
 
-def test_runs_of_other_settings_are_not_mixed(tmp_path, data):
+def test_runs_of_other_settings_are_not_mixed(tmp_path, ablation_data):
     out = tmp_path / "out"
-    settle(ablation(out, data=data), {(): result(2.0)})
+    settle(ablation(out, data=ablation_data), {(): result(2.0)})
     shuffled = [*BASE[2:], *BASE[:2]]
-    ablate(data, "--out", out, "--dry-run", "--", *shuffled)
+    ablate(ablation_data, "--out", out, "--dry-run", "--", *shuffled)
     changed = [*BASE[:-1], "11", "--clip-norm", "1"]
     assert "holds runs with --max-epoch 10 (now 11), --clip-norm not given (now 1); give" in refusal(
-        data, "--out", out, "--", *changed
+        ablation_data, "--out", out, "--", *changed
     )
-    shutil.copytree(data, tmp_path / "other")
-    assert f"holds runs with DATA {data} (now {tmp_path}/other); give" in refusal(
+    shutil.copytree(ablation_data, tmp_path / "other")
+    assert f"holds runs with DATA {ablation_data} (now {tmp_path}/other); give" in refusal(
         tmp_path / "other", "--out", out, "--", *BASE
     )
     (tmp_path / "file").write_text(TWO_YAML)
     assert "holds runs with other mechanisms; give" in refusal(
-        data, "--out", out, "--mechanisms", tmp_path / "file", "--", *BASE
+        ablation_data, "--out", out, "--mechanisms", tmp_path / "file", "--", *BASE
     )
     (out / "protocol.json").write_text("{")
     assert "protocol.json: cannot be read" in refusal("--out", out)
@@ -509,43 +436,10 @@ def test_settings_come_back_as_they_were(tmp_path):
     assert read_settings(tmp_path) == (settings, [1, 2])
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path, data):
-    settle(ablation(tmp_path / "out", data=data), {})
+def test_two_processes_do_not_train_in_one_folder(tmp_path, ablation_data):
+    settle(ablation(tmp_path / "out", data=ablation_data), {})
     with only_one(str(tmp_path / "out")):
         assert "another process works in it" in refusal("--out", tmp_path / "out")
-
-
-# ---- runs ----
-
-
-def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, loss=4.0):
-    """What an ablation reads of fairseq's checkpoints."""
-    meter = {"val": 0, "sum": torch.tensor(10 * loss), "count": 10, "round": 3}
-    extra = {
-        "train_iterator": {"epoch": epoch},
-        "val_loss": val_loss,
-        "metrics": {"train": [(10, "loss", "AverageMeter", meter)]},
-    }
-    torch.save({"model": {}, "optimizer_history": [{"num_updates": updates}], "extra_state": extra}, path)
-
-
-def fairseq(monkeypatch, train=None, validation=("valid", "test")):
-    """In place of fairseq: `train` makes checkpoints in a folder and may give a status and last lines; gives
-    the commands that ran.
-    """
-    called = []
-
-    def fake(command, log, show):
-        called.append(command[2].removeprefix("fairseq_cli."))
-        if called[-1] == "train":
-            return train(Path(log).parent) or (0, [])
-        return 0, [
-            f'2030-01-01 | INFO | {subset} | {{"{subset}_ppl": "{5 + i}.25"}}'
-            for i, subset in enumerate(validation)
-        ]
-
-    monkeypatch.setattr(engine, "call", fake)
-    return called
 
 
 def finish(folder, *options):
@@ -553,15 +447,6 @@ def finish(folder, *options):
     trial = Trial((), engine.Run("baseline-seed1", path, Corpus("/data"), [*BASE, *options], 1))
     trial.finish(lambda text: None)
     return trial.result
-
-
-def checkpoints(best=True, **kwargs):
-    def train(folder):
-        write_checkpoint(folder / "checkpoint_last.pt", **kwargs)
-        if best:
-            write_checkpoint(folder / "checkpoint_best.pt", **kwargs)
-
-    return train
 
 
 def test_a_result_has_the_perplexities_of_the_best_checkpoint_and_of_training(tmp_path, monkeypatch):
@@ -615,8 +500,8 @@ def test_an_evaluation_without_perplexity_is_an_error(tmp_path, monkeypatch):
         finish(tmp_path)
 
 
-def test_a_run_that_fails_stops_the_protocol_and_loses_nothing(tmp_path, data, monkeypatch):
-    settle(ablation(tmp_path / "out", TWO, data=data), {(): result(2.0)})
+def test_a_run_that_fails_stops_the_protocol_and_loses_nothing(tmp_path, ablation_data, monkeypatch):
+    settle(ablation(tmp_path / "out", TWO, data=ablation_data), {(): result(2.0)})
     called = fairseq(monkeypatch, lambda folder: (3, ["Traceback", "RuntimeError: no", ""]))
     message = refusal("--out", tmp_path / "out")
     assert "hidden_dropout-seed1: fairseq-train failed with status 3 (RuntimeError: no); see " in message
@@ -633,82 +518,18 @@ def test_what_a_command_says_goes_to_its_log_and_comes_line_by_line(tmp_path):
     assert (tmp_path / "log").read_text() == "before\none\ntwo\n"
 
 
-def test_ctrl_c_stops_the_command_too(tmp_path):
-    pids = []
-
-    def interrupt(line):
-        pids.append(int(line))
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        call(
-            [sys.executable, "-u", "-c", "import os, time; print(os.getpid()); time.sleep(600)"],
-            str(tmp_path / "log"),
-            interrupt,
-        )
-    with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
-
-
-def test_ctrl_c_says_how_to_go_on(tmp_path, data, monkeypatch, capsys):
+def test_ctrl_c_says_how_to_go_on(tmp_path, ablation_data, monkeypatch, capsys):
     def interrupt(folder):
         raise KeyboardInterrupt
 
     fairseq(monkeypatch, interrupt)
-    settle(ablation(tmp_path / "out", TWO, data=data), {})
+    settle(ablation(tmp_path / "out", TWO, data=ablation_data), {})
     with pytest.raises(SystemExit) as caught:
         ablate("--out", tmp_path / "out")
     assert caught.value.code == 130
     assert capsys.readouterr().err.endswith(
         f"stopped; this goes on: modular-fairseq ablate --out {tmp_path}/out --seeds 1\n"
     )
-
-
-def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
-    """With fairseq itself: a run that has ended is not run again, and the killed one ends as if it had not
-    been killed, bit for bit.
-    """
-    out = tmp_path / "out"
-    two = ablation(out, TWO, data=reversal_data)
-    settle(two, {(): result(50.0, 60.0)})
-    (tmp_path / "two.yaml").write_text(TWO_YAML)
-    command = [sys.executable, "-m", "modular_fairseq_cli", "ablate"]
-    given = [str(reversal_data), "--out", str(out), "--mechanisms", str(tmp_path / "two.yaml"), "--", *BASE]
-    pipes = {
-        "cwd": ROOT,
-        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
-    process = subprocess.Popen([*command, *given], **pipes)
-    deadline = time.monotonic() + 200
-    killed = out / "hidden_dropout-seed1"
-    while not (killed / "checkpoint2.pt").exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    _, err = process.communicate()
-    assert (killed / "checkpoint2.pt").exists() and not (killed / "checkpoint10.pt").exists(), err
-    assert "[2 of 4] hidden_dropout-seed1" in err and "epoch 1, update 4: validation perplexity" in err
-
-    again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout == (out / "table.txt").read_text()
-    assert "baseline 50.00 60.00 1.00" in words(again.stdout) and "full transformer" in again.stdout
-    for name in ("hidden_dropout-seed1", "multihead-seed1", "hidden_dropout+multihead-seed1"):
-        found = json.loads((out / name / "result.json").read_text())
-        lines = [line.split(" | ") for line in (out / name / "train.log").read_text().splitlines()]
-        logged = [json.loads(line[-1]) for line in lines if line[2:3] in (["valid"], ["train"])]
-        assert found["valid"] == min(float(stats["valid_ppl"]) for stats in logged if "valid_ppl" in stats)
-        assert found["train"] == float(logged[-1]["train_ppl"]) and found["updates"] == 40
-        assert math.isfinite(found["test"]) and found["test"] != found["valid"] and not found["diverged"]
-
-    ((_, run),) = two.trials(("hidden dropout",))
-    run_train(*run.train_command[1:], "--save-dir", tmp_path / "whole", common=())
-    resumed, whole = (
-        load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (killed, tmp_path / "whole")
-    )
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_a_killed_ablation_takes_its_training_with_it(tmp_path):

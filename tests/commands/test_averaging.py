@@ -48,9 +48,6 @@ def refusal(*paths):
     return str(caught.value)
 
 
-# ---- numbers ----
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_the_mean_is_the_exact_mean_rounded_once(tmp_path, dtype, count):
@@ -154,9 +151,6 @@ def test_one_file_at_a_time_is_in_memory(tmp_path, monkeypatch):
     assert len(earlier) == 8
 
 
-# ---- refusals ----
-
-
 def test_different_models_are_refused_by_the_first_difference(tmp_path):
     two, three = {"a": torch.zeros(2), "b": torch.zeros(2)}, {"a": torch.zeros(2), "b": torch.zeros(3)}
     first = write(tmp_path / "first.pt", two)
@@ -196,9 +190,6 @@ def test_bad_inputs_are_refused(tmp_path):
     assert "short.pt" in refusal(good, tmp_path / "short.pt")
     assert "hostile.pt: refused" in refusal(good, tmp_path / "hostile.pt")
     assert "link.pt: is given twice" in refusal(tmp_path / "link.pt", good)
-
-
-# ---- choosing files ----
 
 
 def names(paths):
@@ -265,9 +256,6 @@ def test_the_best_by_two_metrics_are_refused(tmp_path):
     write(tmp_path / "checkpoint.best_loss_3.1000.pt")
     with pytest.raises(UsageError, match="best by bleu and by loss; give the files"):
         find_checkpoints(tmp_path, "best", 1)
-
-
-# ---- the command ----
 
 
 def average(*args):

@@ -7,7 +7,6 @@ Python; where a recipe knows the sum of an official archive, the copy knows that
 
 import gzip
 import hashlib
-import io
 import json
 import os
 import random
@@ -16,8 +15,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
-import tarfile
 import time
 import zipfile
 from collections import Counter
@@ -26,76 +23,23 @@ import pytest
 import yaml
 
 from modular_fairseq_cli.files import lock
-from modular_fairseq_cli.toy_corpus import command as toy_corpus
 from tests.places import ROOT
-
-TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]
-TOY = toy_corpus.draw_splits({"train": 480, "valid": 30, "test": 30}, seed=3)
-
-
-def sentence(words):
-    """A toy sentence as people write it: "der mann lacht ." becomes "Der mann lacht."."""
-    return (words[0].upper() + words[1:]).replace(" .", ".").replace(" ?", "?").replace(" ,", ",")
-
-
-def sides(pairs):
-    return {lang: [pair[i] for pair in pairs] for i, lang in enumerate(("de", "en"))}
-
-
-def write_tar(path, members):
-    """members: text or bytes by name; a value may be a TarInfo, for what no archive should hold."""
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in members.items():
-            if isinstance(content, tarfile.TarInfo):
-                tar.addfile(content)
-                continue
-            data = content.encode() if isinstance(content, str) else content
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
-
-def lines(path):
-    text = path.read_bytes().decode()
-    assert text == "" or text.endswith("\n")
-    return text.split("\n")[:-1]
-
-
-def all_files(folder):
-    """Every file below the folder, but for the log and the lock, which may differ."""
-    paths = (
-        path for path in folder.rglob("*") if path.is_file() and path.name not in ("preprocess.log", ".lock")
-    )
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+from tests.prepared_corpora import (
+    TOY,
+    all_files,
+    command,
+    lines,
+    prepare,
+    processes_of,
+    sentence,
+    sides,
+    talks_members,
+    write_tar,
+)
 
 
 def sentences_in(index):
     return struct.unpack("<9sQBQ", index.read_bytes()[:26])[3]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("root")
-    (root / ".venv/bin").mkdir(parents=True)
-    program = root / ".venv/bin/modular-fairseq"
-    call = f'exec "{sys.executable}" -P -m modular_fairseq_cli "$@"'
-    program.write_text(f"#!/bin/sh\nexport PYTHONPATH='{root}'\n{call}\n")
-    program.chmod(0o755)
-    (root / "scripts").mkdir()
-    (root / "scripts/setup.sh").write_text("")
-    for folder in ("data-prep", "modular_fairseq_cli"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return root
-
-
-def command(root, script, *args):
-    return ["bash", str(root / f"data-prep/prepare-{script}.sh"), *map(str, args)]
-
-
-def prepare(root, script, *args, **env):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in env.items()}}
-    return subprocess.run(command(root, script, *args), env=environment, capture_output=True, text=True)
 
 
 def start_and_stop_after(root, word, script, *args, **env):
@@ -114,17 +58,6 @@ def start_and_stop_after(root, word, script, *args, **env):
     return said
 
 
-def processes_of(folder, seconds=5):
-    """The command lines that name the folder, once there are none of them or after so many seconds."""
-    end = time.monotonic() + seconds
-    while True:
-        shown = subprocess.run(["ps", "-efww"], capture_output=True, text=True, check=True).stdout
-        found = [line for line in shown.splitlines() if re.search(rf"{re.escape(str(folder))}(/|\s|$)", line)]
-        if not found or time.monotonic() > end:
-            return found
-        time.sleep(0.1)
-
-
 def refusal(result, code=1):
     """What the script said at last: it must be its own sentence, and no traceback."""
     assert result.returncode == code, result.stderr
@@ -135,67 +68,6 @@ def refusal(result, code=1):
 
 
 # --- IWSLT14
-# -----------------------------------------------------------------------------------------------
-
-
-def talks_members(train, test):
-    """The members of de-en.tgz: each 20th train sentence begins a talk as its title, the next one is its
-    description.
-    """
-    members = {"de-en/README": "toy talks\n"}
-    for lang in ("de", "en"):
-        tagged = []
-        for i, words in enumerate(sides(train)[lang]):
-            if i % 20 == 0:
-                tagged += [
-                    f"<url>http://www.ted.com/talks/{i}</url>",
-                    "<keywords>talks, dogs</keywords>",
-                    f"<talkid>{i}</talkid>",
-                ]
-                tagged.append(f"<title>{sentence(words)}</title>")
-            else:
-                tagged.append(
-                    f"<description>{sentence(words)}</description>" if i % 20 == 1 else f" {sentence(words)} "
-                )
-        members[f"de-en/train.tags.de-en.{lang}"] = "".join(line + "\n" for line in tagged)
-        for n, name in enumerate(TALKS_TEST):
-            segments = [
-                f'<seg id="{i + 1}"> {sentence(words)} </seg>'
-                for i, words in enumerate(sides(test[n * 6 : n * 6 + 6])[lang])
-            ]
-            document = [
-                '<?xml version="1.0" encoding="UTF-8"?>',
-                "<mteval>",
-                '<doc docid="1">',
-                "<talkid>1</talkid>",
-                *segments,
-                "</doc>",
-            ]
-            members[f"de-en/IWSLT14.{name}.de-en.{lang}.xml"] = "\n".join([*document, "</mteval>"]) + "\n"
-    return members
-
-
-@pytest.fixture(scope="module")
-def talks_archive(tmp_path_factory):
-    return write_tar(tmp_path_factory.mktemp("talks") / "de-en.tgz", talks_members(TOY["train"], TOY["test"]))
-
-
-@pytest.fixture(scope="module")
-def talks(root, talks_archive, tmp_path_factory):
-    out = tmp_path_factory.mktemp("iwslt") / "out"
-    result = prepare(
-        root,
-        "iwslt14-de-en",
-        "--out",
-        out,
-        "--bpe-merges",
-        200,
-        "--workers",
-        2,
-        IWSLT14_URL=f"file://{talks_archive.parent}",
-    )
-    assert result.returncode == 0, result.stderr
-    return out, result
 
 
 def test_talks_are_tokenized_cleaned_and_split_as_in_the_recipe(talks):
@@ -259,7 +131,9 @@ def test_what_is_fetched_is_said_first_and_its_sum_recorded(talks, talks_archive
     ]
 
 
-def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(root, talks, talks_archive, tmp_path):
+def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(
+    scripts_root, talks, talks_archive, tmp_path
+):
     """Another OUT fetches nothing; another file of the same name is refused there, whether it lies there, is
     given or is fetched.
     """
@@ -267,7 +141,7 @@ def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(root, ta
     nowhere = {"IWSLT14_URL": f"file://{tmp_path}/nowhere"}
     shared = tmp_path / "archives/de-en.tgz"
     args = ("iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out")
-    result = prepare(root, *args, tmp_path / "one", **nowhere)
+    result = prepare(scripts_root, *args, tmp_path / "one", **nowhere)
     assert result.returncode == 0, result.stderr
     assert result.stderr.splitlines()[1] == f"  de-en.tgz is there already: {shared}"
     assert all_files(tmp_path / "one") == all_files(talks[0])
@@ -277,44 +151,22 @@ def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(root, ta
     content = other.read_bytes()
     first = hashlib.sha256(talks_archive.read_bytes()).hexdigest()
     told = f"and that of the first de-en.tgz, in {shared}.sha256, is {first}"
-    assert refusal(prepare(root, *args, tmp_path / "two", "--archive", other)).endswith(told)
+    assert refusal(prepare(scripts_root, *args, tmp_path / "two", "--archive", other)).endswith(told)
     assert shared.read_bytes() == talks_archive.read_bytes() and other.read_bytes() == content
     shared.write_bytes(content)
-    assert refusal(prepare(root, *args, tmp_path / "two", **nowhere)).endswith(told)
+    assert refusal(prepare(scripts_root, *args, tmp_path / "two", **nowhere)).endswith(told)
     shared.unlink()
-    assert refusal(prepare(root, *args, tmp_path / "two", IWSLT14_URL=f"file://{other.parent}")).endswith(
-        told
-    )
+    assert refusal(
+        prepare(scripts_root, *args, tmp_path / "two", IWSLT14_URL=f"file://{other.parent}")
+    ).endswith(told)
     assert sorted(path.name for path in shared.parent.iterdir()) == [".de-en.tgz.lock", "de-en.tgz.sha256"]
     assert list((tmp_path / "two").iterdir()) == [tmp_path / "two/.lock"]
 
 
-def test_two_scripts_at_once_fetch_an_archive_once(root, talks, talks_archive, tmp_path):
-    """They end as one alone does; the second one gets an address that has nothing, and so must wait for what
-    the first one fetches.
-    """
-    running = []
-    for name, url in (("one", talks_archive.parent), ("two", tmp_path / "nowhere")):
-        args = command(root, "iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out", tmp_path / name)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{url}"}
-        running.append(subprocess.Popen(args, env=environment, stderr=subprocess.PIPE, text=True))
-        while name == "one" and not (tmp_path / "archives/.de-en.tgz.lock").exists():
-            time.sleep(0.01)
-        time.sleep(0.2)
-    said = [process.communicate()[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
-    assert all_files(tmp_path / "one") == all_files(tmp_path / "two") == all_files(talks[0])
-    assert sorted(path.name for path in (tmp_path / "archives").iterdir()) == [
-        ".de-en.tgz.lock",
-        "de-en.tgz",
-        "de-en.tgz.sha256",
-    ]
-
-
-def test_a_finished_folder_is_left_alone(root, talks):
+def test_a_finished_folder_is_left_alone(scripts_root, talks):
     out, _ = talks
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200)
+    result = prepare(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200)
     assert (result.returncode, result.stderr) == (
         0,
         f"prepare-iwslt14-de-en: {out} is prepared; nothing to do\n",
@@ -324,45 +176,24 @@ def test_a_finished_folder_is_left_alone(root, talks):
     }
 
 
-def test_other_settings_are_refused_by_name(root, talks):
+def test_other_settings_are_refused_by_name(scripts_root, talks):
     out, _ = talks
-    result = prepare(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 201)
+    result = prepare(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 201)
     assert (
         refusal(result)
         == f"{out} was prepared with bpe merges 200, not 201; give another --out, or remove {out}"
     )
 
 
-def test_a_run_that_is_killed_again_and_again_ends_equal(root, talks, talks_archive, tmp_path):
-    """In a process group of its own, as a terminal's: the signal reaches the workers and fairseq-preprocess,
-    too.
-    """
-    out = tmp_path / "out"
-    args = command(root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{talks_archive.parent}"}
-    rng = random.Random(os.getpid())
-    for attempt in range(5):
-        process = subprocess.Popen(args, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
-        while attempt == 4 and not list(out.glob("bin.part*")):  # the last time while fairseq-preprocess runs
-            assert process.poll() is None
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0.05, 2.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        assert processes_of(tmp_path) == []
-    result = subprocess.run(args, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert all_files(out) == all_files(talks[0])
-    assert not list(out.glob("*.part*"))
-
-
 @pytest.mark.parametrize("stage", ["tok", "bpe", "bin"])
-def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(root, talks_archive, tmp_path, stage):
+def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(
+    scripts_root, talks_archive, tmp_path, stage
+):
     """Only the main process is killed: its workers and fairseq-preprocess end by themselves."""
     out = tmp_path / "out"
     shutil.copytree(talks_archive.parent, tmp_path / "given")
     args = command(
-        root, "iwslt14-de-en", "--out", out, "--archive", tmp_path / "given/de-en.tgz", "--workers", 2
+        scripts_root, "iwslt14-de-en", "--out", out, "--archive", tmp_path / "given/de-en.tgz", "--workers", 2
     )
     process = subprocess.Popen(args, stderr=subprocess.DEVNULL, start_new_session=True)
     while not list(out.glob(f"{stage}.part*/*" if stage != "bin" else "bin.part*")):
@@ -374,7 +205,7 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(root, talks_a
     process.wait()
     assert processes_of(tmp_path) == []
     result = prepare(
-        root,
+        scripts_root,
         "iwslt14-de-en",
         "--out",
         out,
@@ -425,31 +256,31 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(root, talks_a
     ],
     ids=["parent", "absolute", "missing member", "line counts", "bad UTF-8", "empty test sentence"],
 )
-def test_a_bad_archive_of_talks_is_refused_and_nothing_half_made_stays(root, tmp_path, change, said):
+def test_a_bad_archive_of_talks_is_refused_and_nothing_half_made_stays(scripts_root, tmp_path, change, said):
     members = talks_members(TOY["train"], TOY["test"])
     change(members)
     archive = write_tar(tmp_path / "de-en.tgz", members)
     assert refusal(
-        prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive)
+        prepare(scripts_root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive)
     ).startswith(said)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
     assert [path.name for path in (tmp_path / "archives").iterdir()] == [".de-en.tgz.lock"]
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(root, talks_archive, tmp_path):
+def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(scripts_root, talks_archive, tmp_path):
     whole = talks_archive.read_bytes()
     archive = tmp_path / "de-en.tgz"
     archive.write_bytes(whole[: len(whole) // 2])
-    said = refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive))
+    said = refusal(prepare(scripts_root, "iwslt14-de-en", "--out", tmp_path / "out", "--archive", archive))
     assert said.startswith(f"{archive} is damaged or cut short")
     url = f"file://{tmp_path}"
-    said = refusal(prepare(root, "iwslt14-de-en", "--out", tmp_path / "out", IWSLT14_URL=url))
+    said = refusal(prepare(scripts_root, "iwslt14-de-en", "--out", tmp_path / "out", IWSLT14_URL=url))
     assert said.startswith(f"{tmp_path / 'archives/de-en.tgz'} is damaged or cut short")
     assert archive.read_bytes() == whole[: len(whole) // 2]
     assert [path.name for path in (tmp_path / "archives").iterdir()] == [".de-en.tgz.lock"]
     result = start_and_stop_after(
-        root,
+        scripts_root,
         "sha256",
         "iwslt14-de-en",
         "--out",
@@ -463,7 +294,6 @@ def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(root, talks_ar
 
 
 # --- any folder
-# -----------------------------------------------------------------------------------------------
 
 
 def write_folder(folder, change=lambda texts: None):
@@ -488,7 +318,7 @@ LANGS = ["--source-lang", "de", "--target-lang", "en"]
 
 
 @pytest.fixture(scope="module")
-def raw(root, tmp_path_factory):
+def raw(scripts_root, tmp_path_factory):
     """A folder with everything that is accepted: .gz, CR LF, odd separators, empty train lines, a test set of
     one line without its end.
     """
@@ -507,7 +337,7 @@ def raw(root, tmp_path_factory):
 
     folder = write_folder(tmp_path_factory.mktemp("raw") / "folder", change)
     out = folder.parent / "out"
-    result = prepare(root, "raw", folder, *LANGS, "--out", out, "--bpe-merges", 100, "--workers", 1)
+    result = prepare(scripts_root, "raw", folder, *LANGS, "--out", out, "--bpe-merges", 100, "--workers", 1)
     assert result.returncode == 0, result.stderr
     return folder, out, result
 
@@ -531,14 +361,25 @@ def test_odd_lines_are_kept_in_step(raw):
     assert {split: sentences_in(out / f"bin/{split}.de-en.en.idx") for split in sizes} == sizes
 
 
-def test_text_without_words_is_split_by_sentencepiece(root, tmp_path):
+def test_text_without_words_is_split_by_sentencepiece(scripts_root, tmp_path):
     folder = write_folder(tmp_path / "folder")
     assert "give one of them" in refusal(
-        prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "x", "--vocab-size", 90, "--bpe-merges", 9),
+        prepare(
+            scripts_root,
+            "raw",
+            folder,
+            *LANGS,
+            "--out",
+            tmp_path / "x",
+            "--vocab-size",
+            90,
+            "--bpe-merges",
+            9,
+        ),
         code=2,
     )
     result = prepare(
-        root,
+        scripts_root,
         "raw",
         folder,
         *LANGS,
@@ -576,15 +417,15 @@ def test_the_dictionary_is_joined(raw):
     } == counts
 
 
-def test_a_changed_input_file_is_noticed_and_a_touched_one_is_not(root, raw):
+def test_a_changed_input_file_is_noticed_and_a_touched_one_is_not(scripts_root, raw):
     folder, out, _ = raw
     again = ("raw", folder, *LANGS, "--out", out, "--bpe-merges", 100)
     data = (folder / "valid.en").read_bytes()
     os.utime(folder / "valid.en", (1, 1))
-    assert prepare(root, *again).returncode == 0
+    assert prepare(scripts_root, *again).returncode == 0
     try:
         (folder / "valid.en").write_bytes(data.replace(b"the", b"THE"))
-        said = refusal(prepare(root, *again))
+        said = refusal(prepare(scripts_root, *again))
     finally:
         (folder / "valid.en").write_bytes(data)
     assert (
@@ -647,14 +488,14 @@ def put(name, data):
         "no gzip",
     ],
 )
-def test_bad_text_is_refused_by_file_and_line(root, tmp_path, change, said):
+def test_bad_text_is_refused_by_file_and_line(scripts_root, tmp_path, change, said):
     folder = write_folder(tmp_path / "folder", change)
-    result = prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out")
+    result = prepare(scripts_root, "raw", folder, *LANGS, "--out", tmp_path / "out")
     assert refusal(result).startswith(said.format(folder=folder))
     assert [path for path in (tmp_path / "out").glob("*") if path.name != ".lock"] == []
 
 
-def test_text_may_be_corrected_until_it_was_accepted(root, tmp_path):
+def test_text_may_be_corrected_until_it_was_accepted(scripts_root, tmp_path):
     """Words of one letter, of which nothing can be merged, end the run after tok/."""
 
     def change(texts):
@@ -663,15 +504,17 @@ def test_text_may_be_corrected_until_it_was_accepted(root, tmp_path):
 
     folder, out = write_folder(tmp_path / "folder", change), tmp_path / "out"
     args = ("raw", folder, *LANGS, "--out", out, "--workers", 1)
-    assert "line n of one must translate line n of the other" in refusal(prepare(root, *args))
+    assert "line n of one must translate line n of the other" in refusal(prepare(scripts_root, *args))
     (folder / "valid.de").write_bytes((folder / "valid.de").read_bytes() + b"mehr\n")
     assert (
-        refusal(prepare(root, *args))
+        refusal(prepare(scripts_root, *args))
         == f"{out}/tok/train.de: train has no word of two letters to learn merges from"
     )
     assert sorted(path.name for path in out.iterdir()) == [".lock", "raw", "settings", "text", "tok"]
     (folder / "train.de").write_bytes(b"aa\n")
-    assert refusal(prepare(root, *args)).startswith(f"train.de is not the file that {out} was prepared from")
+    assert refusal(prepare(scripts_root, *args)).startswith(
+        f"train.de is not the file that {out} was prepared from"
+    )
 
 
 @pytest.mark.parametrize(
@@ -693,21 +536,21 @@ def test_text_may_be_corrected_until_it_was_accepted(root, tmp_path):
         (["--archive", "x"], "unrecognized arguments: --archive x"),
     ],
 )
-def test_wrong_options_exit_with_2(root, tmp_path, args, said):
-    result = prepare(root, "raw", tmp_path, *LANGS, "--out", tmp_path / "out", *args)
+def test_wrong_options_exit_with_2(scripts_root, tmp_path, args, said):
+    result = prepare(scripts_root, "raw", tmp_path, *LANGS, "--out", tmp_path / "out", *args)
     assert refusal(result, code=2).startswith(said)
     assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "out").exists()
 
 
-def test_archives_are_known_by_their_official_names(root, tmp_path):
+def test_archives_are_known_by_their_official_names(scripts_root, tmp_path):
     other = tmp_path / "fr-en.tgz"
     other.write_bytes(b"")
     args = ("iwslt14-de-en", "--out", tmp_path / "out", "--archive")
-    assert refusal(prepare(root, *args, other), code=2).startswith(
+    assert refusal(prepare(scripts_root, *args, other), code=2).startswith(
         f"--archive {other}: must have an official name, de-en.tgz"
     )
     missing = tmp_path / "de-en.tgz"
-    assert refusal(prepare(root, *args, missing), code=2).startswith(
+    assert refusal(prepare(scripts_root, *args, missing), code=2).startswith(
         f"--archive {missing}: there is no such file"
     )
 
@@ -717,10 +560,10 @@ RECIPES = ["iwslt14-de-en", "raw", "wikitext-103", "wmt14-en-de", "wmt17-zh-en"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_help_names_the_command_that_was_called(root, recipe):
+def test_help_names_the_command_that_was_called(scripts_root, recipe):
     """The scripts and the command show the same text, each with its own name."""
-    script = prepare(root, recipe, "--help")
-    called = [str(root / ".venv/bin/modular-fairseq"), "prepare", recipe, "--help"]
+    script = prepare(scripts_root, recipe, "--help")
+    called = [str(scripts_root / ".venv/bin/modular-fairseq"), "prepare", recipe, "--help"]
     command = subprocess.run(called, capture_output=True, text=True)
     assert script.returncode == command.returncode == 0 and script.stderr == command.stderr == ""
     assert script.stdout.count(f"bash data-prep/prepare-{recipe}.sh") >= 2 and "--workers N" in script.stdout
@@ -732,8 +575,8 @@ def test_help_names_the_command_that_was_called(root, recipe):
     assert "%(prog)s" not in script.stdout + command.stdout
 
 
-def test_the_list_of_recipes_is_that_of_the_scripts(root):
-    called = [str(root / ".venv/bin/modular-fairseq"), "prepare"]
+def test_the_list_of_recipes_is_that_of_the_scripts(scripts_root):
+    called = [str(scripts_root / ".venv/bin/modular-fairseq"), "prepare"]
     listing = subprocess.run([*called, "--help"], capture_output=True, text=True).stdout
     listed = re.findall(r"^  (\S+) +\S", listing.partition("\nrecipes:\n")[2], re.MULTILINE)
     assert listed == RECIPES
@@ -745,14 +588,14 @@ def test_the_list_of_recipes_is_that_of_the_scripts(root):
 
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "raw"])
-def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(root, recipe, tmp_path):
+def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(scripts_root, recipe, tmp_path):
     """Told by what is said before anything is fetched."""
     name = {"wikitext-103": recipe}.get(recipe, ".".join(recipe.split("-", 1)))
     nowhere = {variable: f"file://{tmp_path}/nowhere" for variable in SERVERS}
     environment = {**os.environ, **nowhere}
-    program = str(root / ".venv/bin/modular-fairseq")
+    program = str(scripts_root / ".venv/bin/modular-fairseq")
     for called, prefix, out in (
-        (command(root, recipe), f"prepare-{recipe}", f"{root}/data/{name}"),
+        (command(scripts_root, recipe), f"prepare-{recipe}", f"{scripts_root}/data/{name}"),
         ([program, "prepare", recipe], "modular-fairseq prepare", f"data/{name}"),
     ):
         result = subprocess.run(called, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -763,12 +606,12 @@ def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(root, 
         assert "could not be fetched" in said[-1]
 
 
-def test_an_interrupt_ends_with_130(root, tmp_path):
+def test_an_interrupt_ends_with_130(scripts_root, tmp_path):
     """The program is interrupted while it waits for the lock of its archive."""
     (tmp_path / "archives").mkdir()
     with lock(tmp_path / "archives/.de-en.tgz.lock"):
         process = subprocess.Popen(
-            command(root, "iwslt14-de-en", "--out", tmp_path / "out"),
+            command(scripts_root, "iwslt14-de-en", "--out", tmp_path / "out"),
             stderr=subprocess.PIPE,
             text=True,
             # Tests in the background ignore it.
@@ -783,7 +626,6 @@ def test_an_interrupt_ends_with_130(root, tmp_path):
 
 
 # --- WMT
-# -----------------------------------------------------------------------------------------------
 
 
 def know(root, recipe, *archives):
@@ -813,7 +655,7 @@ def write_test_set(folder, name, pair, source, target):
 
 
 @pytest.fixture(scope="module")
-def news(root, tmp_path_factory):
+def news(scripts_root, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wmt14")
     parts = {
         "training-parallel-europarl-v7.tgz": ("training/europarl-v7", TOY["train"][:200]),
@@ -834,7 +676,7 @@ def news(root, tmp_path_factory):
             f"{prefix}.de-en.{lang}": "".join(line + "\n" for line in text) for lang, text in texts.items()
         }
         archives.append(write_tar(folder / name, {f"{prefix}.fr-en.fr": "autre\n", **members}))
-    know(root, "wmt14-en-de", *archives)
+    know(scripts_root, "wmt14-en-de", *archives)
     for name, split in (("wmt13", "valid"), ("wmt14/full", "test")):
         both = sides(TOY[split])
         write_test_set(
@@ -847,7 +689,7 @@ def news(root, tmp_path_factory):
     given = [part for archive in archives for part in ("--archive", archive)]
     out = folder / "out"
     result = prepare(
-        root,
+        scripts_root,
         "wmt14-en-de",
         *given,
         "--out",
@@ -892,12 +734,12 @@ def test_given_archives_are_not_touched(news):
 
 
 def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(
-    root, news, talks_archive, tmp_path
+    scripts_root, news, talks_archive, tmp_path
 ):
     other, _, _ = news
     out = tmp_path / "out"
     args = ("iwslt14-de-en", "--out", out, "--archive", talks_archive, "--like", other, "--workers", 1)
-    result = prepare(root, *args)
+    result = prepare(scripts_root, *args)
     assert result.returncode == 0, result.stderr
     assert (out / "bpe/codes").read_bytes() == (other / "bpe/codes").read_bytes()
     for lang in ("de", "en"):
@@ -913,12 +755,12 @@ def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(
         and settings["bpe_merges"] == 250
     )
     assert settings["clean"]["max"] == 175 and settings["valid_every"] == 23
-    assert prepare(root, *args).stderr.endswith("nothing to do\n")
-    said = refusal(prepare(root, *args[:-4]))
+    assert prepare(scripts_root, *args).stderr.endswith("nothing to do\n")
+    said = refusal(prepare(scripts_root, *args[:-4]))
     assert "was prepared with" in said and "give another --out" in said
 
 
-def test_like_needs_a_finished_folder_of_the_same_languages(root, news, tmp_path):
+def test_like_needs_a_finished_folder_of_the_same_languages(scripts_root, news, tmp_path):
     other, _, _ = news
     folder = write_folder(
         tmp_path / "folder",
@@ -936,11 +778,16 @@ def test_like_needs_a_finished_folder_of_the_same_languages(root, news, tmp_path
         "--like",
         other,
     )
-    assert refusal(prepare(root, *args)) == f"--like {other}: has de and en, and this corpus is de and fr"
+    assert (
+        refusal(prepare(scripts_root, *args))
+        == f"--like {other}: has de and en, and this corpus is de and fr"
+    )
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     shutil.copy(other / "settings", unfinished)
-    said = refusal(prepare(root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--like", unfinished))
+    said = refusal(
+        prepare(scripts_root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--like", unfinished)
+    )
     assert said == (
         f"--like {unfinished}: is not a finished folder of `modular-fairseq prepare` with two languages; "
         "prepare it first"
@@ -948,22 +795,22 @@ def test_like_needs_a_finished_folder_of_the_same_languages(root, news, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_every_100th_pair_for_validation_and_a_wrong_valid(root, news, tmp_path):
+def test_every_100th_pair_for_validation_and_a_wrong_valid(scripts_root, news, tmp_path):
     _, given, _ = news
     out = tmp_path / "out"
     args = ("wmt14-en-de", *given, "--out", out)
-    assert refusal(prepare(root, *args, "--valid", "newstest2012"), code=2).startswith(
+    assert refusal(prepare(scripts_root, *args, "--valid", "newstest2012"), code=2).startswith(
         "--valid newstest2012: give newstest2013 or every-100th"
     )
     nowhere = tmp_path / "file"
     nowhere.write_text("")
-    said = refusal(prepare(root, *args, "--valid", "every-100th", SACREBLEU=nowhere))
+    said = refusal(prepare(scripts_root, *args, "--valid", "every-100th", SACREBLEU=nowhere))
     assert said.startswith("`sacrebleu -t wmt14/full -l en-de --echo src` could not deliver the test set (")
     assert not (out / "text").exists() and list((tmp_path / "archives").glob("train*")) == []
 
 
 @pytest.fixture(scope="module")
-def chinese(root, tmp_path_factory):
+def chinese(scripts_root, tmp_path_factory):
     """Toy German written without spaces stands for Chinese."""
     folder = tmp_path_factory.mktemp("wmt17")
 
@@ -976,23 +823,23 @@ def chinese(root, tmp_path_factory):
         for lang, text in zip(("zh", "en"), glued(TOY["train"]), strict=True)
     }
     archive = write_tar(folder / "training-parallel-nc-v12.tgz", members)
-    know(root, "wmt17-zh-en", archive)
+    know(scripts_root, "wmt17-zh-en", archive)
     write_test_set(folder / "sacrebleu", "wmt17/dev", "zh-en", *glued(TOY["valid"]))
     write_test_set(folder / "sacrebleu", "wmt17", "zh-en", *glued(TOY["test"]))
     args = ("wmt17-zh-en", "--archive", archive, "--out", folder / "out", "--workers", 1)
     return folder / "out", args, folder / "sacrebleu"
 
 
-def test_chinese_is_split_by_a_model_for_each_language(root, chinese):
+def test_chinese_is_split_by_a_model_for_each_language(scripts_root, chinese):
     import sentencepiece
 
     out, args, test_sets = chinese
-    said = refusal(prepare(root, *args, "--vocab-size", 90000, SACREBLEU=test_sets))
+    said = refusal(prepare(scripts_root, *args, "--vocab-size", 90000, SACREBLEU=test_sets))
     assert (
         said.startswith("--vocab-size 90000: sentencepiece cannot learn so many from") and "train.zh" in said
     )
     shutil.rmtree(out)
-    result = prepare(root, *args, "--vocab-size", 200, SACREBLEU=test_sets)
+    result = prepare(scripts_root, *args, "--vocab-size", 200, SACREBLEU=test_sets)
     assert result.returncode == 0, result.stderr
     for lang in ("zh", "en"):
         model = sentencepiece.SentencePieceProcessor(model_file=str(out / f"bpe/spm.{lang}.model"))
@@ -1006,10 +853,9 @@ def test_chinese_is_split_by_a_model_for_each_language(root, chinese):
 
 
 # --- WikiText
-# -----------------------------------------------------------------------------------------------
 
 
-def test_wikitext_is_binarized_as_published(root, tmp_path):
+def test_wikitext_is_binarized_as_published(scripts_root, tmp_path):
     archive = tmp_path / "wikitext-103-v1.zip"
     articles = {
         split: f" \n = Title of {split} = \n \n" + "".join(f" {de} <unk> @-@ \n" for de, _ in pairs[:40])
@@ -1019,11 +865,11 @@ def test_wikitext_is_binarized_as_published(root, tmp_path):
         file.writestr("wikitext-103/", "")
         for split, text in articles.items():
             file.writestr(f"wikitext-103/wiki.{split}.tokens", text)
-    recipe = root / "modular_fairseq_cli/corpora/recipes/wikitext-103.yaml"
+    recipe = scripts_root / "modular_fairseq_cli/corpora/recipes/wikitext-103.yaml"
     found = hashlib.sha1(archive.read_bytes()).hexdigest()
     recipe.write_text(re.sub("sha1:[0-9a-f]{40}", f"sha1:{found}", recipe.read_text()))
     out = tmp_path / "out"
-    result = prepare(root, "wikitext-103", "--archive", archive, "--out", out)
+    result = prepare(scripts_root, "wikitext-103", "--archive", archive, "--out", out)
     assert result.returncode == 0, result.stderr
     for split, text in articles.items():
         assert (out / f"text/wiki.{split}.tokens").read_text() == text
@@ -1042,5 +888,5 @@ def test_wikitext_is_binarized_as_published(root, tmp_path):
     ]
 
     archive.write_bytes(archive.read_bytes() + b"x")
-    said = refusal(prepare(root, "wikitext-103", "--archive", archive, "--out", tmp_path / "other"))
+    said = refusal(prepare(scripts_root, "wikitext-103", "--archive", archive, "--out", tmp_path / "other"))
     assert said.startswith(f"{archive} has the sha1 sum ")

@@ -21,7 +21,6 @@ from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
-from tests.fairseq_commands import binarize, write_reversal_corpus
 from tests.places import ROOT
 from tests.table_folders import (
     call,
@@ -29,39 +28,7 @@ from tests.table_folders import (
     write_configs,
     write_result,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Another number of threads, which --jobs and the machine decide, would round sums otherwise."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A prepared corpus in data/toy.de-en, and the table's files in configs/mine."""
-    folder = tmp_path_factory.mktemp("tables")
-    (folder / "data/toy.de-en/raw").mkdir(parents=True)
-    (folder / "configs/mine").mkdir(parents=True)
-    write_reversal_corpus(folder / "data/toy.de-en/raw")
-    binarize(folder / "data/toy.de-en/raw", folder / "data/toy.de-en/bin")
-    write_configs(folder / "configs/mine")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def finished(place):
-    """What `--run` says; its runs are in results/paper/mine."""
-    done = call(place, "--run", "--jobs", "2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
-
-
-def cells(text, label):
-    (line,) = [line for line in text.splitlines() if line.strip().startswith(label)]
-    return re.split(r"\s{2,}", line.strip())
+from tests.trained_tables import cells
 
 
 def parameters(weights):
@@ -71,8 +38,8 @@ def parameters(weights):
     return sum(sizes.values()), sum(size for name, size in sizes.items() if ".gate." in name)
 
 
-def test_all_rows_are_trained_translated_and_shown(place, finished):
-    runs = place / "results/paper/mine"
+def test_all_rows_are_trained_translated_and_shown(table_folder, finished_table):
+    runs = table_folder / "results/paper/mine"
     bleu = {}
     for row, file in (
         ("plain", "test"),
@@ -85,7 +52,9 @@ def test_all_rows_are_trained_translated_and_shown(place, finished):
         lines = (folder / f"{file}.out").read_text().splitlines()
         hypotheses = [line.split("\t") for line in lines if line.startswith("H-")]
         hypotheses = [words for _, _, words in sorted(hypotheses, key=lambda parts: int(parts[0][2:]))]
-        references = (place / f"data/toy.de-en/raw/{file.partition('-')[0]}.en").read_text().splitlines()
+        references = (
+            (table_folder / f"data/toy.de-en/raw/{file.partition('-')[0]}.en").read_text().splitlines()
+        )
         bleu[row, file] = sacrebleu.corpus_bleu(hypotheses, [references]).score
         assert json.loads((folder / f"{file}.json").read_text())["bleu"] == bleu[row, file]
     last = {
@@ -93,7 +62,7 @@ def test_all_rows_are_trained_translated_and_shown(place, finished):
     }
     (plain_size, _), (experts_size, gates_size) = (parameters(state["model"]) for state in last.values())
     updates = last["plain"]["optimizer_history"][-1]["num_updates"]
-    plain, experts = cells(finished.stdout, "Plain"), cells(finished.stdout, "Experts")
+    plain, experts = cells(finished_table.stdout, "Plain"), cells(finished_table.stdout, "Experts")
     assert plain[1:5] == [
         f"{bleu['plain', 'test']:.2f}",
         f"{plain_size:,}",
@@ -114,23 +83,23 @@ def test_all_rows_are_trained_translated_and_shown(place, finished):
     )
     assert experts[5].startswith(f"{bleu['experts', 'test'] - bleu['plain', 'test']:+.2f} (")
     apart = bleu["experts", "test-specialised"] - bleu["experts", "test"]
-    assert cells(finished.stdout, "specialised")[5].startswith(f"{apart:+.2f} (")
-    assert cells(finished.stdout, "untuned")[1:] == [
+    assert cells(finished_table.stdout, "specialised")[5].startswith(f"{apart:+.2f} (")
+    assert cells(finished_table.stdout, "untuned")[1:] == [
         f"{bleu['untuned', 'valid']:.2f}",
         f"{experts_size:,}",
         "0",
         "0",
     ]
-    assert cells(finished.stdout, "gates")[2:4] == [f"{experts_size:,}", f"{gates_size:,}"]
-    assert cells(finished.stdout, "Somebody's") == ["Somebody's", "30.1"]
+    assert cells(finished_table.stdout, "gates")[2:4] == [f"{experts_size:,}", f"{gates_size:,}"]
+    assert cells(finished_table.stdout, "Somebody's") == ["Somebody's", "30.1"]
     for kind in ("txt", "tsv", "md"):
         assert (runs / f"table.{kind}").read_text()
-    assert (runs / "table.txt").read_text() == finished.stdout
-    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in finished.stdout
+    assert (runs / "table.txt").read_text() == finished_table.stdout
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in finished_table.stdout
 
 
-def test_fine_tuning_starts_from_the_other_row_and_changes_what_it_may(place, finished):
-    runs = place / "results/paper/mine"
+def test_fine_tuning_starts_from_the_other_row_and_changes_what_it_may(table_folder, finished_table):
+    runs = table_folder / "results/paper/mine"
     before = load_checkpoint(runs / "experts/seed-1/averaged.pt")["model"]
     after = load_checkpoint(runs / "gates/seed-1/checkpoint_best.pt")["model"]
     changed = {name for name in before if not before[name].equal(after[name])}
@@ -138,19 +107,19 @@ def test_fine_tuning_starts_from_the_other_row_and_changes_what_it_may(place, fi
     assert not list((runs / "untuned/seed-1").glob("*.pt"))
 
 
-def test_hydra_trains_the_same_row_to_the_same_weights(place, finished, tmp_path):
+def test_hydra_trains_the_same_row_to_the_same_weights(table_folder, finished_table, tmp_path):
     program = [
         sys.executable,
         "-m",
         "fairseq_cli.hydra_train",
         "--config-dir",
-        place / "configs/mine",
+        table_folder / "configs/mine",
         "--config-name",
         "experts",
     ]
     values = {
         "common.user_dir": ROOT / "modular_fairseq",
-        "task.data": place / "data/toy.de-en/bin",
+        "task.data": table_folder / "data/toy.de-en/bin",
         "checkpoint.save_dir": tmp_path / "run",
     }
     words = [
@@ -159,32 +128,31 @@ def test_hydra_trains_the_same_row_to_the_same_weights(place, finished, tmp_path
     ]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    ours = load_checkpoint(place / "results/paper/mine/experts/seed-1/checkpoint_last.pt")["model"]
+    ours = load_checkpoint(table_folder / "results/paper/mine/experts/seed-1/checkpoint_last.pt")["model"]
     theirs = load_checkpoint(tmp_path / "run/checkpoint_last.pt")["model"]
     assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
 
 
-def test_two_processes_do_not_work_in_one_run(copy):
-    with only_one(str(copy / "results/paper/mine/plain/seed-1")):
-        (copy / "results/paper/mine/plain/seed-1/test.json").unlink()
-        done = call(copy, "--run", "--only", "plain")
-    assert done.returncode == 1 and "another process works in it" in done.stderr.splitlines()[-1]
+def test_done_is_done_and_the_table_needs_no_data(table_folder, finished_table):
+    again = call(table_folder, "--run")
+    assert (
+        again.returncode == 0
+        and again.stdout == finished_table.stdout
+        and "fairseq-train" not in again.stderr
+    )
+    results_only = subprocess.run(
+        [*command(table_folder), "--data", "nowhere"], capture_output=True, text=True
+    )
+    assert results_only.returncode == 0 and results_only.stdout == finished_table.stdout
 
 
-def test_done_is_done_and_the_table_needs_no_data(place, finished):
-    again = call(place, "--run")
-    assert again.returncode == 0 and again.stdout == finished.stdout and "fairseq-train" not in again.stderr
-    results_only = subprocess.run([*command(place), "--data", "nowhere"], capture_output=True, text=True)
-    assert results_only.returncode == 0 and results_only.stdout == finished.stdout
-
-
-def test_dry_run_shows_the_commands_that_are_run(place, finished):
-    shown = call(place, "--dry-run", out="elsewhere")
-    assert shown.returncode == 0 and not (place / "elsewhere").exists()
+def test_dry_run_shows_the_commands_that_are_run(table_folder, finished_table):
+    shown = call(table_folder, "--dry-run", out="elsewhere")
+    assert shown.returncode == 0 and not (table_folder / "elsewhere").exists()
     ran = [
         line[2:]
         for pattern in ("train.log", "average.log", "*.out")
-        for log in (place / "results/paper/mine").glob(f"*/seed-1/{pattern}")
+        for log in (table_folder / "results/paper/mine").glob(f"*/seed-1/{pattern}")
         for line in log.read_text().splitlines()
         if line.startswith("$ ")
     ]
@@ -194,51 +162,9 @@ def test_dry_run_shows_the_commands_that_are_run(place, finished):
     assert len(re.findall("^fairseq-train", shown.stdout, re.MULTILINE)) == 3
     assert len(re.findall("^fairseq-generate", shown.stdout, re.MULTILINE)) == 5
     assert (
-        "--finetune-from-model " + str(place / "elsewhere/paper/mine/experts/seed-1/averaged.pt")
+        "--finetune-from-model " + str(table_folder / "elsewhere/paper/mine/experts/seed-1/averaged.pt")
         in shown.stdout
     )
-
-
-def test_a_killed_run_ends_as_an_uninterrupted_one(place, finished):
-    """Killed once in training and once in translation; nothing that it started lives on."""
-    run = place / "killed/paper/mine/plain/seed-1"
-    for sign in (run / "checkpoint2.pt", run / "test.out.tmp"):
-        process = subprocess.Popen(
-            command(place, "--run", "--only", "plain", out="killed"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-        )
-        while not sign.exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    time.sleep(0.5)
-    assert str(run) not in subprocess.run(["ps", "-efww"], capture_output=True, text=True).stdout
-    done = call(place, "--run", "--only", "plain", out="killed")
-    assert done.returncode == 0, done.stderr[-2000:]
-    uninterrupted = place / "results/paper/mine/plain/seed-1"
-    assert (run / "settings.json").read_text() == (uninterrupted / "settings.json").read_text()
-    for file in ("training.json", "test.json"):  # checkpoints hold times and paths, so their sums differ
-        ours, theirs = (
-            json.loads((folder / file).read_text()) | {"path": "", "checkpoint": ""}
-            for folder in (run, uninterrupted)
-        )
-        assert ours == theirs
-    assert cells(done.stdout, "Plain") == cells(finished.stdout, "Plain") and cells(
-        done.stdout, "Experts"
-    ) == ["Experts", "missing"]
-    weights = [load_checkpoint(folder / "averaged.pt")["model"] for folder in (run, uninterrupted)]
-    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
-
-
-@pytest.fixture
-def copy(place, finished, tmp_path):
-    """The same place, to be spoilt."""
-    for name in ("data", "configs", "results"):
-        shutil.copytree(place / name, tmp_path / name)
-    return tmp_path
 
 
 def refused(capsys, place, *args):
@@ -250,77 +176,79 @@ def refused(capsys, place, *args):
     return sentence
 
 
-def test_missing_corpora_and_results(copy, capsys):
-    assert "missing for seeds 2; add --run" in refused(capsys, copy, "--seeds", "2")
-    shutil.rmtree(copy / "results/paper/mine/plain")
-    assert "plain missing for seeds 1" in refused(capsys, copy, "--only", "plain")
-    shutil.rmtree(copy / "data/toy.de-en/bin")
-    assert "toy.de-en/bin/dict.de.txt, which" in refused(capsys, copy, "--run")
+def test_missing_corpora_and_results(table_copy, capsys):
+    assert "missing for seeds 2; add --run" in refused(capsys, table_copy, "--seeds", "2")
+    shutil.rmtree(table_copy / "results/paper/mine/plain")
+    assert "plain missing for seeds 1" in refused(capsys, table_copy, "--only", "plain")
+    shutil.rmtree(table_copy / "data/toy.de-en/bin")
+    assert "toy.de-en/bin/dict.de.txt, which" in refused(capsys, table_copy, "--run")
 
 
-def test_runs_of_another_config_are_refused_and_left_alone(copy, capsys):
-    write_configs(copy / "configs/mine", optimization={"max_epoch": 5})
-    before = (copy / "results/paper/mine/plain/seed-1/settings.json").read_text()
+def test_runs_of_another_config_are_refused_and_left_alone(table_copy, capsys):
+    write_configs(table_copy / "configs/mine", optimization={"max_epoch": 5})
+    before = (table_copy / "results/paper/mine/plain/seed-1/settings.json").read_text()
     for run in (["--run"], []):
-        assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(capsys, copy, *run)
-    assert (copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
-    write_configs(copy / "configs/mine")
-    assert "holds a run with options none (now --fp16)" in refused(capsys, copy, "--run", "--", "--fp16")
-    assert "--seed after --: the table sets it" in refused(
-        capsys, copy, "--run", "--", "--fp16", "--seed", "3"
+        assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(capsys, table_copy, *run)
+    assert (table_copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
+    write_configs(table_copy / "configs/mine")
+    assert "holds a run with options none (now --fp16)" in refused(
+        capsys, table_copy, "--run", "--", "--fp16"
     )
-    (copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
-    assert "holds an unknown run" in refused(capsys, copy, "--run")
+    assert "--seed after --: the table sets it" in refused(
+        capsys, table_copy, "--run", "--", "--fp16", "--seed", "3"
+    )
+    (table_copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
+    assert "holds an unknown run" in refused(capsys, table_copy, "--run")
 
 
-def test_other_decoding_is_translated_anew_without_training(copy):
-    write_configs(copy / "configs/mine", generation={"beam": 1})
-    assert call(copy, "--only", "plain").returncode != 0
-    done = call(copy, "--run", "--only", "plain")
+def test_other_decoding_is_translated_anew_without_training(table_copy):
+    write_configs(table_copy / "configs/mine", generation={"beam": 1})
+    assert call(table_copy, "--only", "plain").returncode != 0
+    done = call(table_copy, "--run", "--only", "plain")
     assert done.returncode == 0 and "fairseq-generate" in done.stderr and "fairseq-train" not in done.stderr
-    assert "--beam 1" in (copy / "results/paper/mine/plain/seed-1/test.out").read_text()
+    assert "--beam 1" in (table_copy / "results/paper/mine/plain/seed-1/test.out").read_text()
 
 
-def test_damaged_results_are_named(copy, capsys):
-    run = copy / "results/paper/mine/plain/seed-1"
+def test_damaged_results_are_named(table_copy, capsys):
+    run = table_copy / "results/paper/mine/plain/seed-1"
     (run / "test.json").write_text("{}")
-    assert "plain missing" in refused(capsys, copy, "--only", "plain")
+    assert "plain missing" in refused(capsys, table_copy, "--only", "plain")
     (run / "test.json").write_text("{")
-    assert "test.json: cannot be read" in refused(capsys, copy, "--only", "plain")
+    assert "test.json: cannot be read" in refused(capsys, table_copy, "--only", "plain")
     (run / "test.json").write_text("{}")
     (run / "training.json").unlink()
     (run / "train.log").unlink()
-    assert "train.log: does not show parameters" in refused(capsys, copy, "--run", "--only", "plain")
+    assert "train.log: does not show parameters" in refused(capsys, table_copy, "--run", "--only", "plain")
 
 
-def test_another_test_set_is_translated_anew(copy, capsys):
-    with open(copy / "data/toy.de-en/raw/test.en", "a") as file:
+def test_another_test_set_is_translated_anew(table_copy, capsys):
+    with open(table_copy / "data/toy.de-en/raw/test.en", "a") as file:
         file.write("one sentence more\n")
-    assert "plain missing" in refused(capsys, copy, "--only", "plain")
+    assert "plain missing" in refused(capsys, table_copy, "--only", "plain")
 
 
-def test_a_dictionary_of_another_run_is_refused(copy, capsys):
-    shutil.rmtree(copy / "results/paper/mine/gates")
-    with open(copy / "data/toy.de-en/bin/dict.en.txt", "a") as file:
+def test_a_dictionary_of_another_run_is_refused(table_copy, capsys):
+    shutil.rmtree(table_copy / "results/paper/mine/gates")
+    with open(table_copy / "data/toy.de-en/bin/dict.en.txt", "a") as file:
         file.write("word 1\n")
     for row in ("plain", "experts"):  # as if they had been trained on another copy
-        assert "dictionary en" in refused(capsys, copy, "--run", "--only", row)
-    values = yaml.safe_load((copy / "configs/mine/gates.yaml").read_text())
+        assert "dictionary en" in refused(capsys, table_copy, "--run", "--only", row)
+    values = yaml.safe_load((table_copy / "configs/mine/gates.yaml").read_text())
     values["task"]["data"] = "other/bin"
-    (copy / "configs/mine/gates.yaml").write_text(yaml.safe_dump(values))
-    shutil.copytree(copy / "data/toy.de-en", copy / "data/other")
-    shutil.copy(copy / "data/other/bin/dict.de.txt", copy / "data/toy.de-en/bin/dict.en.txt")
-    sentence = refused(capsys, copy, "--run", "--only", "gates")
+    (table_copy / "configs/mine/gates.yaml").write_text(yaml.safe_dump(values))
+    shutil.copytree(table_copy / "data/toy.de-en", table_copy / "data/other")
+    shutil.copy(table_copy / "data/other/bin/dict.de.txt", table_copy / "data/toy.de-en/bin/dict.en.txt")
+    sentence = refused(capsys, table_copy, "--run", "--only", "gates")
     assert "is another dictionary than that of" in sentence and "--like" in sentence
 
 
-def test_a_failed_run_is_named_and_the_others_are_finished(copy, capsys):
-    shutil.rmtree(copy / "results/paper/mine/plain")
-    shutil.rmtree(copy / "results/paper/mine/untuned")
-    values = yaml.safe_load((copy / "configs/mine/plain.yaml").read_text())
+def test_a_failed_run_is_named_and_the_others_are_finished(table_copy, capsys):
+    shutil.rmtree(table_copy / "results/paper/mine/plain")
+    shutil.rmtree(table_copy / "results/paper/mine/untuned")
+    values = yaml.safe_load((table_copy / "configs/mine/plain.yaml").read_text())
     values["dataset"]["train_subset"] = "trian"
-    (copy / "configs/mine/plain.yaml").write_text(yaml.safe_dump(values))
-    done = call(copy, "--run")
+    (table_copy / "configs/mine/plain.yaml").write_text(yaml.safe_dump(values))
+    done = call(table_copy, "--run")
     assert done.returncode == 1
     assert "mine/plain/seed-1: fairseq-train failed with status 1" in done.stderr.splitlines()[-1]
     assert cells(done.stdout, "Plain")[1] == "missing" and cells(done.stdout, "untuned")[1] != "missing"
@@ -333,15 +261,15 @@ def results_only(tmp_path):
     return tmp_path
 
 
-def test_a_try_that_never_trained_leaves_no_trace(copy):
+def test_a_try_that_never_trained_leaves_no_trace(table_copy):
     """A wrong option ends fairseq-train before its first update; mended, the same folder is used, and nothing
     of the first log counts.
     """
-    run = copy / "results/paper/mine/plain/seed-1"
-    shutil.rmtree(copy / "results")
-    assert call(copy, "--run", "--only", "plain", "--", "--train-subset", "trian").returncode == 1
+    run = table_copy / "results/paper/mine/plain/seed-1"
+    shutil.rmtree(table_copy / "results")
+    assert call(table_copy, "--run", "--only", "plain", "--", "--train-subset", "trian").returncode == 1
     assert (run / "settings.json").exists() and "trian" in (run / "train.log").read_text()
-    assert call(copy, "--run", "--only", "plain").returncode == 0
+    assert call(table_copy, "--run", "--only", "plain").returncode == 0
     assert (
         "trian" not in (run / "train.log").read_text() and "trian" not in (run / "settings.json").read_text()
     )

@@ -21,7 +21,6 @@ import threading
 def preload() -> None:
     """Import the libraries that every command imports."""
     import hydra.core.global_hydra  # noqa: F401
-    import sacrebleu  # noqa: F401
     import scipy.stats  # noqa: F401
     import torch
     import yaml  # noqa: F401
@@ -79,6 +78,9 @@ def become(arguments: list[str], folder: str, environment: dict[str, str], strea
         stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())
         if environment.get("PYTHONUNBUFFERED"):
             stream.reconfigure(write_through=True)
+    if "SACREBLEU" in environment:  # which sacrebleu reads when it is imported
+        for name in [name for name in sys.modules if name.partition(".")[0] == "sacrebleu"]:
+            del sys.modules[name]
     import torch
 
     if threads := environment.get("OMP_NUM_THREADS"):

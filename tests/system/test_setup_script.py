@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import ROOT
+from tests.places import PYTHON, ROOT
 
 COMMANDS = [
     "awk",
@@ -78,7 +78,7 @@ class Machine:
             (self.bin / name).symlink_to(shutil.which(name))
         self.notes = folder
         self.has("g++", "#!/bin/sh\n")
-        self.has("python3", PYTHON_STUB.format(notes=folder, python=Path(sys.executable).resolve()))
+        self.has("python3", PYTHON_STUB.format(notes=folder, python=Path(PYTHON).resolve()))
         self.environment = {"PATH": str(self.bin), "SETUP_DISK_GIB": "0"}
 
     def has(self, command: str, script: str) -> None:
@@ -237,7 +237,7 @@ def test_no_network_in_the_words_of_the_real_pip(machine, retries):
     with socket.socket() as closed_port:
         closed_port.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
         nowhere = f"http://127.0.0.1:{closed_port.getsockname()[1]}/simple"
-        pip = f"exec '{sys.executable}' -m pip --isolated download --dest '{machine.notes}'"
+        pip = f"exec '{PYTHON}' -m pip --isolated download --dest '{machine.notes}'"
         pip += " --no-deps --no-cache-dir"
         script = (machine.bin / "python3").read_text()
         offline = f'"-m pip install "*) {pip} --retries {retries} --index-url {nowhere} setuptools ;;'
@@ -285,7 +285,7 @@ def test_torch_is_the_default_build_with_a_gpu(machine):
 def test_torch_is_the_default_build_where_no_cpu_build_is_offered(machine):
     # The real pip is asked for it (and installs nothing), where only the default build is to be had.
     (machine.notes / f"torch-{PINNED['torch']}-py3-none-any.whl").touch()
-    pip = f"exec '{sys.executable}' \"$@\" --isolated --dry-run --ignore-installed --no-index"
+    pip = f"exec '{PYTHON}' \"$@\" --isolated --dry-run --ignore-installed --no-index"
     pip += f" --find-links '{machine.notes}'"
     script = (machine.bin / "python3").read_text()
     machine.has(

@@ -12,9 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from modular_fairseq.models.dma import measuring
 from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.modules.disentangled_heads import LossSettings
-from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import run_generate, run_train
 from tests.helpers import LENGTHS, batch, build, build_preset
 from tests.properties import PROPERTIES, logits, ready
 
@@ -161,58 +159,6 @@ def test_without_residual_connections_a_layer_forgets_its_input(pre_norm):
         outputs = model.encoder.layers[0](x, None), model.decoder.layers[0](x, torch.randn(5, 3, 32))[0]
         for y in outputs:
             assert (y.abs().max() == 0) == forgets
-
-
-def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoint(reversal_data, tmp_path):
-    """Experts, streams with skip and mechanisms together: stopped and resumed it ends as uninterrupted, bit
-    for bit.
-    """
-    size = [
-        "--encoder-embed-dim",
-        32,
-        "--encoder-ffn-embed-dim",
-        32,
-        "--encoder-attention-heads",
-        4,
-        "--decoder-attention-heads",
-        4,
-    ]
-    recipe = [
-        "--optimizer",
-        "adam",
-        "--lr",
-        "5e-3",
-        "--criterion",
-        "cross_entropy",
-        "--max-tokens",
-        "150",
-        "--dropout",
-        "0.1",
-    ]
-    axes = [
-        "--streams",
-        2,
-        "--stream-skip",
-        "--tim-layers",
-        "middle",
-        "--encoder-layers",
-        6,
-        "--decoder-layers",
-        4,
-    ]
-    args = ["--arch", "mae_transformer", "--mae-gate-interval", 2, *axes]
-    common = [str(part) for part in (*size, *recipe)]
-    run_train(reversal_data, *args, "--max-epoch", 4, "--save-dir", tmp_path / "whole", common=common)
-    for epochs in (3, 4):
-        run_train(
-            reversal_data, *args, "--max-epoch", epochs, "--save-dir", tmp_path / "resumed", common=common
-        )
-    whole, resumed = (
-        load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "resumed")
-    )
-    assert whole.keys() == resumed.keys() and all(torch.equal(whole[key], resumed[key]) for key in whole)
-    hypotheses, _ = run_generate(reversal_data, tmp_path / "whole" / "checkpoint_last.pt")
-    assert len(hypotheses) == 12
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """patches/precision.py: --bf16 trains in bfloat16 on any device, --amp has the loss scale it is given."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -8,11 +7,7 @@ import torch
 from fairseq import options
 from fairseq.optim.amp_optimizer import AMPOptimizer
 
-from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, call, run_train
-
-WITH_G_STEPS = ["mae_transformer", "--mae-gate-interval", "1"]
 
 
 def parsed(*args, **kwargs):
@@ -43,47 +38,6 @@ def test_the_help_of_bf16_does_not_speak_of_a_tpu(capsys):
         parsed("--help")
     help_of_bf16 = capsys.readouterr().out.partition("\n  --bf16 ")[2].partition("\n  --")[0]
     assert help_of_bf16.split() == ["train", "in", "bfloat16,", "on", "any", "device"]
-
-
-def is_bfloat16(tensor):
-    return torch.equal(tensor, tensor.bfloat16().float())
-
-
-@pytest.mark.parametrize("arch", [["modular_transformer"], WITH_G_STEPS], ids=["plain", "mae"])
-def test_the_command_trains_in_bf16_on_a_cpu_and_resumes(reversal_data, tmp_path, arch):
-    states = []
-    for max_epoch in (1, 2):
-        status, _, err = call(
-            "train",
-            reversal_data,
-            *[*TINY, *OPTIMIZE, *QUIET, "--cpu", "--bf16", "--arch", *arch],
-            *["--max-epoch", max_epoch, "--save-dir", tmp_path],
-        )
-        assert status == 0, err[-2000:]
-        states.append(load_checkpoint(tmp_path / "checkpoint_last.pt"))
-    first, last = (state["model"] for state in states)
-    per_epoch, updates = (state["optimizer_history"][-1]["num_updates"] for state in states)
-    assert updates == 2 * per_epoch > 0
-    assert all(math.isfinite(state["extra_state"]["val_loss"]) for state in states)
-    for name, weight in last.items():
-        is_gate = ".gate." in name
-        if weight.is_floating_point():  # a checkpoint has float32 numbers only, whatever they were
-            assert is_bfloat16(weight) != (is_gate and weight.numel() > 1), name
-        if name.endswith("weight") and (".gate_network." in name or ".fc1." in name):
-            assert not torch.equal(weight, first[name]), name
-    assert any(".gate." in name for name in last) == (arch is WITH_G_STEPS)
-
-
-def test_training_in_memory_efficient_bf16_resumes_bit_for_bit(reversal_data, tmp_path):
-    args = ["--memory-efficient-bf16", "--arch", *WITH_G_STEPS]
-    run_train(reversal_data, *args, "--max-epoch", 2, "--save-dir", tmp_path / "whole")
-    for max_epoch in (1, 2):
-        run_train(reversal_data, *args, "--max-epoch", max_epoch, "--save-dir", tmp_path / "resumed")
-    whole, resumed = (
-        load_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "resumed")
-    )
-    assert whole.keys() == resumed.keys()
-    assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,6 @@ def folder(tmp_path_factory):
 
 
 # --- training logs
-# -----------------------------------------------------------------------------------------------
 
 
 def test_log_in_simple_format(tmp_path):
@@ -152,7 +151,6 @@ def test_a_log_without_curves_is_refused(tmp_path, text, message):
 
 
 # --- the page
-# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -339,7 +337,6 @@ def test_a_log_belongs_to_the_analysis_in_its_place(folder, tmp_path):
 
 
 # --- pictures
-# -----------------------------------------------------------------------------------------------
 
 
 def test_pictures_of_everything(folder, tmp_path, capsys):
@@ -588,7 +585,6 @@ def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(f
 
 
 # --- bad input
-# -----------------------------------------------------------------------------------------------
 
 
 # What is taken out of a file.

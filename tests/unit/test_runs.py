@@ -7,11 +7,10 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import sacrebleu
 import torch
 
 from modular_fairseq.models.checks import mechanisms_of
-from modular_fairseq.runs import demo, train_and_score
+from modular_fairseq.runs import train_and_score
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import (
     EVALUATIONS,
@@ -60,9 +59,6 @@ def test_a_task_without_perplexity_has_the_other_statistics(tmp_path):
     assert "valid_perplexity" not in write_run(tmp_path, COUNTED + valid).statistics()
     with pytest.raises(UsageError, match="train.log: does not show parameters and validation; restore it"):
         write_run(tmp_path, valid).statistics()
-
-
-# ---- evaluations ----
 
 
 class Constant(Evaluation):
@@ -123,9 +119,6 @@ def test_differences_are_of_equal_seeds_and_the_same_data(tmp_path, constant):
     assert difference(constant, ours, other, 10) is None
 
 
-# ---- numbers and tables ----
-
-
 @pytest.mark.parametrize(
     ("values", "pattern", "text"),
     [
@@ -167,9 +160,6 @@ def test_a_table_of_the_papers_is_found_by_its_name(tmp_path, monkeypatch):
         find_table("mae-9")
 
 
-# ---- the demo and train-and-score ----
-
-
 def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
     def words(arch, epochs, options=""):
         criterion = ["--criterion", "modular_cross_entropy", "--lr", "1", "--max-update", "1"]
@@ -203,44 +193,6 @@ def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="no arch mea_transformer with a size _tiny_cpu; use modular_transf"):
         cli.main(["demo", "mea_transformer"])
     assert not list(tmp_path.iterdir())
-
-
-def test_the_demo_goes_from_text_to_a_report(tmp_path, monkeypatch, capsys):
-    """As a user starts it, but for a smaller corpus and budget."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(demo, "RECIPE", [{"5": "2"}.get(word, word) for word in demo.RECIPE])
-    output_of, sizes = demo.output_of, ["--train", "400", "--valid", "20", "--test", "20"]
-    monkeypatch.setattr(
-        demo, "output_of", lambda *words: output_of(*words, *(sizes if words[0] == "toy-corpus" else []))
-    )
-    cli.main(["demo", "mae_transformer", "--encoder-layers", "1"])
-    shown, out = capsys.readouterr().out, tmp_path / "demo/mae_transformer_tiny_cpu-encoder-layers-1"
-    score = json.loads((out / "score.json").read_text())
-    hypotheses, references = (
-        (out / file).read_text().splitlines() for file in ("test.hyp", "corpus/test.en")
-    )
-    bleu = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none", force=True).score
-    assert score["bleu"] == bleu and f"BLEU                    {bleu:.2f}   (nrefs:1|" in shown
-    assert f"report                  {out.relative_to(tmp_path)}/report.html" in shown
-    page = (out / "report.html").read_text()
-    assert "gate_entropy" in page
-    for file in (
-        "data/dict.de.txt",
-        "checkpoints/checkpoint2.pt",
-        "averaged.pt",
-        "train.log",
-        "generate.out",
-    ):
-        assert (out / file).exists()
-    assert "--mae-gate-interval 2" in (out / "train.log").read_text().splitlines()[0]
-    for text in (
-        "gates before learning   mean gate entropy",
-        "gates after             mean",
-        "parameters   ",
-    ):
-        assert text in shown
-    assert "epoch 2, update " in shown and "left]" in shown and "analyze single-expert" in shown
 
 
 def trained(monkeypatch, tmp_path, *options, **environment):

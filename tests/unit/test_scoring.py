@@ -2,15 +2,11 @@
 wrong files refused.
 """
 
-import argparse
 import gzip
 import io
-import json
 import math
 import os
 import random
-import re
-import subprocess
 import sys
 import urllib.request
 from statistics import mean, stdev
@@ -18,7 +14,6 @@ from statistics import mean, stdev
 import pytest
 from sacrebleu import DATASETS
 from sacrebleu.metrics import BLEU
-from sacremoses import MosesTokenizer
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.main import main
@@ -26,213 +21,26 @@ from modular_fairseq_cli.scoring import (
     Output,
     compare_seeds,
     paired_bootstrap,
-    read_lines,
     read_output,
     score,
     summarize,
 )
-from modular_fairseq_cli.scoring import command as scoring
-from modular_fairseq_cli.scoring.metrics import METRICS, split_compounds
+from modular_fairseq_cli.scoring.metrics import split_compounds
 from modular_fairseq_cli.scoring.significance import welch_p
-from modular_fairseq_cli.toy_corpus.command import draw_splits
-
-SEPARATORS = "a\u2028line\x85that is one\x0bline"
-
-
-def sentences():
-    """Cased, untokenised English with hyphens, quotes and characters that Moses escapes."""
-    pairs = draw_splits({"train": 60}, seed=3)["train"]
-    lines = [
-        english.replace(" .", ".").replace(" ?", "?").replace(" ,", ",").capitalize() for _, english in pairs
-    ]
-    lines[3] = 'The "well-known" R&D man\'s dog [sic] ran 3-4 miles.'
-    lines[5] = SEPARATORS
-    return lines
-
-
-REFERENCE = sentences()
-
-
-def noisy(lines, seed, rate=0.2):
-    """What a poor system makes of the lines: words lost, doubled, or in capitals."""
-    rng = random.Random(seed)
-
-    def change(word):
-        return word if rng.random() > rate else rng.choice(["", f"{word} {word}", word.upper(), "the"])
-
-    return [" ".join(" ".join(map(change, line.split(" "))).split(" ")) for line in lines]
-
-
-def write_lines(path, lines, end="\n"):
-    data = "".join(line + end for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-def tokenize(lines):
-    moses = MosesTokenizer("en")
-    return [moses.tokenize(line, return_str=True, aggressive_dash_splits=False) for line in lines]
-
-
-def generated(hypotheses, targets=None, order=None):
-    """Lines as fairseq-generate prints them, tokens given."""
-    lines = ["2024-01-01 10:00:00 | INFO | fairseq_cli.generate | loading model(s) from checkpoint_best.pt"]
-    for number in order or range(len(hypotheses)):
-        lines.append(f"S-{number}\tein satz")
-        lines += [f"T-{number}\t{targets[number]}"] if targets else []
-        lines += [f"{kind}-{number}\t-0.5287480354309082\t{hypotheses[number]}" for kind in "HD"]
-        lines.append(f"P-{number}\t-1.0321 -0.2244")
-    return [
-        *lines,
-        "Generate test with beam=5: BLEU4 = 24.64, 53.7/31.6/18.9/11.5 (BP=1.000, ratio=1.152, syslen=14940, "
-        "reflen=12968)",
-    ]
-
-
-def run(*args):
-    parser = argparse.ArgumentParser()
-    scoring.add_arguments(parser)
-    scoring.run(parser.parse_args(list(map(str, args))))
-
-
-def run_json(tmp_path, *args):
-    run(*args, "--json", tmp_path / "scores.json")
-    return json.loads((tmp_path / "scores.json").read_text())
-
-
-def sacrebleu(*args, **environment):
-    """What the command prints for BLEU, chrF and TER, numbers with 14 digits."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("SACREBLEU")
-    } | environment
-    command = [
-        sys.executable,
-        "-m",
-        "sacrebleu",
-        *map(str, args),
-        "-m",
-        "bleu",
-        "chrf",
-        "ter",
-        "-w",
-        "14",
-        "--no-color",
-    ]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-
-
-def sacrebleu_bootstrap(*args, **environment):
-    """By system and metric: score, mean, half of the interval and p, as the command prints them; and the
-    baseline's scores.
-    """
-    text = sacrebleu(*args, "--paired-bs", "-f", "text", **environment)  # as JSON it can print only BLEU
-    numbers = re.findall(r"(\d+\.\d{14}) \((\d+\.\d{14}) ± (\d+\.\d{14})\)", text)
-    p_values = re.findall(r"\(p = (\d\.\d{4})\)", text)
-    entries = [[*numbers, p] for numbers, p in zip(numbers[3:], p_values, strict=True)]
-    return [entries[start : start + 3] for start in range(0, len(entries), 3)], [
-        float(score) for score, _, _ in numbers[:3]
-    ]
-
-
-def assert_equals_command(ours, printed):
-    theirs = json.loads(printed)
-    assert [each["name"] for each in theirs] == ["BLEU", "chrF2", "TER"]
-    for name, each in zip(("bleu", "chrf", "ter"), theirs, strict=True):
-        assert float(f"{ours[name]:.14f}") == each["score"]
-        assert ours[f"{name}_signature"] == each["signature"]
-        assert 5 < ours[name] < 95
+from tests.score_files import (
+    REFERENCE,
+    SEPARATORS,
+    generated,
+    run,
+    run_json,
+    write_lines,
+    write_systems,
+)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A reference, and as output of fairseq-generate in any order, seeds of two systems with plain text of
-    the same.
-    """
-    folder = tmp_path_factory.mktemp("scores")
-    write_lines(folder / "test.en", REFERENCE)
-    targets = tokenize(REFERENCE)
-    for name, seed, rate in (
-        ("a1", 1, 0.2),
-        ("a2", 2, 0.2),
-        ("a3", 3, 0.25),
-        ("b1", 4, 0.2),
-        ("b2", 5, 0.2),
-        ("b3", 6, 0.25),
-    ):
-        tokens = tokenize(noisy(REFERENCE, seed, rate))
-        order = random.Random(seed).sample(range(len(tokens)), len(tokens))
-        out = write_lines(folder / f"{name}.out", generated(tokens, targets, order))
-        write_lines(folder / f"{name}.txt", read_output(out, "en").hypotheses)
-    return folder
-
-
-# ---------------------------------------------------------------------------------------------- equal to
-# sacrebleu's command
-
-
-def test_output_of_generate_scores_as_the_command_scores_its_detokenized_text(files, tmp_path):
-    found = run_json(tmp_path, "--reference", files / "test.en", files / "a1.out")
-    assert_equals_command(found["files"][0], sacrebleu(files / "test.en", "-i", files / "a1.txt"))
-
-
-@pytest.mark.parametrize(
-    "options, theirs",
-    [
-        (["--lowercase"], ["-lc", "--chrf-lowercase"]),
-        (["--tokenize", "intl"], ["-tok", "intl"]),
-        (["--tokenize", "char"], ["-tok", "char"]),
-        (["--target-lang", "zh"], ["-l", "en-zh"]),
-    ],
-)
-def test_options_are_those_of_the_command(files, tmp_path, options, theirs):
-    found = run_json(tmp_path, "--reference", files / "test.en", files / "b1.txt", *options)
-    assert_equals_command(found["files"][0], sacrebleu(files / "test.en", *theirs, "-i", files / "b1.txt"))
-
-
-@pytest.mark.parametrize("name", ["test.en", "test.en.gz"])
-def test_carriage_returns_and_spaces_at_line_ends_are_dropped_as_by_the_command(tmp_path, name):
-    reference = write_lines(tmp_path / name, REFERENCE, end=" \r\n")
-    text = write_lines(tmp_path / "a.txt", noisy(REFERENCE, 7), end="\t\u2028\n")
-    found = run_json(tmp_path, "--reference", reference, text)
-    assert found["sentences"] == len(REFERENCE)
-    assert_equals_command(found["files"][0], sacrebleu(reference, "-i", text))
-    assert read_lines(reference) == read_lines(write_lines(tmp_path / "plain.en", REFERENCE)) == REFERENCE
-    plain = tmp_path / "plain.en"
-    assert run_json(tmp_path, "--reference", plain, text)["files"] == found["files"]
-
-
-@pytest.mark.parametrize("seed", [None, "7"])
-def test_paired_bootstrap_is_that_of_the_command(files, tmp_path, monkeypatch, seed):
-    environment = {"SACREBLEU_SEED": seed} if seed else {}
-    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    found = run_json(
-        tmp_path,
-        "--reference",
-        files / "test.en",
-        files / "a1.out",
-        files / "a2.out",
-        "--baseline",
-        files / "b1.out",
-        "--samples",
-        60,
-    )
-    texts = [files / f"{name}.txt" for name in ("b1", "a1", "a2")]
-    theirs, baseline = sacrebleu_bootstrap(
-        files / "test.en", "-i", *texts, "--paired-bs-n", 60, **environment
-    )
-    assert len(found["baselines"]) == 1
-    for ours, expected in zip(found["baselines"][0]["bootstrap"], theirs, strict=True):
-        for name, numbers, base in zip(METRICS, expected, baseline, strict=True):
-            entry = ours[name]
-            assert [
-                *(f"{entry[key]:.14f}" for key in ("score", "mean", "ci")),
-                f"{entry['p_value']:.4f}",
-            ] == numbers
-            assert entry["difference"] == pytest.approx(entry["score"] - base, abs=1e-12)
-            assert f"bs:60|seed:{seed or 12345}" in entry["signature"]
-            assert 1 / 61 < entry["p_value"] < 1
+    return write_systems(tmp_path_factory.mktemp("scores"))
 
 
 def test_the_default_is_a_thousand_samples(files, tmp_path):
@@ -252,25 +60,6 @@ def test_the_default_is_a_thousand_samples(files, tmp_path):
     ((entry,),) = ([pair["bleu"] for pair in each["bootstrap"]] for each in found["baselines"])
     assert found["samples"] == entry["samples"] == 1000
     assert [{"bleu": entry}] == paired_bootstrap(reference, base, [ours])
-
-
-def test_references_of_sacrebleu(tmp_path, monkeypatch):
-    folder = tmp_path / "wmt14/full"
-    folder.mkdir(parents=True)
-    for field in DATASETS["wmt14/full"].fieldnames("en-de"):
-        write_lines(
-            folder / f"wmt14_full.en-de.{field}", REFERENCE if field == "ref" else ["x"] * len(REFERENCE)
-        )
-    text = write_lines(tmp_path / "a.txt", noisy(REFERENCE, 8))
-    monkeypatch.setattr(DATASETS["wmt14/full"], "_outdir", str(folder))
-    found = run_json(tmp_path, "--test-set", "wmt14/full", "-l", "en-de", text)
-    assert found["reference"] == "wmt14/full en-de" and found["language"] == "de"
-    theirs = sacrebleu("-t", "wmt14/full", "-l", "en-de", "-i", text, SACREBLEU=str(tmp_path))
-    assert_equals_command(found["files"][0], theirs)
-
-
-# -----------------------------------------------------------------------------------------------
-# reading outputs
 
 
 def test_order_is_by_number_and_the_best_of_several_counts(tmp_path):
@@ -350,10 +139,6 @@ def test_what_fairseq_has_decoded_is_taken_from_its_d_lines(tmp_path):
     )
 
 
-# -----------------------------------------------------------------------------------------------
-# comparable to papers
-
-
 def test_compounds_are_split_at_hyphens_between_characters_only():
     assert (
         split_compounds("a well-known - up-to-date -x y-")
@@ -408,10 +193,6 @@ def test_compound_splitting_is_for_german_unless_told_otherwise(files, tmp_path,
     text = capsys.readouterr().out
     assert ("compound-split BLEU (comparable to paper)" in text) == shown
     assert "tokenised BLEU (comparable to paper)" in text
-
-
-# -----------------------------------------------------------------------------------------------
-# several seeds
 
 
 def test_mean_and_deviation_over_seeds():
@@ -514,10 +295,6 @@ def test_the_same_translations_do_not_differ_significantly(files):
     assert other[0]["p_value"] == 1 / 51
 
 
-# -----------------------------------------------------------------------------------------------
-# words, JSON, limits
-
-
 def test_json_has_everything(files, tmp_path):
     found = run_json(tmp_path, "--reference", files / "test.en", files / "a1.out", files / "b1.txt")
     assert (found["reference"], found["sentences"], found["language"]) == (str(files / "test.en"), 60, "en")
@@ -576,20 +353,6 @@ def test_words_on_what_was_compared(files, tmp_path):
         for note in notes(reference, output, "--baseline", lower, "--samples", "5")
     )
 
-
-def test_one_sentence_is_a_test_set(tmp_path):
-    reference, a, b = (
-        write_lines(tmp_path / name, [line])
-        for name, line in (("r.en", "So it goes on."), ("a", "So it goes."), ("b", "So on."))
-    )
-    found = run_json(tmp_path, "--reference", reference, a, "--baseline", b, "--samples", 10)
-    (((bleu, _, _, p), *_),), _ = sacrebleu_bootstrap(reference, "-i", b, a, "--paired-bs-n", 10)
-    assert f"{found['baselines'][0]['bootstrap'][0]['bleu']['p_value']:.4f}" == p
-    assert f"{found['files'][0]['bleu']:.14f}" == bleu and 10 < float(bleu) < 90
-
-
-# -----------------------------------------------------------------------------------------------
-# bad input
 
 GOOD = generated([f"word {number}" for number in range(60)], [f"word {number}" for number in range(60)])
 H5 = next(index for index, line in enumerate(GOOD) if line.startswith("H-5\t"))

@@ -458,10 +458,6 @@ def test_no_verb_takes_two_senses_of_a_noun():
             assert [v.infinitive for v in verbs if {a.kind, b.kind} <= set(v.senses)] == []
 
 
-# ---- The command
-# -----------------------------------------------------------------------------------------------
-
-
 def write_corpus(folder, *options):
     main(["toy-corpus", str(folder), *options])
     return {name: (folder / name).read_text(encoding="utf-8").splitlines() for name in FILES}

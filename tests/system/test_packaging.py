@@ -3,14 +3,13 @@
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 
 import pytest
 
 from modular_fairseq_cli import __version__, shipped
-from tests.places import ROOT
+from tests.places import PYTHON, ROOT
 
 PACKAGES = ("modular_fairseq", "modular_fairseq_cli")
 PROJECT = (
@@ -55,7 +54,7 @@ def installed(sources, tmp_path_factory):
 
     def build(kind, where):
         code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(folder)!r}))"
-        return folder / run(sys.executable, "-c", code, cwd=where).splitlines()[-1]
+        return folder / run(PYTHON, "-c", code, cwd=where).splitlines()[-1]
 
     with tarfile.open(build("sdist", sources)) as archive:
         archive.extractall(folder, filter="data")
@@ -87,15 +86,13 @@ def test_a_wheel_holds_both_packages_and_the_configs(sources, installed):
 
 def test_the_installed_commands_find_what_is_shipped(installed, tmp_path):
     """Run from an empty folder, with the unpacked wheel before all other packages."""
-    call = [sys.executable, "-P", "-m", "modular_fairseq_cli"]
+    call = [PYTHON, "-P", "-m", "modular_fairseq_cli"]
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(installed)}}
     assert run(*call, "user-dir", **options) == f"{installed / 'modular_fairseq'}\n"
     assert run(*call, "--version", **options) == f"modular-fairseq {__version__}\n"
     assert "\n  wmt17-zh-en " in run(*call, "prepare", "--help", **options)
     code = "from modular_fairseq_cli import shipped; print(shipped.configs())"
-    assert (
-        run(sys.executable, "-P", "-c", code, **options) == f"{installed / 'modular_fairseq_cli/configs'}\n"
-    )
+    assert run(PYTHON, "-P", "-c", code, **options) == f"{installed / 'modular_fairseq_cli/configs'}\n"
     run(*call, "toy-corpus", "toy", "--train", "50", "--valid", "5", "--test", "5", **options)
     assert len((tmp_path / "toy/train.de").read_text().splitlines()) == 50
 

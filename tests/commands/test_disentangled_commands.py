@@ -1,0 +1,107 @@
+"""DMA through fairseq's commands: resuming, layer drop, averaging, and what translation ignores."""
+
+import pytest
+import torch
+
+from modular_fairseq.training.averaging import average_checkpoints
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
+from tests.fairseq_commands import TINY, run_generate, run_train
+
+OURS = [
+    "--criterion",
+    "modular_cross_entropy",
+    "--label-smoothing",
+    "0.1",
+    "--optimizer",
+    "adam",
+    "--lr",
+    "5e-3",
+    "--max-tokens",
+    "150",
+]
+COMMON = [*TINY, *OURS, "--dropout", "0.1"]
+
+
+def train(data, *args):
+    run_train(data, *args, common=[str(part) for part in COMMON])
+
+
+def test_layer_drop_may_leave_out_any_mask(reversal_data, tmp_path):
+    for drop in (0.5, 1.0):
+        args = [
+            "--arch",
+            "dma_transformer",
+            "--encoder-layerdrop",
+            drop,
+            "--decoder-layerdrop",
+            drop,
+            "--max-epoch",
+            1,
+        ]
+        train(reversal_data, *args, "--save-dir", tmp_path / str(drop))
+        assert (tmp_path / str(drop) / "checkpoint_last.pt").exists()
+
+
+def test_checkpoints_whose_centroids_are_kept_in_different_scales_are_not_averaged(reversal_data, tmp_path):
+    for epochs, gradient in ((1, 10.0), (2, 5.0)):
+        args = [
+            "--arch",
+            "dma_transformer",
+            "--dma-centroid-gradient",
+            gradient,
+            "--max-epoch",
+            epochs,
+            "--save-dir",
+            tmp_path,
+        ]
+        train(reversal_data, *args)
+    files = [tmp_path / f"checkpoint{epoch}.pt" for epoch in (1, 2)]
+    assert (
+        average_checkpoints([files[1]])["model"]["encoder.layers.0.self_attn.mask.tokens.centroid_scale"] == 5
+    )
+    with pytest.raises(
+        UsageError, match="--dma-centroid-gradient or --dma-centroid-mode changed between them"
+    ):
+        average_checkpoints(files)
+
+
+def test_options_of_training_do_not_change_what_generate_prints(reversal_data, tmp_path):
+    train(
+        reversal_data,
+        "--arch",
+        "dma_transformer",
+        "--dma-decoder-eval-mask",
+        "--max-epoch",
+        2,
+        "--save-dir",
+        tmp_path,
+    )
+    file = tmp_path / "checkpoint_last.pt"
+    expected, _ = run_generate(reversal_data, file)
+    found, _ = run_generate(
+        reversal_data,
+        file,
+        "--model-overrides",
+        "{'dma_centroid_gradient': 5.0, 'dma_centroid_mode': 'hook'}",
+    )
+    assert found == expected and len(expected) == 12
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--dma-posterior", "sample"],
+        ["--attention-type", "mae+dma", "--mae-gate-interval", 2, "--streams", 2, "--encoder-layers", 4],
+    ],
+)
+def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, args):
+    """Also the weights' warm-up, which lasts the whole training here."""
+    args = ["--arch", "dma_transformer", "--aux-warmup-updates", 40, "--kl-weight", 1, *args]
+    train(reversal_data, *args, "--max-epoch", 4, "--save-dir", tmp_path / "whole")
+    for epochs in (2, 4):
+        train(reversal_data, *args, "--max-epoch", epochs, "--save-dir", tmp_path / "resumed")
+    whole, resumed = (
+        load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "resumed")
+    )
+    assert whole.keys() == resumed.keys() and all(torch.equal(whole[key], resumed[key]) for key in whole)

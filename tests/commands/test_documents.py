@@ -1,0 +1,276 @@
+"""What the documents show works: their commands run, their links resolve, and the site builds.
+
+Every fenced block of bash, sh, console or python in README.md, CONTRIBUTING.md and docs/ runs as it stands,
+unless an HTML comment directly above it says otherwise:
+
+    <!-- test: OLD -> NEW -->         OLD is replaced by NEW in the block, for example by fewer epochs
+    <!-- test: first: COMMAND -->     COMMAND runs before the block and makes what the reader already has
+    <!-- not run: REASON -->          the block does not run
+
+`test:` may also stand on a line of its own, with one instruction on each of the lines below it. OLD must
+occur in the block, so that a comment which no longer fits its block fails. In blocks of console the lines
+that begin with "$ " are the commands.
+
+The blocks of a page run in their order and in one folder, a copy of the repository in which scripts/setup.sh
+does nothing and `demo/mae_transformer_tiny_cpu` is what a very short demo made.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+
+DOCUMENTS = [
+    path
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if path.is_file()
+]
+LINKED = [
+    path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md") if path.is_file()
+]
+LANGUAGES = ("bash", "sh", "console", "python")
+# The block may be indented, as in a list; the comment ends on the line above it.
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
+COMMENT = re.compile(r"<!-- *(?P<kind>test|not run):(?P<text>(?:(?!-->).)*)--> *\n\s*\Z", re.DOTALL)
+SECONDS = 300  # for one block, on a busy machine
+
+# A demo of 40 updates: it trains on the test set, which is small, and ends translations early.
+DEMO = ["--train-subset", "test", "--max-source-positions", "24", "--max-target-positions", "24"]
+
+
+@dataclass
+class Block:
+    """A block of a document and what its comment says: replacements, commands that run before it, or why it
+    does not run.
+    """
+
+    line: int
+    language: str
+    code: str
+    replacements: list[tuple[str, str]] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
+    not_run: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.not_run is None
+
+    def script(self) -> str:
+        """Return the code with the replacements of its comment."""
+        code = self.code
+        for old, new in self.replacements:
+            code = code.replace(old, new)
+        if self.language == "console":
+            code = "".join(f"{line[2:]}\n" for line in code.splitlines() if line.startswith("$ "))
+        return code
+
+    def command(self) -> list[str]:
+        """Return the command that runs the block; errors end it."""
+        if self.language == "python":
+            return [sys.executable, "-c", self.script()]
+        return ["bash", "-euo", "pipefail", "-c", self.script()]
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the blocks of a document that a reader may type, in their order.
+
+    Raises:
+        ValueError: a comment says nothing that this file knows, or replaces what is not in its block.
+    """
+    found = []
+    for fence in FENCE.finditer(text):
+        if fence["language"] not in LANGUAGES:
+            continue
+        indent = len(fence["indent"])
+        code = "".join(line[indent:] + "\n" for line in fence["code"].splitlines())
+        block = Block(text.count("\n", 0, fence.start()) + 1, fence["language"], code)
+        if comment := COMMENT.search(text, 0, fence.start()):
+            read_comment(block, comment["kind"], comment["text"].strip())
+        found.append(block)
+    return found
+
+
+def read_comment(block: Block, kind: str, text: str) -> None:
+    """Add to a block what the comment above it says."""
+    if not text:
+        raise ValueError(f"line {block.line}: the comment above the block gives no instruction or reason")
+    if kind == "not run":
+        block.not_run = text
+        return
+    for instruction in map(str.strip, text.splitlines()):
+        if instruction.startswith("first:"):
+            block.first.append(instruction.removeprefix("first:").strip())
+            continue
+        old, arrow, new = instruction.partition(" -> ")
+        if not arrow:
+            raise ValueError(
+                f"line {block.line}: {instruction!r} is neither `OLD -> NEW` nor `first: COMMAND`"
+            )
+        if old not in block.code:
+            raise ValueError(f"line {block.line}: the block has no {old!r} that could be replaced")
+        block.replacements.append((old, new))
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Environment variables of the commands: one thread, and this project's commands first on PATH."""
+    commands = os.path.dirname(sys.executable)
+    return {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str], where: str) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, f"{where}\n{command[-1]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory, environment) -> Path:
+    """The folder of a demo, as `bash scripts/demo.sh` makes it, but of 40 updates."""
+    folder = tmp_path_factory.mktemp("demo")
+    run(["modular-fairseq", "demo", "mae_transformer", *DEMO], folder, environment, "the demo")
+    (made,) = (folder / "demo").iterdir()
+    return made
+
+
+@pytest.fixture
+def workplace(tmp_path, environment, demo) -> Path:
+    """A copy of the repository in which blocks may write, and in which nothing is installed."""
+    for name in ("modular_fairseq", "modular_fairseq_cli"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in ("configs", "data-prep", "examples", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "scripts/setup.sh").write_text("exit 0\n")
+    shutil.copytree(demo, tmp_path / "demo/mae_transformer_tiny_cpu")
+    commands = tmp_path / ".venv/bin"
+    commands.mkdir(parents=True)
+    (commands / "activate").touch()
+    for name in ("modular-fairseq", "python"):
+        (commands / name).symlink_to(shutil.which(name, path=environment["PATH"]))
+    return tmp_path
+
+
+def title(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=title)
+def test_every_comment_above_a_block_fits_it(document):
+    blocks(document.read_text())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if any(block.runs for block in blocks(path.read_text()))],
+    ids=title,
+)
+def test_the_blocks_of_a_document_run(document, workplace, environment):
+    for block in blocks(document.read_text()):
+        if block.runs:
+            where = f"{title(document)}, line {block.line}"
+            for command in block.first:
+                run(["bash", "-euo", "pipefail", "-c", command], workplace, environment, where)
+            run(block.command(), workplace, environment, where)
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    without_code = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+?) *$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", LINKED, ids=title)
+def test_every_relative_link_leads_somewhere(document):
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 160
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, environment) -> Path:
+    """The documentation site, built without a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    run(command, ROOT, {**environment, "NO_MKDOCS_2_WARNING": "1"}, "mkdocs build --strict")
+    return folder
+
+
+def test_the_site_needs_no_network(site):
+    """No page loads a script, a style, a font or a picture from elsewhere; links to other sites are links."""
+    pages = sorted(site.rglob("*.html"))
+    assert site / "index.html" in pages
+    for page in pages:
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="(https?:[^"]+)"', page.read_text())
+        loaded += re.findall(r'<link(?![^>]*rel="canonical")[^>]* href="(https?:[^"]+)"', page.read_text())
+        assert loaded == [], page.name
+
+
+def test_formulae_are_mathml(site):
+    assert [page.name for page in site.rglob("*.html") if "arithmatex" in page.read_text()] == []
+
+
+EXAMPLE = """
+<!-- not run: it takes hours -->
+```bash
+train --epochs 50
+```
+
+<!-- test:
+first: mkdir data
+--epochs 50 -> --epochs 1
+-->
+```bash
+train data --epochs 50
+```
+
+```python
+print("as it stands")
+```
+
+```yaml
+title: nobody types this
+```
+"""
+
+
+def test_comments_say_how_blocks_run():
+    hours, short, python = blocks(EXAMPLE)
+    assert hours.not_run == "it takes hours"
+    assert (short.first, short.script()) == (["mkdir data"], "train data --epochs 1\n")
+    assert python.runs and python.command()[-1] == 'print("as it stands")\n'
+
+
+@pytest.mark.parametrize(
+    ("comment", "message"),
+    [
+        ("<!-- not run: -->", "gives no instruction or reason"),
+        ("<!-- test: quickly -->", "neither"),
+        ("<!-- test: --epochs 9 -> --epochs 1 -->", "has no '--epochs 9'"),
+    ],
+)
+def test_a_comment_that_does_not_fit_is_an_error(comment, message):
+    with pytest.raises(ValueError, match=message):
+        blocks(f"{comment}\n```bash\ntrain --epochs 50\n```\n")

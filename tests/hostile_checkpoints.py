@@ -1,0 +1,53 @@
+"""Checkpoints that run a function when they are unpickled, and what loading them says."""
+
+from argparse import Namespace
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
+
+FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+class Pickled:
+    """Pickles as whatever a hostile author writes: a call, and a state for its result."""
+
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def checkpoint(**extra):
+    """The parts of a checkpoint as the Trainer writes them, small."""
+    model = OrderedDict(weight=torch.arange(6.0).reshape(2, 3), steps=torch.tensor(7))
+    cfg = {
+        "_name": None,
+        "model": Namespace(_name="some_arch", arch="some_arch", encoder_layers=2),
+        "task": {"_name": "translation", "data": "data", "source_lang": None},
+        "optimization": {"lr": [0.1, 0.05], "update_freq": [1]},
+    }
+    history = [
+        {"criterion_name": "C", "optimizer_name": "O", "lr_scheduler_state": {"best": None}, "num_updates": 3}
+    ]
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": model,
+        "optimizer_history": history,
+        "task_state": {},
+        "extra_state": {},
+        **extra,
+    }
+
+
+def refusal(path):
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(path)
+    sentence = str(caught.value)
+    assert str(path) in sentence and "\n" not in sentence and "weights_only" not in sentence
+    return sentence

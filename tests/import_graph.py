@@ -1,0 +1,65 @@
+"""Which module of the packages imports which."""
+
+import ast
+from pathlib import Path
+
+from tests.places import ROOT
+
+FLOORS = [
+    ["modular_fairseq_cli"],
+    ["modular_fairseq.modules"],
+    ["modular_fairseq.models"],
+    [
+        "modular_fairseq.criterions",
+        "modular_fairseq.training",
+        "modular_fairseq.patches",
+        "modular_fairseq.user_dir",
+    ],
+    ["modular_fairseq.analysis", "modular_fairseq.benchmark", "modular_fairseq.runs"],
+]
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """Return the files of both packages by their dotted name."""
+    paths = [
+        path for name in ("modular_fairseq_cli", "modular_fairseq") for path in (root / name).rglob("*.py")
+    ]
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in paths
+    }
+
+
+def imports(path: Path, known: set[str]) -> set[str]:
+    """Return the files of the packages that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return {name for name in found if name in known}
+
+
+def floor(module: str) -> int:
+    for number, rooms in enumerate(FLOORS):
+        if any(module == room or module.startswith(f"{room}.") for room in rooms):
+            return number
+    return len(FLOORS)
+
+
+def graph(root: Path = ROOT) -> dict[str, set[str]]:
+    files = modules(root)
+    return {name: imports(path, set(files)) - {name} for name, path in files.items()}
+
+
+def upward(root: Path = ROOT) -> list[str]:
+    """Return the imports from a floor above. The top floors may import the door, to have everything
+    registered.
+    """
+    return [
+        f"{name} imports {other}"
+        for name, others in graph(root).items()
+        for other in others
+        if floor(other) > floor(name) and not (other == "modular_fairseq" and floor(name) == len(FLOORS) - 1)
+    ]

@@ -1,0 +1,150 @@
+"""Archives as they are published, in small, and corpora that are prepared from them."""
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import time
+
+import pytest
+
+from modular_fairseq_cli.toy_corpus import command as toy_corpus
+from tests.places import PYTHON, ROOT
+
+TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]
+
+TOY = toy_corpus.draw_splits({"train": 480, "valid": 30, "test": 30}, seed=3)
+
+
+def sentence(words):
+    """A toy sentence as people write it: "der mann lacht ." becomes "Der mann lacht."."""
+    return (words[0].upper() + words[1:]).replace(" .", ".").replace(" ?", "?").replace(" ,", ",")
+
+
+def sides(pairs):
+    return {lang: [pair[i] for pair in pairs] for i, lang in enumerate(("de", "en"))}
+
+
+def write_tar(path, members):
+    """members: text or bytes by name; a value may be a TarInfo, for what no archive should hold."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            if isinstance(content, tarfile.TarInfo):
+                tar.addfile(content)
+                continue
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def lines(path):
+    text = path.read_bytes().decode()
+    assert text == "" or text.endswith("\n")
+    return text.split("\n")[:-1]
+
+
+def all_files(folder):
+    """Every file below the folder, but for the log and the lock, which may differ."""
+    paths = (
+        path for path in folder.rglob("*") if path.is_file() and path.name not in ("preprocess.log", ".lock")
+    )
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture(scope="session")
+def scripts_root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("root")
+    (root / ".venv/bin").mkdir(parents=True)
+    program = root / ".venv/bin/modular-fairseq"
+    call = f'exec "{PYTHON}" -P -m modular_fairseq_cli "$@"'
+    program.write_text(f"#!/bin/sh\nexport PYTHONPATH='{root}'\n{call}\n")
+    program.chmod(0o755)
+    (root / "scripts").mkdir()
+    (root / "scripts/setup.sh").write_text("")
+    for folder in ("data-prep", "modular_fairseq_cli"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def command(root, script, *args):
+    return ["bash", str(root / f"data-prep/prepare-{script}.sh"), *map(str, args)]
+
+
+def prepare(root, script, *args, **env):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in env.items()}}
+    return subprocess.run(command(root, script, *args), env=environment, capture_output=True, text=True)
+
+
+def processes_of(folder, seconds=5):
+    """The command lines that name the folder, once there are none of them or after so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        shown = subprocess.run(["ps", "-efww"], capture_output=True, text=True, check=True).stdout
+        found = [line for line in shown.splitlines() if re.search(rf"{re.escape(str(folder))}(/|\s|$)", line)]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.1)
+
+
+def talks_members(train, test):
+    """The members of de-en.tgz: each 20th train sentence begins a talk as its title, the next one is its
+    description.
+    """
+    members = {"de-en/README": "toy talks\n"}
+    for lang in ("de", "en"):
+        tagged = []
+        for i, words in enumerate(sides(train)[lang]):
+            if i % 20 == 0:
+                tagged += [
+                    f"<url>http://www.ted.com/talks/{i}</url>",
+                    "<keywords>talks, dogs</keywords>",
+                    f"<talkid>{i}</talkid>",
+                ]
+                tagged.append(f"<title>{sentence(words)}</title>")
+            else:
+                tagged.append(
+                    f"<description>{sentence(words)}</description>" if i % 20 == 1 else f" {sentence(words)} "
+                )
+        members[f"de-en/train.tags.de-en.{lang}"] = "".join(line + "\n" for line in tagged)
+        for n, name in enumerate(TALKS_TEST):
+            segments = [
+                f'<seg id="{i + 1}"> {sentence(words)} </seg>'
+                for i, words in enumerate(sides(test[n * 6 : n * 6 + 6])[lang])
+            ]
+            document = [
+                '<?xml version="1.0" encoding="UTF-8"?>',
+                "<mteval>",
+                '<doc docid="1">',
+                "<talkid>1</talkid>",
+                *segments,
+                "</doc>",
+            ]
+            members[f"de-en/IWSLT14.{name}.de-en.{lang}.xml"] = "\n".join([*document, "</mteval>"]) + "\n"
+    return members
+
+
+@pytest.fixture(scope="session")
+def talks_archive(tmp_path_factory):
+    return write_tar(tmp_path_factory.mktemp("talks") / "de-en.tgz", talks_members(TOY["train"], TOY["test"]))
+
+
+@pytest.fixture(scope="session")
+def talks(scripts_root, talks_archive, tmp_path_factory):
+    out = tmp_path_factory.mktemp("iwslt") / "out"
+    result = prepare(
+        scripts_root,
+        "iwslt14-de-en",
+        "--out",
+        out,
+        "--bpe-merges",
+        200,
+        "--workers",
+        2,
+        IWSLT14_URL=f"file://{talks_archive.parent}",
+    )
+    assert result.returncode == 0, result.stderr
+    return out, result

@@ -1,0 +1,8 @@
+"""The tests of this folder run what takes long: kills, several workers, the set-up, the demo, the browser."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _(fast_commands: None) -> None:
+    pass

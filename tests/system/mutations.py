@@ -1,0 +1,264 @@
+"""Break the package in one place at a time and see that a test notices.
+
+    python tests/system/mutations.py                  # about 10 minutes on one core
+    python tests/system/mutations.py --tree CHECKOUT  # of another version, whose tests may be in other folders
+    python tests/system/mutations.py --only 3 7
+
+Each of `MUTATIONS` replaces one piece of text in a copy of the tree and runs the tests that must fail then.
+A line for each says whether a test failed. The exit code is 1 if a mutation is not noticed, or if its text
+does not occur exactly once.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parents[2]
+
+
+class Mutation(NamedTuple):
+    """A change of `file` that makes it wrong, and the functions of tests of which at least one must notice."""
+
+    kind: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MODULES, MODELS = "modular_fairseq/modules", "modular_fairseq/models"
+TRAINING, RUNS = "modular_fairseq/training", "modular_fairseq/runs"
+PATCHES, SCORING = "modular_fairseq/patches", "modular_fairseq_cli/scoring"
+MUTATIONS = [
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/mutual_information.py",
+        "weights = -others.unsqueeze(2)",
+        "weights = others.unsqueeze(2)",
+        "FILE test_mutual_information",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/mutual_information.py",
+        "(diagonal - sums.log()",
+        "(diagonal + sums.log()",
+        "FILE test_mutual_information",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/semantic_mask.py",
+        ".masked_fill_(overlap <= SMALLEST_OVERLAP, 0.0)",
+        "",
+        "FILE test_semantic_mask",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/expert_mixture.py",
+        "gumbel = -torch.empty_like",
+        "gumbel = torch.empty_like",
+        "FILE test_mixture",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/independent_mechanisms.py",
+        "torch.softmax(scores, dim=-2,",
+        "torch.softmax(scores, dim=-3,",
+        "FILE test_mechanisms",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/streams.py",
+        "        return sum(outputs)\n",
+        "        return outputs[-1]\n",
+        "FILE test_streams",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{TRAINING}/averaging.py",
+        "names = names if more_is_better else names[::-1]",
+        "names = names[::-1]",
+        "FILE test_averaging",
+    ),
+    Mutation(
+        "refusal",
+        f"{MODELS}/mae.py",
+        "if not 0 < options.mae_dropped_heads < heads:",
+        "if not 0 < options.mae_dropped_heads <= heads:",
+        "FILE test_translation",
+    ),
+    Mutation(
+        "refusal",
+        f"{MODELS}/dma.py",
+        "if not 1e-3 <= options.dma_centroid_gradient <= 1e3:",
+        "if not 1e-3 <= options.dma_centroid_gradient:",
+        "FILE test_disentangled",
+    ),
+    Mutation(
+        "refusal",
+        f"{MODELS}/multistream.py",
+        "elif layers < 2 + k or (layers - 2) % k:",
+        "elif layers < 2 + k:",
+        "FILE test_composition",
+    ),
+    Mutation(
+        "refusal",
+        f"{MODELS}/tim.py",
+        'if choice.options.tim_layers == "middle" and depth < 4:',
+        'if choice.options.tim_layers == "middle" and depth < 3:',
+        "FILE test_mechanisms test_composition",
+    ),
+    Mutation(
+        "refusal",
+        f"{MODELS}/checks.py",
+        "if not mechanism.is_used(options):",
+        'if not mechanism.is_used(options) and mechanism.name != "dma":',
+        "FILE test_disentangled",
+    ),
+    Mutation(
+        "refusal",
+        f"{TRAINING}/averaging.py",
+        "if second.agreeing[name] != value:",
+        "if False:",
+        "FILE test_averaging test_disentangled test_disentangled_commands",
+    ),
+    Mutation(
+        "refusal",
+        f"{PATCHES}/literals.py",
+        "    return ast.literal_eval(node)",
+        "    return eval(ast.unparse(node))",
+        "FILE test_literal_options",
+    ),
+    Mutation(
+        "resuming",
+        f"{RUNS}/run.py",
+        "return state is not None and training_ended(state, *limits)",
+        "return False",
+        "FILE test_ablation test_killed_ablation",
+    ),
+    Mutation(
+        "resuming",
+        f"{RUNS}/greedy/trial.py",
+        "elif not diverged and (",
+        "elif False and (",
+        "FILE test_ablation",
+    ),
+    Mutation(
+        "resuming",
+        f"{TRAINING}/checkpoints.py",
+        "or 0 < max_epoch < epoch",
+        "or 0 < max_epoch <= epoch",
+        "FILE test_ablation test_killed_ablation",
+    ),
+    Mutation(
+        "resuming",
+        f"{PATCHES}/checkpoints.py",
+        "os.replace(part, dst_path)",
+        "shutil.copyfile(src_path, dst_path)",
+        "FILE test_patched_fairseq",
+    ),
+    Mutation(
+        "resuming",
+        f"{PATCHES}/data.py",
+        "kept < len(indices)",
+        "kept < len(indices) - 1",
+        "FILE test_patched_fairseq",
+    ),
+    Mutation(
+        "scoring",
+        f"{SCORING}/spread.py",
+        "Spread(mean(values), stdev(values)",
+        "Spread(mean(values), stdev(values) / len(values) ** 0.5",
+        "FILE test_scoring test_tables",
+    ),
+    Mutation(
+        "scoring",
+        f"{SCORING}/metrics.py",
+        'token if token == "@-@" else',
+        "",
+        "FILE test_scoring",
+    ),
+    Mutation(
+        "scoring",
+        f"{SCORING}/translations.py",
+        'or ("moses" if text.tokenized else "none")',
+        'or "none"',
+        "FILE test_scoring",
+    ),
+]
+
+
+def files_of(tree: Path, tests: str) -> list[str]:
+    """Return the test files, wherever they are in the tree, that hold the functions (or, after FILE, the files)."""
+    names = tests.split()
+    found = []
+    for path in sorted((tree / "tests").rglob("test_*.py")):
+        if names[0] == "FILE":
+            wanted = path.stem in names
+        else:
+            text = path.read_text(encoding="utf-8")
+            wanted = any(re.search(rf"^def {name}\(", text, re.MULTILINE) for name in names)
+        if wanted:
+            found.append(str(path.relative_to(tree)))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tree", type=Path, default=HERE, help="the checkout to break a copy of; default: this one"
+    )
+    parser.add_argument(
+        "--only", type=int, nargs="+", metavar="NUMBER", help="only these mutations, counted from 1"
+    )
+    args = parser.parse_args()
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "tree")
+        shutil.copytree(
+            args.tree, copy, ignore=shutil.ignore_patterns(".*", "work", "demo", "data", "results")
+        )
+        shutil.copytree(args.tree / ".ci", copy / ".ci")
+        environment = os.environ | {
+            "PYTHONPATH": str(copy),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        for number, mutation in enumerate(MUTATIONS, 1):
+            if args.only and number not in args.only:
+                continue
+            start, path = time.monotonic(), copy / mutation.file
+            text = path.read_text(encoding="utf-8")
+            if text.count(mutation.old) != 1:
+                said, noticed = f"its text occurs {text.count(mutation.old)} times", False
+            else:
+                path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+                command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+                command += files_of(copy, mutation.tests)
+                if not mutation.tests.startswith("FILE"):
+                    command += ["-k", " or ".join(mutation.tests.split())]
+                done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+                path.write_text(text, encoding="utf-8")
+                said, noticed = done.stdout.strip().splitlines()[-1], done.returncode == 1
+                if os.environ.get("SHOW"):
+                    said += " " + " ".join(sorted({m for m in re.findall(r"FAILED \S+::(\w+)", done.stdout)}))
+            missed += not noticed
+            seconds = time.monotonic() - start
+            answer = "noticed" if noticed else "NOT NOTICED"
+            print(
+                f"{number:2} {answer:12}{mutation.kind:12}{seconds:4.0f} s  {mutation.file}: {said}",
+                flush=True,
+            )
+    return missed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

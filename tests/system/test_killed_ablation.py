@@ -1,0 +1,89 @@
+"""`modular-fairseq ablate` is killed or interrupted, and continued."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.processes import call
+from tests.ablations import (
+    BASE,
+    TWO,
+    TWO_YAML,
+    ablation,
+    result,
+    settle,
+    words,
+)
+from tests.fairseq_commands import run_train
+from tests.places import ROOT
+
+
+def test_ctrl_c_stops_the_command_too(tmp_path):
+    pids = []
+
+    def interrupt(line):
+        pids.append(int(line))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call(
+            [sys.executable, "-u", "-c", "import os, time; print(os.getpid()); time.sleep(600)"],
+            str(tmp_path / "log"),
+            interrupt,
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
+    """With fairseq itself: a run that has ended is not run again, and the killed one ends as if it had not
+    been killed, bit for bit.
+    """
+    out = tmp_path / "out"
+    two = ablation(out, TWO, data=reversal_data)
+    settle(two, {(): result(50.0, 60.0)})
+    (tmp_path / "two.yaml").write_text(TWO_YAML)
+    command = [sys.executable, "-m", "modular_fairseq_cli", "ablate"]
+    given = [str(reversal_data), "--out", str(out), "--mechanisms", str(tmp_path / "two.yaml"), "--", *BASE]
+    pipes = {
+        "cwd": ROOT,
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    process = subprocess.Popen([*command, *given], **pipes)
+    deadline = time.monotonic() + 200
+    killed = out / "hidden_dropout-seed1"
+    while not (killed / "checkpoint2.pt").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    _, err = process.communicate()
+    assert (killed / "checkpoint2.pt").exists() and not (killed / "checkpoint10.pt").exists(), err
+    assert "[2 of 4] hidden_dropout-seed1" in err and "epoch 1, update 4: validation perplexity" in err
+
+    again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == (out / "table.txt").read_text()
+    assert "baseline 50.00 60.00 1.00" in words(again.stdout) and "full transformer" in again.stdout
+    for name in ("hidden_dropout-seed1", "multihead-seed1", "hidden_dropout+multihead-seed1"):
+        found = json.loads((out / name / "result.json").read_text())
+        lines = [line.split(" | ") for line in (out / name / "train.log").read_text().splitlines()]
+        logged = [json.loads(line[-1]) for line in lines if line[2:3] in (["valid"], ["train"])]
+        assert found["valid"] == min(float(stats["valid_ppl"]) for stats in logged if "valid_ppl" in stats)
+        assert found["train"] == float(logged[-1]["train_ppl"]) and found["updates"] == 40
+        assert math.isfinite(found["test"]) and found["test"] != found["valid"] and not found["diverged"]
+
+    ((_, run),) = two.trials(("hidden dropout",))
+    run_train(*run.train_command[1:], "--save-dir", tmp_path / "whole", common=())
+    resumed, whole = (
+        load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (killed, tmp_path / "whole")
+    )
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)

@@ -1,0 +1,67 @@
+"""Data preparation is killed and continued; two scripts work at once."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+from tests.prepared_corpora import all_files, command, processes_of
+
+# --- IWSLT14
+
+
+def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_archive, tmp_path):
+    """They end as one alone does; the second one gets an address that has nothing, and so must wait for what
+    the first one fetches.
+    """
+    running = []
+    for name, url in (("one", talks_archive.parent), ("two", tmp_path / "nowhere")):
+        args = command(
+            scripts_root, "iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out", tmp_path / name
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{url}"}
+        running.append(subprocess.Popen(args, env=environment, stderr=subprocess.PIPE, text=True))
+        while name == "one" and not (tmp_path / "archives/.de-en.tgz.lock").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+    said = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    assert all_files(tmp_path / "one") == all_files(tmp_path / "two") == all_files(talks[0])
+    assert sorted(path.name for path in (tmp_path / "archives").iterdir()) == [
+        ".de-en.tgz.lock",
+        "de-en.tgz",
+        "de-en.tgz.sha256",
+    ]
+
+
+def test_a_run_that_is_killed_again_and_again_ends_equal(scripts_root, talks, talks_archive, tmp_path):
+    """In a process group of its own, as a terminal's: the signal reaches the workers and fairseq-preprocess,
+    too.
+    """
+    out = tmp_path / "out"
+    args = command(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{talks_archive.parent}"}
+    rng = random.Random(os.getpid())
+    for attempt in range(5):
+        process = subprocess.Popen(args, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+        while attempt == 4 and not list(out.glob("bin.part*")):  # the last time while fairseq-preprocess runs
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.05, 2.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert processes_of(tmp_path) == []
+    result = subprocess.run(args, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert all_files(out) == all_files(talks[0])
+    assert not list(out.glob("*.part*"))
+
+
+# --- any folder
+
+
+# --- WMT
+
+
+# --- WikiText

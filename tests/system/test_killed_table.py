@@ -1,0 +1,56 @@
+"""`modular-fairseq table` is killed and continued; two processes want one run."""
+
+import json
+import signal
+import subprocess
+import time
+
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.files import only_one
+from tests.places import ROOT
+from tests.table_folders import (
+    call,
+    command,
+)
+from tests.trained_tables import cells
+
+
+def test_two_processes_do_not_work_in_one_run(table_copy):
+    with only_one(str(table_copy / "results/paper/mine/plain/seed-1")):
+        (table_copy / "results/paper/mine/plain/seed-1/test.json").unlink()
+        done = call(table_copy, "--run", "--only", "plain")
+    assert done.returncode == 1 and "another process works in it" in done.stderr.splitlines()[-1]
+
+
+def test_a_killed_run_ends_as_an_uninterrupted_one(table_folder, finished_table):
+    """Killed once in training and once in translation; nothing that it started lives on."""
+    run = table_folder / "killed/paper/mine/plain/seed-1"
+    for sign in (run / "checkpoint2.pt", run / "test.out.tmp"):
+        process = subprocess.Popen(
+            command(table_folder, "--run", "--only", "plain", out="killed"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+        )
+        while not sign.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    time.sleep(0.5)
+    assert str(run) not in subprocess.run(["ps", "-efww"], capture_output=True, text=True).stdout
+    done = call(table_folder, "--run", "--only", "plain", out="killed")
+    assert done.returncode == 0, done.stderr[-2000:]
+    uninterrupted = table_folder / "results/paper/mine/plain/seed-1"
+    assert (run / "settings.json").read_text() == (uninterrupted / "settings.json").read_text()
+    for file in ("training.json", "test.json"):  # checkpoints hold times and paths, so their sums differ
+        ours, theirs = (
+            json.loads((folder / file).read_text()) | {"path": "", "checkpoint": ""}
+            for folder in (run, uninterrupted)
+        )
+        assert ours == theirs
+    assert cells(done.stdout, "Plain") == cells(finished_table.stdout, "Plain") and cells(
+        done.stdout, "Experts"
+    ) == ["Experts", "missing"]
+    weights = [load_checkpoint(folder / "averaged.pt")["model"] for folder in (run, uninterrupted)]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])

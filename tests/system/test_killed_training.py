@@ -1,0 +1,41 @@
+"""fairseq-train is killed at any moment and started again."""
+
+import signal
+import time
+
+import torch
+
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.fairseq_commands import (
+    OPTIMIZE,
+    QUIET,
+    TINY,
+    run_train,
+    start,
+)
+
+
+def test_killing_training_at_any_moment_and_starting_it_again(reversal_data, tmp_path):
+    """The end is that of a run that was never killed, bit for bit."""
+    args = [reversal_data, *TINY, *OPTIMIZE, *QUIET, "--arch", "mae_transformer", "--mae-gate-interval", 2]
+    run_train(reversal_data, *args[1:], "--max-epoch", 8, "--save-dir", tmp_path / "whole", common=())
+    for epoch in (2, 5):
+        process = start("train", *args, "--max-epoch", 8, "--save-dir", tmp_path / "killed")
+        deadline = time.monotonic() + 100
+        while (
+            not (tmp_path / "killed" / f"checkpoint{epoch}.pt").exists()
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        assert (tmp_path / "killed" / f"checkpoint{epoch}.pt").exists() and not (
+            tmp_path / "killed" / "checkpoint8.pt"
+        ).exists()
+    run_train(reversal_data, *args[1:], "--max-epoch", 8, "--save-dir", tmp_path / "killed", common=())
+    whole, killed = (
+        load_checkpoint(tmp_path / folder / "checkpoint_last.pt")["model"] for folder in ("whole", "killed")
+    )
+    assert all(torch.equal(whole[key], killed[key]) for key in whole)
