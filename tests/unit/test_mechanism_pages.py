@@ -1,0 +1,93 @@
+"""docs/mechanisms: options with their defaults, sizes of archs, and names are those of the code."""
+
+import re
+from dataclasses import fields
+from enum import Enum
+
+import pytest
+
+from modular_fairseq.models.dma import DmaLossOptions
+from modular_fairseq.models.ensemble import ResidualOptions
+from modular_fairseq.models.options import PRESETS, flag
+from modular_fairseq.models.registry import MECHANISMS
+from tests.documents import names_in, resolve, tables
+from tests.helpers import build_preset
+from tests.places import ROOT
+
+FOLDER = ROOT / "docs/mechanisms"
+PAGES = {
+    path.stem: re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for path in sorted(FOLDER.glob("*.md"))
+}
+# The dataclasses of options that each page has a table of.
+OPTIONS = {
+    "mae": [MECHANISMS["mae"].options],
+    "dma": [MECHANISMS["dma"].options, DmaLossOptions],
+    "multistream": [MECHANISMS["stream"].options],
+    "tim": [MECHANISMS["tim"].options],
+}
+DOTTED = re.compile(r"(?:modules|models|criterions|training|analysis|runs)(?:\.[A-Za-z]\w*)+")
+SHARED = {True: {"share_all_embeddings": True}, False: {"share_decoder_input_output_embed": True}}
+ARCHS = [
+    (page, dict(zip(headings, row, strict=True)))
+    for page, text in PAGES.items()
+    for headings, rows in tables(text)
+    if headings[0] == "arch"
+    for row in rows
+]
+
+
+def defaults(options: type) -> dict[str, str]:
+    """Return the default of each option, as a page shows it."""
+    values = {f.name: f.default for f in fields(options) if f.name != "_name"}
+    return {
+        flag(name): str(value.value if isinstance(value, Enum) else value) for name, value in values.items()
+    }
+
+
+@pytest.mark.parametrize(("page", "options"), OPTIONS.items())
+def test_tables_have_every_option_with_its_default(page, options):
+    found = [rows for headings, rows in tables(PAGES[page]) if headings == ["option", "default", "effect"]]
+    shown = [{names_in(option)[0]: names_in(default)[0] for option, default, _ in rows} for rows in found]
+    assert shown == [defaults(each) for each in options]
+    assert all(len(effect) > 10 for rows in found for _, _, effect in rows)
+
+
+def test_every_mechanism_has_a_page():
+    shown = [each for classes in OPTIONS.values() for each in classes]
+    for mechanism in MECHANISMS.values():
+        assert mechanism.options in [*shown, ResidualOptions], mechanism.name
+    assert all(name in PAGES["ensemble"] for name in defaults(ResidualOptions))
+
+
+def test_every_arch_of_a_mechanism_is_shown():
+    shown = {names_in(row["arch"])[0] for _, row in ARCHS}
+    plain = {arch for arch in PRESETS if arch.startswith("modular_")}
+    language_models = {arch for arch in PRESETS if "_lm" in arch}
+    assert shown == set(PRESETS) - plain - language_models
+    assert all(f"`{arch}`" in PAGES["mae"] for arch in language_models - plain)
+
+
+@pytest.mark.parametrize(("page", "row"), ARCHS, ids=lambda value: value if isinstance(value, str) else "")
+def test_an_arch_has_the_size_that_is_shown(page, row):
+    [arch] = names_in(row["arch"])
+    source, _, target = row["dictionary"].partition("/")
+    types = (int(source), int(target or source))
+    model = build_preset(arch, types, **SHARED[not target])
+    encoder, decoder = model.cfg.encoder, model.cfg.decoder
+    assert f"{sum(p.numel() for p in model.parameters()):,}" == row["parameters"]
+    assert (str(encoder.embed_dim), str(encoder.ffn_embed_dim)) == (row["d"], row["f"])
+    assert str(encoder.attention_heads) == str(decoder.attention_heads) == row["heads"]
+    assert f"{encoder.layers}+{decoder.layers}" == row["layers"]
+    assert str(PRESETS[arch].get("dma_clusters")) == row.get("clusters", "None")
+    assert str(PRESETS[arch].get("tim_mechanisms")) == row.get("mechanisms", "None")
+    streams = PRESETS[arch].get("streams", 1)
+    assert "K(L)" not in row or row["K(L)"] == f"{streams}({(encoder.layers - 2) // streams})"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_of_code_exist(page):
+    names = [name for name in names_in(PAGES[page]) if DOTTED.fullmatch(name)]
+    assert names or page == "index"
+    for name in names:
+        resolve(name)
