@@ -68,9 +68,6 @@ def refusal(result, code=1):
     return last.partition(": ")[2]
 
 
-# --- IWSLT14
-
-
 def test_talks_are_tokenized_cleaned_and_split_as_in_the_recipe(talks):
     out, _ = talks
     tokens = [
@@ -293,9 +290,6 @@ def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(scripts_root, 
         hashlib.sha256(whole).hexdigest() in result
         and (tmp_path / "archives/de-en.tgz").read_bytes() == whole
     )
-
-
-# --- any folder
 
 
 def write_folder(folder, change=lambda texts: None):
@@ -627,9 +621,6 @@ def test_an_interrupt_ends_with_130(scripts_root, tmp_path):
     assert last == "prepare-iwslt14-de-en: interrupted; the same command continues"
 
 
-# --- WMT
-
-
 def know(root, recipe, *archives):
     """Let the copy of a recipe know the sizes and sums of these archives."""
     path = root / f"modular_fairseq_cli/corpora/recipes/{recipe}.yaml"
@@ -852,9 +843,6 @@ def test_chinese_is_split_by_a_model_for_each_language(scripts_root, chinese):
         assert len(lines(out / f"bin/dict.{lang}.txt")) <= 200
     assert (out / "bin/dict.zh.txt").read_bytes() != (out / "bin/dict.en.txt").read_bytes()
     assert sentences_in(out / "bin/train.zh-en.zh.idx") == len(lines(out / "bpe/train.zh")) > 300
-
-
-# --- WikiText
 
 
 def test_wikitext_is_binarized_as_published(scripts_root, tmp_path):

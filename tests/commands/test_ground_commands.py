@@ -43,9 +43,6 @@ def test_the_ground_imports_neither_torch_nor_fairseq_nor_the_plugin():
     assert forbidden == []
 
 
-# --- the command line
-
-
 def test_user_dir_is_the_folder_of_the_plugin_which_is_not_imported(tmp_path):
     """From another folder, with the package where PYTHONPATH has it."""
     code = "import sys; from modular_fairseq_cli.main import main; main(['user-dir']); print(*sys.modules)"
@@ -72,9 +69,6 @@ def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch, caps
     assert os.environ["OMP_WAIT_POLICY"] == found
 
 
-# --- locks
-
-
 @pytest.mark.parametrize("inheritable", [False, True])
 def test_a_program_that_outlives_a_killed_run_holds_its_lock_if_it_inherited_it(tmp_path, inheritable):
     code = f"""
@@ -95,12 +89,6 @@ with lock({str(tmp_path / "lock")!r}, inheritable={inheritable}):
                 pass
     finally:
         os.kill(sleeper, 9)
-
-
-# --- files
-
-
-# --- the log of fairseq-train
 
 
 LOUD = """

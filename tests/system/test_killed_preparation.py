@@ -8,8 +8,6 @@ import time
 
 from tests.prepared_corpora import all_files, command, processes_of
 
-# --- IWSLT14
-
 
 def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_archive, tmp_path):
     """Both write what one alone writes.
@@ -55,12 +53,3 @@ def test_a_run_that_is_killed_again_and_again_ends_equal(scripts_root, talks, ta
     assert result.returncode == 0, result.stderr
     assert all_files(out) == all_files(talks[0])
     assert not list(out.glob("*.part*"))
-
-
-# --- any folder
-
-
-# --- WMT
-
-
-# --- WikiText

@@ -153,9 +153,6 @@ NO_NETWORK = (
 )
 
 
-# --- what is missing ---
-
-
 def test_missing_compiler(machine):
     machine.lacks("g++")
     sentence = machine.early_refusal()
@@ -264,9 +261,6 @@ def test_other_failure_shows_the_end_of_the_log(machine):
     assert "    line 99" in shown and "    line 50" not in shown
 
 
-# --- what is installed ---
-
-
 def test_torch_is_the_cpu_build_without_a_gpu(machine):
     assert machine.set_up(TORCH_CPU_INDEX="http://cpu.index").returncode == 0
     (call,) = [call for call in machine.pip_calls if "torch==" in call]
@@ -325,9 +319,6 @@ def test_fairseq_built_for_another_torch_is_built_anew(machine):
     assert ["--no-cache-dir" in call for call in builds] == [False, True]
 
 
-# --- another torch than the pinned one ---
-
-
 def installs(machine, package: str) -> list[str]:
     return [call for call in machine.pip_calls if f"{package}==" in call]
 
@@ -366,9 +357,6 @@ def test_fairseq_is_built_again_for_another_torch(machine):
 )
 def test_a_torch_that_cannot_be(machine, version, sentence):
     assert sentence in machine.early_refusal(TORCH_VERSION=version)
-
-
-# --- the second time ---
 
 
 def test_second_run_is_silent_and_calls_nothing(machine):

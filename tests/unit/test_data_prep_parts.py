@@ -167,9 +167,6 @@ def test_each_nth_pair_is_for_validation_whatever_the_blocks(tmp_path, block):
     assert writer.pairs == {"train": 96, "valid": 4, "test": 0} and not (tmp_path / "raw/train.de").exists()
 
 
-# --- lines
-
-
 def test_lines_end_at_lf_only(capsys):
     data = b"\xef\xbb\xbfone\xc2\x85two\r\nthr\x0bee\x0c\xe2\x80\xa8\n\n\x1c \t four\r\rfive"
     read = list(lines.read_lines(io.BytesIO(data), "file"))
@@ -226,12 +223,6 @@ def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, take
     assert found.pop("like") == str(tmp_path) and ("clean" in found) == taken
     assert found == {name: chosen[name] for name in found} and set(found) >= set(settings.FROM_LIKE)
     assert json.loads((tmp_path / "settings").read_text()) == chosen
-
-
-# --- several processes
-
-
-# --- archives
 
 
 def tar_with(path, name, kind=tarfile.REGTYPE, data=b"text\n", **fields):
@@ -335,9 +326,6 @@ def test_an_archive_is_read_to_its_end_before_it_is_believed(tmp_path, damage):
 def test_other_errors_are_not_called_damage(tmp_path):
     with pytest.raises(OSError, match="No space left"), damage_named(tmp_path):
         raise OSError(28, "No space left on device")
-
-
-# --- downloads
 
 
 def sha256(data, folder):

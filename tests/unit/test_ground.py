@@ -25,9 +25,6 @@ def test_no_import_of_the_ground_names_what_it_must_do_without():
             )
 
 
-# --- the command line
-
-
 def test_every_command_is_a_module_with_what_main_calls():
     """The modules are found, not imported: a name that is wrong would show only when it is called."""
     for name, (module, summary) in main.COMMANDS.items():
@@ -63,9 +60,6 @@ def test_user_dir_without_the_plugin_is_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="user-dir: error: the package modular_fairseq is not installed"):
         main.main(["user-dir"])
-
-
-# --- locks
 
 
 def test_a_lock_that_is_held_is_refused_by_its_sentence(tmp_path):
@@ -108,9 +102,6 @@ def test_a_file_system_without_locks_locks_nothing(tmp_path, monkeypatch):
         pass
 
 
-# --- files
-
-
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
     files.write_file(path, "ä\n")
@@ -138,8 +129,6 @@ def test_digests_are_those_of_the_content(tmp_path):
     assert files.digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert files.digest(path, "sha1") == "a9993e364706816aba3e25717850c26c9cd0d89d"
 
-
-# --- the log of fairseq-train
 
 STAMP = "2026-01-01 10:00:00 | INFO |"
 

@@ -75,9 +75,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-# --- training logs
-
-
 def test_log_in_simple_format(tmp_path):
     curves = read_log(log_of(tmp_path, SIMPLE))
     assert curves["train_inner"]["loss"] == [(50, 7.591), (1100, 5.28)]
@@ -150,9 +147,6 @@ def test_lines_of_other_things_are_no_numbers():
 def test_a_log_without_curves_is_refused(tmp_path, text, message):
     with pytest.raises(UsageError, match=message):
         read_log(log_of(tmp_path, text))
-
-
-# --- the page
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -338,9 +332,6 @@ def test_a_log_belongs_to_the_analysis_in_its_place(folder, tmp_path):
     )
     first, second = content((tmp_path / "r.html").read_text())["checkpoints"]
     assert first["log"]["valid"]["ppl"] == [[178, 2.64]] and second["log"] == {}
-
-
-# --- pictures
 
 
 def test_pictures_of_everything(folder, tmp_path, capsys):
@@ -586,9 +577,6 @@ def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(f
     competition = drawn["a-competition-encoder"].axes[0]
     np.testing.assert_array_equal(competition.images[0].get_array(), [[0.3, 0.6]])
     assert [label.get_text() for label in competition.get_xticklabels()] == [r"\$5", "</s>"]
-
-
-# --- bad input
 
 
 # What is removed from a file, by the name of the test case: FILE/KEY/KEY/...
