@@ -2,21 +2,20 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.places import ROOT
+from tests.places import PYTHON, ROOT
 
 ASSETS = ROOT / "modular_fairseq_cli/report/assets"
 
-if not Path(sys.executable).with_name("oxlint").exists():
+if not Path(PYTHON).with_name("oxlint").exists():
     pytest.skip("oxlint is missing: pip install oxlint", allow_module_level=True)
 
 
 def lint(folder):
-    command = [sys.executable, str(ROOT / "scripts/lint_report.py"), str(folder)]
+    command = [PYTHON, str(ROOT / "scripts/lint_report.py"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode, done.stdout.splitlines()
 
