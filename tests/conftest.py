@@ -23,6 +23,19 @@ TIERS = ("unit", "commands", "system")
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where tensors of the unit tests are, for example cuda")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device = config.getoption("device")
+    try:
+        torch.zeros(1, device=device)
+    except (AssertionError, RuntimeError) as error:
+        said = str(error).splitlines()[0]
+        raise pytest.UsageError(f"--device {device} cannot be used here ({said}); leave it out") from error
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tier = item.path.relative_to(ROOT / "tests").parts[0]

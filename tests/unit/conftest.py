@@ -1,11 +1,14 @@
 """The tests of this folder start no process and run no command of fairseq."""
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 from fairseq_cli import generate, train
+
+from tests.devices import OnDevice
 
 
 def refuse(*args: object, **kwargs: object) -> None:
@@ -20,3 +23,11 @@ def _() -> Iterator[None]:
         patch.setattr(train, "main", refuse)
         patch.setattr(generate, "main", refuse)
         yield
+
+
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device of new tensors, as --device says."""
+    name = request.config.getoption("device")
+    with contextlib.nullcontext() if name == "cpu" else OnDevice(name):
+        yield name
