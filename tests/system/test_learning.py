@@ -1,0 +1,61 @@
+"""Tiny models of every architecture learn a small task through fairseq's own training."""
+
+import pytest
+
+from tests.fairseq_commands import (
+    binarize,
+    run_generate,
+    run_train,
+    write_reversal_corpus,
+)
+
+
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "modular_transformer",
+        "mae_transformer",
+        "dma_transformer",
+        "multistream_transformer",
+        "tim_transformer",
+    ],
+)
+def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
+    write_reversal_corpus(tmp_path, train_pairs=2000)
+    binarize(tmp_path, tmp_path / "bin")
+    recipe = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--max-tokens", "500", "--dropout", "0"]
+    recipe += [
+        "--criterion",
+        *(
+            ["modular_cross_entropy", "--aux-warmup-updates", "200"]
+            if arch.startswith("dma")
+            else ["cross_entropy"]
+        ),
+    ]
+    recipe += [
+        "--lr-scheduler",
+        "polynomial_decay",
+        "--lr",
+        "4e-3",
+        "--warmup-updates",
+        "60",
+        "--total-num-update",
+        "420",
+    ]
+    gates = ["--mae-gate-interval", "2"] if arch.startswith("mae") else []
+    run_train(
+        tmp_path / "bin",
+        "--arch",
+        f"{arch}_tiny_cpu",
+        *gates,
+        "--max-update",
+        420,
+        "--no-epoch-checkpoints",
+        "--save-dir",
+        tmp_path / "checkpoints",
+        common=recipe,
+    )
+    hypotheses, _ = run_generate(tmp_path / "bin", tmp_path / "checkpoints" / "checkpoint_last.pt")
+    references = (tmp_path / "test.en").read_text().splitlines()
+    right = sum(h == r for h, r in zip(hypotheses, references, strict=True))
+    assert right >= 10, f"{right} of 12 test sentences"

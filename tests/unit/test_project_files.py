@@ -1,0 +1,37 @@
+"""Files beside the code name what exists: versions, tools, tests."""
+
+import re
+import shlex
+
+import yaml
+
+from modular_fairseq_cli import __version__
+from tests.places import ROOT
+
+
+def test_the_citation_is_of_this_version_and_of_five_papers():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == __version__
+    assert [reference["year"] for reference in citation["references"] if "year" in reference]
+    assert len(citation["references"]) == 5
+    for reference in citation["references"]:
+        archs = re.findall(r"\w+_transformer", reference["notes"])
+        assert archs or "modular-fairseq ablate" in reference["notes"]
+
+
+def test_the_hooks_before_a_commit_are_the_checks_of_the_test_script():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    script = (ROOT / "scripts/test.sh").read_text()
+    for hook in hooks:
+        program, *arguments = shlex.split(hook["entry"])
+        shown = shlex.join([program.removeprefix(".venv/bin/"), *arguments])
+        assert shown.removesuffix(" --force-exclude") in script, hook["id"]
+
+
+def test_the_slowest_tests_that_contributing_names_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`(\w+)::(\w+)", text)
+    assert len(named) == 20
+    for stem, function in named:
+        (path,) = (ROOT / "tests").rglob(f"{stem}.py")
+        assert f"def {function}(" in path.read_text(), f"{stem}::{function}"
