@@ -267,7 +267,7 @@ def test_a_file_that_torch_load_opens_itself_is_named_too(tmp_path, kind):
     torch.save(Path("a"), tmp_path / "a.pt")
     with pytest.raises(pickle.UnpicklingError) as caught:
         torch.load(kind(tmp_path / "a.pt"))
-    assert str(find_usage_error(caught.value)).startswith(f"{tmp_path}/a.pt: refused")
+    assert str(find_usage_error(caught.value)).startswith(f"{tmp_path}/a.pt is refused")
 
 
 def test_other_errors_are_not_usage_errors():
@@ -292,7 +292,7 @@ def test_fairseq_generate_refuses_a_hostile_checkpoint_by_one_sentence(tmp_path,
     ]
     done = subprocess.run([*command, "--cpu"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path}: refused")
+    assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path} is refused")
     assert (
         "posix.system" in done.stderr and "Traceback" not in done.stderr and "weights_only" not in done.stderr
     )
