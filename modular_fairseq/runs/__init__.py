@@ -1,1 +1,1 @@
-"""Runs: from the words of a training to what it is worth, and the plans that ask for them."""
+"""Runs, which train, average and evaluate models, and the commands that plan and compare runs."""

@@ -611,7 +611,7 @@ def test_a_validation_loss_that_is_never_a_number_is_nan_but_no_validation_is_an
 
 def test_an_evaluation_without_perplexity_is_an_error(tmp_path, monkeypatch):
     fairseq(monkeypatch, checkpoints(), validation=["valid"])
-    with pytest.raises(UsageError, match="baseline-seed1: fairseq-validate shows no perplexity; see "):
+    with pytest.raises(UsageError, match="baseline-seed1: fairseq-validate showed no perplexity; see "):
         finish(tmp_path)
 
 

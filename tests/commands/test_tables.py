@@ -290,7 +290,9 @@ def test_damaged_results_are_named(copy, capsys):
     (run / "test.json").write_text("{}")
     (run / "training.json").unlink()
     (run / "train.log").unlink()
-    assert "train.log: does not show parameters" in refused(capsys, copy, "--run", "--only", "plain")
+    assert "train.log does not show the number of parameters" in refused(
+        capsys, copy, "--run", "--only", "plain"
+    )
 
 
 def test_another_test_set_is_translated_anew(copy, capsys):
