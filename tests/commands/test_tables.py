@@ -266,7 +266,7 @@ def test_runs_of_another_config_are_refused_and_left_alone(copy, capsys):
     assert (copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
     write_configs(copy / "configs/mine")
     assert "holds a run with options none (now --fp16)" in refused(capsys, copy, "--run", "--", "--fp16")
-    assert "--seed after --: the table sets it" in refused(
+    assert "--seed cannot be given after the --, because the table sets it" in refused(
         capsys, copy, "--run", "--", "--fp16", "--seed", "3"
     )
     (copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
@@ -324,7 +324,11 @@ def test_a_failed_run_is_named_and_the_others_are_finished(copy, capsys):
     (copy / "configs/mine/plain.yaml").write_text(yaml.safe_dump(values))
     done = call(copy, "--run")
     assert done.returncode == 1
-    assert "mine/plain/seed-1: fairseq-train failed with status 1" in done.stderr.splitlines()[-1]
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "modular-fairseq table: error: mine/plain/seed-1: fairseq-train failed with status 1"
+    )
+    assert last.count("mine/plain/seed-1: ") == 1  # the sentence names the run once
     assert cells(done.stdout, "Plain")[1] == "missing" and cells(done.stdout, "untuned")[1] != "missing"
 
 

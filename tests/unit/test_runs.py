@@ -165,7 +165,9 @@ def test_a_table_in_three_forms(tmp_path):
 def test_a_table_of_the_papers_is_found_by_its_name(tmp_path, monkeypatch):
     assert find_table("mae-3").endswith("configs/mae-3/table.yaml")
     assert find_table("some/table.yaml") == "some/table.yaml"
-    with pytest.raises(UsageError, match="TABLE mae-9: is no table; give a table.yaml, or one of .*mae-3"):
+    with pytest.raises(
+        UsageError, match="there is no table mae-9; give the path of a table.yaml, or one of .*mae-3"
+    ):
         find_table("mae-9")
 
 

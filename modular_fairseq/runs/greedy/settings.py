@@ -101,7 +101,7 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
                 f"{name} cannot be given after the --, because `ablate` sets it or needs its default; leave "
                 "it out"
             )
-    owner = dict.fromkeys(given, "you")
+    owner = dict.fromkeys(given, "")  # the mechanism that sets an option; "" is the user
     for each in switches:
         for name in by_option(each.off + each.on):
             if name in OWN_OPTIONS:
@@ -110,7 +110,7 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
                     "needs its default; change the mechanisms"
                 )
             if name and owner.setdefault(name, each.name) != each.name:
-                other = "by you after the --" if owner[name] == "you" else f"by the mechanism {owner[name]}"
+                other = f"by the mechanism {owner[name]}" if owner[name] else "by you after the --"
                 raise UsageError(
                     f"{name} is set by the mechanism {each.name} and {other}; leave one of them out"
                 )
