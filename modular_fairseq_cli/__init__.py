@@ -1,4 +1,4 @@
-"""The package below modular_fairseq: command line, errors, files and processes, corpora, scores, reports.
+"""The part of the project that needs no torch: command line, files, processes, corpora, scores, reports.
 
 Nothing here imports torch or fairseq, so a command that needs neither starts at once. The command line knows
 the commands of the plugin by name only (`main.COMMANDS`), so nothing here imports the plugin either.

@@ -1,4 +1,4 @@
-"""Parsing of arguments that several commands share."""
+"""Parse arguments that several commands share."""
 
 import argparse
 import re

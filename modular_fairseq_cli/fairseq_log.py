@@ -1,4 +1,4 @@
-"""Parsing of the log of fairseq-train, with --log-format json or simple.
+"""Parse the log that fairseq-train writes with --log-format json or simple.
 
 If the output is no terminal, fairseq uses the format simple in place of tqdm. Examples of log lines, cut at
 the end:

@@ -1,4 +1,4 @@
-"""Files and folders that several processes share: locks, atomic writing, digests."""
+"""Work on files and folders that several processes share: locks, atomic writing, digests."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""Processes that end with the process that started them.
+"""Make processes end with the process that started them.
 
 Without this, a killed command would leave processes behind that wait for ever or write into a folder.
 

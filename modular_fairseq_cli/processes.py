@@ -1,4 +1,4 @@
-"""Running of commands in processes of their own, which are logged and which end with this process."""
+"""Run commands in processes of their own, which are logged and which end with this process."""
 
 import os
 import subprocess

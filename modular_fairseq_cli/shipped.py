@@ -1,4 +1,4 @@
-"""Locations of files that are installed together with the project."""
+"""Find files that are installed together with the project."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""Runs, which train, average and evaluate models, and the commands that plan and compare runs."""
+"""Runs train, average and evaluate models; the commands of this package plan runs and compare them."""

@@ -1,4 +1,6 @@
-"""Experiments as files: one YAML file for each row of a table, in the keys of fairseq-hydra-train.
+"""Reading of experiments from YAML files, which use the keys of fairseq-hydra-train.
+
+Each row of a table is such a file.
 
 This command trains such a file as it is:
 
@@ -43,7 +45,7 @@ DECODING = ("generation", "common_eval")
 
 
 class Config(NamedTuple):
-    """The file of a row.
+    """The content of a row's file, which defines an experiment.
 
     Args:
         name: the folder of the row's runs: the file's folder and its name without .yaml, as in mae-3/mae-7.
@@ -64,12 +66,12 @@ class Config(NamedTuple):
 
     @property
     def data(self) -> str:
-        """The folder of the prepared corpus, relative to the folder of all corpora (--data)."""
+        """Path of the prepared corpus, relative to the folder that holds all corpora (--data)."""
         return os.path.dirname(self.get("task.data"))
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The source and target language; empty for a task without languages."""
+        """The source and target language, or an empty tuple if the task has no languages."""
         names = (self.get("task.source_lang"), self.get("task.target_lang"))
         return names if all(names) else ()
 
@@ -110,7 +112,7 @@ class Config(NamedTuple):
 
     @property
     def averaged(self) -> int:
-        """The number of last epochs whose checkpoints are averaged: all that are kept.
+        """The number of last epochs whose checkpoints are kept and averaged.
 
         0 means that the best checkpoint is used instead.
         """

@@ -1,4 +1,4 @@
-"""Preparation of corpora within other commands: of raw text, and of toy corpora in place of the papers'."""
+"""Commands prepare corpora with this module: from raw text, or as toy corpora in place of the papers'."""
 
 import shlex
 import shutil

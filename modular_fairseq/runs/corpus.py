@@ -1,4 +1,4 @@
-"""The data of a run: a folder of fairseq-preprocess, or a subset of one."""
+"""The data of a run, which fairseq-preprocess has written, or of which a subset is drawn."""
 
 import glob
 import os
@@ -10,7 +10,7 @@ from modular_fairseq_cli.files import digest
 
 
 class Corpus(NamedTuple):
-    """A folder of binarized data for fairseq-train.
+    """A folder of binarized data that fairseq-train reads.
 
     Args:
         binarized: path of the folder, such as data/iwslt14.de-en/bin.
@@ -24,7 +24,7 @@ class Corpus(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Path of the folder with all training data."""
+        """Path of the folder that holds all training data."""
         return self.binarized.removesuffix(subsets.ending(self.percent))
 
     @property
@@ -34,7 +34,7 @@ class Corpus(NamedTuple):
 
     @property
     def subset_command(self) -> list[str]:
-        """The command that draws the subset, for users who want to repeat it; empty for the whole corpus."""
+        """The command that draws the subset, or an empty list for the whole corpus."""
         command = ["modular-fairseq", "subset", self.whole, "--percent", str(self.percent)]
         return command if self.percent < 100 else []
 

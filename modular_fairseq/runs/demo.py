@@ -5,8 +5,9 @@
     modular-fairseq demo mae_transformer --encoder-layers 4 --streams 2 --stream-skip    # mechanisms combined
 
 This takes two to four minutes on two cores. All files are written to demo/ARCH-OPTIONS; an earlier folder of
-this name is replaced. OPTIONS are options of fairseq-train. They cannot change the budget, which is the same
-for all architectures. For your own data and larger models, see `modular-fairseq train-and-score`.
+this name is replaced. OPTIONS are options of fairseq-train. They cannot change optimizer, loss and budget,
+which are the same for all architectures. For your own data and larger models, see `modular-fairseq
+train-and-score`.
 """
 
 import argparse

@@ -33,7 +33,7 @@ class Measurement(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The stem of the measurement's file names, such as test or test-specialised."""
+        """The stem that the measurement's files share, such as test or test-specialised."""
         return "-".join([self.subset, *(str(value) for _, value in self.overrides)])
 
     def path(self, kind: str) -> str:
@@ -47,7 +47,7 @@ class Measurement(NamedTuple):
 
     @property
     def found(self) -> dict[str, Any]:
-        """The saved results of the evaluations of the present checkpoint, and the digest of it."""
+        """The results that are saved for the present checkpoint, and the digest of this checkpoint."""
         kept, training = read_json(self.path("json")) or {}, self.run.training or {}
         checkpoint = training.get("checkpoint")
         return kept if kept.get("checkpoint") == checkpoint else {"checkpoint": checkpoint}
@@ -99,7 +99,7 @@ class Measurement(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column that an evaluation gives a table.
 
     Args:
         heading: heading of our numbers.

@@ -1,4 +1,4 @@
-"""Display of progress and remaining time: a bar on a terminal, lines of text elsewhere."""
+"""Show progress and the remaining time: as a bar on a terminal, as lines of text elsewhere."""
 
 import sys
 import time
@@ -52,7 +52,7 @@ class StepProgress:
 
     @property
     def left(self) -> str:
-        """The remaining time, in the form m:ss."""
+        """The time that remains, in the form m:ss."""
         seconds = time.monotonic() - self.start
         pace = seconds / self.done if self.done > 0.05 * self.total else 1.0
         return _clock((self.total - self.done) * pace)

@@ -1,4 +1,4 @@
-"""A run: one training with one seed, in a folder of its own, from its command to its statistics.
+"""A run executes one training with one seed, in a folder of its own, and collects its statistics.
 
 Words of fairseq-train's command line define what is trained, so a run may have any task, model and plugin. It
 may be killed at any moment and started again: its result equals that of an uninterrupted run.
@@ -38,7 +38,7 @@ Say = Callable[[str], Any]  # a function that shows a line of text to the user
 
 
 class Run(NamedTuple):
-    """A training with one seed.
+    """A training with one seed, which writes into a folder of its own.
 
     Args:
         name: the name of the run in messages.
@@ -72,7 +72,7 @@ class Run(NamedTuple):
 
     @property
     def save_dir(self) -> str:
-        """Path of the folder of fairseq's checkpoints, with a slash at its end."""
+        """Path of the folder that holds fairseq's checkpoints; it ends with a slash."""
         return os.path.join(self.path(self.checkpoints), "")
 
     @property
@@ -112,7 +112,7 @@ class Run(NamedTuple):
 
     @property
     def commands(self) -> list[list[str]]:
-        """The commands of the run, for users who want to repeat it."""
+        """The commands that the run executes; users may repeat them."""
         if not self.trains:
             return []
         return [self.train_command, *([self.average_command] if self.averaged else [])]

@@ -1,4 +1,4 @@
-"""Writing of tables: as text and Markdown for people, and as tab-separated values for programs."""
+"""Write tables: as text and Markdown for people, and as tab-separated values for programs."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from modular_fairseq_cli.files import write_file
 
 
 class Line(NamedTuple):
-    """A line of a table.
+    """A line of a table that people read.
 
     Args:
         cells: the label and the other cells.
@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """A table.
+    """A table that can be written in several formats.
 
     Args:
         title: the first line of the text.

@@ -1,4 +1,4 @@
-"""Differences between rows over seeds, with significance tests."""
+"""Compute differences between rows over seeds, and test their significance."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from modular_fairseq_cli.scoring.spread import shown
 
 
 class Difference(NamedTuple):
-    """The difference of a row from its baseline.
+    """The difference between a row and its baseline.
 
     Args:
         values: the difference of each measurement.

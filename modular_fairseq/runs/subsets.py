@@ -38,7 +38,7 @@ from modular_fairseq_cli.files import digest, lock
 from modular_fairseq_cli.processes import say
 
 SEED = 1
-EXAMPLE = "give what fairseq-preprocess wrote, such as data/iwslt14.de-en/bin"
+EXAMPLE = "give a folder that fairseq-preprocess wrote, such as data/iwslt14.de-en/bin"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

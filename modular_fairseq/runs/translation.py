@@ -1,4 +1,4 @@
-"""Translation of the test set by a single run, for the commands that go from text to a score."""
+"""Translate the test set with a single run, for the commands that go from text to a score."""
 
 import os
 import re
@@ -14,7 +14,7 @@ SENTENCES = re.compile(r"^(?:[STHDP]-\d+\t|Generate ).*\n", re.MULTILINE)
 
 
 def translate(run: Run, decoding: list[str], say: Say) -> str:
-    """Translate the test set.
+    """Translate the test set of a run.
 
     The output of fairseq-generate is written to generate.log, and its sentences to generate.out, atomically.
 

@@ -1,4 +1,4 @@
-"""Scores of translations by sacrebleu, and significance tests of their differences.
+"""Score translations by sacrebleu, and test differences for significance.
 
 The module `command` is `modular-fairseq score`.
 """

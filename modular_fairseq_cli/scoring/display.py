@@ -1,4 +1,4 @@
-"""The output of `modular-fairseq score`: aligned tables, signatures, and notes on what was compared."""
+"""Format the output of `modular-fairseq score`: tables, signatures, and notes on what was compared."""
 
 import html
 from collections.abc import Sequence

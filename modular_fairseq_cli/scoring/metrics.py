@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER of a translation, by sacrebleu's own classes with the defaults of its command.
+"""Compute BLEU, chrF and TER by sacrebleu's own classes, with the defaults of its command.
 
 Two more scores serve for comparison with papers only. Tokenised BLEU compares tokens as fairseq-generate
 wrote them: H- lines against T- lines, not detokenised, split at spaces. Compound-split BLEU is the same after

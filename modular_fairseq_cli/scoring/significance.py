@@ -1,4 +1,4 @@
-"""Significance tests of the difference between two systems.
+"""Test whether the difference between two systems is significant.
 
 A difference that holds must pass both tests, because they answer different questions.
 

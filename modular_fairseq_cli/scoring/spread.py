@@ -1,4 +1,4 @@
-"""The mean and standard deviation of numbers over seeds, computed and formatted in one place."""
+"""Compute and format the mean and standard deviation of numbers over seeds, in one place for all."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Spread(NamedTuple):
-    """The mean of some numbers and their sample standard deviation.
+    """A mean of numbers together with their sample standard deviation.
 
     The deviation is None for a single number, or if a number is not finite.
     """

@@ -1,4 +1,4 @@
-"""Reading of translations and references: fairseq-generate's output, plain text, sacrebleu's test sets.
+"""Read translations and references: fairseq-generate's output, plain text, sacrebleu's test sets.
 
 As in sacrebleu's command, a line ends at "\\n" only, and white space at its end, "\\r" included, is dropped.
 """
@@ -155,7 +155,7 @@ def read_test_set(name: str, pair: str) -> list[list[str]]:
 
 
 class _Text(NamedTuple):
-    """The sentences of a file in the order of the test set."""
+    """The sentences that a file holds, in the order of the test set."""
 
     lines: list[str]
     tokenized: bool  # whether the lines are tokens

@@ -1,4 +1,4 @@
-"""The kinds of evaluations: one file of this folder for each, which registers its columns for tables.
+"""The kinds of evaluations, each of which is a file of this folder and registers its columns for tables.
 
 This module imports every file of the folder, so a new file needs no mention elsewhere.
 """

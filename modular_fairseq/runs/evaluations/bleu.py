@@ -20,7 +20,7 @@ from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, re
 
 @register
 class Bleu(Evaluation):
-    """BLEU, tokenised and compound-split BLEU, and chrF of a translation."""
+    """The evaluation that measures BLEU, tokenised and compound-split BLEU, and chrF of a translation."""
 
     columns = {
         "bleu": Column("BLEU", "paper: BLEU"),

@@ -1,4 +1,4 @@
-"""Perplexity on a part of the data, by fairseq-validate, for every task whose criterion logs it."""
+"""Perplexity on a part of the data: fairseq-validate computes it if the criterion of the task logs it."""
 
 import shlex
 from typing import Any
@@ -16,7 +16,7 @@ OPTIONS = ("--task", *SIZES, "--num-workers", "--cpu", "--skip-invalid-size-inpu
 
 @register
 class Perplexity(Evaluation):
-    """The perplexity that fairseq-validate reports."""
+    """The evaluation that measures perplexity by fairseq-validate."""
 
     columns = {"perplexity": Column("perplexity", "paper: perplexity")}
 

@@ -1,4 +1,4 @@
-"""Redundancy of the attention weights (LR and HR of Chien and Huang 2022), by `modular-fairseq analyze`."""
+"""Redundancy of attention (LR and HR of Chien and Huang 2022), which `modular-fairseq analyze` computes."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from modular_fairseq_cli.files import read_json
 
 @register
 class Redundancy(Evaluation):
-    """Layer redundancy (LR) and head redundancy (HR) of the attention weights."""
+    """The evaluation that measures layer redundancy (LR) and head redundancy (HR) of attention weights."""
 
     columns = {"LR": Column("LR", "paper: LR", "{:.3f}"), "HR": Column("HR", "paper: HR", "{:.3f}")}
     takes_overrides = False

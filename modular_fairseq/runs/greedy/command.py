@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 class Ablation:
-    """The trials in a folder.
+    """The trials that a folder holds, finished or not.
 
     Args:
         folder: the folder.

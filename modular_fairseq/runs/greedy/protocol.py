@@ -1,9 +1,10 @@
-"""The greedy protocol of "Ensemble Mechanisms in the Transformer" (section 4, table 1).
+"""The greedy protocol, which decides which models are trained and in which order.
 
-The protocol decides which models are trained and in which order. It starts without any mechanism. In each
-iteration it trains the model with each mechanism that the model lacks and keeps the one with the lowest
-perplexity, even if the model was better without it. After the last iteration all mechanisms are on. N
-mechanisms take N (N + 1) / 2 + 1 models. Here a mechanism is a switch, which options turn on and off.
+It is the protocol of "Ensemble Mechanisms in the Transformer" (section 4, table 1). It starts without any
+mechanism. In each iteration it trains the model with each mechanism that the model lacks and keeps the one
+with the lowest perplexity, even if the model was better without it. After the last iteration all mechanisms
+are on. N mechanisms take N (N + 1) / 2 + 1 models. Here a mechanism is a switch, which options turn on and
+off.
 """
 
 import math
@@ -20,7 +21,7 @@ Model = tuple[str, ...]  # the switches that are on, in the order in which they 
 
 
 class Switch(NamedTuple):
-    """A mechanism of the Transformer.
+    """A mechanism of the Transformer that options turn on and off.
 
     Args:
         name: its name in tables.

@@ -1,4 +1,4 @@
-"""The table of the greedy protocol, in the form of table 1 of the paper.
+"""The table of the greedy protocol, which has the form of table 1 of the paper.
 
 Each iteration is a block of lines, headed by the model that it starts from.
 """
@@ -16,7 +16,7 @@ COLUMNS = {"valid": "validation (selects)", "test": "test", "train": "training"}
 
 
 class ModelRow(NamedTuple):
-    """A line of the table, about one model.
+    """A line of the table, which shows one model.
 
     Args:
         iteration: number of the iteration.

@@ -1,4 +1,4 @@
-"""Trials of the greedy protocol: a model and a seed, their run, and its results."""
+"""Trials of the greedy protocol, each of which trains and evaluates a model with one seed."""
 
 import json
 import math

@@ -235,7 +235,7 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
     scale = (
         ""
         if args.scale == "paper"
-        else f"Scale {args.scale}: the sizes are not the paper's, so its numbers cannot be reached. "
+        else f"Scale {args.scale}: the sizes are not the paper's, so the paper's numbers are no target. "
     )
     if args.scale == "smoke":
         scale = (

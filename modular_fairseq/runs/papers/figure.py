@@ -1,4 +1,4 @@
-"""The figure of a table, in the form of figure 2 of Peng et al. (2020).
+"""The figure of a table, which has the form of figure 2 of Peng et al. (2020).
 
 Each panel shows a column over the share of the training data, with one line for each label. A pretrained row
 is a horizontal line. Points are means and error bars are standard deviations over seeds. The legend states
@@ -31,7 +31,7 @@ STYLES = [
 
 
 class Curve(NamedTuple):
-    """A line of the figure.
+    """A line of the figure, which connects the points of a label.
 
     Args:
         label: the label of its rows.

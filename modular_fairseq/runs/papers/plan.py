@@ -1,4 +1,4 @@
-"""Planning of a table: its runs and measurements, before anything is run."""
+"""Plan the runs and measurements of a table, before anything is run."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The results of a table's rows, as cells for people and as numbers for programs."""
+"""The results of a table's rows, which become cells for people and numbers for programs."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from modular_fairseq_cli.scoring.spread import shown, spread
 
 
 class Results(NamedTuple):
-    """The results of a row.
+    """The results that a row has so far.
 
     Args:
         row: the row.
@@ -25,7 +25,7 @@ class Results(NamedTuple):
 
     @property
     def found(self) -> list[Measurement]:
-        """The finished measurements."""
+        """The measurements that have finished."""
         return [each for each in self.measurements if each.result is not None]
 
     @property

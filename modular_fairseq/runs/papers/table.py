@@ -49,7 +49,7 @@ ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides
 
 
 class Row(NamedTuple):
-    """A row of the table.
+    """A row of the table, as table.yaml defines it.
 
     Args:
         name: its name; "" if the row is only quoted from the paper.
