@@ -1,7 +1,7 @@
-"""The ground floor of modular_fairseq: command line, errors, files and processes, corpora, scores, reports.
+"""The part of the project that needs no torch: command line, files, processes, corpora, scores, reports.
 
-Nothing here imports torch or fairseq, so that a command that needs neither answers at once. The commands of
-the plugin are known by name only (`main.COMMANDS`), so nothing here imports the plugin either.
+Nothing here imports torch or fairseq, so a command that needs neither starts at once. The command line knows
+the commands of the plugin by name only (`main.COMMANDS`), so nothing here imports the plugin either.
 """
 
-__version__ = "0.2.0.dev0"  # the only place: setup.py reads it here
+__version__ = "0.2.0.dev0"  # setup.py reads the version from here; no other file states it

@@ -1,4 +1,4 @@
-"""`python -m modular_fairseq_cli` is the command `modular-fairseq`."""
+"""`python -m modular_fairseq_cli` runs the command line `modular-fairseq`."""
 
 from modular_fairseq_cli.main import main
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Parse arguments that several commands share."""
 
 import argparse
 import re
@@ -7,8 +7,9 @@ from modular_fairseq_cli.errors import UsageError
 
 
 def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
-    """Let a parser put what follows a `--` into `args.options` as it is; argparse would refuse it where an
-    option stands before a positional argument.
+    """Make `parser` store the words after a `--` in `args.options`, unparsed.
+
+    Without this, argparse refuses such words if an option stands before a positional argument.
     """
     parse_args = parser.parse_args
 
@@ -16,40 +17,45 @@ def take_options_after_dashes(parser: argparse.ArgumentParser) -> None:
         end = argv.index("--") if "--" in argv else len(argv)
         return parse_args(argv[:end], argparse.Namespace(options=argv[end + 1 :]))
 
-    parser.parse_args = parse_around_dashes
+    vars(parser)["parse_args"] = parse_around_dashes  # of this parser only
 
 
 def refuse_user_dir(options: list[str]) -> None:
-    """Raise UsageError for --user-dir among options of fairseq-train whose command trains with this plugin
-    only.
+    """Refuse --user-dir among options for fairseq-train, for a command that trains with this plugin only.
+
+    Raises:
+        UsageError: `options` contain --user-dir.
     """
     if "--user-dir" in by_option(options):
         raise UsageError(
-            "--user-dir: this command trains with its own plugin; leave it out, or use fairseq-train"
+            "--user-dir cannot be given: this command always trains with its own plugin; leave it out, or "
+            "use fairseq-train"
         )
 
 
 def read_seeds(text: str) -> list[int]:
-    """Return "1,2,3" as numbers.
+    """Return the numbers of a list of seeds such as "1,2,3".
 
     Raises:
-        UsageError: they are no numbers, or not different ones.
+        UsageError: a word is not a whole number, or two are equal.
     """
     words = text.split(",")
     seeds = [int(word) for word in words if word.isdecimal()]
     if len(set(seeds)) < len(words):
-        raise UsageError(f"--seeds {text}: must be different whole numbers, as in 1,2,3")
+        raise UsageError(f"--seeds {text}: seeds must be different whole numbers, as in 1,2,3")
     return seeds
 
 
 def by_option(words: list[str]) -> dict[str, list[str]]:
-    """Return the words of a command line by the option that they belong to; an option's last occurrence
+    """Return the values of a command line's `words`, keyed by the option that they follow.
+
+    Words before the first option have the key "". If an option is given several times, the last occurrence
     counts, as for argparse.
     """
     values: dict[str, list[str]] = {"": []}
     option = ""
     for word in words:
-        if re.match("--?[A-Za-z]", word):  # and not a negative number
+        if re.match("--?[A-Za-z]", word):  # does not match a negative number
             option, _, value = word.partition("=")
             values[option] = [value] if value else []
         else:

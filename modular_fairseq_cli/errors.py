@@ -1,4 +1,17 @@
-"""One exception for everything a user can mend, and one way to show it."""
+"""The exception for everything that a user can put right, and how it is told from other errors.
+
+Exit codes of `modular-fairseq` (its --help lists them, too):
+
+    0    The command has done everything that it was asked to do.
+    1    The command could not do it, or not all of it: it ended with the sentence of a `UsageError` or, after
+         an error of the program itself, with a traceback. The reader of its output may also have closed the
+         pipe.
+    2    The command line could not be parsed: an unknown command or option, a missing argument, or a value
+         that the parser does not accept. Nothing has been read or written.
+    130  The user pressed Ctrl-C.
+
+So a command's parser (`argparse`) exits with 2, and a `UsageError` that is raised later exits with 1.
+"""
 
 import os
 import re
@@ -6,42 +19,47 @@ import traceback
 
 
 class UsageError(ValueError):
-    """A wrong option, file or combination. Its message is one sentence: what is wrong, and what would be
-    right.
+    """An option, a file or a combination of options that cannot work.
+
+    Its message is one sentence that says what is wrong and what would be right. It ends a command with exit
+    code 1.
     """
 
 
 def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
-    """Return why ``torch.load`` gave up on ``file``, without its page of advice on how to load it all the
-    same.
+    """Return a `UsageError` that says why ``torch.load`` refused ``file``.
+
+    The message of ``error`` ends with a page of advice on how to load the file without a check. It is left
+    out.
     """
     text = str(error)
     named = re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", text)
     if named:
         return UsageError(
-            f"{file}: refused, because it contains the Python object {named[1]}, which no fairseq checkpoint "
-            "needs and which could run a program on this machine; use a checkpoint that fairseq wrote"
+            f"{file} is refused, because it contains the Python object {named[1]}, which no fairseq "
+            "checkpoint needs and which could run a program on this machine; use a checkpoint that fairseq "
+            "wrote"
         )
     reason = text.rpartition("WeightsUnpickler error:")[2].strip()
     reason = re.split(r"\.? *\n|\. ", reason)[0].rstrip(".")
-    # Whole, but not plain data.
+    # The file is complete, but contains more than plain data.
     if text.startswith("Weights only load failed") and not reason.startswith("Unsupported operand"):
         return UsageError(
-            f"{file}: refused, because it is not what fairseq writes ({reason}); use a checkpoint that "
-            "fairseq wrote"
+            f"{file} is refused, because fairseq does not write such content ({reason}); use a checkpoint "
+            "that fairseq wrote"
         )
     if " " not in reason:
         reason = f"{type(error).__name__} {reason}".strip()
     return UsageError(
-        f"{file}: is no checkpoint, or is cut short or damaged ({reason}); copy it again or use another"
+        f"{file} is no checkpoint, or is cut short or damaged ({reason}); copy it again, or use another"
     )
 
 
 def find_usage_error(error: BaseException | None) -> UsageError | None:
-    """Return the `UsageError` in a chain of causes, or None: fairseq re-raises what it catches in words of
-    its own.
+    """Return the `UsageError` in the chain of causes of `error`, or None if there is none.
 
-    A file that ``torch.load`` could not read inside one of fairseq's commands counts as one.
+    The chain matters because fairseq catches some errors and raises others in their place. An error that
+    ``torch.load`` raised about a file inside one of fairseq's commands is returned as a `UsageError`, too.
     """
     while error is not None:
         if isinstance(error, UsageError):
@@ -49,15 +67,16 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
         file = _file_being_loaded(error)
         if file is not None and isinstance(error, Exception) and not isinstance(error, MemoryError):
             return unreadable_checkpoint(error, file)
-        # What fairseq raises in place of another error is a plain Exception; any other error that came up
-        # meanwhile is news.
+        # fairseq raises a plain Exception in place of the error that it caught. An error of any other class
+        # that was raised while another one was handled is a new problem and must be shown itself.
         error = error.__cause__ or (error.__context__ if type(error) is Exception else None)
     return None
 
 
 def _file_being_loaded(error: BaseException) -> str | None:
-    """Return the file that ``torch.load`` was reading when it raised ``error``: the message does not say, but
-    the traceback knows.
+    """Return the file that ``torch.load`` was reading when it raised ``error``, or None.
+
+    The error's message does not name the file, so it is taken from the local variables in the traceback.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name == "load" and frame.f_globals.get("__name__") == "torch.serialization":

@@ -1,5 +1,7 @@
-"""The numbers in what fairseq-train prints, with --log-format json or simple (which tqdm becomes where its
-output is no terminal). These are such lines, cut at the end:
+"""Parse the log that fairseq-train writes with --log-format json or simple.
+
+If the output is no terminal, fairseq uses the format simple in place of tqdm. Examples of log lines, cut at
+the end:
 
     2026-01-01 10:00:00 | INFO | train_inner | {"epoch": 1, "loss": "7.59", "num_updates": "50", ...}
     2026-01-01 10:00:00 | INFO | train_inner | epoch 001:     50 / 178 loss=7.59, num_updates=50, ...
@@ -10,20 +12,21 @@ import json
 import re
 
 LOGGED = re.compile(r"\| (\w+) \| (\{.*\})$")  # a line of --log-format json
-SIMPLE = re.compile(r"\| (\w+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$")
+SIMPLE = re.compile(r"\| (\w+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$")  # a line of --log-format simple
 FIELD = re.compile(r"(?:^|, |\| )(\w+)[= ]([^\s,|]+)(?=,| \||$)")
 
 
 def parse(line: str) -> tuple[str, dict[str, float]]:
-    """Return the split of a line of the log ("train_inner", "train", "valid", ...) and its numbers by name.
+    """Return what a line of the log reports: a split and its numbers, keyed by their names.
 
-    The names have no prefix of the split: "ppl", not "valid_ppl". A line without numbers has the split "".
+    The split is "train_inner", "train", the name of a validation set such as "valid", or "" for a line
+    without numbers. The names of the numbers lack the prefix of the split: "ppl", not "valid_ppl".
     """
     if logged := LOGGED.search(line):
         split = logged[1]
         try:
             fields = json.loads(logged[2]).items()
-        except ValueError:  # cut by a kill
+        except ValueError:  # the process was killed while it wrote this line
             return "", {}
         fields = [(key.removeprefix(f"{split}_"), value) for key, value in fields]
     elif simple := SIMPLE.search(line):
@@ -40,7 +43,10 @@ def parse(line: str) -> tuple[str, dict[str, float]]:
 
 
 def progress(line: str) -> str | None:
-    """Return what a user wants to see of a line of the log of fairseq-train, or None."""
+    """Return a short text about a line of training or validation statistics, or None for any other line.
+
+    The text names the epoch, the update and the perplexity.
+    """
     split, numbers = parse(line)
     kind = {"train_inner": "training", "valid": "validation"}.get(split)
     if kind is None or not {"epoch", "num_updates"} <= numbers.keys():

@@ -1,4 +1,4 @@
-"""Files and folders that several processes use: locks, files that are whole or not there, digests."""
+"""Work on files and folders that several processes share: locks, atomic writing, digests."""
 
 import fcntl
 import hashlib
@@ -19,17 +19,18 @@ Name = str | os.PathLike
 def lock(
     path: Name, refusal: str = "", *, seconds: float = 0, waiting: str = "", inheritable: bool = False
 ) -> Iterator[None]:
-    """Hold the lock of a file or folder, so that no other process works on what it stands for.
+    """Hold the lock of a file or folder for the length of a `with` block.
 
-    A process that was forked inside the block holds the lock, too, if this one is killed. A file system
-    without locks locks nothing.
+    If this process is killed, a process that was forked inside the block keeps the lock. On a file system
+    without locks this does nothing.
 
     Args:
-        path: a folder that exists, or a file, which is made if it is not there.
-        refusal: the sentence of the error.
-        seconds: how long to wait for another process that holds the lock; `math.inf` waits until it ends.
-        waiting: what to say before the first wait; nothing if it is empty.
-        inheritable: a program that is started inside the block with `close_fds=False` holds the lock, too.
+        path: an existing folder, or a file, which is created if it does not exist.
+        refusal: the message of the error.
+        seconds: how long to wait while another process holds the lock. `math.inf` waits without limit.
+        waiting: a sentence that is written to standard error before the wait begins; "" writes nothing.
+        inheritable: whether a program that is started inside the block with `close_fds=False` keeps the
+            lock, too.
 
     Raises:
         UsageError: another process still holds the lock after `seconds`.
@@ -48,24 +49,27 @@ def lock(
             time.sleep(0.1)
         yield
     finally:
-        # Closing is not enough: what another thread has just forked still has the file open.
+        # Closing the file is not enough: a process that another thread has just forked has it open, too.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def only_one(folder: Name) -> AbstractContextManager[None]:
-    """Keep other processes from working in a folder, by the lock of the file .lock in it.
+    """Lock a folder, through the file .lock in it, so that no other process works there.
 
     Raises:
-        UsageError: another process works in it.
+        UsageError: another process works in the folder.
     """
     refusal = f"{folder}: another process works in it; wait for it, or give another --out"
     return lock(os.path.join(folder, ".lock"), refusal)
 
 
 def write_file(path: Name, content: str | bytes) -> None:
-    """Write all of a file or nothing: under a name of this process first. Text is written in UTF-8."""
+    """Write a file atomically: after an error or a kill, an earlier file of that name is unchanged.
+
+    The content is written to a temporary file beside `path`, which is then renamed. Text is encoded as UTF-8.
+    """
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:
@@ -77,11 +81,11 @@ def write_file(path: Name, content: str | bytes) -> None:
         raise
 
 
-def read_json(path: Name, remedy: str = "remove it to have that step done again") -> Any | None:
-    """Return the content of a JSON file, or None if there is no such file.
+def read_json(path: Name, remedy: str = "remove it to repeat the step that wrote it") -> Any | None:
+    """Return the content of a JSON file, or None if the file does not exist.
 
     Raises:
-        UsageError: it cannot be read or is no JSON; the sentence ends with `remedy`.
+        UsageError: the file cannot be read or is not JSON. The message ends with `remedy`.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -93,12 +97,13 @@ def read_json(path: Name, remedy: str = "remove it to have that step done again"
 
 
 def digest(path: Name, algorithm: str = "sha256") -> str:
-    """Return the digest of a file's content in hexadecimal digits."""
+    """Return the digest of a file's content, in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def _try_to_lock(descriptor: int) -> bool:
+    """Return whether this process holds the lock now, without waiting."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,9 @@
-"""A process ends with the one that started it: a killed command would leave one that waits for ever, or that
-writes into a folder.
+"""Make processes end with the process that started them.
 
-As a program, `lifetime.py PARENT MODULE ARGUMENTS` is `python -m MODULE ARGUMENTS` that ends with the process
-PARENT; so do the processes that it forks.
+Without this, a killed command would leave processes behind that wait for ever or write into a folder.
+
+As a program, `lifetime.py PARENT MODULE ARGUMENTS` runs `python -m MODULE ARGUMENTS`. It ends when the
+process with the id PARENT ends, and so do all processes that it forks.
 """
 
 import ctypes
@@ -15,42 +16,52 @@ import threading
 import time
 from collections.abc import Callable
 
-LIBC = ctypes.CDLL(None)  # loaded here, as little is safe between a fork and what follows
-forking = 0  # the process that forks at this moment
+LIBC = ctypes.CDLL(None)  # loaded at import, because few calls are safe in a child process after a fork
+forking = 0  # id of this process while it forks; its children read it
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent ends; a process calls it first. The system does it on Linux; elsewhere
-    a thread looks for the parent twice a second.
+    """Make this process end when its parent process ends.
+
+    Linux itself sends the signal. On other systems a thread checks twice a second whether the parent lives.
+
+    Args:
+        parent: id of the parent process. If another process is the parent by now, this one ends at once.
     """
     if sys.platform != "linux" or LIBC.prctl(1, signal.SIGKILL):  # PR_SET_PDEATHSIG
         threading.Thread(target=watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before it was heard of
+    if os.getppid() != parent:  # the parent ended before prctl was called
         os._exit(1)
 
 
 def watch(parent: int) -> None:
+    """End this process as soon as `parent` is no longer its parent."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
 
 
 def before_exec() -> Callable[[], None] | None:
-    """Return a `preexec_fn` for `subprocess`, for any program. Only on Linux it ends the program early."""
+    """Return a `preexec_fn` for `subprocess` that makes the program end with this process.
+
+    It works for any program, but on Linux only: elsewhere it is None.
+    """
     return functools.partial(end_with, os.getpid()) if sys.platform == "linux" else None
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a Python module and ends with this process."""
+    """Return a command that runs a Python module in a process that ends with this one."""
     return [sys.executable, "-P", __file__, str(os.getpid()), module, *arguments]
 
 
 def note_forking() -> None:
+    """Remember the id of this process for the child that it is about to fork."""
     global forking
     forking = os.getpid()
 
 
 def main() -> None:
+    """Run this file as a program; the module's docstring gives its arguments."""
     end_with(int(sys.argv[1]))
     os.register_at_fork(before=note_forking, after_in_child=lambda: end_with(forking))
     module, sys.argv = sys.argv[2], sys.argv[2:]

@@ -1,7 +1,8 @@
-"""`modular-fairseq COMMAND ...`: what fairseq's own commands do not do.
+"""`modular-fairseq COMMAND ...` does what fairseq's own commands do not do.
 
-A command is a module with `add_arguments(parser)` and `run(args)`. Its docstring is the text of its --help.
-It is imported only when it is called, by its name in `COMMANDS`: so nothing here imports the plugin.
+A command is a module with the functions `add_arguments(parser)` and `run(args)`. Its docstring is the text of
+its --help. `COMMANDS` names the modules, and `main` imports a module only when its command is called, so that
+nothing here imports the plugin. The exit codes are defined in `modular_fairseq_cli.errors`.
 """
 
 import argparse
@@ -14,10 +15,11 @@ from modular_fairseq_cli import __version__
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import wait_passively
 
+# The module and the one-line summary of each command.
 COMMANDS = {
     "ablate": (
         "modular_fairseq.runs.greedy.command",
-        "train without mechanisms of the Transformer, then add the best one, again and again",
+        "measure what each mechanism of the Transformer contributes, by a greedy protocol",
     ),
     "analyze": (
         "modular_fairseq.analysis.command",
@@ -38,7 +40,7 @@ COMMANDS = {
     ),
     "prepare": (
         "modular_fairseq_cli.corpora.command",
-        "fetch and prepare a data set for fairseq-train, or your own text",
+        "fetch and prepare a data set for fairseq-train, or prepare your own text",
     ),
     "report": (
         "modular_fairseq_cli.report.command",
@@ -46,12 +48,12 @@ COMMANDS = {
     ),
     "score": (
         "modular_fairseq_cli.scoring.command",
-        "BLEU with its signature, chrF, TER, over seeds, and whether a difference is significant",
+        "score translations by BLEU, chrF and TER, over seeds, and test differences for significance",
     ),
     "subset": ("modular_fairseq.runs.subsets", "draw nested subsets of binarized training data"),
     "table": (
         "modular_fairseq.runs.papers.command",
-        "train the rows of a paper's table and show ours beside theirs",
+        "train the rows of a paper's table and show our numbers beside the paper's",
     ),
     "toy-corpus": ("modular_fairseq_cli.toy_corpus.command", "write a synthetic German-English corpus"),
     "train-and-score": (
@@ -63,43 +65,58 @@ COMMANDS = {
         "print the folder of the plugin, for --user-dir of fairseq's commands",
     ),
 }
+EXIT_CODES = """\
+exit codes:
+  0    the command has done everything that it was asked to do
+  1    the command could not do it, or not all of it; its last line says why
+  2    the command line could not be parsed: an unknown command or option, a missing argument, or a value
+       that the command does not accept; nothing has been read or written
+  130  you pressed Ctrl-C
+
+`modular-fairseq COMMAND --help` says more about a command."""
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command; `argv` are the words after `modular-fairseq`, by default those of this process."""
+    """Run a command, and exit with a code of `modular_fairseq_cli.errors` unless it succeeds.
+
+    Args:
+        argv: the words after `modular-fairseq`; None: those of this process.
+    """
     wait_passively()
     argv = sys.argv[1:] if argv is None else argv
     command = _command(argv[:1])
-    module = importlib.import_module(COMMANDS[command][0])
-    parser = argparse.ArgumentParser(
-        prog=f"modular-fairseq {command}",
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.add_arguments(parser)
     try:
+        # The import is inside, because it takes seconds and refuses, for instance, a torch that is too old.
+        module = importlib.import_module(COMMANDS[command][0])
+        parser = argparse.ArgumentParser(
+            prog=f"modular-fairseq {command}",
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(parser)
         module.run(parser.parse_args(argv[1:]))
         sys.stdout.flush()
-    except BrokenPipeError:  # who reads the output has seen enough, as in `... | head`
+    except BrokenPipeError:  # the reader of the output has closed it, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except UsageError as error:
-        sys.exit(f"modular-fairseq {command}: error: {error}")
+        sys.exit(f"modular-fairseq {command}: error: {error}")  # the exit code is 1
     except KeyboardInterrupt:
-        sys.exit(130)  # without a traceback; the status is that of a shell
+        sys.exit(130)  # as a shell reports Ctrl-C, but without a traceback
 
 
 def _command(argv: list[str]) -> str:
-    """Return the command that the first word names; exit if it names none."""
+    """Return the command that the first word names, or exit if it names none."""
     listing = "\n".join(f"  {name:<17}{summary}" for name, (_, summary) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="modular-fairseq",
-        description=f"commands:\n{listing}\n\n`modular-fairseq COMMAND --help` says more.",
+        description=f"commands:\n{listing}",
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="modular-fairseq COMMAND ...",
     )
     parser.add_argument("--version", action="version", version=f"modular-fairseq {__version__}")
-    parser.add_argument("command", metavar="COMMAND", help="one of the above")
+    parser.add_argument("command", metavar="COMMAND", help="one of the commands above")
     command = parser.parse_args(argv).command
     if command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1) or COMMANDS

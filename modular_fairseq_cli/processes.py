@@ -1,4 +1,4 @@
-"""Commands that run other commands: each in a process of its own, logged, shown, and never left behind."""
+"""Run commands in processes of their own, which are logged and which end with this process."""
 
 import os
 import subprocess
@@ -10,51 +10,57 @@ from typing import Any
 
 from modular_fairseq_cli import lifetime
 
-# The threads of OpenMP, torch's among them, spin while they wait for each other. Beside another busy process
-# that makes training several times slower; a thread that sleeps instead costs next to nothing.
+# OpenMP's threads, which torch uses, spin while they wait for each other. Beside another busy process, that
+# makes training several times slower. Threads that sleep instead cost almost nothing.
 WAIT_PASSIVELY = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def wait_passively() -> None:
-    """Let the threads of OpenMP sleep while they wait, unless the user has set OMP_WAIT_POLICY.
+    """Make OpenMP's threads sleep while they wait, unless the user has set OMP_WAIT_POLICY.
 
-    It must be called before torch is imported.
+    This has an effect only before torch is imported.
     """
     os.environ |= WAIT_PASSIVELY | os.environ
 
 
 def processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def say(text: str) -> None:
-    """Write a line with the time to standard error; in one piece, as several threads may say something."""
+    """Write the time and `text` to standard error, as one line."""
+    # One call writes the whole line, so that lines of several threads do not mix.
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()
 
 
 def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int, list[str]]:
-    """Run a command that never outlives this process, and add all it says to a file as it comes.
+    """Run a command, and append its output to a log file as it comes.
+
+    The command ends when this process ends, on Linux even if this process is killed.
 
     Args:
-        log: path of the file.
-        show: called with each line that the command says, without its end.
+        command: the program and its arguments.
+        log: path of the log file.
+        show: is called with each line of the output, without the line's end.
 
     Returns:
-        Its exit status, and the last lines that it said.
+        The exit status of the command, and the last 10,000 lines of its output.
     """
-    lines: deque[str] = deque(maxlen=10_000)  # fairseq says much after "gradients are Nan/Inf"
-    pipe = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-        "errors": "replace",
-        "env": WAIT_PASSIVELY | os.environ,
-    }
+    lines: deque[str] = deque(maxlen=10_000)  # fairseq prints many lines after "gradients are Nan/Inf"
     with open(log, "a", encoding="utf-8") as file:
-        process = subprocess.Popen(command, **pipe, preexec_fn=lifetime.before_exec())
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=WAIT_PASSIVELY | os.environ,
+            preexec_fn=lifetime.before_exec(),
+        )
+        assert process.stdout is not None  # it is a pipe
         try:
             for line in process.stdout:
                 file.write(line)

@@ -14,9 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    spec = importlib.util.find_spec("modular_fairseq")  # it is not imported: that takes torch and fairseq
-    if spec is None:
+    spec = importlib.util.find_spec("modular_fairseq")  # does not import it, and so neither torch nor fairseq
+    if spec is None or not spec.submodule_search_locations:
         raise UsageError(
-            "the package modular_fairseq is not installed; install it as modular_fairseq_cli was"
+            "the package modular_fairseq is not installed; install it in the same way as modular_fairseq_cli"
         )
     print(spec.submodule_search_locations[0])

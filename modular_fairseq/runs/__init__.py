@@ -1,1 +1,1 @@
-"""Runs: from the words of a training to what it is worth, and the plans that ask for them."""
+"""Runs train, average and evaluate models; the commands of this package plan runs and compare them."""

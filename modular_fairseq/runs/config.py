@@ -1,10 +1,14 @@
-"""Experiments as files: one YAML per row of a table, in the groups and names of fairseq-hydra-train.
+"""Reading of experiments from YAML files, which use the keys of fairseq-hydra-train.
+
+Each row of a table is such a file.
+
+This command trains such a file as it is:
 
     fairseq-hydra-train --config-dir $PWD/configs/mae-3 --config-name mae-7 \\
         common.user_dir=$PWD/modular_fairseq task.data=$PWD/data/iwslt14.de-en/bin
 
-trains one as it stands; here it becomes options of fairseq-train, fairseq-generate and `modular-fairseq
-average`. configs/manual.yaml explains every key.
+This module turns it into options of fairseq-train, fairseq-generate and `modular-fairseq average`.
+configs/manual.yaml explains every key.
 """
 
 import argparse
@@ -28,7 +32,7 @@ from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 
-# What a group's _name selects on fairseq-train's command line.
+# For each group with a key _name, the option of fairseq-train that takes its value.
 SELECTORS = {
     "task": "--task",
     "model": "--arch",
@@ -36,14 +40,18 @@ SELECTORS = {
     "optimizer": "--optimizer",
     "lr_scheduler": "--lr-scheduler",
 }
-DECODING = ("generation", "common_eval")  # groups for fairseq-generate only; the others are for fairseq-train
+# The groups for fairseq-generate. All other groups are for fairseq-train.
+DECODING = ("generation", "common_eval")
 
 
 class Config(NamedTuple):
-    """A row's file, with its values by group; `name` is what its runs are filed under: FOLDER/FILE without
-    .yaml.
+    """The content of a row's file, which defines an experiment.
 
-    `percent` of the training data are used; see `on_subset`.
+    Args:
+        name: the folder of the row's runs: the file's folder and its name without .yaml, as in mae-3/mae-7.
+        path: path of the file.
+        values: values of the keys, by group.
+        percent: the share of the training data that is used; see `on_subset`.
     """
 
     name: str
@@ -52,30 +60,30 @@ class Config(NamedTuple):
     percent: int = 100
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of "group.key"."""
+        """Return the value of `key`, which has the form "group.key", or `default`."""
         group, _, name = key.partition(".")
         return self.values.get(group, {}).get(name, default)
 
     @property
     def data(self) -> str:
-        """The folder of the prepared corpus, within that of all corpora (--data)."""
+        """Path of the prepared corpus, relative to the folder that holds all corpora (--data)."""
         return os.path.dirname(self.get("task.data"))
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Source and target; empty for a task that has none."""
+        """The source and target language, or an empty tuple if the task has no languages."""
         names = (self.get("task.source_lang"), self.get("task.target_lang"))
         return names if all(names) else ()
 
     def corpus(self, data: str) -> Corpus:
-        """Return what the row is trained on; `data` is the folder of all corpora."""
+        """Return the corpus that the row is trained on; `data` is the folder of all corpora."""
         return Corpus(os.path.join(data, self.get("task.data")), self.languages, self.percent)
 
     def train_options(self) -> list[str]:
         """Return the words of a fairseq-train command, without its data.
 
         Raises:
-            UsageError: fairseq has no such group or key; the message names the file.
+            UsageError: fairseq has no option for a key, or refuses an arch, criterion and so on.
         """
         selected = [
             word for group, option in SELECTORS.items() for word in (option, str(self.get(f"{group}._name")))
@@ -91,7 +99,7 @@ class Config(NamedTuple):
         return words
 
     def generate_options(self) -> list[str]:
-        """Return the words of a fairseq-generate command that say how to decode."""
+        """Return the words of a fairseq-generate command that set languages and decoding."""
         options = ("--source-lang", "--target-lang")
         languages = [word for pair in zip(options, self.languages, strict=False) for word in pair]
         groups = [(group, self.values.get(group, {})) for group in DECODING]
@@ -104,20 +112,22 @@ class Config(NamedTuple):
 
     @property
     def averaged(self) -> int:
-        """How many of the last epochs' checkpoints are averaged: those that are kept; 0: the best checkpoint
-        is taken instead.
+        """The number of last epochs whose checkpoints are kept and averaged.
+
+        0 means that the best checkpoint is used instead.
         """
         return max(self.get("checkpoint.keep_last_epochs", 0), 0)
 
     def _words(self, group: str, key: str, value: Any, actions: dict[str, argparse.Action]) -> list[str]:
+        """Return the words of a command line that set a key; `actions` are the parser's options."""
         action = actions.get(key)
         if action is None or not action.option_strings:
             raise UsageError(
-                f"{self.path}: {group}.{key} is no option of fairseq or of this plugin here; correct or "
-                "remove it"
+                f"{self.path}: {group}.{key} is no option of fairseq or of this plugin for this row; correct "
+                "or remove it"
             )
         option = action.option_strings[0]
-        if action.nargs == 0:  # a switch
+        if action.nargs == 0:  # an option without a value
             if not isinstance(value, bool):
                 raise UsageError(f"{self.path}: {group}.{key} is {value!r}; it must be true or false")
             return [option] if value == action.const else []
@@ -128,14 +138,16 @@ class Config(NamedTuple):
 
 
 def read_config(path: str | os.PathLike) -> Config:
-    """Read a row's file.
+    """Read the file of a row.
 
     Raises:
-        UsageError: it cannot be read, or lacks what every row needs.
+        UsageError: the file cannot be read, has an unknown group, lacks a key that every row needs, or has
+            options of the model that do not fit together.
     """
     path = Path(path)
     try:
-        values = OmegaConf.to_container(OmegaConf.load(path))  # as hydra does: 5e-4 is a number
+        # Read as hydra reads it: 5e-4 is a number to OmegaConf, but a string to yaml.
+        values: Any = OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path}: cannot be read ({why(error)}); give a YAML file such as configs/manual.yaml"
@@ -143,13 +155,14 @@ def read_config(path: str | os.PathLike) -> Config:
     config = Config(f"{path.resolve().parent.name}/{path.stem}", str(path), values)
     if not isinstance(values, dict) or not all(isinstance(group, dict) for group in values.values()):
         raise UsageError(
-            f"{path}: must hold groups of keys, such as `optimization:` with `max_epoch: 50` below it; see "
-            "configs/manual.yaml"
+            f"{path}: the file must hold groups of keys, such as `optimization:` with `max_epoch: 50` below "
+            "it; see configs/manual.yaml"
         )
     for group in values:
         if group not in FairseqConfig.__dataclass_fields__:
             raise UsageError(
-                f"{path}: {group} is no group of fairseq's configuration; see configs/manual.yaml"
+                f"{path}: {group} is no group of fairseq's configuration; configs/manual.yaml lists the "
+                "groups"
             )
     for key in [
         *(f"{group}._name" for group in SELECTORS),
@@ -167,20 +180,20 @@ def read_config(path: str | os.PathLike) -> Config:
             raise UsageError(f"{path}: {error}") from None
     if not config.data:
         raise UsageError(
-            f"{path}: task.data is {config.get('task.data')}; it must be SET/bin, where SET is a prepared "
-            "corpus in --data"
+            f"{path}: task.data is {config.get('task.data')}; it must be SET/bin, where SET is the folder of "
+            "a prepared corpus in --data"
         )
     return config
 
 
 def _languages_of_task(task: str | None) -> list[str]:
-    """The keys of the languages, if the task has languages."""
+    """Return the keys of the languages, if the task has languages."""
     known = getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {})
     return [f"task.{key}" for key in ("source_lang", "target_lang") if key in known]
 
 
 def why(error: Exception) -> str:
-    """Return what is wrong with a file, in a few words."""
+    """Return the reason of an error about a file, in a few words."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -190,14 +203,14 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
     """Return the same experiment at another size.
 
     Args:
-        config: a row.
-        scale: "divide": {"group.key": n} divides what the row sets, by a whole number; "set": {"group.key":
-            value} replaces what it sets; "finetuning": the same, after that and only for a row that is
-            fine-tuned. Keys that a row does not set stay away, so that one scale fits all. Whole numbers stay
-            whole, and at least 1.
+        config: the row.
+        scale: changes of the row's values. "divide": {"group.key": n} divides values by a whole number.
+            "set": {"group.key": value} replaces values. "finetuning" does the same after that, but only for a
+            row that is fine-tuned. Keys that the row does not set are skipped, so one scale serves all rows.
+            Whole numbers remain whole numbers of at least 1.
 
     Raises:
-        UsageError: the scale says anything else.
+        UsageError: the scale has other parts, or a key that is not of the form group.key.
     """
     if not scale.keys() <= {"divide", "set", "finetuning"} or not all(
         key.count(".") == 1 for part in scale.values() for key in part
@@ -221,16 +234,16 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
 
 
 def on_subset(config: Config, percent: int) -> Config:
-    """Return the same experiment on so many percent of the training data, with as many updates.
+    """Return the same experiment on a share of the training data, with the same number of updates.
 
-    max_epoch is that of the whole corpus by percent / 100, so that the number of updates, for which warm-up
-    and decay are made, stays what it is, but for rounding. An epoch of a small subset is a few updates: so
-    validation and checkpoints come after so many epochs as make a tenth of the whole corpus' epoch, or after
-    every one that is longer. The last epoch is one with them.
+    max_epoch is divided by percent / 100. So the number of updates, to which warm-up and decay are adjusted,
+    remains the same, apart from rounding. An epoch of a small subset has few updates. Therefore the model is
+    validated and saved every N epochs, which together are about a tenth of an epoch of the whole corpus. N is
+    1 if percent is above 5. max_epoch is rounded to a multiple of N.
 
     Args:
-        config: as it is, or scaled; its name becomes NAME-PERCENT.
-        percent: 1 to 99; 100 is `config` itself.
+        config: the row, possibly scaled. The result is named NAME-PERCENT.
+        percent: a whole number from 1 to 100; for 100 the result is `config`.
     """
     if percent == 100:
         return config
@@ -246,7 +259,14 @@ def on_subset(config: Config, percent: int) -> Config:
 
 @functools.cache
 def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
-    """Return what fairseq-train understands with this arch, criterion and so on, by the key's name."""
+    """Return the options of fairseq-train for an arch, criterion and so on, keyed by the name of the key.
+
+    Args:
+        selected: words of the command line that select them, such as --arch NAME.
+
+    Raises:
+        UsageError: fairseq-train refuses them.
+    """
 
     def refuse(message: str) -> NoReturn:
         reason = message.partition(" (choose from")[0]
@@ -258,4 +278,5 @@ def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
 
 @functools.cache
 def _generation() -> dict[str, argparse.Action]:
+    """Return the options of fairseq-generate, keyed by the name of the key."""
     return {action.dest: action for action in fairseq_options.get_generation_parser()._actions}

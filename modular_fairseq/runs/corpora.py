@@ -1,4 +1,4 @@
-"""Corpora that plans prepare themselves: raw text, and toys that stand in for the papers' corpora."""
+"""Commands prepare corpora with this module: from raw text, or as toy corpora in place of the papers'."""
 
 import shlex
 import shutil
@@ -12,7 +12,8 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import Name
 from modular_fairseq_cli.processes import say
 
-# For each corpus of the tables: the seed of the toy corpus, the source language, and words for `prepare_raw`.
+# For each corpus of the tables: the seed of its toy corpus, the source language, and options of
+# `prepare_raw`.
 TOYS = {
     "iwslt14.de-en": (1, "de", "--bpe-merges 1000 --separate-dictionaries"),
     "wmt14.en-de": (2, "de", "--keep-case --bpe-merges 1000"),
@@ -23,29 +24,36 @@ TOYS = {
 
 
 def prepare_raw(folder: Name, source: str, target: str, out: Name, *words: str) -> None:
-    """Prepare a folder with raw {train,valid,test}.{SOURCE,TARGET} as `modular-fairseq prepare raw` does;
-    what is done is not done again.
+    """Prepare raw text for fairseq-train by `modular-fairseq prepare raw`, which skips finished steps.
+
+    Args:
+        folder: folder of the text files {train,valid,test}.{SOURCE,TARGET}.
+        source, target: the languages, which are the suffixes of the files.
+        out: folder of the prepared corpus.
+        words: further options of the command.
 
     Raises:
-        UsageError: something is wrong with the text; what it is has been said.
+        UsageError: the command failed. It has written the reason to standard error.
     """
     languages = ["--source-lang", source, "--target-lang", target]
     _call("prepare", "raw", folder, *languages, "--out", out, *words)
 
 
 def make_toys(data: Name, names: Iterable[str]) -> None:
-    """Make small stand-ins for corpora of the papers, from the toy corpus. German stands for Chinese, too.
+    """Make toy corpora that stand in for corpora of the papers. German stands in for Chinese, too.
+
+    Finished corpora are left as they are, and a killed call is continued.
 
     Args:
-        data: the folder for all of them. What is there is left alone; a killed call is continued.
-        names: keys of `TOYS`.
+        data: folder of all corpora.
+        names: names of the corpora, which are keys of `TOYS`.
 
     Raises:
-        UsageError: another name.
+        UsageError: a name is not in `TOYS`, or a command failed.
     """
     for name in names:
         if name not in TOYS:
-            raise UsageError(f"--scale smoke has no stand-in for the corpus {name}; give --data")
+            raise UsageError(f"--scale smoke has no toy corpus in place of {name}; give --data")
         seed, source, words = TOYS[name]
         folder, options = Path(data, name), words.split()
         if options[0] == "--like":
@@ -63,7 +71,11 @@ def make_toys(data: Name, names: Iterable[str]) -> None:
 
 
 def _call(*words: object) -> None:
-    """Run a command of modular-fairseq; what it says goes to standard error."""
+    """Run a command of modular-fairseq, with its output on standard error.
+
+    Raises:
+        UsageError: the command failed.
+    """
     command = [sys.executable, "-m", "modular_fairseq_cli", *map(str, words)]
     if subprocess.run(command, stdout=sys.__stderr__, preexec_fn=lifetime.before_exec()).returncode:
-        raise UsageError(f"modular-fairseq {shlex.join(command[3:])} failed; what it says is above")
+        raise UsageError(f"modular-fairseq {shlex.join(command[3:])} failed; its output above says why")

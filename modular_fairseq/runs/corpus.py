@@ -1,4 +1,4 @@
-"""The data of a run: what fairseq-preprocess wrote, or a subset of its training data."""
+"""The data of a run, which fairseq-preprocess has written, or of which a subset is drawn."""
 
 import glob
 import os
@@ -10,12 +10,12 @@ from modular_fairseq_cli.files import digest
 
 
 class Corpus(NamedTuple):
-    """A folder for fairseq-train.
+    """A folder of binarized data that fairseq-train reads.
 
     Args:
-        binarized: the folder, for instance data/iwslt14.de-en/bin.
-        languages: source and target of a translation; empty for a task on one text (language models).
-        percent: of the training data that are used; below 100, `binarized` is a subset of `whole`.
+        binarized: path of the folder, such as data/iwslt14.de-en/bin.
+        languages: source and target language; empty for a task on a single text, such as language modelling.
+        percent: the share of the training data. Below 100, `binarized` is a subset of the folder `whole`.
     """
 
     binarized: str
@@ -24,22 +24,25 @@ class Corpus(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """The folder with all of the training data."""
+        """Path of the folder that holds all training data."""
         return self.binarized.removesuffix(subsets.ending(self.percent))
 
     @property
     def folder(self) -> str:
-        """The prepared corpus, which has the untokenised references in raw/."""
+        """Path of the prepared corpus, which has the untokenised references in its folder raw/."""
         return os.path.dirname(self.binarized)
 
     @property
     def subset_command(self) -> list[str]:
-        """The command that draws the subset, for people who want to repeat it; empty for the whole corpus."""
+        """The command that draws the subset, or an empty list for the whole corpus."""
         command = ["modular-fairseq", "subset", self.whole, "--percent", str(self.percent)]
         return command if self.percent < 100 else []
 
     def check(self, needed_by: str) -> None:
-        """Draw the subset if it is not there yet.
+        """Check that the corpus is complete, and draw the subset if it does not exist yet.
+
+        Args:
+            needed_by: the name of the run, for the message.
 
         Raises:
             UsageError: a dictionary is missing, or the folder of the subset holds something else.
@@ -47,15 +50,18 @@ class Corpus(NamedTuple):
         for name in self._sides():
             if not os.path.isfile(os.path.join(self.whole, f"dict{name}.txt")):
                 raise UsageError(
-                    f"--data has no {self.whole}/dict{name}.txt, which {needed_by} needs; give the --data "
-                    f"that has it, or prepare it as the table's script says, with --out {self.folder}"
+                    f"{needed_by} needs {self.whole}/dict{name}.txt, which does not exist; give the --data "
+                    "that holds this corpus, or prepare it as the table's script says, with "
+                    f"--out {self.folder}"
                 )
         if self.percent < 100:
             subsets.draw(self.whole, self.percent)
 
     def sums(self) -> dict[str, str]:
-        """Return digests that tell the corpus from others: of its dictionaries, and of the lengths of its
-        training sentences.
+        """Return digests that identify the corpus: of its dictionaries and its .idx files of training data.
+
+        The .idx files hold the lengths of the sentences. The keys are "dictionary LANGUAGE" and
+        "train LANGUAGE", with "text" for LANGUAGE if the task has no languages.
         """
         sums = {}
         for name, language in self._sides().items():
@@ -66,5 +72,5 @@ class Corpus(NamedTuple):
         return sums
 
     def _sides(self) -> dict[str, str]:
-        """The languages, by what they add to the names of files."""
+        """Return the languages, keyed by the suffix that they add to file names."""
         return {f".{language}": language for language in self.languages} or {"": "text"}

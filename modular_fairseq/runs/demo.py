@@ -1,12 +1,13 @@
-"""One architecture on a small synthetic corpus, from text to BLEU and a page of what the model learnt, in two
-to four minutes on two cores. Everything is written to demo/ARCH-OPTIONS.
+"""Train one architecture on a small synthetic corpus, translate, score, and show what the model has learnt.
 
     modular-fairseq demo                     # a mixture of attentive experts
     modular-fairseq demo tim_transformer     # any other architecture of the papers, in its size _tiny_cpu
-    modular-fairseq demo mae_transformer --encoder-layers 4 --streams 2 --stream-skip    # mechanisms compose
+    modular-fairseq demo mae_transformer --encoder-layers 4 --streams 2 --stream-skip    # mechanisms combined
 
-OPTIONS are those of fairseq-train, but for the budget, which is the same for all. The same commands with your
-data and a larger arch are an experiment: modular-fairseq train-and-score.
+This takes two to four minutes on two cores. All files are written to demo/ARCH-OPTIONS; an earlier folder of
+this name is replaced. OPTIONS are options of fairseq-train. They cannot change optimizer, loss and budget,
+which are the same for all architectures. For your own data and larger models, see `modular-fairseq
+train-and-score`.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.progress import Progress
+from modular_fairseq.runs.progress import StepProgress
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
@@ -45,14 +46,21 @@ RECIPE = (
     f"--max-tokens 1024 --max-epoch {EPOCHS} --keep-last-epochs 5 --num-workers 0 --no-progress-bar "
     "--log-interval 50"
 ).split()
-STEPS = {"corpus": 9, "training": 150, "translating": 10, "looking inside": 3}  # seconds on two cores
+# The expected time of each step on two cores, in seconds.
+STEPS = {"corpus": 9, "training": 150, "translating": 10, "looking inside": 3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "arch", nargs="?", default="mae_transformer", metavar="ARCH", help="default: %(default)s"
+        "arch",
+        nargs="?",
+        default="mae_transformer",
+        metavar="ARCH",
+        help="architecture, with or without _tiny_cpu (default: %(default)s)",
     )
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="of fairseq-train")
+    parser.add_argument(
+        "options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="options of fairseq-train"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,54 +69,55 @@ def run(args: argparse.Namespace) -> None:
     known = [name for name, model in ARCH_MODEL_NAME_REGISTRY.items() if model == "modular_transformer"]
     if arch not in known:
         sized = [name.removesuffix(SIZE) for name in known if name.endswith(SIZE)]
-        raise UsageError(f"no arch {args.arch} with a size {SIZE}; use {', '.join(sized)}")
+        raise UsageError(f"there is no arch {args.arch} with a size {SIZE}; give {', '.join(sized)}")
     short = short_training(["--arch", arch, *args.options, *RECIPE], EPOCHS, warmup_updates=400)
     label = re.sub("[^a-zA-Z0-9_.]+", "-", " ".join([arch, *args.options])).strip("-")
     out = os.path.join("demo", label)
     shutil.rmtree(out, ignore_errors=True)
     words = ["--arch", arch, *short, *args.options, *RECIPE]
     corpus = Corpus(os.path.join(out, "data"), ("de", "en"))
-    of = Run(arch, out, corpus, words, seed=1, averaged=2, checkpoints="checkpoints")
-    progress = Progress(STEPS)
+    demo_run = Run(arch, out, corpus, words, seed=1, averaged=2, checkpoints="checkpoints")
+    progress = StepProgress(STEPS)
     progress.begin("corpus", "a synthetic German-English corpus")
-    for pair in make_corpus(of):
+    for pair in make_corpus(demo_run):
         progress.bar.write("  de  {}\n  en  {}".format(*pair))
-    asked = f", which is so short that it needs {shlex.join(short)}" if short else ""
-    what = f"training {shlex.join([arch, *args.options])}{asked} (log: {of.path('train.log')})"
+    asked = f", with {shlex.join(short)} because it is so short" if short else ""
+    what = f"training {shlex.join([arch, *args.options])}{asked} (log: {demo_run.path('train.log')})"
     progress.begin("training", what)
-    of.fit(ignore, lambda line: show_training(line, progress))
+    demo_run.fit(ignore, lambda line: show_training(line, progress))
     progress.begin("translating", "translating the test set with the average of the last epochs")
-    scores = translate_and_score(of)
-    progress.begin("looking inside", "looking inside, at what the model does with the validation set")
-    gates = look_inside(of)
+    scores = translate_and_score(demo_run)
+    progress.begin("looking inside", "analysing what the model does on the validation set")
+    gates = look_inside(demo_run)
     progress.end("done")
     results = {
         "BLEU": f"{scores['bleu']:.2f}   ({scores['bleu_signature']})",
         **gates,
-        "parameters": f"{of.statistics()['parameters']:,}",
-        "report": f"{of.path('report.html')}: open it in a browser; its numbers are in {of.path('inside')}",
-        "what is where": f"in {out}: corpus (text), data (binarized), checkpoints, averaged.pt, test.hyp, "
+        "parameters": f"{demo_run.statistics()['parameters']:,}",
+        "report": f"{demo_run.path('report.html')}: open it in a browser; its numbers are in "
+        f"{demo_run.path('inside')}",
+        "files": f"in {out}: corpus (text), data (binarized), checkpoints, averaged.pt, test.hyp, "
         "score.json, train.log",
     }
     for name, text in results.items():
         print(f"{name:<24}{text}")
-    show_next(of, args.arch.removesuffix(SIZE), bool(gates))
+    show_next(demo_run, args.arch.removesuffix(SIZE), bool(gates))
 
 
-def make_corpus(of: Run) -> list[tuple[str, str]]:
-    """Write and binarize the corpus; return some pairs of sentences."""
-    text = of.path("corpus")
+def make_corpus(demo_run: Run) -> list[tuple[str, str]]:
+    """Write and binarize the corpus, and return three pairs of sentences of the test set."""
+    text = demo_run.path("corpus")
     output_of("toy-corpus", text)
     parts = [word for part in ("train", "valid", "test") for word in (f"--{part}pref", f"{text}/{part}")]
     languages = ["--source-lang", "de", "--target-lang", "en"]
-    command = ["fairseq-preprocess", *languages, "--destdir", of.corpus.binarized, *parts]
-    of.execute(command, "preprocess.log", ignore)
-    sides = (read_lines(f"{text}/test.{side}") for side in of.corpus.languages)
+    command = ["fairseq-preprocess", *languages, "--destdir", demo_run.corpus.binarized, *parts]
+    demo_run.execute(command, "preprocess.log", ignore)
+    sides = (read_lines(f"{text}/test.{side}") for side in demo_run.corpus.languages)
     return list(islice(zip(*sides, strict=True), 3))
 
 
-def show_training(line: str, progress: Progress) -> None:
-    """Show what a line of the log of fairseq-train says."""
+def show_training(line: str, progress: StepProgress) -> None:
+    """Show the statistics of a line of fairseq-train's log, if it has any."""
     split, numbers = parse(line)
     if "num_updates" in numbers:
         progress.at(numbers["num_updates"] / UPDATES)
@@ -118,49 +127,55 @@ def show_training(line: str, progress: Progress) -> None:
         progress.say(text + of_gates, passing=split == "train_inner")
 
 
-def translate_and_score(of: Run) -> dict[str, Any]:
-    """Write generate.out, test.hyp and score.json; return BLEU with its signature."""
-    output = read_output(translate(of, ["--beam", "5"], ignore), "en", "none")
-    write_file(of.path("test.hyp"), "".join(f"{line}\n" for line in output.hypotheses))
-    references = read_lines(of.path("corpus", "test.en"))
+def translate_and_score(demo_run: Run) -> dict[str, Any]:
+    """Write generate.out, test.hyp and score.json, and return BLEU and its signature."""
+    output = read_output(translate(demo_run, ["--beam", "5"], ignore), "en", "none")
+    write_file(demo_run.path("test.hyp"), "".join(f"{line}\n" for line in output.hypotheses))
+    references = read_lines(demo_run.path("corpus", "test.en"))
     scores = score(output, references, names=["bleu"], tokenize="none", language="en")
-    write_file(of.path("score.json"), json.dumps(scores, indent=1) + "\n")
+    write_file(demo_run.path("score.json"), json.dumps(scores, indent=1) + "\n")
     return scores
 
 
-def look_inside(of: Run) -> dict[str, str]:
-    """Write the analyses of the model to inside/ and report.html; return a line about its gates, if it has
-    any, before and after they have learnt.
+def look_inside(demo_run: Run) -> dict[str, str]:
+    """Write the analyses of the model to the folder inside/ and to report.html.
+
+    Returns:
+        A line about the gates after the first epoch and one about the gates at the end, each with its
+        heading; empty if the model has no gates.
     """
-    data, inside = of.corpus.binarized, of.path("inside")
-    output_of("analyze", "all", data, "--path", of.checkpoint, "--out", inside)
-    output_of("report", inside, "--log", of.path("train.log"), "--out", of.path("report.html"))
-    if "gates" not in read_json(os.path.join(inside, INDEX))["analyses"]:
+    data, inside = demo_run.corpus.binarized, demo_run.path("inside")
+    output_of("analyze", "all", data, "--path", demo_run.checkpoint, "--out", inside)
+    output_of("report", inside, "--log", demo_run.path("train.log"), "--out", demo_run.path("report.html"))
+    found = read_json(os.path.join(inside, INDEX))
+    assert found is not None  # `analyze` has written it
+    if "gates" not in found["analyses"]:
         return {}
-    first = f"{of.save_dir}checkpoint1.pt"
-    checkpoints = {"gates before learning": first, "gates after": of.checkpoint}
+    first = f"{demo_run.save_dir}checkpoint1.pt"
+    checkpoints = {"gates before learning": first, "gates after": demo_run.checkpoint}
     return {
         when: output_of("analyze", "gates", data, "--path", path).splitlines()[-1]
         for when, path in checkpoints.items()
     }
 
 
-def show_next(of: Run, arch: str, has_gates: bool) -> None:
-    """Print commands that a user may want to give next."""
+def show_next(demo_run: Run, arch: str, has_gates: bool) -> None:
+    """Print commands that a user may want to try next."""
     program = os.path.relpath(sys.argv[0]) if sys.argv[0].endswith("modular-fairseq") else "modular-fairseq"
     if has_gates:
-        print("next                    let the most specialised expert of each layer translate alone:")
-        print(f"    {program} analyze single-expert {of.corpus.binarized} --path {of.checkpoint}")
+        print("next                    translate with the most specialised expert of each layer alone:")
+        print(f"    {program} analyze single-expert {demo_run.corpus.binarized} --path {demo_run.checkpoint}")
     print("next                    train on your own text:")
     print(f"    {program} train-and-score FOLDER de en results {arch}")
 
 
 def output_of(*words: str) -> str:
-    """Run a command of modular-fairseq in this process, and return what it prints."""
+    """Run a command of modular-fairseq in this process, and return its standard output."""
     with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()):
         main.main(list(words))
     return output.getvalue()
 
 
 def ignore(text: str) -> None:
+    """Do nothing, in place of showing text to the user."""
     pass

@@ -1,6 +1,7 @@
-"""What a run is worth on a part of its data: a measurement, and the evaluations that it is made of.
+"""Measurements, which judge a run on a part of its data, and the evaluations that they consist of.
 
-A measurement is a file beside the checkpoints of the run. An evaluation is a file of `evaluations/`.
+The results of a measurement are a file beside the checkpoints of the run. Each kind of evaluation is a Python
+file of the folder evaluations/.
 """
 
 import json
@@ -14,13 +15,14 @@ from modular_fairseq_cli.files import only_one, read_json, write_file
 
 
 class Measurement(NamedTuple):
-    """A run, a part of its data, and what is to be found out there.
+    """A run, a part of its data, and the evaluations that judge the run there.
 
     Args:
-        evaluations: may be none: then the statistics of the training are all that is wanted.
-        subset: a part of the data, such as test.
-        overrides: options of the model at inference, names and values.
-        decoding: words of fairseq-generate.
+        run: the run.
+        evaluations: the evaluations. Without any, a measurement consists of the statistics of the training.
+        subset: the part of the data, such as test.
+        overrides: names and values of model options that are changed for inference.
+        decoding: options of fairseq-generate.
     """
 
     run: Run
@@ -31,34 +33,46 @@ class Measurement(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The stem of the measurement's file names: test, or test-specialised."""
+        """The stem that the measurement's files share, such as test or test-specialised."""
         return "-".join([self.subset, *(str(value) for _, value in self.overrides)])
 
     def path(self, kind: str) -> str:
+        """Return the path of the measurement's file with the suffix `kind`."""
         return self.run.path(f"{self.name}.{kind}")
 
     @property
     def model_overrides(self) -> list[str]:
-        """The words for fairseq's commands that `overrides` become."""
+        """The options of fairseq's commands that apply `overrides`."""
         return ["--model-overrides", json.dumps(dict(self.overrides))] if self.overrides else []
 
     @property
     def found(self) -> dict[str, Any]:
-        """What the evaluations found for the checkpoint as it is now, and the digest of that checkpoint."""
+        """The results that are saved for the present checkpoint, and the digest of this checkpoint."""
         kept, training = read_json(self.path("json")) or {}, self.run.training or {}
         checkpoint = training.get("checkpoint")
         return kept if kept.get("checkpoint") == checkpoint else {"checkpoint": checkpoint}
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The statistics of the training and what all evaluations found; None if any of it is missing."""
+        """The statistics of the training and the results of all evaluations, or None if any is missing."""
         training, found = self.run.training, self.found
         if training is None or not all(each.is_done(self, found) for each in self.evaluations):
             return None
         return {**training, **found}
 
+    def finished_result(self) -> dict[str, Any]:
+        """Return the `result` of a measurement that is known to be finished."""
+        result = self.result
+        assert result is not None
+        return result
+
     def finish(self, say: Say) -> None:
-        """Make the evaluations that are not done yet. The run must have been trained.
+        """Make the evaluations that are missing. The run must have been trained.
+
+        If the data or the decoding have changed since an evaluation was made, all evaluations are made again.
+
+        Args:
+            say: is called with a sentence about each command, and with its progress.
 
         Raises:
             UsageError: a command failed, the data lack what an evaluation needs, or another process works in
@@ -72,7 +86,7 @@ class Measurement(NamedTuple):
             missing = [each for each in self.evaluations if not each.is_done(self, found)]
             for each in missing:
                 each.check(self)
-            if any(each.key in found for each in missing):  # the data or the decoding has changed
+            if any(each.key in found for each in missing):  # the data or the decoding have changed
                 found, missing = {"checkpoint": found["checkpoint"]}, list(self.evaluations)
                 self._write(found)
             for each in missing:
@@ -80,11 +94,18 @@ class Measurement(NamedTuple):
                 self._write(found)
 
     def _write(self, content: dict[str, Any]) -> None:
+        """Save the results of the evaluations."""
         write_file(self.path("json"), json.dumps(content, indent=1) + "\n")
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, that of the paper's column beside it ("": none), and a format."""
+    """A column that an evaluation gives a table.
+
+    Args:
+        heading: heading of our numbers.
+        paper: heading of the paper's numbers, which stand in a further column; "": there is none.
+        pattern: format of the numbers.
+    """
 
     heading: str
     paper: str
@@ -92,76 +113,97 @@ class Column(NamedTuple):
 
 
 class Evaluation(ABC):
-    """A way to judge a run.
+    """A way to judge a run, which gives a table some of its columns.
 
-    `columns` are keys of what `measure` returns, by name. The first one is what rows are compared by.
+    Attributes:
+        columns: the columns, keyed by their names, which are keys of the dictionary that `measure` returns.
+            Rows are compared by the first column.
+        takes_overrides: whether the evaluation applies the overrides of a measurement.
+        test: the name of the significance test of `compare`; "" if it has none.
     """
 
     columns: ClassVar[dict[str, Column]]
-    takes_overrides: ClassVar[bool] = True  # knows options of the model at inference
-    test: ClassVar[str] = ""  # what a p of `compare` comes from
+    takes_overrides: ClassVar[bool] = True
+    test: ClassVar[str] = ""
 
     @property
     def key(self) -> str:
+        """The name of the first column, by which rows are compared."""
         return next(iter(self.columns))
 
     def fits(self, run: Run) -> bool:
         """Return whether this evaluation applies to the task of `run`."""
         return True
 
-    def is_done(self, of: Measurement, found: dict[str, Any]) -> bool:
-        """Return whether `found`, from the measurement's file, has the result of this evaluation."""
+    def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
+        """Return whether `found`, the content of the measurement's file, has a valid result."""
         return self.key in found
 
-    def check(self, of: Measurement) -> None:  # noqa: B027  (an evaluation may need nothing)
-        """Raise UsageError if something is missing that `measure` needs."""
+    def check(self, measurement: Measurement) -> None:  # noqa: B027  (an evaluation may need nothing)
+        """Raise UsageError if the data lack something that `measure` needs."""
 
     @abstractmethod
-    def commands(self, of: Measurement) -> list[str]:
-        """Return lines for a shell, for people who want to repeat it."""
+    def commands(self, measurement: Measurement) -> list[str]:
+        """Return shell commands that repeat the evaluation."""
 
     @abstractmethod
-    def measure(self, of: Measurement, say: Say) -> dict[str, Any]:
-        """Return the numbers by column, and what else is to be kept, as JSON.
+    def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
+        """Make the evaluation.
+
+        Args:
+            measurement: what is to be measured.
+            say: is called with a sentence about each command, and with its progress.
+
+        Returns:
+            The numbers, keyed by column, and whatever else is to be saved, as JSON.
 
         Raises:
-            UsageError: a command failed, or something that is needed is not there.
+            UsageError: a command failed, or a file is missing.
         """
 
     def compare(
         self, ours: Measurement, baseline: Measurement, samples: int
     ) -> tuple[float, float | None] | None:
-        """Return the difference of `key` and its p, if the evaluation has a test for two single results.
+        """Compare two finished measurements.
 
-        None: the two were not measured on the same data.
+        Args:
+            samples: number of resamples, for a bootstrap.
+
+        Returns:
+            The difference ours - baseline in the column `key`, and its p, which is None if the evaluation has
+            no significance test for two single results. None if the two were measured on different data.
+
+        Raises:
+            UsageError: the results of the two cannot be compared.
         """
-        same = ours.run.corpus.folder == baseline.run.corpus.folder and ours.subset == baseline.subset
-        return (ours.result[self.key] - baseline.result[self.key], None) if same else None
+        if ours.run.corpus.folder != baseline.run.corpus.folder or ours.subset != baseline.subset:
+            return None
+        return ours.finished_result()[self.key] - baseline.finished_result()[self.key], None
 
     def notes(self, results: Iterable[dict[str, Any]]) -> list[str]:
-        """Return sentences for below the table on what the numbers are."""
+        """Return sentences that explain the numbers, for the notes below a table with these results."""
         return []
 
 
-EVALUATIONS: list[Evaluation] = []
+EVALUATIONS: list[Evaluation] = []  # all evaluations, in the order of their registration
 
 
 def register(evaluation: type[Evaluation]) -> type[Evaluation]:
-    """Decorate a class whose columns tables may have.
+    """Register a class of evaluations, as its decorator, so that tables may have its columns.
 
     Raises:
-        ValueError: a column is there already.
+        ValueError: another evaluation has a column of the same name.
     """
     taken = {name for each in EVALUATIONS for name in each.columns} & evaluation.columns.keys()
     if taken:
         raise ValueError(
-            f"{evaluation.__name__}: the column {min(taken)} is registered already; take another"
+            f"{evaluation.__name__}: the column {min(taken)} is registered already; choose another name"
         )
     EVALUATIONS.append(evaluation())
     return evaluation
 
 
 def evaluations_of(columns: Iterable[str]) -> tuple[Evaluation, ...]:
-    """Return the evaluations that give any of the columns, in the order of the columns."""
+    """Return the evaluations to which any of the columns belongs, in the order of the columns."""
     found = [each for name in columns for each in EVALUATIONS if name in each.columns]
     return tuple(dict.fromkeys(found))

@@ -1,7 +1,7 @@
-"""One run: a training with one seed, in a folder of its own, from its command to its statistics.
+"""A run executes one training with one seed, in a folder of its own, and collects its statistics.
 
-What is trained is said by words of fairseq-train, so a run may be of any task, model and plugin. It may be
-killed at any moment and started again: it ends as an uninterrupted one.
+Words of fairseq-train's command line define what is trained, so a run may have any task, model and plugin. It
+may be killed at any moment and started again: its result equals that of an uninterrupted run.
 """
 
 import json
@@ -32,24 +32,27 @@ MODULES = {
 }
 LIMITS = ("--max-update", "--max-epoch")
 COUNTS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
-OUTSIDE = re.compile(r"num\. params trained outside the main optimizer: ([\d,]+)")  # which the plugin logs
+OUTSIDE = re.compile(r"num\. params trained outside the main optimizer: ([\d,]+)")  # logged by the plugin
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
-Say = Callable[[str], Any]
+Say = Callable[[str], Any]  # a function that shows a line of text to the user
 
 
 class Run(NamedTuple):
-    """A training with one seed.
+    """A training with one seed, which writes into a folder of its own.
 
     Args:
-        name: what messages call it.
-        folder: for all that it writes.
-        words: of fairseq-train, without the data and what `train_command` adds.
-        settings: what the weights depend on beside the corpus, as JSON. It is kept in settings.json, and a
-            folder with other settings is refused. None: whoever made the run sees to that.
-        start: the checkpoint that fine-tuning starts from, or the run whose checkpoint it is.
-        averaged: how many of the last epochs' checkpoints are averaged; 0: the best checkpoint is taken.
-        trains: False: the checkpoint that it starts from is used as it is.
-        checkpoints: the folder in `folder` for fairseq's checkpoints; "": `folder` itself.
+        name: the name of the run in messages.
+        folder: folder for all files that the run writes.
+        corpus: the data.
+        words: words of fairseq-train's command line, without the data and what `train_command` adds.
+        seed: seed of the training.
+        settings: everything but the corpus that the weights depend on, as JSON. It is saved in settings.json,
+            and a folder with other settings is refused. None: the caller ensures that the folder fits.
+        start: the checkpoint that fine-tuning starts from, or the run that makes this checkpoint. None: the
+            training starts from random weights.
+        averaged: the number of last epochs whose checkpoints are averaged. 0: the best checkpoint is used.
+        trains: whether the run trains. If not, the checkpoint of `start` is evaluated as it is.
+        checkpoints: the folder for fairseq's checkpoints inside `folder`; "": `folder` itself.
     """
 
     name: str
@@ -64,11 +67,12 @@ class Run(NamedTuple):
     checkpoints: str = ""
 
     def path(self, *parts: str) -> str:
+        """Return the path of a file in the run's folder; without arguments, the path FOLDER/ itself."""
         return os.path.join(self.folder, *(parts or [""]))
 
     @property
     def save_dir(self) -> str:
-        """The folder of fairseq's checkpoints, with a slash at its end."""
+        """Path of the folder that holds fairseq's checkpoints; it ends with a slash."""
         return os.path.join(self.path(self.checkpoints), "")
 
     @property
@@ -77,77 +81,87 @@ class Run(NamedTuple):
         return f"{self.save_dir}checkpoint_last.pt"
 
     @property
-    def checkpoint(self) -> str | None:
-        """Path of the checkpoint that is evaluated: the average if one is made, else the best checkpoint."""
+    def checkpoint(self) -> str:
+        """Path of the checkpoint that is evaluated.
+
+        It is the average if one is made, else the best checkpoint, or that of `start` if the run does not
+        train.
+        """
         if not self.trains:
+            assert self.start_checkpoint is not None  # a run that does not train needs `start`
             return self.start_checkpoint
         return self.path("averaged.pt") if self.averaged else f"{self.save_dir}checkpoint_best.pt"
 
     @property
     def start_checkpoint(self) -> str | None:
+        """Path of the checkpoint that fine-tuning starts from, or None."""
         return self.start.checkpoint if isinstance(self.start, Run) else self.start
 
     @property
     def train_command(self) -> list[str]:
-        start = ["--finetune-from-model", self.start_checkpoint] if self.start else []
+        """The words of the command that trains the run, or continues it from its last checkpoint."""
+        start = ["--finetune-from-model", checkpoint] if (checkpoint := self.start_checkpoint) else []
         own = ["--user-dir", PLUGIN, "--save-dir", self.save_dir, "--seed", str(self.seed)]
         return ["fairseq-train", self.corpus.binarized, *self.words, *start, *own, "--log-format", "json"]
 
     @property
     def average_command(self) -> list[str]:
+        """The words of the command that averages the checkpoints of the last epochs."""
         inputs = ["--inputs", self.save_dir, "--num-epoch-checkpoints", str(self.averaged)]
         return ["modular-fairseq", "average", *inputs, "--output", self.checkpoint]
 
     @property
     def commands(self) -> list[list[str]]:
-        """The commands of the run, for people who want to repeat it."""
+        """The commands that the run executes; users may repeat them."""
         if not self.trains:
             return []
         return [self.train_command, *([self.average_command] if self.averaged else [])]
 
     @property
     def training(self) -> dict[str, Any] | None:
-        """The run's statistics; None before it has ended."""
+        """The statistics of the run (see `statistics`), or None if it has not ended."""
         return read_json(self.path("training.json"))
 
     def check(self) -> None:
-        """Refuse a corpus that is missing, or another one than that of the run that is here or is fine-tuned.
+        """Check that the corpus exists and fits the run's folder and the run that is fine-tuned.
 
         Raises:
-            UsageError: one sentence that names the folder and what would be right.
+            UsageError: the corpus is missing, the folder holds another run, or the run that is fine-tuned has
+                other dictionaries.
         """
         self.corpus.check(self.name)
         sums = self.corpus.sums()
         self.refuse_another(sums)
-        theirs = {}
-        if isinstance(self.start, Run):
-            theirs = read_json(self.start.path("settings.json")) or {}
+        if not isinstance(self.start, Run):
+            return
+        theirs = read_json(self.start.path("settings.json")) or {}
         for key, value in sums.items():
             if key.startswith("dictionary ") and theirs.get(key, value) != value:
                 raise UsageError(
                     f"{self.corpus.binarized}: its {key} is another dictionary than that of "
-                    f"{self.start.path()}, which is fine-tuned; prepare the corpus again with --like "
+                    f"{self.start.path()}, which is to be fine-tuned; prepare the corpus again with --like "
                     f"{self.start.corpus.folder}"
                 )
 
     def refuse_another(self, sums: dict[str, str] | None = None) -> None:
-        """Refuse a folder in which something else was trained: other settings, or another corpus.
+        """Refuse the folder if a run with other settings or another corpus was trained in it.
 
         Args:
-            sums: of the corpus; None: the corpus is not compared.
+            sums: the digests of the corpus (see `Corpus.sums`). None: the corpus is not compared.
 
         Raises:
-            UsageError: it names what differs.
+            UsageError: the folder holds another run. The message names up to three differences.
         """
         there = os.listdir(self.folder) if os.path.isdir(self.folder) else []
         if self.settings is None or not any(
             name.endswith(".pt") or name == "training.json" for name in there
         ):
-            return  # nothing was trained here
+            return  # nothing was trained in this folder
         saved, settings = read_json(self.path("settings.json")), dict(self.settings)
         if saved is None:
             raise UsageError(
-                f"{self.path()}: holds an unknown run (no settings.json); remove it, or give another --out"
+                f"{self.path()} holds an unknown run (it has no settings.json); remove the folder, or give "
+                "another --out"
             )
         keys = [key for key in {**saved, **settings} if not key.startswith(("dictionary ", "train "))]
         settings |= sums or {}
@@ -158,38 +172,45 @@ class Run(NamedTuple):
         ]
         if differences:
             raise UsageError(
-                f"{self.path()}: holds a run with {', '.join(differences[:3])}; go back to that, remove it, "
-                "or give another --out"
+                f"{self.path()} holds a run with {', '.join(differences[:3])}; use the earlier value, remove "
+                "the folder, or give another --out"
             )
 
     def train(self, say: Say) -> None:
-        """Finish the run: train what is left, average, and write settings.json and training.json.
+        """Finish the run: complete its training, average, and write settings.json and training.json.
+
+        A run that has ended is left as it is. The run must have `settings`.
+
+        Args:
+            say: is called with a sentence about each command, and with its progress.
 
         Raises:
-            UsageError: see `check`; another process trains here; a command failed, and the message names its
-                log.
+            UsageError: `check` refuses the run, another process works in its folder, or a command failed; the
+                message then names its log.
         """
+        assert self.settings is not None
         if self.training is not None:
             return
         os.makedirs(self.folder, exist_ok=True)
         with only_one(self.folder):
-            self.check()  # again: another process may have been here
+            self.check()  # here, because another process may have worked in the folder until now
             if self.training is not None:
                 return
             self._write("settings.json", self.settings | self.corpus.sums())
-            if not os.path.exists(self.last):  # what an earlier try said is of no run
+            if not os.path.exists(self.last):  # the log stems from an attempt that left no checkpoint
                 with suppress(FileNotFoundError):
                     os.remove(self.path("train.log"))
             self.fit(say)
             self._write("training.json", self.statistics())
 
     def fit(self, say: Say, show: Say | None = None, may_diverge: bool = False) -> bool:
-        """Train what is left to train, and average.
+        """Complete the training, and average the checkpoints.
 
         Args:
-            say: gets a sentence about each command, and its progress.
-            show: gets each line of the log of fairseq-train instead of `say` getting its progress.
-            may_diverge: a training that diverges has ended; else it has failed.
+            say: is called with a sentence about each command, and with its progress.
+            show: is called with each line of the log of fairseq-train; then `say` is not called with its
+                progress.
+            may_diverge: whether a training that diverges counts as ended. If not, it counts as failed.
 
         Returns:
             Whether the training diverged.
@@ -208,21 +229,23 @@ class Run(NamedTuple):
         return diverged
 
     def last_checkpoint(self) -> dict[str, Any] | None:
-        """Return the content of checkpoint_last.pt; None if there is none."""
+        """Return the content of checkpoint_last.pt, or None if the file does not exist."""
         return load_checkpoint(self.last) if os.path.exists(self.last) else None
 
     def statistics(self) -> dict[str, Any]:
-        """Return the digest of the checkpoint, how many parameters there are and are trained, updates, and
-        the best validation perplexity if the task has one.
+        """Return the statistics of a training that has ended.
+
+        The keys are "checkpoint" (its digest), "parameters", "trained_parameters", "updates" and, if the task
+        has a perplexity, "valid_perplexity" (of the best epoch).
 
         Raises:
             UsageError: train.log does not show them.
         """
-        of = {"checkpoint": digest(self.checkpoint)[:16]}
+        own: dict[str, Any] = {"checkpoint": digest(self.checkpoint)[:16]}
         if not self.trains:
             theirs = self.start.training if isinstance(self.start, Run) else None
-            return {**of, **(theirs or {}), "trained_parameters": 0, "updates": 0}
-        lines = []
+            return {**own, **(theirs or {}), "trained_parameters": 0, "updates": 0}
+        lines: list[str] = []
         with (
             suppress(FileNotFoundError),
             open(self.path("train.log"), encoding="utf-8", errors="replace") as file,
@@ -233,12 +256,12 @@ class Run(NamedTuple):
         valid = [numbers for split, numbers in map(parse, lines) if split == "valid"]
         if counts is None or not valid:
             raise UsageError(
-                f"{self.path('train.log')}: does not show parameters and validation; restore it, or remove "
-                "the folder to train anew"
+                f"{self.path('train.log')} does not show the number of parameters and a validation; restore "
+                "the file, or remove the folder to train again"
             )
         perplexities = [numbers["ppl"] for numbers in valid if "ppl" in numbers]
         return {
-            **of,
+            **own,
             "parameters": _number(counts[1]),
             "trained_parameters": _number(counts[2]) + (_number(outside[1]) if outside else 0),
             "updates": load_checkpoint(self.checkpoint)["optimizer_history"][-1]["num_updates"],
@@ -253,18 +276,23 @@ class Run(NamedTuple):
         show: Say | None = None,
         may_diverge: bool = False,
     ) -> list[str]:
-        """Run a command, and add it and all it says to the file `log`; the other arguments are as for `fit`.
+        """Run a command, and append it and its output to the file `log` of the run's folder.
+
+        Args:
+            command: the words of the command; the first one is a key of `MODULES`.
+            log: name of the file.
+            say, show, may_diverge: as for `fit`.
 
         Returns:
-            The last lines that it said.
+            The last lines of the command's output.
 
         Raises:
-            UsageError: it failed.
+            UsageError: the command failed.
         """
         os.makedirs(self.folder, exist_ok=True)
         with open(self.path(log), "a", encoding="utf-8") as file:
             file.write(f"$ {shlex.join(command)}\n")
-        say(f"{self.name}: {command[0]} (its command and all it says: {self.path(log)})")
+        say(f"{self.name}: {command[0]} (its command and its output: {self.path(log)})")
 
         def say_progress(line: str) -> None:
             if text := progress(line):
@@ -273,14 +301,15 @@ class Run(NamedTuple):
         program = [sys.executable, "-m", MODULES[command[0]], *command[1:]]
         status, tail = call(program, self.path(log), show or say_progress)
         if status != 0 and not (may_diverge and any(map(DIVERGED.search, tail))):
-            last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no word")
+            last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no output")
             raise UsageError(
                 f"{self.name}: {command[0]} failed with status {status} ({last}); see {self.path(log)}; "
-                "nothing is lost"
+                "finished work is kept"
             )
         return tail
 
     def _is_trained(self) -> bool:
+        """Return whether the last checkpoint has reached --max-update or --max-epoch."""
         given, state = by_option(list(self.words)), self.last_checkpoint()
         limits = [int((given.get(name) or ["0"])[0]) for name in LIMITS]
         return state is not None and training_ended(state, *limits)
@@ -290,4 +319,5 @@ class Run(NamedTuple):
 
 
 def _number(text: str) -> int:
+    """Return the number of a text such as "1,500"."""
     return int(text.replace(",", ""))

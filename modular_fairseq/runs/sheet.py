@@ -1,4 +1,4 @@
-"""The one writer of tables: for people as text and Markdown, for programs as tab-separated values."""
+"""Write tables: as text and Markdown for people, and as tab-separated values for programs."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,12 @@ from modular_fairseq_cli.files import write_file
 
 
 class Line(NamedTuple):
-    """A line of a table: its label and the other cells.
+    """A line of a table that people read.
 
-    Where some lines head a block, blank lines divide the blocks, and the other lines are indented.
+    Args:
+        cells: the label and the other cells.
+        heads: whether the line heads a block of lines. If any line of a table does, blank lines separate the
+            blocks, and the other lines are indented.
     """
 
     cells: Sequence[str]
@@ -19,13 +22,13 @@ class Line(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """A table.
+    """A table that can be written in several formats.
 
     Args:
-        title: the first line.
-        heads: headings of the columns, that of the labels first.
-        lines: for people.
-        numbers: lines of words and numbers for programs, names of columns first.
+        title: the first line of the text.
+        heads: headings of the columns; the first one is above the labels.
+        lines: the lines for people.
+        numbers: the lines of words and numbers for programs; the first one names the columns.
         notes: sentences below the table.
     """
 
@@ -37,10 +40,11 @@ class Sheet(NamedTuple):
 
     @property
     def in_blocks(self) -> bool:
+        """Whether the lines form blocks."""
         return any(line.heads for line in self.lines)
 
     def text(self) -> str:
-        """Return aligned columns below the title."""
+        """Return the table as text: the title, aligned columns and the notes."""
         indent = "  " if self.in_blocks else ""
         table = [list(self.heads)]
         table += [[("" if line.heads else indent) + line.cells[0], *line.cells[1:]] for line in self.lines]
@@ -54,7 +58,7 @@ class Sheet(NamedTuple):
         return "\n".join([*text, *([""] if self.notes else []), *self.notes]) + "\n"
 
     def markdown(self) -> str:
-        """Return the same for GitHub and its like; what heads a block is bold."""
+        """Return the table in GitHub's Markdown; labels that head a block are bold."""
         table = [[self.heads[0] or "model", *self.heads[1:]], ["---", *["---:"] * (len(self.heads) - 1)]]
         table += [[f"**{c[0]}**" if heads else c[0], *c[1:]] for c, heads in self.lines]
         lines = [f"| {' | '.join(cells)} |" for cells in table]
@@ -62,16 +66,16 @@ class Sheet(NamedTuple):
         return "\n".join([f"**{self.title}**", "", *lines, *notes]) + "\n"
 
     def tsv(self) -> str:
-        """Return the numbers in full; what is None is empty."""
+        """Return the numbers, unrounded, as tab-separated values; None becomes an empty cell."""
         return "".join(
             "\t".join("" if cell is None else str(cell) for cell in line) + "\n" for line in self.numbers
         )
 
     def write(self, folder: str) -> str:
-        """Write table.txt, table.md and table.tsv into the folder, each whole or not at all.
+        """Write table.txt, table.md and table.tsv into a folder, each atomically.
 
         Returns:
-            The text.
+            The content of table.txt.
 
         Raises:
             UsageError: the folder cannot be written.
@@ -83,14 +87,14 @@ class Sheet(NamedTuple):
                 write_file(os.path.join(folder, f"table.{kind}"), content)
         except OSError as error:
             raise UsageError(
-                f"--out: the table cannot be written to {folder} ({error.strerror}); mend that, or give "
-                "another"
+                f"--out: the table cannot be written to {folder} ({error.strerror}); correct that, or give "
+                "another folder"
             ) from None
         return text
 
 
 def _aligned(cells: Iterable[str], widths: Sequence[int]) -> str:
-    """The first cell to the left, the others to the right."""
+    """Return a line with the first cell aligned to the left and the others to the right."""
     label, *others = cells
     line = [label.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
     return "  ".join(line)

@@ -1,4 +1,4 @@
-"""Differences between runs over seeds, with their tests."""
+"""Compute differences between rows over seeds, and test their significance."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,8 +9,12 @@ from modular_fairseq_cli.scoring.spread import shown
 
 
 class Difference(NamedTuple):
-    """A row's difference from its baseline: one number a measurement, the largest p of the evaluation's own
-    test if it has one, and the p of Welch's t-test over seeds if there are several.
+    """The difference between a row and its baseline.
+
+    Args:
+        values: the difference of each measurement.
+        p: the largest p of the evaluation's own significance test, or None if it has none.
+        welch_p: the p of Welch's t-test over seeds, or None if there are too few seeds.
     """
 
     values: list[float]
@@ -18,6 +22,7 @@ class Difference(NamedTuple):
     welch_p: float | None
 
     def shown(self, pattern: str) -> str:
+        """Return the mean and deviation, formatted by `pattern`, and the p-values in parentheses."""
         tests = "; ".join(f"{p:.3f}" for p in (self.p, self.welch_p) if p is not None)
         return shown(self.values, pattern) + (f" ({tests})" if tests else "")
 
@@ -25,14 +30,15 @@ class Difference(NamedTuple):
 def difference(
     evaluation: Evaluation, ours: Sequence[Measurement], baseline: Sequence[Measurement], samples: int
 ) -> Difference | None:
-    """Compare each measurement with the baseline's of the same seed, or with its only one.
+    """Compare each measurement of a row with the baseline's measurement of the same seed, or its only one.
 
     Args:
-        ours, baseline: finished or not.
-        samples: of a bootstrap.
+        evaluation: the evaluation whose first column is compared.
+        ours, baseline: the measurements of the row and of its baseline. Unfinished ones are left out.
+        samples: number of resamples, for a bootstrap.
 
     Returns:
-        None if there is nothing to compare.
+        The difference, or None if no two measurements can be compared.
 
     Raises:
         UsageError: see `Evaluation.compare`.
@@ -41,11 +47,12 @@ def difference(
     compared = []
     for each in finished[0]:
         same_seed = [it for it in finished[1] if len(baseline) == 1 or it.run.seed == each.run.seed]
-        compared += [evaluation.compare(each, it, samples) for it in same_seed[:1]]
-    compared = [pair for pair in compared if pair is not None]
+        for partner in same_seed[:1]:
+            if (pair := evaluation.compare(each, partner, samples)) is not None:
+                compared.append(pair)
     if not compared:
         return None
     single = [p for _, p in compared if p is not None]
-    theirs, numbers = ([each.result[evaluation.key] for each in row] for row in reversed(finished))
+    theirs, numbers = ([each.finished_result()[evaluation.key] for each in row] for row in reversed(finished))
     welch = compare_seeds(theirs, numbers)["welch_p"]
     return Difference([value for value, _ in compared], max(single, default=None), welch)

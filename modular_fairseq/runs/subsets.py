@@ -1,14 +1,15 @@
-"""Write nested subsets of the training data of a folder that fairseq-preprocess wrote, to see what a method
-learns from little data.
+"""Draw nested subsets of binarized training data, to see what a method learns from little data.
 
     modular-fairseq subset data/iwslt14.de-en/bin --percent 5 10 25 50 75
     fairseq-train data/iwslt14.de-en/bin.5-percent ...
 
-BIN.5-percent, beside BIN, is a folder for fairseq-train: of its N training pairs round(0.05 N), at least one,
-in the order of BIN; dictionaries, valid and test are copies. Each subset contains the smaller ones of the
-same seed (section 5.2 of Peng et al. 2020 samples 5, 10, 25, 50 and 75 % and does not say whether they are
-nested). The same seed draws the same pairs everywhere. What is there is not drawn again; subset.json in it
-has the seed, the number of pairs, and the sums of all files of BIN.
+BIN is a folder that fairseq-preprocess wrote for a pair of languages. The command writes the folder
+BIN.5-percent beside it, another folder for fairseq-train. It contains round(0.05 N) of the N training pairs
+(at least one) in the order of BIN, and copies of the dictionaries, valid and test. Each subset contains the
+smaller ones of the same seed. (Section 5.2 of Peng et al. 2020 samples 5, 10, 25, 50 and 75 % and does not
+say whether the samples are nested.) The same seed draws the same pairs on every machine. An existing subset
+is not drawn again. Its file subset.json states the seed, the number of pairs, and the checksums of all files
+of BIN.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,96 +31,99 @@ from fairseq.data.indexed_dataset import (
     make_builder,
     make_dataset,
 )
-from torch.utils.data import Dataset
+from torch import Tensor
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, lock
 from modular_fairseq_cli.processes import say
 
 SEED = 1
-EXAMPLE = "give what fairseq-preprocess wrote, such as data/iwslt14.de-en/bin"
+EXAMPLE = "give a folder that fairseq-preprocess wrote, such as data/iwslt14.de-en/bin"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bin", metavar="BIN", help="the folder, such as data/iwslt14.de-en/bin")
+    parser.add_argument("bin", metavar="BIN", help="folder of the data, such as data/iwslt14.de-en/bin")
     parser.add_argument(
         "--percent",
         type=int,
         nargs="+",
         required=True,
         metavar="P",
-        help="of the training pairs, 1 to 99; several at once",
+        help="share of the training pairs in percent, 1 to 99; several numbers draw several subsets",
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=SEED,
         metavar="S",
-        help="another seed draws other pairs (default: %(default)s)",
+        help="seed; another seed draws other pairs (default: %(default)s)",
     )
-    parser.add_argument("--out", metavar="DIR", help="folder for the folders (default: where BIN is)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for the subsets (default: the folder that contains BIN)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     for percent in args.percent:
         if not 1 <= percent <= 99:
             raise UsageError(
-                f"--percent {percent}: must be whole numbers from 1 to 99, as in --percent 5 10 25"
+                f"--percent {percent}: the numbers must be from 1 to 99, as in --percent 5 10 25"
             )
     if not 0 <= args.seed < 2**32:
-        raise UsageError(f"--seed {args.seed}: give 0 or more, below 2^32")
+        raise UsageError(f"--seed {args.seed}: the seed must be 0 or more, and below 2^32")
     for percent in args.percent:
         print(draw(args.bin, percent, args.seed, args.out))
 
 
 def name(folder: str, percent: int) -> str:
-    """Return the folder of a subset, beside that of the whole."""
+    """Return the path of the folder of a subset of `folder`, beside it."""
     return f"{os.path.normpath(folder)}{ending(percent)}"
 
 
 def ending(percent: int) -> str:
-    """Return what the name of a subset's folder adds to that of the whole."""
+    """Return the suffix that the folder of a subset adds to the name of the whole."""
     return f".{percent}-percent"
 
 
 def chosen(pairs: int, percent: int, seed: int = SEED) -> np.ndarray:
-    """Return the numbers of the pairs that are in the subset, ascending, int64 [N].
+    """Return the indices of the pairs in a subset, in ascending order, int64 [N].
 
-    They are the first round(pairs * percent / 100) of a fixed permutation, and at least one.
+    They are the first round(pairs * percent / 100) elements of a random permutation, and at least one.
     """
-    # The generator whose numbers numpy promises never to change.
+    # numpy guarantees that the numbers of this generator never change.
     permutation = np.random.RandomState(seed).permutation(pairs)
     return np.sort(permutation[: max(round(pairs * percent / 100), 1)])
 
 
 def draw(folder: str, percent: int, seed: int = SEED, out: str | None = None) -> str:
-    """Write the subset, all of it or nothing, unless it is there.
+    """Write a subset of training data, unless it exists already. After an error nothing of it remains.
 
     Args:
-        folder: what fairseq-preprocess wrote for a pair of languages.
-        percent: of its training pairs, 1 to 99.
-        seed: subsets of the same seed are nested.
-        out: where to; None: beside `folder`.
+        folder: folder that fairseq-preprocess wrote for a pair of languages.
+        percent: share of the training pairs, 1 to 99.
+        seed: seed of the permutation; subsets of the same seed are nested.
+        out: folder for the subset's folder. None: the folder that contains `folder`.
 
     Returns:
         The path of the subset's folder.
 
     Raises:
-        UsageError: `folder` is nothing of which this could be done, or what is there is another subset.
+        UsageError: `folder` does not hold such data, the subset's folder holds another subset, or it cannot
+            be written.
     """
     target = Path(name(folder, percent))
     target = Path(out or target.parent) / target.name
     try:
-        os.listdir(folder)  # raises what is wrong with it
+        os.listdir(folder)  # raises an OSError if this is no folder
         target.parent.mkdir(parents=True, exist_ok=True)
-        with lock(folder, seconds=math.inf):  # others that draw from it take seconds
+        with lock(folder, seconds=math.inf):  # other processes that draw from it take seconds
             sides = _training_data(Path(folder))
             record = {"percent": percent, "seed": seed, "files": _sums(Path(folder))}
             if target.exists():
                 _refuse_another(target, record, folder)
                 return str(target)
             part = target.with_name(f"{target.name}.part")
-            shutil.rmtree(part, ignore_errors=True)  # of a killed one
+            shutil.rmtree(part, ignore_errors=True)  # left by a killed process
             part.mkdir()
             try:
                 _write(Path(folder), part, sides, record)
@@ -128,15 +133,19 @@ def draw(folder: str, percent: int, seed: int = SEED, out: str | None = None) ->
                 raise
     except OSError as error:
         raise UsageError(
-            f"{error.filename or target}: {error.strerror or error}; mend that, or have it drawn elsewhere "
-            "(modular-fairseq subset --out)"
+            f"{error.filename or target}: {error.strerror or error}; correct that, or draw the subset into "
+            "another folder (modular-fairseq subset --out)"
         ) from None
     say(f"{target}: {record['pairs']:,} of {record['of']:,} training pairs")
     return str(target)
 
 
 def _training_data(folder: Path) -> dict[str, str]:
-    """Return the language of each side by its prefix: train.de-en.de: de, train.de-en.en: en."""
+    """Return the language of each side, keyed by the stem of its files: {"train.de-en.de": "de", ...}.
+
+    Raises:
+        UsageError: the folder does not hold the training data of one pair of languages.
+    """
     prefixes = sorted(
         {path.with_suffix("").name for path in folder.glob("train*") if path.suffix in (".idx", ".bin")}
     )
@@ -144,30 +153,38 @@ def _training_data(folder: Path) -> dict[str, str]:
     pairs = {f"train.{first}-{second}" for first, second in itertools.permutations(sides.values(), 2)}
     if len(sides) != 2 or not {prefix.rpartition(".")[0] for prefix in prefixes} <= pairs:
         raise UsageError(
-            f"{folder}: must have train.SOURCE-TARGET.SOURCE.idx, .TARGET.idx, and no other training data; "
-            f"{EXAMPLE}"
+            f"{folder}: the folder must have train.SOURCE-TARGET.SOURCE.idx, .TARGET.idx, and no other "
+            f"training data; {EXAMPLE}"
         )
     for prefix, language in sides.items():
         if not (folder / f"dict.{language}.txt").is_file():
-            raise UsageError(f"{folder}: has no dict.{language}.txt; {EXAMPLE}")
+            raise UsageError(f"{folder} has no dict.{language}.txt; {EXAMPLE}")
         if infer_dataset_impl(str(folder / prefix)) not in ("mmap", "cached"):
             raise UsageError(
-                f"{folder / prefix}.idx: is no index of fairseq, or has no .bin beside it; {EXAMPLE}"
+                f"{folder / prefix}.idx is no index of fairseq, or has no .bin beside it; {EXAMPLE}"
             )
     return sides
 
 
 def _write(folder: Path, part: Path, sides: dict[str, str], record: dict[str, Any]) -> None:
-    """Write all files of the subset into `part`, and the numbers of pairs into `record`."""
+    """Write all files of the subset.
+
+    Args:
+        folder: folder of the whole data.
+        part: folder that becomes the subset's.
+        sides: see `_training_data`.
+        record: content of subset.json; it gets the numbers of pairs.
+    """
     whole = {prefix: _read(str(folder / prefix)) for prefix in sides}
     sizes = {len(side) for side in whole.values()}
     if len(sizes) > 1:
         raise UsageError(
-            f"{folder}: its training data has {' and '.join(map(str, sorted(sizes)))} sentences; binarize it "
-            "again"
+            f"{folder}: the two sides of its training data have {' and '.join(map(str, sorted(sizes)))} "
+            "sentences; binarize it again"
         )
-    rows = chosen(*sizes, record["percent"], record["seed"])
-    record |= {"pairs": len(rows), "of": sizes.pop()}
+    (pairs,) = sizes
+    rows = chosen(pairs, record["percent"], record["seed"])
+    record |= {"pairs": len(rows), "of": pairs}
     for prefix, language in sides.items():
         builder = make_builder(
             data_file_path(str(part / prefix)),
@@ -177,8 +194,8 @@ def _write(folder: Path, part: Path, sides: dict[str, str], record: dict[str, An
         try:
             for row in rows:
                 builder.add_item(whole[prefix][int(row)])
-        except ValueError:  # of numpy, which finds fewer bytes than the index says
-            raise UsageError(f"{folder / prefix}.bin: is cut short; binarize it again") from None
+        except ValueError:  # from numpy, if the file has fewer bytes than the index states
+            raise UsageError(f"{folder / prefix}.bin is cut short; binarize the data again") from None
         builder.finalize(index_file_path(str(part / prefix)))
     for file in record["files"]:
         if not file.startswith("train"):
@@ -186,32 +203,34 @@ def _write(folder: Path, part: Path, sides: dict[str, str], record: dict[str, An
     (part / "subset.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _read(prefix: str) -> Dataset:
-    # The indices stay as they were written.
+def _read(prefix: str) -> Sequence[Tensor]:
+    """Return the sentences of one side."""
+    # fix_lua_indexing keeps the token indices as they were written.
     return make_dataset(prefix, infer_dataset_impl(prefix), fix_lua_indexing=True)
 
 
 def _refuse_another(target: Path, record: dict[str, Any], folder: str) -> None:
+    """Raise UsageError unless `target` holds the subset of `folder` that `record` describes."""
     try:
         kept = json.loads((target / "subset.json").read_text())
         differ = [key for key in ("percent", "seed", "files") if kept[key] != record[key]]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(
-            f"{target}: is there and is no subset (no subset.json); remove or rename it"
+            f"{target} exists and is no subset, as it has no valid subset.json; remove or rename it"
         ) from None
     if "files" in differ:
         raise UsageError(
-            f"{target}: was drawn from another {folder} than the one that is there now; remove it to have it "
-            "drawn anew"
+            f"{target} was drawn from other files than those that are in {folder} now; remove it, so that it "
+            "is drawn again"
         )
     if differ:
         raise UsageError(
-            f"{target}: was drawn with seed {kept['seed']}, not {record['seed']}; remove it, or give another "
+            f"{target} was drawn with seed {kept['seed']}, not {record['seed']}; remove it, or give another "
             "--out"
         )
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """Return the digests of all data files and dictionaries, by name."""
+    """Return the digests of all data files and dictionaries, keyed by file name."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".bin", ".idx", ".txt"))
     return {path.name: digest(path)[:16] for path in files if path.is_file()}

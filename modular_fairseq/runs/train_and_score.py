@@ -1,25 +1,28 @@
-"""From raw parallel text to a BLEU score, for one architecture. What is done already is not done again; a
-killed run continues.
+"""Train one architecture on raw parallel text, from the preparation of the text to a BLEU score.
 
     modular-fairseq train-and-score multi30k de en results mae_transformer --max-epoch 10 --seed 2
 
-FOLDER holds raw {train,valid,test}.{SOURCE,TARGET}. OUT gets the data, by `modular-fairseq prepare raw`
-(tok/, bpe/, bin/: lower-cased Moses tokens, 8,000 joint BPE merges, joined dictionary), and a folder for each
-architecture and its options: checkpoints, train.log, generate.out, generate.log, and score.json (what
-`modular-fairseq score` shows: detokenised output against the lower-cased reference). OPTIONS are those of
-fairseq-train; they overrule the recipe.
+FOLDER holds the raw text {train,valid,test}.{SOURCE,TARGET}. OUT gets the data, prepared by `modular-fairseq
+prepare raw` (tok/, bpe/, bin/: lower-cased Moses tokens, 8,000 joint BPE merges, a joined dictionary), and a
+folder for each architecture with its options. That folder gets the checkpoints, train.log, generate.out,
+generate.log, and score.json. This is the result of `modular-fairseq score` for detokenised output and the
+lower-cased reference. Finished steps are not repeated, and a killed run continues.
+
+OPTIONS are options of fairseq-train. They override the recipe, which is shown at the end of this page.
 
 Environment variables:
-    NAME         the name of that folder
-    SIZE         options for the size of the model; empty: the arch's own. Default: 3 + 3 layers of 256
-                 units and 4 heads for any ARCH, but 4 + 4 for those that need as many (4 to 7 minutes an
-                 epoch on one core for 29,000 sentence pairs)
-    GENERATE     options of fairseq-generate, as '--model-overrides {"mae_inference":"specialised"}'
+    NAME         name of the folder of the architecture
+    SIZE         options that set the size of the model; an empty SIZE keeps the size of the arch. By default
+                 any ARCH gets 3 + 3 layers of 256 units and 4 heads, or 4 + 4 layers if it needs as many. An
+                 epoch then takes 4 to 7 minutes on one core for 29,000 sentence pairs.
+    GENERATE     options of fairseq-generate, such as '--model-overrides {"mae_inference":"specialised"}'
 """
 
 import argparse
 import os
 import re
+import shlex
+import textwrap
 
 from modular_fairseq.models.checks import mechanisms_of
 from modular_fairseq.runs.corpora import prepare_raw
@@ -49,15 +52,22 @@ LONGEST_NAME = 200  # characters; file systems take 255 bytes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in {
-        "folder": "raw text",
-        "source": "ending of its files",
-        "target": "ending of their translations",
+        "folder": "folder of the raw text",
+        "source": "source language, which is the suffix of its files",
+        "target": "target language, which is the suffix of its files",
         "out": "folder for data and runs",
-        "arch": "of this plugin or of fairseq",
+        "arch": "architecture of this plugin or of fairseq",
     }.items():
         parser.add_argument(name, metavar=name.upper(), help=text)
-    rest = {"nargs": argparse.REMAINDER, "metavar": "OPTIONS", "help": "of fairseq-train"}
-    parser.add_argument("options", **rest).required = False
+    parser.add_argument(
+        "options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="options of fairseq-train"
+    ).required = False
+    parser.epilog = (
+        f"recipe (options of fairseq-train; OPTIONS override them):\n{_wrapped(RECIPE)}\n\nsize, with 3 or 4 "
+        f"in place of N (SIZE overrides it):\n{_wrapped(SIZE.format('N'))}\n\nA short training also gets the "
+        "options that its mechanisms need to take effect early enough, such as\n--aux-warmup-updates 600 "
+        "for the losses of dma_transformer, unless OPTIONS set them."
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -68,10 +78,10 @@ def run(args: argparse.Namespace) -> None:
     if len(label) > LONGEST_NAME:
         raise UsageError(
             f"the options make a name of {len(label)} characters for the folder in {args.out}; set the "
-            f"environment variable NAME to one of at most {LONGEST_NAME}"
+            f"environment variable NAME to a name of at most {LONGEST_NAME} characters"
         )
 
-    # Mechanisms that arrange layers, or replace some of them, need as many.
+    # Mechanisms that arrange layers, or replace some of them, need four.
     depth = 4 if any(each.kind in ("layer", "encoder") for each in mechanisms_of(args.arch)) else 3
     sized = SIZE.format(depth) if size is None else size
     words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
@@ -80,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
     folder = os.path.join(out, label)
     seed = by_option(args.options).get("--seed", ["1"])[-1]
-    of = Run(
+    training = Run(
         os.path.basename(folder),
         folder,
         Corpus(os.path.join(out, "bin"), (args.source, args.target)),
@@ -89,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
     )
     os.makedirs(folder, exist_ok=True)
     with only_one(folder):
-        of.fit(say)
+        training.fit(say)
         decoding = [
             "--beam",
             "5",
@@ -98,6 +108,14 @@ def run(args: argparse.Namespace) -> None:
             "--remove-bpe",
             *os.environ.get("GENERATE", "").split(),
         ]
-        translation = translate(of, decoding, say)
+        translation = translate(training, decoding, say)
     reference = os.path.join(out, "raw", f"test.{args.target}")
-    main.main(["score", "--reference", reference, translation, "--json", of.path("score.json")])
+    main.main(["score", "--reference", reference, translation, "--json", training.path("score.json")])
+
+
+def _wrapped(options: str) -> str:
+    """Return words of a command line in indented lines, with each option beside its value."""
+    words = shlex.join(options.split())
+    together = [option.replace(" ", "\0") for option in re.split(" (?=--)", words)]
+    lines = textwrap.wrap(" ".join(together), 100, break_on_hyphens=False, break_long_words=False)
+    return "\n".join(f"    {line}" for line in lines).replace("\0", " ")

@@ -1,4 +1,4 @@
-"""The test set translated by a single run, for plans that show the whole way from text to a score."""
+"""Translate the test set with a single run, for the commands that go from text to a score."""
 
 import os
 import re
@@ -9,14 +9,19 @@ from modular_fairseq.runs.evaluations.bleu import generate_command
 from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.files import write_file
 
+# The lines of fairseq-generate's output that `modular-fairseq score` reads, and its last one.
 SENTENCES = re.compile(r"^(?:[STHDP]-\d+\t|Generate ).*\n", re.MULTILINE)
 
 
 def translate(run: Run, decoding: list[str], say: Say) -> str:
-    """Write what fairseq-generate says to generate.log, and its sentences to generate.out in one piece.
+    """Translate the test set of a run.
+
+    The output of fairseq-generate is written to generate.log, and its sentences to generate.out, atomically.
 
     Args:
-        decoding: words of fairseq-generate.
+        run: a run that has been trained.
+        decoding: options of fairseq-generate.
+        say: is called with a sentence about the command.
 
     Returns:
         The path of generate.out.

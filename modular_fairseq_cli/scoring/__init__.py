@@ -1,6 +1,6 @@
-"""Scores of translations, by sacrebleu, and whether a difference is significant.
+"""Score translations by sacrebleu, and test differences for significance.
 
-`command` is `modular-fairseq score`.
+The module `command` is `modular-fairseq score`.
 """
 
 from modular_fairseq_cli.scoring.metrics import score, summarize

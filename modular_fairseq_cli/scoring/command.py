@@ -1,24 +1,27 @@
-"""Score translations: BLEU with its signature, chrF and TER by sacrebleu, over seeds, and whether a
-difference is significant.
+"""Score translations by sacrebleu's BLEU, chrF and TER, over seeds, and test differences for significance.
 
     modular-fairseq score --reference raw/test.en generate.out
     modular-fairseq score --reference raw/test.en seed1.out seed2.out seed3.out \\
         --baseline base1.out base2.out base3.out --json scores.json
     modular-fairseq score --test-set wmt14/full -l en-de generate.out
 
-A file is what fairseq-generate printed (with --remove-bpe), whose H- lines are put in order and detokenised
-by sacremoses, or plain detokenised text, one sentence a line. Several files are seeds of one system: their
-mean and standard deviation are shown, too. Numbers equal those of `sacrebleu REFERENCE -i FILE -m bleu chrf
-ter` on the detokenised text.
+A file is the output of fairseq-generate (with --remove-bpe) or plain detokenised text, one sentence per line.
+The H- lines of fairseq-generate are sorted and detokenised by sacremoses. Several files are seeds of one
+system: their mean and standard deviation are shown, too. The scores equal those of `sacrebleu REFERENCE -i
+FILE -m bleu chrf ter` on the detokenised text.
 
-Where there are T- lines, BLEU of H- against T- tokens is shown as well, and for German the same after
-compound splitting. They depend on how the corpus was tokenised and are comparable to papers that give such
-numbers, to nothing else.
+If a file has T- lines, BLEU of the H- tokens against the T- tokens is shown as well, and for German the same
+after compound splitting. These scores depend on the tokenisation of the corpus. They are comparable only to
+those of papers that use the same one.
 
---baseline compares with the seeds of another system (repeated: with several systems), one by one, or all with
-a single file. Two kinds of p: the paired bootstrap's is of the choice of sentences, for two files, and knows
-nothing of training noise; that of Welch's t-test over seeds is of training noise, and knows nothing of the
-choice of sentences.
+TER splits text at spaces only: "today?" and "today ?" are different words to it, while BLEU and chrF count
+them as equal. So if the reference is tokenised, as a toy corpus is, even a perfect translation has a TER of
+about 25 after detokenisation. Give --detokenize none in this case.
+
+--baseline compares the files with the seeds of another system, pair by pair, or all with a single file. Give
+it several times for several systems. Two p-values are shown. That of the paired bootstrap, for two files,
+accounts for the choice of test sentences, but not for training noise. That of Welch's t-test, over seeds,
+accounts for training noise, but not for the choice of sentences.
 """
 
 import argparse
@@ -44,48 +47,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="output of fairseq-generate or plain text; several are seeds of one system",
+        help="output of fairseq-generate, or plain text; several files are seeds of one system",
     )
     against = parser.add_mutually_exclusive_group(required=True)
-    against.add_argument("--reference", metavar="FILE", help="untokenised text, one sentence a line")
     against.add_argument(
-        "--test-set", metavar="NAME", help="one that sacrebleu has or fetches, as wmt14/full; needs -l"
+        "--reference", metavar="FILE", help="references: untokenised text, one sentence per line"
     )
-    parser.add_argument("-l", "--language-pair", metavar="en-de", help="of --test-set")
+    against.add_argument(
+        "--test-set", metavar="NAME", help="a test set of sacrebleu, such as wmt14/full; needs -l"
+    )
+    parser.add_argument("-l", "--language-pair", metavar="en-de", help="languages of --test-set")
     parser.add_argument(
         "--baseline",
         nargs="+",
         action="append",
         default=[],
         metavar="FILE",
-        help="seeds of a system to compare with",
-    )
-    parser.add_argument("--samples", type=int, metavar="N", help="of the paired bootstrap (default: 1000)")
-    parser.add_argument(
-        "--metrics", nargs="+", choices=METRICS, default=list(METRICS), help="default: all three"
+        help="files of a system to compare with",
     )
     parser.add_argument(
-        "--lowercase", action="store_true", help="ignore case, as -lc --chrf-lowercase of sacrebleu"
+        "--samples", type=int, metavar="N", help="number of samples of the paired bootstrap (default: 1000)"
+    )
+    parser.add_argument(
+        "--metrics",
+        nargs="+",
+        choices=METRICS,
+        default=list(METRICS),
+        help="scores to compute (default: all three)",
+    )
+    parser.add_argument(
+        "--lowercase", action="store_true", help="ignore case, as sacrebleu does with -lc --chrf-lowercase"
     )
     parser.add_argument(
         "--tokenize",
         choices=TOKENIZERS,
-        help="for BLEU; default: sacrebleu's for the language, which is mostly 13a",
+        help="tokeniser for BLEU (default: sacrebleu's choice for the language, mostly 13a)",
     )
     parser.add_argument(
-        "--target-lang", metavar="LANG", help="default: that of -l, or the suffix of --reference"
+        "--target-lang",
+        metavar="LANG",
+        help="language of the translations (default: from -l, or the suffix of --reference)",
     )
     parser.add_argument(
         "--detokenize",
         choices=("moses", "none"),
-        help="none: lines as they are; default: moses for tokens of fairseq-generate, none for text",
+        help="none: score the lines as they are (default: moses for tokens of fairseq-generate, else none)",
     )
     parser.add_argument(
         "--compound-split",
         action=argparse.BooleanOptionalAction,
-        help="of T- lines; default: where the target is German",
+        help="whether to show BLEU after compound splitting, for T- lines (default: if the target is German)",
     )
-    parser.add_argument("--json", metavar="FILE", help="write everything, replaced once all has gone well")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all results to this file, once everything has succeeded"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -100,7 +115,7 @@ def run(args: argparse.Namespace) -> None:
     ]
     if args.compound_split and not any(output.reference_tokens for output in sum(systems, [])):
         raise UsageError(
-            "--compound-split: needs T- lines, and no file has them as tokens; leave it out or give output "
+            "--compound-split needs T- lines of tokens, which no file has; leave it out, or give the output "
             "of fairseq-generate"
         )
 
@@ -148,8 +163,18 @@ def compare(
     samples: int,
     **options: Any,
 ) -> list[dict]:
-    """Return the `paired_bootstrap` of each of a system's outputs against the baseline's output of the same
-    place, or its only one, with the paths of both.
+    """Compare each output of a system with an output of the baseline, by `paired_bootstrap`.
+
+    Args:
+        references: the lines of each reference.
+        baseline: one output for each of `system`, in the same order, or a single one for all.
+        system: the outputs of the system, one per seed.
+        samples: number of resamples.
+        options: as for `paired_bootstrap`.
+
+    Returns:
+        For each output of the system the results of `paired_bootstrap`, keyed by metric, and the paths of
+        both files under "file" and "baseline".
     """
     partners = baseline * len(system) if len(baseline) == 1 else baseline
     return [
@@ -160,49 +185,55 @@ def compare(
 
 
 def _refuse_misfits(args: argparse.Namespace) -> None:
+    """Raise UsageError if options do not fit together."""
     if args.test_set and not args.language_pair:
-        raise UsageError(f"--test-set {args.test_set}: needs -l, as in -l en-de; add it")
+        raise UsageError(f"--test-set {args.test_set} needs the languages; add, for example, -l en-de")
     if args.language_pair and not args.test_set:
         raise UsageError(
-            f"-l {args.language_pair}: is for --test-set; for the language of --reference, give --target-lang"
+            f"-l {args.language_pair} has an effect only with --test-set; for the language of --reference, "
+            "give --target-lang"
         )
     if args.samples is not None and (args.samples < 1 or not args.baseline):
         raise UsageError(
-            f"--samples {args.samples}: is a number of at least 1 for --baseline; mend it or leave it out"
+            f"--samples {args.samples}: the number must be at least 1, and needs --baseline; correct it or "
+            "leave it out"
         )
     for paths in (args.files, *args.baseline):
         real = [os.path.realpath(path) for path in paths]
         for path, place in zip(paths, real, strict=True):
             if real.count(place) > 1:
-                raise UsageError(f"{path}: is given twice; give each seed once")
+                raise UsageError(f"{path} is given twice; give each seed once")
     for paths in args.baseline:
         shared = [path for path in paths if os.path.realpath(path) in map(os.path.realpath, args.files)]
         if shared:
             raise UsageError(
-                f"--baseline {shared[0]}: is compared with itself; give the translation of another system"
+                f"--baseline {shared[0]}: this file would be compared with itself; give the translation of "
+                "another system"
             )
         if len(paths) not in (1, len(args.files)):
             raise UsageError(
                 f"--baseline {' '.join(paths)}: {len(paths)} files cannot be paired with {len(args.files)}; "
-                f"give 1, or {len(args.files)}"
+                f"give 1 file, or {len(args.files)}"
             )
     if args.json:
         target = os.path.realpath(args.json)
         if os.path.isdir(target) or not os.path.isdir(os.path.dirname(target)):
             raise UsageError(
-                f"--json {args.json}: is a folder or in a folder that does not exist; give a file in one "
-                "that does"
+                f"--json {args.json}: this is a folder, or is in a folder that does not exist; give a file "
+                "in an existing folder"
             )
         inputs = [*args.files, *sum(args.baseline, []), *([args.reference] if args.reference else [])]
         if target in map(os.path.realpath, inputs):
             raise UsageError(
-                f"--json {args.json}: is one of the inputs, and would be lost; give another file"
+                f"--json {args.json}: this file is one of the inputs and would be lost; give another file"
             )
 
 
 def _language(args: argparse.Namespace) -> str | None:
-    """Return the target language by --target-lang, by -l, or by the ending of a reference called test.de or
-    test.de.gz; None if none of them says.
+    """Return the target language, or None if it is unknown.
+
+    It comes from --target-lang, else from -l, else from the name of the reference, such as test.de or
+    test.de.gz.
     """
     if args.target_lang or args.test_set:
         return args.target_lang or args.language_pair.rpartition("-")[2]
@@ -211,6 +242,7 @@ def _language(args: argparse.Namespace) -> str | None:
 
 
 def _versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide the scores."""
     versions = {"python": platform.python_version()}
     for package in ("modular_fairseq", "sacrebleu", "sacremoses", "numpy", "scipy"):
         with suppress(PackageNotFoundError):
@@ -225,5 +257,6 @@ def _write_json(path: str, results: dict[str, Any]) -> None:
         )
     except OSError as error:
         raise UsageError(
-            f"--json {path}: cannot be written ({error.strerror}); what was there is as before"
+            f"--json {path}: the file cannot be written ({error.strerror}), and an earlier one is unchanged; "
+            "give another file, or make room"
         ) from None

@@ -1,6 +1,4 @@
-"""Formats what `modular-fairseq score` prints: tables of aligned columns, signatures, and notes on what was
-compared.
-"""
+"""Format the output of `modular-fairseq score`: tables, signatures, and notes on what was compared."""
 
 import html
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ from modular_fairseq_cli.scoring.metrics import METRICS, TOKEN_METRICS
 from modular_fairseq_cli.scoring.spread import Spread
 from modular_fairseq_cli.scoring.translations import Output
 
-FEW_SENTENCES = 100  # below, resamples of a test set are too much alike for the bootstrap to be trusted
+FEW_SENTENCES = 100  # with fewer, resamples are too much alike for the bootstrap to be trusted
 LABELS = METRICS | TOKEN_METRICS
 REMARKS = {"ter": " (lower is better)"} | dict.fromkeys(TOKEN_METRICS, " (comparable to paper)")
 
@@ -19,19 +17,21 @@ REMARKS = {"ter": " (lower is better)"} | dict.fromkeys(TOKEN_METRICS, " (compar
 def find_notes(
     references: Sequence[Sequence[str]], systems: list[list[Output]], lowercase: bool
 ) -> list[str]:
-    """Return sentences on what was compared, and on what looks wrong but cannot be told for sure.
+    """Return sentences that say what was compared, and what looks wrong without being certainly wrong.
 
     Args:
-        systems: the outputs of the system, then those of each baseline.
+        references: the lines of each reference.
+        systems: the outputs of the system, then the outputs of each baseline.
+        lowercase: whether the scores ignore case.
 
     Raises:
-        UsageError: the reference is of another test set.
+        UsageError: the reference belongs to another test set.
     """
     outputs = sum(systems, [])
     notes = []
     for made_by in dict.fromkeys(output.made_by for output in outputs):
-        which = [output.path for output in outputs if output.made_by == made_by]
-        notes.append(f"Hypotheses{'' if len(which) == len(outputs) else f' of {_listed(which)}'}: {made_by}.")
+        paths = [output.path for output in outputs if output.made_by == made_by]
+        notes.append(f"Hypotheses{'' if len(paths) == len(outputs) else f' of {_listed(paths)}'}: {made_by}.")
     small, cased = (
         all(_is_lower(lines) for lines in references),
         any(line != line.upper() for line in references[0]),
@@ -39,14 +39,14 @@ def find_notes(
     if small and cased and not lowercase:
         notes.append(
             "The reference has no capitals: these are scores of lower-cased text, whatever case the "
-            "signature says."
+            "signature states."
         )
     wrong = [output.path for output in outputs if _is_lower(output.hypotheses) != small]
     if wrong and cased and not lowercase:
         which = "and the reference has none" if small else "unlike the reference"
         has = "has capitals" if small else "has no capitals"
         notes.append(
-            f"{_listed(wrong)} {has}, {which}: BLEU and chrF count that as errors; --lowercase would ignore "
+            f"{_listed(wrong)} {has}, {which}: BLEU and chrF count this as errors; --lowercase would ignore "
             "case."
         )
     for what, texts in (
@@ -67,18 +67,18 @@ def find_notes(
             )
             if not same and len(expected) >= 10:
                 raise UsageError(
-                    f"{output.path}: no T- line has the letters of the reference; give the reference of its "
-                    "test set"
+                    f"{output.path}: no T- line has the letters of the reference; give the reference of the "
+                    "same test set"
                 )
             if same < len(expected) / 2:
                 notes.append(
                     f"Only {same} of {len(expected)} T- lines of {output.path} have the letters of the "
-                    "reference: is it of that set?"
+                    "reference: it may belong to another test set."
                 )
     if len(systems) > 1:
         notes.append(
-            "The bootstrap's p is of the choice of sentences, and knows nothing of training noise; that of a "
-            "t-test, the reverse."
+            "The bootstrap's p accounts for the choice of sentences, but not for training noise; the p of a "
+            "t-test accounts for training noise, but not for the choice of sentences."
         )
     if len(systems) > 1 and len(references[0]) < FEW_SENTENCES:
         notes.append(f"{len(references[0])} sentences are too few for a bootstrap: its p means little.")
@@ -86,8 +86,9 @@ def find_notes(
 
 
 def format_text(results: dict[str, Any]) -> str:
-    """Return the results of the command, as in its JSON, as text. File names come last in a row, for they can
-    be long.
+    """Format the results of the command, which have the structure of its JSON file, as text.
+
+    File names are in the last column, because they can be long.
     """
     systems = [results, *results["baselines"]]
     files = [file for system in systems for file in system["files"]]
@@ -129,12 +130,13 @@ def format_text(results: dict[str, Any]) -> str:
 
 
 def _aligned(table: list[list[str]]) -> list[str]:
-    """Return the rows of a table as lines, with all columns but the last to the right."""
+    """Return the rows of a table as lines; all columns but the last are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return ["  ".join([*map(str.rjust, cells, widths), cells[-1]]) for cells in table]
 
 
-def _spread(found: dict[str, float | None], key: str = "mean", sign: str = "") -> str:
+def _spread(found: dict[str, Any], key: str = "mean", sign: str = "") -> str:
+    """Format found[key] and the standard deviation found["std"], which may be None."""
     return Spread(found[key], found["std"]).shown(f"{{:{sign}.2f}}")
 
 

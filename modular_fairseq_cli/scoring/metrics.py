@@ -1,21 +1,22 @@
-"""BLEU, chrF and TER of a translation, by sacrebleu's own classes with the defaults of its command.
+"""Compute BLEU, chrF and TER by sacrebleu's own classes, with the defaults of its command.
 
-Beside them, for comparison with papers only, BLEU of tokens as fairseq-generate wrote them (H- against T-
-lines, not detokenised, split at spaces), and the same after compound splitting, the rule of tensor2tensor and
-of fairseq's compound_split_bleu.sh: a hyphen between two characters that are no spaces becomes a token of its
-own, "##AT##-##AT##", on both sides. The latter is about 1 BLEU higher on German.
+Two more scores serve for comparison with papers only. Tokenised BLEU compares tokens as fairseq-generate
+wrote them: H- lines against T- lines, not detokenised, split at spaces. Compound-split BLEU is the same after
+compound splitting, the rule of tensor2tensor and of fairseq's compound_split_bleu.sh: on both sides, a hyphen
+between two characters that are not spaces becomes the token "##AT##-##AT##". It is about 1 BLEU higher on
+German.
 
-Escapes of Moses ("&apos;s", "&amp;") stay as they are in tokens: both sides have them, none holds a space or
-a hyphen, and so each counts as the character it stands for. A token "@-@" stays, too: tokenisers that split
-hyphens write it (tokenizer.perl -a), and it is already what the rule makes; "##AT##-##AT##" is its older
-name. On such text both scores are about equal. fairseq's script would break each "@-@" into three tokens that
-always match, which raises BLEU for nothing.
+Escapes of Moses ("&apos;s", "&amp;") are kept in tokens. Both sides have them and none contains a space or a
+hyphen, so each counts as the character that it stands for. The token "@-@", which tokenisers write if they
+split hyphens (tokenizer.perl -a), is kept, too: it is a split hyphen already, and "##AT##-##AT##" is its
+older name. On such text both scores are about equal. fairseq's script would break each "@-@" into three
+tokens that always match, which raises BLEU without a reason.
 """
 
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
@@ -24,7 +25,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.spread import spread
 from modular_fairseq_cli.scoring.translations import Output
 
-# By sacrebleu's names of options, its names of scores.
+# The names of the scores, keyed by the names of sacrebleu's option -m.
 METRICS = {
     "bleu": "BLEU",
     "chrf": "chrF2",
@@ -33,7 +34,8 @@ METRICS = {
 TOKEN_METRICS = {"tokenized_bleu": "tokenised BLEU", "compound_split_bleu": "compound-split BLEU"}
 TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "intl", "char", "none")
 
-logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # fairseq asks every library to tell what it does
+# fairseq makes every library log messages of level INFO.
+logging.getLogger("sacrebleu").setLevel(logging.WARNING)
 
 References = Sequence[str] | Sequence[Sequence[str]]
 
@@ -45,25 +47,26 @@ def make_metrics(
     tokenize: str | None = None,
     language: str | None = None,
 ) -> dict[str, Metric]:
-    """Return sacrebleu's metrics with their references.
+    """Return sacrebleu's metrics, which know their references.
 
     Args:
-        names: of `METRICS`.
+        names: keys of `METRICS`.
         references: the lines of one reference, or of several.
-        lowercase: as -lc --chrf-lowercase of sacrebleu's command; TER ignores case anyway.
-        tokenize: of `TOKENIZERS`, for BLEU; by default sacrebleu's choice for the language: zh, ja-mecab,
-            ko-mecab, or 13a.
-        language: of the target, as -l of sacrebleu's command.
+        lowercase: whether to ignore case, as sacrebleu's command does with -lc --chrf-lowercase. TER ignores
+            case in any event.
+        tokenize: the tokeniser for BLEU, one of `TOKENIZERS`. None: sacrebleu's choice for the language,
+            which is zh, ja-mecab, ko-mecab or 13a.
+        language: the target language, as for -l of sacrebleu's command.
 
     Raises:
-        UsageError: the tokenizer is not installed.
+        UsageError: the tokeniser is not installed.
     """
-    references = [references] if isinstance(references[0], str) else references
+    references = each_reference(references)
     make = {
         "bleu": lambda: BLEU(
             lowercase=lowercase,
             tokenize=tokenize,
-            force=tokenize == "none",  # the text is meant to be tokenised: no warning about that
+            force=tokenize == "none",  # the user says that the text is tokenised, so no warning is needed
             trg_lang=language or "",
             references=references,
         ),
@@ -74,13 +77,13 @@ def make_metrics(
         return {name: make[name]() for name in names}
     except RuntimeError:
         raise UsageError(
-            f"--tokenize {tokenize or BLEU._TOKENIZER_MAP[language]}: is not installed; pip install "
-            "'sacrebleu[ja,ko]', or give another"
+            f"--tokenize {tokenize or BLEU._TOKENIZER_MAP[language or '']}: this tokeniser is not installed; "
+            "run pip install 'sacrebleu[ja,ko]', or give another one"
         ) from None
 
 
 def split_compounds(line: str) -> str:
-    """Turn "a well-known @-@" into "a well ##AT##-##AT## known @-@"."""
+    """Split compounds at their hyphens: "a well-known @-@" becomes "a well ##AT##-##AT## known @-@"."""
     return " ".join(
         token if token == "@-@" else re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", token)
         for token in line.split()
@@ -97,27 +100,29 @@ def score(
     tokenize: str | None = None,
     language: str | None = None,
 ) -> dict[str, Any]:
-    """Return scores in percent, unrounded, and sacrebleu's signatures of them.
+    """Compute the scores of an output, in percent and unrounded, and sacrebleu's signatures of them.
 
     Args:
+        output: the translation.
         references: the lines of one reference, or of several.
-        compound_split: whether compound-split BLEU is wanted; None: where the target language is German.
+        compound_split: whether to compute compound-split BLEU. None: only if the target language is German.
         names, lowercase, tokenize, language: as for `make_metrics`.
 
     Returns:
-        path, sentences, made_by; bleu, bleu_signature, chrf, chrf_signature, ter, ter_signature; and if there
-        are T- lines tokenized_bleu, tokenized_bleu_signature, compound_split_bleu,
-        compound_split_bleu_signature.
+        A dictionary with the keys path, sentences, made_by; bleu, bleu_signature, chrf, chrf_signature, ter,
+        ter_signature; and, if the output has T- lines, tokenized_bleu, tokenized_bleu_signature,
+        compound_split_bleu, compound_split_bleu_signature.
 
     Raises:
-        UsageError: another number of sentences than the reference has; a tokenizer that is not installed.
+        UsageError: the output and a reference have different numbers of sentences, or the tokeniser is not
+            installed.
     """
-    references = [references] if isinstance(references[0], str) else references
+    references = each_reference(references)
     for reference in references:
         if len(reference) != len(output.hypotheses):
             raise UsageError(
-                f"{output.path}: has {len(output.hypotheses)} sentences and the reference {len(reference)}; "
-                "give the reference of this test set, and a translation of all of it"
+                f"{output.path} has {len(output.hypotheses)} sentences and the reference {len(reference)}; "
+                "give the reference of the same test set, and a translation of the whole set"
             )
     scores: dict[str, Any] = {
         "path": output.path,
@@ -131,12 +136,13 @@ def score(
 
     for name, metric in make_metrics(names, references, lowercase, tokenize, language).items():
         add(name, metric, output.hypotheses)
-    if output.reference_tokens is not None:
+    if output.tokens is not None and output.reference_tokens is not None:
         pairs = {"tokenized_bleu": (output.tokens, output.reference_tokens)}
         if language == "de" if compound_split is None else compound_split:
-            pairs["compound_split_bleu"] = tuple(
+            hypotheses, reference = (
                 [split_compounds(line) for line in side] for side in pairs["tokenized_bleu"]
             )
+            pairs["compound_split_bleu"] = (hypotheses, reference)
         for name, (hypotheses, reference) in pairs.items():
             add(
                 name,
@@ -147,9 +153,20 @@ def score(
 
 
 def summarize(scores: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Return mean and standard deviation (of a sample; None for one) over seeds, of each metric that all
-    have.
+    """Compute the mean and the sample standard deviation over seeds, for each metric that all `scores` have.
+
+    Returns:
+        For each metric a dictionary with "mean" and "std"; "std" is None for a single seed.
     """
-    names = [name for name in (*METRICS, *TOKEN_METRICS) if all(name in each for each in scores)]
-    spreads = {name: spread([each[name] for each in scores]) for name in names}
-    return {name: {"mean": found.mean, "std": found.deviation} for name, found in spreads.items()}
+    return {
+        name: {"mean": found.mean, "std": found.deviation}
+        for name in (*METRICS, *TOKEN_METRICS)
+        if all(name in each for each in scores) and (found := spread([each[name] for each in scores]))
+    }
+
+
+def each_reference(references: References) -> list[Sequence[str]]:
+    """Return the lines of each reference, also if only the lines of a single one are given."""
+    if isinstance(references[0], str):
+        return [cast(Sequence[str], references)]
+    return list(references)

@@ -1,24 +1,27 @@
-"""Is one system better than another? Two questions, and a p for each; a difference that will hold needs an
-answer to both.
+"""Test whether the difference between two systems is significant.
 
-Paired bootstrap (sacrebleu's, Koehn 2004) asks about the sentences: with these two sets of weights, would
-another test set of the kind show the difference? p is about how often a difference as large comes up by the
-choice of sentences alone. It knows nothing of training noise: two seeds of one system may well differ
-"significantly". Welch's t-test over seeds asks about training: would other seeds show the difference of the
-means on this test set? It knows nothing of the choice of sentences, and with two or three seeds it sees only
-large differences.
+A difference that holds must pass both tests, because they answer different questions.
+
+The paired bootstrap (sacrebleu's; Koehn 2004) concerns the sentences: would these two sets of weights show
+the difference on another test set of the same kind? Its p is about how often the choice of sentences alone
+produces a difference as large as this one. It knows nothing of training noise: two seeds of one system may
+well differ "significantly".
+
+Welch's t-test over seeds concerns training: would other seeds show the difference of the means on this test
+set? It knows nothing of the choice of sentences. With two or three seeds it detects only large differences.
 """
 
 import math
 import os
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev, variance
+from typing import cast
 
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import PairedTest, Result
 from scipy.special import stdtr
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.scoring.metrics import METRICS, References, make_metrics
+from modular_fairseq_cli.scoring.metrics import METRICS, References, each_reference, make_metrics
 
 
 def paired_bootstrap(
@@ -32,38 +35,42 @@ def paired_bootstrap(
     tokenize: str | None = None,
     language: str | None = None,
 ) -> list[dict[str, dict]]:
-    """Return what `sacrebleu REFERENCE -i BASELINE SYSTEM ... -m NAME ... --paired-bs --paired-bs-n SAMPLES`
-    says.
+    """Compare systems with a baseline by sacrebleu's paired bootstrap.
 
-    The seed is SACREBLEU_SEED of the environment, as there; default: 12345.
+    The results equal those of `sacrebleu REFERENCE -i BASELINE SYSTEM ... -m NAME ... --paired-bs
+    --paired-bs-n SAMPLES`. As there, the environment variable SACREBLEU_SEED is the seed (default: 12345).
 
     Args:
-        baseline: its translations, of the same length as the reference; each of `systems` likewise.
-        samples: resamples of the test set.
+        references: the lines of one reference, or of several.
+        baseline: translations of the baseline, one for each line of the reference.
+        systems: translations of each system, one for each line of the reference.
+        samples: number of resamples of the test set.
         names, lowercase, tokenize, language: as for `make_metrics`.
 
     Returns:
-        For each system and name: score, baseline, difference (score - baseline), mean and ci (of the
-            resamples; half of the 95 %
-        interval), p_value, samples, signature. Where a system's translations are the baseline's, p_value is
-        1: the formula of sacrebleu, which never compares a system with itself, would give its smallest, 1 /
-        (samples + 1).
+        For each system a dictionary, keyed by the name of the metric, of dictionaries with these keys:
+        score, baseline, difference (score - baseline), mean and ci (over the resamples; ci is half of the
+        95 % interval), p_value, samples, signature. If the translations of a system equal the baseline's,
+        p_value is 1. sacrebleu, which never compares a system with itself, has a formula that would give the
+        smallest possible p, 1 / (samples + 1).
 
     Raises:
-        UsageError: texts of different lengths; `samples` or SACREBLEU_SEED is no number that sacrebleu takes;
-            a tokenizer that is not installed.
+        UsageError: the texts have different lengths, sacrebleu does not accept `samples` or SACREBLEU_SEED,
+            or the tokeniser is not installed.
     """
     if samples < 1:
-        raise UsageError(f"--samples {samples}: is no number of resamples; give at least 1")
+        raise UsageError(f"--samples {samples}: the number of resamples must be at least 1")
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    if seed.lower() != "none" and not (seed.isdecimal() and int(seed)):  # 0 would be none
-        raise UsageError(f"SACREBLEU_SEED={seed}: is neither a number above 0 nor none; unset it or give one")
-    references = [references] if isinstance(references[0], str) else references
+    if seed.lower() != "none" and not (seed.isdecimal() and int(seed)):  # sacrebleu takes 0 for none
+        raise UsageError(
+            f"SACREBLEU_SEED={seed}: the seed must be a number above 0, or none; correct or unset it"
+        )
+    references = each_reference(references)
     lengths = {len(lines) for lines in (*references, baseline, *systems)}
     if len(lengths) > 1:
         raise UsageError(
-            f"paired_bootstrap: needs texts of one length, not of {sorted(lengths)} sentences; give "
-            "translations of one set"
+            f"the paired bootstrap needs texts of one length, not of {sorted(lengths)} sentences; give "
+            "translations of one test set"
         )
     metrics = make_metrics(names, references, lowercase, tokenize, language)
     named = [
@@ -75,11 +82,12 @@ def paired_bootstrap(
     for number, system in enumerate(systems, 1):
         entry = {}
         for name in metrics:
-            found, base = results[METRICS[name]][number], results[METRICS[name]][0].score
+            base, found = (cast(Result, results[METRICS[name]][index]) for index in (0, number))
+            assert found.mean is not None and found.ci is not None and found.p_value is not None
             entry[name] = {
                 "score": float(found.score),
-                "baseline": float(base),
-                "difference": float(found.score - base),
+                "baseline": float(base.score),
+                "difference": float(found.score - base.score),
                 "mean": float(found.mean),
                 "ci": float(found.ci),
                 "p_value": 1.0 if list(system) == list(baseline) else float(found.p_value),
@@ -91,14 +99,12 @@ def paired_bootstrap(
 
 
 def compare_seeds(baseline: Sequence[float], system: Sequence[float]) -> dict[str, float | None]:
-    """Compare the scores of the seeds of two systems, in pairs if they are of equal number.
+    """Compare the scores of the seeds of two systems.
 
     Returns:
-        difference: of the means, system - baseline.
-        std: standard deviation (of a sample) of the differences of the pairs; None where there are not two
-            pairs.
-        welch_p: two-sided p of Welch's t-test; None where one has fewer than two seeds, or neither has any
-            spread.
+        A dictionary with three keys. "difference": the difference of the means, system - baseline. "std":
+        the sample standard deviation of the differences of the pairs, or None if the systems have different
+        numbers of seeds or only one. "welch_p": the p of `welch_p`, or None.
     """
     pairs = [b - a for a, b in zip(baseline, system, strict=False)]
     paired = len(baseline) == len(system) > 1
@@ -110,15 +116,15 @@ def compare_seeds(baseline: Sequence[float], system: Sequence[float]) -> dict[st
 
 
 def welch_p(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the two-sided p of Welch's t-test; None where a sample has fewer than two values, or neither has
-    any spread.
+    """Return the two-sided p of Welch's t-test.
 
-    It is the p of `scipy.stats.ttest_ind(first, second, equal_var=False)`; but to import scipy.stats takes
-    longer than to score.
+    It is None if a sample has fewer than two values, or if no sample has any variance. The result equals that
+    of `scipy.stats.ttest_ind(first, second, equal_var=False)`, but importing scipy.stats would take longer
+    than scoring.
     """
     if min(len(first), len(second)) < 2:
         return None
-    # Variance of each mean, and its degrees of freedom.
+    # The variance of each mean, and its degrees of freedom.
     of_means = [(variance(sample) / len(sample), len(sample) - 1) for sample in (first, second)]
     total = sum(square for square, _ in of_means)
     if total == 0:

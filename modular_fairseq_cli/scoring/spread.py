@@ -1,4 +1,4 @@
-"""The mean of some numbers and how far they are spread, computed and shown in one way everywhere."""
+"""Compute and format the mean and standard deviation of numbers over seeds, in one place for all."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +7,19 @@ from typing import NamedTuple
 
 
 class Spread(NamedTuple):
-    """The mean of some numbers, and their standard deviation (of a sample): None for a single number, or if
-    one of them is not finite.
+    """A mean of numbers together with their sample standard deviation.
+
+    The deviation is None for a single number, or if a number is not finite.
     """
 
     mean: float
     deviation: float | None
 
     def shown(self, pattern: str) -> str:
-        """Return "mean ± deviation" in the given format, or the mean alone.
+        """Return "mean ± deviation", each formatted by `pattern` such as "{:.2f}", or the mean alone.
 
-        Whole numbers that are all the same, such as parameters, are shown once.
+        The mean stands alone if there is no deviation, or if the pattern is for whole numbers that are all
+        equal, such as numbers of parameters.
         """
         text = pattern.format(self.mean)
         if self.deviation is None or (self.deviation == 0 and ".0f" in pattern):
@@ -26,7 +28,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Return the mean and the deviation of numbers, one a seed; None if there are none."""
+    """Return the mean and the deviation of `values`, one for each seed, or None if there are no values."""
     if not values:
         return None
     several = len(values) > 1 and all(map(math.isfinite, values))
@@ -34,5 +36,6 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def shown(values: Sequence[float], pattern: str) -> str:
+    """Return `values` as `Spread.shown` formats them, or "" if there are none."""
     found = spread(values)
     return found.shown(pattern) if found else ""

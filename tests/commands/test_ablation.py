@@ -237,7 +237,7 @@ def test_a_table_with_missing_runs_shows_the_others_and_says_how_to_finish(tmp_p
         "missing are residual_connections+attention_dropout-seed1, "
         "residual_connections+hidden_dropout-seed1, and 3 more that" in message
     )
-    assert message.endswith(f"to finish: modular-fairseq ablate --out {tmp_path} --seeds 1")
+    assert message.endswith(f"this command continues: modular-fairseq ablate --out {tmp_path} --seeds 1")
     lines = words(capsys.readouterr().out)
     assert lines[-3:] == [
         "+ attention dropout missing missing missing",
@@ -323,16 +323,25 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, ablation_dat
         (["--max-epoch", "1"], "--arch is missing"),
         (["-a", "modular_transformer"], "nothing ends the training"),
         (["--arch", "modular_transformer", "--max-update", "0", "--lr", "-1"], "nothing ends the training"),
-        ([*BASE, "--seed", "2"], "--seed: it is given, and the protocol sets it"),
-        ([*BASE, "--save-dir=x"], "--save-dir: it is given, and the protocol"),
-        ([*BASE, "--patience", "2"], "--patience: it is given, and the protocol"),
-        ([*BASE, "--user-dir", "modular_fairseq"], "--user-dir: it is given, and the protocol"),
-        ([*BASE, "--dropout", "0.3"], "--dropout: hidden dropout sets it, and it is given"),
+        (
+            [*BASE, "--seed", "2"],
+            "--seed cannot be given after the --, because `ablate` sets it; give --seeds instead",
+        ),
+        ([*BASE, "--save-dir=x"], "--save-dir cannot be given after the --, because `ablate`"),
+        (
+            [*BASE, "--patience", "2"],
+            "--patience cannot be given after the --, because `ablate` sets it or needs its default",
+        ),
+        ([*BASE, "--user-dir", "modular_fairseq"], "--user-dir cannot be given after the --"),
+        (
+            [*BASE, "--dropout", "0.3"],
+            "--dropout is set by the mechanism hidden dropout and by you after the --; leave one",
+        ),
         ([*BASE, "--no-such-option"], "unrecognized arguments: --no-such-option"),
         (
             [*BASE, "--arch", "no_arch"],
             "fairseq-train refuses your options and theirs: argument --arch/-a: invalid choice: 'no_arch'; "
-            "change yours",
+            "change your options",
         ),
         ([*BASE, "--criterion", "no_criterion"], "invalid choice: 'no_criterion'"),
         (
@@ -374,15 +383,15 @@ def test_the_default_mechanisms_are_options_of_modular_transformer(tmp_path, abl
     [
         (None, "No such file"),
         ("- name: [", "cannot be read (while parsing"),
-        ("", "must be a list"),
-        ("name: a", "must be a list"),
-        ("- a", "must be a list"),
-        ("- off: --a", "must be a list"),
-        ("- {name: a, off: --a, of: --b}", "must be a list"),
-        ("- {name: a, off: [--a]}", "must be a list"),
-        ("- {name: a, off: '--a \"'}", "must be a list"),
-        ("- {name: a/b, off: --a}", "must be a list"),
-        ("- {name: a, off: --a, on: --a}", "must be a list"),
+        ("", "the file must be a list"),
+        ("name: a", "the file must be a list"),
+        ("- a", "the file must be a list"),
+        ("- off: --a", "the file must be a list"),
+        ("- {name: a, off: --a, of: --b}", "the file must be a list"),
+        ("- {name: a, off: [--a]}", "the file must be a list"),
+        ("- {name: a, off: '--a \"'}", "the file must be a list"),
+        ("- {name: a/b, off: --a}", "the file must be a list"),
+        ("- {name: a, off: --a, on: --a}", "the file must be a list"),
         ("- {name: a b, off: --a}\n- {name: a_b, off: --b}", "the name a_b is taken already"),
         ("- {name: baseline, off: --a}", "the name baseline is taken already"),
     ],
@@ -406,7 +415,17 @@ def test_two_mechanisms_with_one_option_are_refused(tmp_path, ablation_data):
     message = refusal(
         ablation_data, "--out", tmp_path / "out", "--mechanisms", tmp_path / "file", "--", *BASE
     )
-    assert "--dropout: more sets it, and hidden dropout sets it; leave one of them out" in message
+    assert (
+        "--dropout is set by the mechanism more and by the mechanism hidden dropout; leave one of" in message
+    )
+
+
+def test_a_mechanism_with_an_option_of_the_protocol_is_refused(tmp_path, ablation_data):
+    (tmp_path / "file").write_text("- {name: short, off: --patience 1}")
+    message = refusal(
+        ablation_data, "--out", tmp_path / "out", "--mechanisms", tmp_path / "file", "--", *BASE
+    )
+    assert "--patience cannot be an option of the mechanism short, because `ablate` sets it or" in message
 
 
 def test_runs_of_other_settings_are_not_mixed(tmp_path, ablation_data):
@@ -489,14 +508,14 @@ def test_a_validation_loss_that_is_never_a_number_is_nan_but_no_validation_is_an
     fairseq(monkeypatch, checkpoints(best=False, val_loss=math.nan))
     assert math.isnan(finish(tmp_path / "nan")["valid"])
     fairseq(monkeypatch, checkpoints(best=False, val_loss=None))
-    with pytest.raises(UsageError, match="baseline-seed1: has no checkpoint_best.pt after training"):
+    with pytest.raises(UsageError, match="baseline-seed1 has no checkpoint_best.pt after training"):
         finish(tmp_path / "never")
     assert not (tmp_path / "never/baseline-seed1/result.json").exists()
 
 
 def test_an_evaluation_without_perplexity_is_an_error(tmp_path, monkeypatch):
     fairseq(monkeypatch, checkpoints(), validation=["valid"])
-    with pytest.raises(UsageError, match="baseline-seed1: fairseq-validate shows no perplexity; see "):
+    with pytest.raises(UsageError, match="baseline-seed1: fairseq-validate showed no perplexity; see "):
         finish(tmp_path)
 
 
@@ -528,7 +547,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, ablation_data, monkeypatch, capsys):
         ablate("--out", tmp_path / "out")
     assert caught.value.code == 130
     assert capsys.readouterr().err.endswith(
-        f"stopped; this goes on: modular-fairseq ablate --out {tmp_path}/out --seeds 1\n"
+        f"stopped; this command continues: modular-fairseq ablate --out {tmp_path}/out --seeds 1\n"
     )
 
 

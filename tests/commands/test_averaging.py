@@ -188,7 +188,7 @@ def test_bad_inputs_are_refused(tmp_path):
     assert "at least one" in refusal()
     assert "No such file" in refusal(good, tmp_path / "missing.pt")
     assert "short.pt" in refusal(good, tmp_path / "short.pt")
-    assert "hostile.pt: refused" in refusal(good, tmp_path / "hostile.pt")
+    assert "hostile.pt is refused" in refusal(good, tmp_path / "hostile.pt")
     assert "link.pt is given twice" in refusal(tmp_path / "link.pt", good)
 
 

@@ -72,7 +72,7 @@ def test_fairseq_generate_refuses_a_hostile_checkpoint_by_one_sentence(tmp_path,
     ]
     done = subprocess.run([*command, "--cpu"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path}: refused")
+    assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path} is refused")
     assert (
         "posix.system" in done.stderr and "Traceback" not in done.stderr and "weights_only" not in done.stderr
     )

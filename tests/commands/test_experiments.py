@@ -335,6 +335,16 @@ def test_redundancy_and_detokenisation_are_of_the_tables_that_need_them(tmp_path
         assert score_command.split()[-1] == ("none" if table == "dma-3" else "moses")
 
 
+def test_a_pretrained_row_without_a_checkpoint_is_refused(tmp_path):
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    table = tmp_path / "configs/mae-3/table.yaml"
+    table.write_text(
+        table.read_text().replace("notes:", "  - {name: base-7, config: base.yaml, pretrained: true}\nnotes:")
+    )
+    with pytest.raises(UsageError, match="row base-7 is pretrained, but .*base.yaml names no checkpoint"):
+        planning.plan(read_table(table), Namespace(**arguments(table, tmp_path)))
+
+
 def test_a_scale_names_only_keys_that_some_row_has():
     keys = {
         f"{group}.{key}"
@@ -413,9 +423,15 @@ TABLE = {
         ({"columns": 5}, "columns must be a list"),
         ({"rows": [{"name": "a", "papper": {}}]}, "must have name or label"),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "has two rows a"),
-        ({"baseline": "b"}, "compared with b, which is no row; there are a"),
-        ({"rows": [{"name": "a", "paper": {"blue": 3}}]}, "has the paper's blue, which is in no column"),
-        ({"rows": [{"name": "a", "paper": {"chrf": 3}}]}, "has the paper's chrf, which is in no column"),
+        ({"baseline": "b"}, "compared with b, which is no row; give one of a"),
+        (
+            {"rows": [{"name": "a", "paper": {"blue": 3}}]},
+            "has the paper's blue, for which there is no column",
+        ),
+        (
+            {"rows": [{"name": "a", "paper": {"chrf": 3}}]},
+            "has the paper's chrf, for which there is no column",
+        ),
         (
             {"columns": ["bleu", "LR"], "rows": [{"name": "a", "overrides": {"mae_inference": "random"}}]},
             "has overrides, which LR and HR",
@@ -430,12 +446,12 @@ TABLE = {
         ),
         (
             {"rows": [{"name": "a", "percent": 5, "pretrained": True}]},
-            "row a has percent 5; .* not of a pretrained row",
+            "row a has percent 5; .* and 100 for a pretrained row",
         ),
-        ({"figure": "bleu"}, "figure is bleu, which is no list of columns of the table; use some of bleu"),
+        ({"figure": "bleu"}, "figure is bleu, which is no list of columns of the table; use only bleu"),
         (
             {"figure": ["chrf"]},
-            r"figure is \['chrf'\], which is no list of columns of the table; use some of bleu",
+            r"figure is \['chrf'\], which is no list of columns of the table; use only bleu",
         ),
         ({"titel": "t"}, "must have title"),
         ({"rows": "a"}, "must have title"),
@@ -452,17 +468,20 @@ def test_a_wrong_table_is_one_sentence_that_names_it(tmp_path, change, sentence)
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"seeds": "1,1"}, "--seeds 1,1: must be different"),
-        ({"seeds": "one"}, "--seeds one: must be different"),
-        ({"only": ["mae-8"]}, "--only mae-8: is no row"),
+        ({"seeds": "1,1"}, "--seeds 1,1: seeds must be different"),
+        ({"seeds": "one"}, "--seeds one: seeds must be different"),
+        ({"only": ["mae-8"]}, "--only mae-8: .*table.yaml has no such row; give one of base"),
         ({"scale": "huge"}, "give one of small, smoke, paper"),
         ({"jobs": 0}, "at least 1"),
         ({"jobs": 2, "run": False}, "--jobs has no effect without --run"),
         ({"pretrained": "some.pt"}, "--pretrained has no effect"),
-        ({"options": ["--max-epoch", "3"]}, "--max-epoch after --: the table sets it"),
+        (
+            {"options": ["--max-epoch", "3"]},
+            "--max-epoch cannot be given after the --, because the table sets it",
+        ),
         (
             {"options": ["--fp16", "--mae-gating=uniform"]},
-            "--mae-gating after --: .* or needs what the rows say",
+            "--mae-gating cannot be given after the --, .* or its rows differ in it",
         ),
     ],
 )

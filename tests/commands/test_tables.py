@@ -194,7 +194,7 @@ def test_runs_of_another_config_are_refused_and_left_alone(table_copy, capsys):
     assert "holds a run with options none (now --fp16)" in refused(
         capsys, table_copy, "--run", "--", "--fp16"
     )
-    assert "--seed after --: the table sets it" in refused(
+    assert "--seed cannot be given after the --, because the table sets it" in refused(
         capsys, table_copy, "--run", "--", "--fp16", "--seed", "3"
     )
     (table_copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
@@ -218,7 +218,9 @@ def test_damaged_results_are_named(table_copy, capsys):
     (run / "test.json").write_text("{}")
     (run / "training.json").unlink()
     (run / "train.log").unlink()
-    assert "train.log: does not show parameters" in refused(capsys, table_copy, "--run", "--only", "plain")
+    assert "train.log does not show the number of parameters" in refused(
+        capsys, table_copy, "--run", "--only", "plain"
+    )
 
 
 def test_another_test_set_is_translated_anew(table_copy, capsys):
@@ -250,7 +252,11 @@ def test_a_failed_run_is_named_and_the_others_are_finished(table_copy, capsys):
     (table_copy / "configs/mine/plain.yaml").write_text(yaml.safe_dump(values))
     done = call(table_copy, "--run")
     assert done.returncode == 1
-    assert "mine/plain/seed-1: fairseq-train failed with status 1" in done.stderr.splitlines()[-1]
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "modular-fairseq table: error: mine/plain/seed-1: fairseq-train failed with status 1"
+    )
+    assert last.count("mine/plain/seed-1: ") == 1  # the sentence names the run once
     assert cells(done.stdout, "Plain")[1] == "missing" and cells(done.stdout, "untuned")[1] != "missing"
 
 

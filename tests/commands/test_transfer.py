@@ -136,15 +136,15 @@ def refused(capsys, *words):
 @pytest.mark.parametrize(
     ("spoil", "words", "sentence"),
     [
-        (None, ["--percent", 0], "--percent 0: must be whole numbers from 1 to 99"),
-        (None, ["--percent", 5, 100], "--percent 100: must be whole numbers from 1 to 99"),
-        (None, ["--percent", 5, "--seed", -1], "--seed -1: give 0 or more"),
+        (None, ["--percent", 0], "--percent 0: the numbers must be from 1 to 99"),
+        (None, ["--percent", 5, 100], "--percent 100: the numbers must be from 1 to 99"),
+        (None, ["--percent", 5, "--seed", -1], "--seed -1: the seed must be 0 or more"),
         (shutil.rmtree, ["--percent", 5], "bin: No such file or directory"),
         (lambda bin: (bin / "dict.en.txt").unlink(), ["--percent", 5], "has no dict.en.txt"),
         (
             lambda bin: (bin / "train.de-en.en.bin").unlink(),
             ["--percent", 5],
-            "train.de-en.en.idx: is no index of fairseq, or has no .bin",
+            "train.de-en.en.idx is no index of fairseq, or has no .bin",
         ),
         (
             lambda bin: (bin / "train1.de-en.en.bin").write_text("x"),
@@ -154,12 +154,12 @@ def refused(capsys, *words):
         (
             lambda bin: [path.unlink() for path in bin.glob("train*")],
             ["--percent", 5],
-            "must have train.SOURCE-TARGET.SOURCE.idx",
+            "the folder must have train.SOURCE-TARGET.SOURCE.idx",
         ),
         (
             lambda bin: os.truncate(bin / "train.de-en.en.bin", 20),
             ["--percent", 50],
-            "train.de-en.en.bin: is cut short",
+            "train.de-en.en.bin is cut short",
         ),
         (
             lambda bin: [
@@ -167,7 +167,7 @@ def refused(capsys, *words):
                 for kind in ("bin", "idx")
             ],
             ["--percent", 50],
-            "its training data has 12 and 60 sentences",
+            "its training data have 12 and 60 sentences",
         ),
     ],
 )
@@ -185,9 +185,11 @@ def test_another_subset_is_never_taken_for_this_one(corpus, capsys):
     )
     with open(corpus / "dict.en.txt", "a") as file:
         file.write("word 1\n")
-    assert "was drawn from another " in refused(capsys, "subset", corpus, "--percent", 50)
+    assert "was drawn from other files than those that are in " in refused(
+        capsys, "subset", corpus, "--percent", 50
+    )
     (drawn / "subset.json").unlink()
-    assert "is there and is no subset" in refused(capsys, "subset", corpus, "--percent", 50)
+    assert "exists and is no subset" in refused(capsys, "subset", corpus, "--percent", 50)
 
 
 def arguments(folder, **changes):

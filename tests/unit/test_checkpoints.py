@@ -189,7 +189,7 @@ def test_a_file_that_torch_load_opens_itself_is_named_too(tmp_path, kind):
     torch.save(Path("a"), tmp_path / "a.pt")
     with pytest.raises(pickle.UnpicklingError) as caught:
         torch.load(kind(tmp_path / "a.pt"))
-    assert str(find_usage_error(caught.value)).startswith(f"{tmp_path}/a.pt: refused")
+    assert str(find_usage_error(caught.value)).startswith(f"{tmp_path}/a.pt is refused")
 
 
 def test_other_errors_are_not_usage_errors():

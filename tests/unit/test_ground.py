@@ -2,8 +2,10 @@
 
 import ast
 import math
+import re
 import threading
 import time
+import types
 
 import pytest
 
@@ -54,6 +56,51 @@ def test_an_unknown_command_is_refused_in_one_sentence(capsys, word, right):
     assert capsys.readouterr().err == (
         f"modular-fairseq: error: there is no command {word}; give {right}, or see modular-fairseq --help\n"
     )
+
+
+def code_of(fail, monkeypatch, *arguments, stage="run"):
+    """Return the exit code of a command in which one stage, the import or a function, calls `fail`."""
+    command = types.ModuleType("stand_in")
+    command.add_arguments = lambda parser: parser.add_argument("--number", type=int)
+    command.run = lambda args: None
+
+    def import_module(name):
+        return fail() if stage == "import" else command
+
+    if stage != "import":
+        setattr(command, stage, lambda *_: fail())
+    monkeypatch.setattr(main, "importlib", types.SimpleNamespace(import_module=import_module))
+    monkeypatch.setitem(main.COMMANDS, "stand-in", ("stand_in", "summary"))
+    with pytest.raises(SystemExit) as error:
+        main.main(["stand-in", *arguments])
+    code = error.value.code
+    return 1 if isinstance(code, str) else code  # Python prints a string and exits with 1
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def refuse():
+    raise UsageError("the data is missing")
+
+
+@pytest.mark.parametrize("stage", ["import", "add_arguments", "run"])
+def test_a_refusal_ends_with_1_and_ctrl_c_with_130_at_any_stage(monkeypatch, stage):
+    assert code_of(refuse, monkeypatch, stage=stage) == 1
+    assert code_of(interrupt, monkeypatch, stage=stage) == 130
+
+
+@pytest.mark.parametrize("arguments", [["--numbr", "1"], ["--number", "one"], ["more"]])
+def test_a_command_line_that_cannot_be_parsed_ends_with_2(monkeypatch, arguments):
+    assert code_of(refuse, monkeypatch, *arguments) == 2
+
+
+def test_help_lists_the_exit_codes(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    codes = re.findall(r"^ {2}(\d+) ", capsys.readouterr().out.partition("exit codes:\n")[2], re.MULTILINE)
+    assert codes == ["0", "1", "2", "130"]
 
 
 def test_user_dir_without_the_plugin_is_refused(monkeypatch):
@@ -117,7 +164,7 @@ def test_json_is_read_or_refused_by_its_file(tmp_path):
     path.write_text('{"a": 1}')
     assert files.read_json(path) == {"a": 1}
     path.write_text('{"a": ')
-    with pytest.raises(UsageError, match=rf"^{path}: cannot be read \(.*\); remove it to have that step"):
+    with pytest.raises(UsageError, match=rf"^{path}: cannot be read \(.*\); remove it to repeat the step"):
         files.read_json(path)
     with pytest.raises(UsageError, match="; give another$"):
         files.read_json(path, "give another")

@@ -57,7 +57,9 @@ def test_parameters_that_are_trained_outside_the_main_optimizer_count(tmp_path, 
 def test_a_task_without_perplexity_has_the_other_statistics(tmp_path):
     valid = '2030-01-01 | INFO | valid | {"epoch": 1, "valid_loss": "2.5"}\n'
     assert "valid_perplexity" not in write_run(tmp_path, COUNTED + valid).statistics()
-    with pytest.raises(UsageError, match="train.log: does not show parameters and validation; restore it"):
+    with pytest.raises(
+        UsageError, match="train.log does not show the number of parameters and a validation; restore"
+    ):
         write_run(tmp_path, valid).statistics()
 
 
@@ -156,7 +158,9 @@ def test_a_table_in_three_forms(tmp_path):
 def test_a_table_of_the_papers_is_found_by_its_name(tmp_path, monkeypatch):
     assert find_table("mae-3").endswith("configs/mae-3/table.yaml")
     assert find_table("some/table.yaml") == "some/table.yaml"
-    with pytest.raises(UsageError, match="TABLE mae-9: is no table; give a table.yaml, or one of .*mae-3"):
+    with pytest.raises(
+        UsageError, match="there is no table mae-9; give the path of a table.yaml, or one of .*mae-3"
+    ):
         find_table("mae-9")
 
 
@@ -190,7 +194,7 @@ def test_mechanisms_of_an_arch_are_those_of_its_defaults():
 
 def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="no arch mea_transformer with a size _tiny_cpu; use modular_transf"):
+    with pytest.raises(SystemExit, match="no arch mea_transformer with a size _tiny_cpu; give modular_trans"):
         cli.main(["demo", "mea_transformer"])
     assert not list(tmp_path.iterdir())
 
@@ -234,6 +238,14 @@ def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch
     assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
 
 
+def test_the_help_of_train_and_score_shows_its_recipe(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["train-and-score", "--help"])
+    shown = capsys.readouterr().out.partition("recipe (")[2].replace("'", "").split()
+    for words in (train_and_score.RECIPE, train_and_score.SIZE.format("N")):
+        assert " ".join(words.split()) in " ".join(shown)
+
+
 def test_train_and_score_refuses_a_seed_that_is_no_number(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="argument --seed: invalid int value: 'one'"):
         trained(monkeypatch, tmp_path, "tim_transformer", "--seed", "one")
@@ -244,7 +256,7 @@ def test_train_and_score_refuses_a_seed_that_is_no_number(tmp_path, monkeypatch)
 )
 def test_another_plugin_is_refused_and_nothing_is_written(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="error: --user-dir: this command trains with its own plugin"):
+    with pytest.raises(SystemExit, match="error: --user-dir cannot be given: this command"):
         cli.main([*command, "--user-dir", "examples/distance"])
     assert not list(tmp_path.iterdir())
 

@@ -373,16 +373,16 @@ FILES = {
     "missing target": (without("T-7\t"), r"lacks T-7 of 60 sentences"),
     "missing D": (without("D-7\t"), r"lacks D-7 of 60 sentences"),
     "huge number": ([*GOOD, "H-99999999999999\t-1\tx"], r"lacks H-60, .* more of 100000000000000 sentences"),
-    "second run": ([*GOOD, *GOOD], rf"line {len(GOOD) + 2}: S-0 is there a second time"),
+    "second run": ([*GOOD, *GOOD], rf"line {len(GOOD) + 2}: S-0 is present a second time"),
     "second run of one": (
         [line for line in GOOD if "-0\t" in line] * 2,
-        r"line 6: S-0 is there a second time",
+        r"line 6: S-0 is present a second time",
     ),
     "second run of H": (
         [line for line in GOOD if line[0] == "H"] * 2,
-        r"line 61: H-0 is there a second time",
+        r"line 61: H-0 is present a second time",
     ),
-    "other D": ([*GOOD[:H5], GOOD[H5], *GOOD[H5:]], r"other D- lines than H- lines"),
+    "other D": ([*GOOD[:H5], GOOD[H5], *GOOD[H5:]], r"the D- lines do not match the H- lines"),
     "cut after number": ([*GOOD[:H5], "H-5"], rf"line {H5 + 1}: H-5 is cut short"),
     "cut in score": ([*GOOD[:H5], "H-5\t-0.52"], rf"line {H5 + 1}: H-5 is cut short"),
     "no score": (
@@ -391,13 +391,13 @@ FILES = {
     ),
     "sub-words": (
         [line.replace("word 7", "wo@@ rd 7") for line in GOOD],
-        r"H-7: has sub-word marks .* --remove-bpe to",
+        r"H-7: the line has sub-word marks .* --remove-bpe to",
     ),
     "sentencepiece": (
         [line.replace("word 7", "\u2581word 7") for line in GOOD],
         r"H-7: .* --remove-bpe sentencepiece to",
     ),
-    "text of sub-words": (["a b", "a@@ b"], r"line 2: has sub-word marks"),
+    "text of sub-words": (["a b", "a@@ b"], r"line 2: the line has sub-word marks"),
     "text of another length": (["a b"] * 61, r"has 61 sentences and the reference 60"),
     "empty": ([], r"is empty"),
     "blank": (["", " "], r"is empty"),
@@ -421,7 +421,7 @@ def test_bytes_that_are_no_text_are_refused_by_line(files, tmp_path):
     wrong = tmp_path / "wrong.en"
     wrong.write_bytes(b"one\ntw\xff\n")
     for args in (["--reference", wrong, files / "a1.txt"], ["--reference", files / "test.en", wrong]):
-        with pytest.raises(UsageError, match="wrong.en, line 2: is not UTF-8"):
+        with pytest.raises(UsageError, match="wrong.en, line 2: the text is not UTF-8"):
             run(*args)
     broken = tmp_path / "wrong.en.gz"
     broken.write_bytes(gzip.compress(b"one\n" * 1000)[:-9])
@@ -433,35 +433,47 @@ def test_bytes_that_are_no_text_are_refused_by_line(files, tmp_path):
 @pytest.mark.parametrize(
     "args, message",
     [
-        ("--reference test.en a1.out a1.out", "a1.out: is given twice"),
-        ("--reference test.en a1.out --baseline b1.out ./b1.out", "b1.out: is given twice"),
-        ("--reference test.en a1.out a2.out --baseline b1.out ./a2.out", "a2.out: is compared with itself"),
+        ("--reference test.en a1.out a1.out", "a1.out is given twice"),
+        ("--reference test.en a1.out --baseline b1.out ./b1.out", "b1.out is given twice"),
+        (
+            "--reference test.en a1.out a2.out --baseline b1.out ./a2.out",
+            "a2.out: this file would be compared with itself",
+        ),
         (
             "--reference test.en a1.out a2.out a3.out --baseline b1.out b2.out",
-            "2 files cannot be paired with 3; give 1, or 3",
+            "2 files cannot be paired with 3; give 1 file, or 3",
         ),
         ("--reference test.en a1.out --baseline b1.out b2.out", "2 files cannot be paired with 1; give 1"),
         ("--reference test.en a1.out --baseline b1.out --samples 0", "--samples 0"),
         ("--reference test.en a1.out --samples 10", "--samples 10"),
-        ("--reference test.en a1.out -l en-de", "-l en-de: is for --test-set"),
-        ("--reference test.en a1.txt --compound-split", "--compound-split: needs T- lines"),
-        ("--reference a1.txt a1.out", "a1.out: cannot be detokenised without a language; give --target-lang"),
-        ("--reference test.en a1.out --json test.en", "--json test.en: is one of the inputs"),
-        ("--reference test.en a1.out --json .", "--json .: is a folder"),
+        ("--reference test.en a1.out -l en-de", "-l en-de has an effect only with --test-set"),
+        ("--reference test.en a1.txt --compound-split", "--compound-split needs T- lines"),
+        (
+            "--reference a1.txt a1.out",
+            "a1.out: the tokens cannot be detokenised without a language; give --target-lang",
+        ),
+        ("--reference test.en a1.out --json test.en", "--json test.en: this file is one of the inputs"),
+        ("--reference test.en a1.out --json .", "--json .: this is a folder"),
         (
             "--reference test.en a1.out --json no/a.json",
-            "--json no/a.json: is a folder or in a folder that does not exist",
+            "--json no/a.json: this is a folder, or is in a folder that does not exist",
         ),
-        ("--reference test.en a1.txt --tokenize ko-mecab", "--tokenize ko-mecab: is not installed"),
-        ("--reference test.en a1.txt --target-lang ko", "--tokenize ko-mecab: is not installed"),
-        ("--test-set wmt14/full a1.out", "needs -l"),
+        (
+            "--reference test.en a1.txt --tokenize ko-mecab",
+            "--tokenize ko-mecab: this tokeniser is not installed",
+        ),
+        (
+            "--reference test.en a1.txt --target-lang ko",
+            "--tokenize ko-mecab: this tokeniser is not installed",
+        ),
+        ("--test-set wmt14/full a1.out", "needs the languages; add, for example, -l en-de"),
         (
             "--test-set wmt14/ful -l en-de a1.out",
-            "--test-set wmt14/ful: sacrebleu knows none of that name; give another, wmt14/full or",
+            "--test-set wmt14/ful: sacrebleu has no test set of this name; give another, wmt14/full or",
         ),
         (
             "--test-set wmt14/full -l en-zh a1.out",
-            "-l en-zh: --test-set wmt14/full has no such pair; give one of cs-en, ",
+            "-l en-zh: --test-set wmt14/full does not have this pair; give one of cs-en, ",
         ),
     ],
 )
@@ -503,7 +515,7 @@ def test_the_command_ends_with_a_sentence_and_an_exit_status(tmp_path):
     empty = write_lines(tmp_path / "empty.en", [])
     with pytest.raises(SystemExit) as error:  # which Python prints, and exits with 1
         main(["score", "--reference", str(empty), str(empty)])
-    assert str(error.value).startswith(f"modular-fairseq score: error: {empty}: is empty; ")
+    assert str(error.value).startswith(f"modular-fairseq score: error: {empty} is empty; ")
 
 
 def test_without_a_network_a_test_set_is_refused(tmp_path, monkeypatch, caplog):
@@ -514,10 +526,14 @@ def test_without_a_network_a_test_set_is_refused(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(urllib.request, "urlopen", fail)
     for name in ("_outdir", "_rawdir"):
         monkeypatch.setattr(DATASETS["wmt14/full"], name, str(tmp_path / name))
-    with pytest.raises(UsageError, match=r"--test-set wmt14/full: cannot be fetched \(no route to host\)"):
+    with pytest.raises(
+        UsageError, match=r"--test-set wmt14/full: the test set cannot be downloaded \(no route to host\)"
+    ):
         run("--test-set", "wmt14/full", "-l", "en-de", text)
     monkeypatch.setattr(urllib.request, "urlopen", lambda *args: io.BytesIO(b"a"))  # not what the sum is of
-    with pytest.raises(UsageError, match=r"--test-set wmt14/full: cannot be fetched \(a wrong sum"):
+    with pytest.raises(
+        UsageError, match=r"--test-set wmt14/full: the test set cannot be downloaded \(a wrong checksum"
+    ):
         run("--test-set", "wmt14/full", "-l", "en-de", text)
     assert not caplog.records
 
@@ -533,3 +549,14 @@ def test_a_json_that_cannot_be_written_leaves_the_earlier_one(files, tmp_path, m
     with pytest.raises(UsageError, match="No space left on device"):
         run("--reference", files / "test.en", files / "a1.txt", "--metrics", "bleu", "--json", result)
     assert result.read_text() == "earlier" and list(tmp_path.iterdir()) == [result]
+
+
+def test_only_ter_counts_detokenised_text_against_a_tokenised_reference_as_wrong(tmp_path):
+    """TER splits text at spaces only; the help of the command explains what to do."""
+    lines = ["does the dog sleep today ?", "the old man sees a dog ."]
+    reference = write_lines(tmp_path / "test.en", lines)
+    output = write_lines(tmp_path / "generate.out", generated(lines))
+    (moses,) = run_json(tmp_path, "--reference", reference, output)["files"]
+    (plain,) = run_json(tmp_path, "--reference", reference, output, "--detokenize", "none")["files"]
+    assert round(moses["bleu"], 9) == round(moses["chrf"], 9) == 100 and moses["ter"] > 20
+    assert plain["ter"] == 0

@@ -1,5 +1,6 @@
-"""What a run can be worth: one evaluation a file of this folder, registered by the columns that it gives a
-table. A new file needs no mention elsewhere.
+"""The kinds of evaluations, each of which is a file of this folder and registers its columns for tables.
+
+This module imports every file of the folder, so a new file needs no mention elsewhere.
 """
 
 import importlib

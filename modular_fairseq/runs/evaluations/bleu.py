@@ -1,6 +1,7 @@
-"""BLEU and its like: the run translates a part of the corpus, and sacrebleu scores detokenised text.
+"""BLEU and chrF: fairseq-generate translates a part of the corpus, and sacrebleu scores detokenised text.
 
-`NAME.out` is what fairseq-generate said, `NAME.ref.LANGUAGE` the untokenised references.
+NAME.out in the run's folder is the output of fairseq-generate, and NAME.ref.LANGUAGE is a copy of the
+untokenised references.
 """
 
 import os
@@ -19,6 +20,8 @@ from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, re
 
 @register
 class Bleu(Evaluation):
+    """The evaluation that measures BLEU, tokenised and compound-split BLEU, and chrF of a translation."""
+
     columns = {
         "bleu": Column("BLEU", "paper: BLEU"),
         "tokenized_bleu": Column("tokenised BLEU", "paper: tokenised BLEU"),
@@ -30,46 +33,51 @@ class Bleu(Evaluation):
     def fits(self, run: Run) -> bool:
         return bool(run.corpus.languages)
 
-    def is_done(self, of: Measurement, found: dict[str, Any]) -> bool:
-        if self.key not in found or found.get("generate") != decoding_of(of):
+    def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
+        if self.key not in found or found.get("generate") != decoding_of(measurement):
             return False
-        there = os.path.isfile(reference_of(of))  # a table of old results needs no corpus
-        return not there or digest(reference_of(of)) == digest(copy_of_reference(of))
+        # Without the corpus, a table of earlier results can still be made.
+        there = os.path.isfile(reference_of(measurement))
+        return not there or digest(reference_of(measurement)) == digest(copy_of_reference(measurement))
 
-    def commands(self, of: Measurement) -> list[str]:
-        copy = copy_of_reference(of)
-        score_command = ["modular-fairseq", "score", "--reference", copy, of.path("out")]
+    def commands(self, measurement: Measurement) -> list[str]:
+        copy = copy_of_reference(measurement)
+        score_command = ["modular-fairseq", "score", "--reference", copy, measurement.path("out")]
         return [
-            f"{shlex.join(generate_command(of))} >{shlex.quote(of.path('out'))}",
-            shlex.join(["cp", reference_of(of), copy]),
-            shlex.join([*score_command, "--detokenize", detokenizer_of(of)]),
+            f"{shlex.join(generate_command(measurement))} >{shlex.quote(measurement.path('out'))}",
+            shlex.join(["cp", reference_of(measurement), copy]),
+            shlex.join([*score_command, "--detokenize", detokenizer_of(measurement)]),
         ]
 
-    def check(self, of: Measurement) -> None:
-        if not os.path.isfile(reference_of(of)):
+    def check(self, measurement: Measurement) -> None:
+        if not os.path.isfile(reference_of(measurement)):
             raise UsageError(
-                f"{reference_of(of)}: is missing; it must hold the untokenised references, as the scripts of "
-                "data-prep write it"
+                f"{reference_of(measurement)} is missing; it must hold the untokenised references, as the "
+                "scripts of data-prep write them"
             )
 
-    def measure(self, of: Measurement, say: Say) -> dict[str, Any]:
-        reference, copy, unfinished = reference_of(of), copy_of_reference(of), of.path("out.tmp")
+    def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
+        reference, copy = reference_of(measurement), copy_of_reference(measurement)
+        unfinished = measurement.path("out.tmp")
         with suppress(FileNotFoundError):
             os.remove(unfinished)
-        of.run.execute(generate_command(of), os.path.basename(unfinished), say)
-        os.replace(unfinished, of.path("out"))
+        measurement.run.execute(generate_command(measurement), os.path.basename(unfinished), say)
+        os.replace(unfinished, measurement.path("out"))
         shutil.copyfile(reference, f"{copy}.tmp")
         os.replace(f"{copy}.tmp", copy)
-        scores = score(output_of(of), [read_lines(copy)], language=of.run.corpus.languages[1])
-        return {"generate": decoding_of(of), **scores}
+        language = measurement.run.corpus.languages[1]
+        scores = score(output_of(measurement), [read_lines(copy)], language=language)
+        return {"generate": decoding_of(measurement), **scores}
 
     def compare(
         self, ours: Measurement, baseline: Measurement, samples: int
     ) -> tuple[float, float | None] | None:
         """Return the difference in BLEU and the p of sacrebleu's paired bootstrap.
 
+        The result is None if the two are of different corpora or parts of a corpus.
+
         Raises:
-            UsageError: the two are of one corpus, and yet of other references.
+            UsageError: the two are of the same part of a corpus, but were scored with different references.
         """
         if reference_of(ours) != reference_of(baseline):
             return None
@@ -77,7 +85,7 @@ class Bleu(Evaluation):
         references, others = map(read_lines, copies)
         if references != others:
             raise UsageError(
-                f"{copies[0]} and {copies[1]}: differ, so the rows cannot be compared; translate both again "
+                f"{copies[0]} and {copies[1]} differ, so the rows cannot be compared; translate both again "
                 "with --run"
             )
         hypotheses = [output_of(each).hypotheses for each in (baseline, ours)]
@@ -93,30 +101,42 @@ class Bleu(Evaluation):
         return notes
 
 
-def generate_command(of: Measurement) -> list[str]:
-    own = ["--user-dir", PLUGIN, "--path", of.run.checkpoint, "--gen-subset", of.subset]
-    return ["fairseq-generate", of.run.corpus.binarized, *own, *of.decoding, *of.model_overrides]
+def generate_command(measurement: Measurement) -> list[str]:
+    """Return the words of the command that translates the part of the corpus."""
+    own = ["--user-dir", PLUGIN, "--path", measurement.run.checkpoint, "--gen-subset", measurement.subset]
+    return [
+        "fairseq-generate",
+        measurement.run.corpus.binarized,
+        *own,
+        *measurement.decoding,
+        *measurement.model_overrides,
+    ]
 
 
-def decoding_of(of: Measurement) -> list[str]:
-    """Return what a translation depends on beside the checkpoint."""
-    return [*of.decoding, *map(str, of.overrides)]
+def decoding_of(measurement: Measurement) -> list[str]:
+    """Return everything but the checkpoint that a translation depends on."""
+    return [*measurement.decoding, *map(str, measurement.overrides)]
 
 
-def detokenizer_of(of: Measurement) -> str:
-    return "none" if "sentencepiece" in of.decoding else "moses"
+def detokenizer_of(measurement: Measurement) -> str:
+    """Return the value of --detokenize: none if fairseq-generate joins the pieces of sentencepiece itself."""
+    return "none" if "sentencepiece" in measurement.decoding else "moses"
 
 
-def reference_of(of: Measurement) -> str:
+def reference_of(measurement: Measurement) -> str:
     """Return the path of the untokenised references in the corpus."""
-    return os.path.join(of.run.corpus.folder, "raw", f"{of.subset}.{of.run.corpus.languages[1]}")
+    return os.path.join(
+        measurement.run.corpus.folder, "raw", f"{measurement.subset}.{measurement.run.corpus.languages[1]}"
+    )
 
 
-def copy_of_reference(of: Measurement) -> str:
-    """Return the path of the references that the translation was scored with."""
-    return of.path(f"ref.{of.run.corpus.languages[1]}")
+def copy_of_reference(measurement: Measurement) -> str:
+    """Return the path of the copy of the references that the translation was scored with."""
+    return measurement.path(f"ref.{measurement.run.corpus.languages[1]}")
 
 
-def output_of(of: Measurement) -> Output:
-    """Return the translation, detokenised."""
-    return read_output(of.path("out"), of.run.corpus.languages[1], detokenizer_of(of))
+def output_of(measurement: Measurement) -> Output:
+    """Return the translation, with detokenised hypotheses."""
+    return read_output(
+        measurement.path("out"), measurement.run.corpus.languages[1], detokenizer_of(measurement)
+    )

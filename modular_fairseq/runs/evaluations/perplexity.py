@@ -1,4 +1,4 @@
-"""Perplexity of any part of the data, by fairseq-validate: for every task whose criterion logs it."""
+"""Perplexity on a part of the data: fairseq-validate computes it if the criterion of the task logs it."""
 
 import shlex
 from typing import Any
@@ -9,24 +9,34 @@ from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 
-SIZES = ("--max-tokens", "--batch-size", "--max-sentences")
+SIZES = ("--max-tokens", "--batch-size", "--max-sentences")  # options that limit the size of a batch
+# The options of fairseq-train that fairseq-validate needs, too.
 OPTIONS = ("--task", *SIZES, "--num-workers", "--cpu", "--skip-invalid-size-inputs-valid-test")
 
 
 @register
 class Perplexity(Evaluation):
+    """The evaluation that measures perplexity by fairseq-validate."""
+
     columns = {"perplexity": Column("perplexity", "paper: perplexity")}
 
-    def commands(self, of: Measurement) -> list[str]:
-        return [shlex.join([*validate_command(of.run, of.subset), *of.model_overrides])]
+    def commands(self, measurement: Measurement) -> list[str]:
+        return [
+            shlex.join([*validate_command(measurement.run, measurement.subset), *measurement.model_overrides])
+        ]
 
-    def measure(self, of: Measurement, say: Say) -> dict[str, Any]:
-        found = perplexities(of.run, of.subset, say, f"{of.name}.validate.log", of.model_overrides)
-        return {"perplexity": found[of.subset]}
+    def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
+        run, subset, log = measurement.run, measurement.subset, f"{measurement.name}.validate.log"
+        found = perplexities(run, subset, say, log, measurement.model_overrides)
+        return {"perplexity": found[subset]}
 
 
 def validate_command(run: Run, subsets: str) -> list[str]:
-    """Return the command that evaluates the run's checkpoint on subsets, with the run's batch size."""
+    """Return the words of the command that evaluates a run's checkpoint, with the batch size of the run.
+
+    Args:
+        subsets: names of parts of the data, separated by commas.
+    """
     given = {"--task": ["translation"], **by_option(list(run.words))}
     given |= {name: given[f"{name}-valid"] for name in SIZES if f"{name}-valid" in given}
     own = ["--user-dir", PLUGIN, "--path", run.checkpoint, "--valid-subset", subsets, "--log-format", "json"]
@@ -37,12 +47,17 @@ def validate_command(run: Run, subsets: str) -> list[str]:
 def perplexities(
     run: Run, subsets: str, say: Say, log: str = "validate.log", more: list[str] | None = None
 ) -> dict[str, float]:
-    """Return the perplexity of each subset, of two decimals as fairseq logs them, without dropout.
+    """Compute the perplexity of a run's checkpoint on parts of the data, without dropout.
 
     Args:
-        subsets: names with commas between them.
-        log: the file in the run's folder for what fairseq-validate says.
-        more: words of its command.
+        run: a run that has been trained.
+        subsets: names of parts of the data, separated by commas.
+        say: is called with a sentence about the command.
+        log: name of the file in the run's folder for the output of fairseq-validate.
+        more: further options of the command.
+
+    Returns:
+        The perplexities, keyed by part, with the two decimals that fairseq logs.
 
     Raises:
         UsageError: the command failed or showed no perplexity.
@@ -50,5 +65,5 @@ def perplexities(
     lines = run.execute([*validate_command(run, subsets), *(more or [])], log, say)
     found = {split: numbers["ppl"] for split, numbers in map(parse, lines) if "ppl" in numbers}
     if not set(subsets.split(",")) <= found.keys():
-        raise UsageError(f"{run.name}: fairseq-validate shows no perplexity; see {run.path(log)}")
+        raise UsageError(f"{run.name}: fairseq-validate showed no perplexity; see {run.path(log)}")
     return found

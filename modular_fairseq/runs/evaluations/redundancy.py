@@ -1,4 +1,4 @@
-"""Redundancy of the attention weights: LR and HR of Chien and Huang (2022), by `modular-fairseq analyze`."""
+"""Redundancy of attention (LR and HR of Chien and Huang 2022), which `modular-fairseq analyze` computes."""
 
 import os
 import shlex
@@ -12,18 +12,24 @@ from modular_fairseq_cli.files import read_json
 
 @register
 class Redundancy(Evaluation):
+    """The evaluation that measures layer redundancy (LR) and head redundancy (HR) of attention weights."""
+
     columns = {"LR": Column("LR", "paper: LR", "{:.3f}"), "HR": Column("HR", "paper: HR", "{:.3f}")}
     takes_overrides = False
 
-    def commands(self, of: Measurement) -> list[str]:
-        return [shlex.join(analyze_command(of))]
+    def commands(self, measurement: Measurement) -> list[str]:
+        return [shlex.join(analyze_command(measurement))]
 
-    def measure(self, of: Measurement, say: Say) -> dict[str, Any]:
-        of.run.execute(analyze_command(of), "redundancy.log", say)
-        report = read_json(os.path.join(of.path("redundancy"), INDEX))["analyses"]["redundancy"]
+    def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
+        measurement.run.execute(analyze_command(measurement), "redundancy.log", say)
+        found = read_json(os.path.join(measurement.path("redundancy"), INDEX))
+        assert found is not None  # the command has written the file
+        report = found["analyses"]["redundancy"]
         return {column: report[column] for column in self.columns}
 
 
-def analyze_command(of: Measurement) -> list[str]:
-    own = ["--path", of.run.checkpoint, "--gen-subset", of.subset, "--out", of.path("redundancy")]
-    return ["modular-fairseq", "analyze", "redundancy", of.run.corpus.binarized, *own]
+def analyze_command(measurement: Measurement) -> list[str]:
+    """Return the words of the command that analyses the model."""
+    own = ["--path", measurement.run.checkpoint, "--gen-subset", measurement.subset]
+    own += ["--out", measurement.path("redundancy")]
+    return ["modular-fairseq", "analyze", "redundancy", measurement.run.corpus.binarized, *own]

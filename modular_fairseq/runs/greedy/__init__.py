@@ -1,1 +1,4 @@
-"""The greedy protocol as a plan for runs; `command` is `modular-fairseq ablate`."""
+"""The greedy protocol, which ranks mechanisms of the Transformer.
+
+The module `command` is `modular-fairseq ablate`.
+"""

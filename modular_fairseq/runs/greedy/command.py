@@ -1,25 +1,27 @@
-"""What each mechanism of the Transformer is worth: train it without any of them, then add the best one, again
-and again.
+"""Measure what each mechanism of the Transformer contributes, by a greedy protocol.
 
     modular-fairseq ablate DATA --out FOLDER -- --arch modular_transformer_tiny_cpu --optimizer adam \\
         --lr 1e-3 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 \\
         --max-update 2000 --no-epoch-checkpoints
-    modular-fairseq ablate --out FOLDER           # goes on where it was stopped
-    modular-fairseq ablate --out FOLDER --table   # the table of what is there
+    modular-fairseq ablate --out FOLDER           # continues after an interruption
+    modular-fairseq ablate --out FOLDER --table   # only makes the table of the finished runs
 
-The protocol is that of "Ensemble Mechanisms in the Transformer" (table 1): evaluate the model without
-mechanisms; in each iteration train it with each mechanism that it lacks, and keep the best one, even if the
-model was better without it. Four take 11 runs per seed.
+The protocol is that of "Ensemble Mechanisms in the Transformer" (table 1). It begins with the model without
+any mechanism. Each iteration trains the model with each mechanism that it lacks and keeps the best one, even
+if the model was better without it. Four mechanisms take 11 runs per seed.
 
-DATA is what fairseq-preprocess wrote, with train, valid and test. What follows the -- goes to fairseq-train,
-and after it the options of the mechanisms, --user-dir, --seed, --save-dir, --update-epoch-batch-itr,
---best-checkpoint-metric ppl and --log-format json. Each run has a folder in FOLDER: checkpoints, train.log,
-validate.log, and, when it has ended, result.json; then it is not run again. The training commands that
---dry-run shows may as well be given elsewhere, several at a time: only evaluation is then left to do here.
-Perplexities on validation, which selects, and on test are fairseq's, of two decimals, of the best checkpoint,
-without dropout. Of equal ones the mechanism that is listed first is kept; of several seeds, means select.
+DATA is a folder of fairseq-preprocess with train, valid and test. The OPTIONS after the -- are options of
+fairseq-train. The command appends the options of the mechanisms, --user-dir, --seed, --save-dir,
+--update-epoch-batch-itr, --best-checkpoint-metric ppl and --log-format json. Each run has a folder in FOLDER
+with its checkpoints, train.log, validate.log and, when it has ended, result.json; then it is not run again.
+You may also run the training commands that --dry-run shows yourself, several at a time and on other machines.
+Then this command only evaluates.
 
---mechanisms FILE names others, in YAML. The default is the paper's for translation:
+The mechanism with the lowest perplexity on valid is kept: the mean over the seeds if there are several, and
+the mechanism that is listed first if two are equal. Perplexities on valid and test are those of
+fairseq-validate, with two decimals, for the best checkpoint without dropout.
+
+--mechanisms FILE lists other mechanisms, in YAML. The default is the list of the paper for translation:
 
     - name: residual connections
       off: --no-residual
@@ -63,25 +65,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "data",
         nargs="?",
         metavar="DATA",
-        help="a folder; without it and OPTIONS, those of the runs in FOLDER",
+        help="folder of the data; without DATA and OPTIONS, those of the runs in FOLDER are used",
     )
     parser.add_argument(
         "--out",
         required=True,
         metavar="FOLDER",
-        help="for a folder per run and table.txt, table.tsv and table.md",
+        help="folder for the runs, and for table.txt, table.tsv and table.md",
     )
     parser.add_argument(
-        "--seeds", metavar="N,N", help="of each model's runs; default: 1, or those of the runs in FOLDER"
+        "--seeds",
+        metavar="N,N",
+        help="seeds of the runs of each model (default: 1, or those of the runs in FOLDER)",
     )
-    parser.add_argument("--mechanisms", metavar="FILE", help="YAML, as above")
+    parser.add_argument("--mechanisms", metavar="FILE", help="YAML file of mechanisms, as above")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--dry-run",
         action="store_true",
-        help="only show the commands of the runs that are known so far; writes nothing",
+        help="only show the commands of the runs that are known so far, and write nothing",
     )
-    what.add_argument("--table", action="store_true", help="only make the table of the runs that have ended")
+    what.add_argument(
+        "--table",
+        action="store_true",
+        help="only make the table of the runs that have ended, and train nothing",
+    )
 
     take_options_after_dashes(parser)
 
@@ -97,7 +105,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 class Ablation:
-    """The trials of a folder: their data, options and switches (`settings`), and the seeds of each model."""
+    """The trials that a folder holds, finished or not.
+
+    Args:
+        folder: the folder.
+        settings: what all trials have in common: their "data", "options" and "switches" (see
+            `choose_settings`).
+        seeds: the seeds with which each model is trained.
+    """
 
     def __init__(self, folder: str, settings: dict[str, Any], seeds: list[int]):
         self.folder, self.settings, self.seeds = folder, settings, seeds
@@ -108,14 +123,16 @@ class Ablation:
         )
 
     def trials(self, model: Model) -> list[Trial]:
-        """Return the model's trials, one a seed. A trial is filed under the switches that are on, in the
-        order of the settings, and its seed.
+        """Return the trials of a model, one for each seed.
+
+        The folder of a trial is named after its seed and the switches that are on, in the order of the
+        settings.
         """
         switches = self.settings["switches"]
         on = "+".join(each.file_name for each in switches if each.name in model) or "baseline"
         words = [word for each in switches for word in (each.on if each.name in model else each.off)]
-        # Updating the iterator gives a resumed run the batches of an uninterrupted one: all runs see the same
-        # data in the same order.
+        # --update-epoch-batch-itr gives a resumed run the batches of an uninterrupted one, so that all runs
+        # see the same data in the same order.
         own = ["--update-epoch-batch-itr", "True", "--best-checkpoint-metric", "ppl"]
         words, corpus = [*self.settings["options"], *words, *own], Corpus(self.settings["data"])
         folders = {seed: f"{on}-seed{seed}" for seed in self.seeds}
@@ -125,43 +142,46 @@ class Ablation:
         ]
 
     def results(self, model: Model) -> list[Result | None]:
+        """Return the results of a model's trials, one for each seed; None for a trial that has not ended."""
         return [trial.result for trial in self.trials(model)]
 
     def known(self) -> Iterator[Trial]:
-        """Yield all trials in their order, as far as it is known: the models of an iteration depend on the
-        results of the one before.
+        """Yield the trials that are known so far, in their order.
+
+        The models of an iteration are known when all trials of the iteration before it have ended.
         """
         for model in models(self.names, validation_perplexity(self.results)):
             yield from self.trials(model)
 
     def train(self) -> None:
-        """Finish every trial, and say how on standard error.
+        """Finish every trial, and report progress on standard error.
 
         Raises:
-            UsageError: a run failed; another process trains here; the folder cannot be written.
-            SystemExit: the user pressed Ctrl-C.
+            UsageError: a run failed, another process works in the folder, or it cannot be written.
+            SystemExit: the user pressed Ctrl-C (exit code 130).
         """
         try:
             os.makedirs(self.folder, exist_ok=True)
             write_settings(self.folder, self.settings, self.seeds)
         except OSError as error:
             raise UsageError(
-                f"--out {self.folder}: cannot be written ({error}); mend that, or give another folder"
+                f"--out {self.folder}: cannot be written ({error}); correct that, or give another folder"
             ) from None
         try:
             with only_one(self.folder):
                 for number, each in enumerate(self.known(), 1):
                     which = f"[{number} of {self.total}] {each.run.name}"
-                    if each.result is None:
+                    result = each.result
+                    if result is None:
                         say(which)
-                        each.finish(say)
-                    say(f"{which}: validation perplexity {each.result['valid']:.2f}")
+                        result = each.finish(say)
+                    say(f"{which}: validation perplexity {result['valid']:.2f}")
         except KeyboardInterrupt:
-            print(f"\nstopped; this goes on: {self.command}", file=sys.stderr)
+            print(f"\nstopped; this command continues: {self.command}", file=sys.stderr)
             sys.exit(130)
 
     def plan(self) -> str:
-        """Return the commands of the trials that are known, for a shell."""
+        """Return shell commands of the trials that are known so far."""
         lines, known = [], list(self.known())
         for each in known:
             lines.append(f"# {each.run.name}: {'to do' if each.result is None else 'done'}")
@@ -173,10 +193,10 @@ class Ablation:
         return "\n".join(lines)
 
     def write_table(self) -> None:
-        """Print the table and write it to the folder.
+        """Print the table, and write it to the folder.
 
         Raises:
-            UsageError: runs are missing, or the folder cannot be written.
+            UsageError: runs are missing (the table shows the others), or the folder cannot be written.
         """
         seeds = ", ".join(map(str, self.seeds))
         of_seeds = f"seed {seeds}" if len(self.seeds) == 1 else f"seeds {seeds} (mean ± standard deviation)"
@@ -192,6 +212,6 @@ class Ablation:
                 f", and {self.total - len(known)} more that depend on them" if len(known) < self.total else ""
             )
             raise UsageError(
-                f"the table is not complete: missing are {', '.join(missing)}{later}; to finish: "
-                f"{self.command}"
+                f"the table is not complete: missing are {', '.join(missing)}{later}; this command "
+                f"continues: {self.command}"
             )

@@ -1,9 +1,10 @@
-"""The greedy protocol of "Ensemble Mechanisms in the Transformer" (section 4, table 1): which models to
-train, in which order.
+"""The greedy protocol, which decides which models are trained and in which order.
 
-Start without any mechanism. In each iteration, train the model with each mechanism that it lacks and keep the
-one of least perplexity, even if the model was better without it. After the last iteration all are on. N
-mechanisms take N (N + 1) / 2 + 1 models. Here a mechanism is a switch: it is turned on and off by options.
+It is the protocol of "Ensemble Mechanisms in the Transformer" (section 4, table 1). It starts without any
+mechanism. In each iteration it trains the model with each mechanism that the model lacks and keeps the one
+with the lowest perplexity, even if the model was better without it. After the last iteration all mechanisms
+are on. N mechanisms take N (N + 1) / 2 + 1 models. Here a mechanism is a switch, which options turn on and
+off.
 """
 
 import math
@@ -20,7 +21,13 @@ Model = tuple[str, ...]  # the switches that are on, in the order in which they 
 
 
 class Switch(NamedTuple):
-    """A mechanism of the Transformer by name, and options of fairseq-train that turn it off and on."""
+    """A mechanism of the Transformer that options turn on and off.
+
+    Args:
+        name: its name in tables.
+        off: words of fairseq-train's command line that turn it off.
+        on: words that turn it on.
+    """
 
     name: str
     off: list[str]
@@ -28,11 +35,13 @@ class Switch(NamedTuple):
 
     @property
     def file_name(self) -> str:
+        """The name in file names, which has no spaces."""
         return self.name.replace(" ", "_")
 
 
 HEADS = "--encoder-attention-heads {0} --decoder-attention-heads {0}"
-SWITCHES = [  # the paper's, in the order of its table
+# The mechanisms of the paper, in the order of its table.
+SWITCHES = [
     Switch("residual connections", ["--no-residual"], []),
     Switch("attention dropout", ["--attention-dropout", "0"], ["--attention-dropout", "0.1"]),
     Switch("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
@@ -41,19 +50,19 @@ SWITCHES = [  # the paper's, in the order of its table
 
 
 def read_switches(path: str) -> list[Switch]:
-    """Read the switches of a YAML file: a list of `name`, `off` and `on`.
+    """Read switches from a YAML file, which is a list of dictionaries with `name`, `off` and `on`.
 
     Raises:
-        UsageError: the file cannot be read, is not such a list, or has two switches of one name.
+        UsageError: the file cannot be read, is not such a list, or has two switches of the same name.
     """
     try:
         with open(path, encoding="utf-8") as file:
-            # Every word is a string to this loader; others take `on` and `off` for true and false.
+            # This loader reads every word as a string. Others read `on` and `off` as true and false.
             entries = yaml.load(file, Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise UsageError(
-            f"--mechanisms {path}: cannot be read ({reason}); give a file like that in `ablate --help`"
+            f"--mechanisms {path}: cannot be read ({reason}); give a file like the one in `ablate --help`"
         ) from None
     try:
         switches = [
@@ -67,14 +76,15 @@ def read_switches(path: str) -> list[Switch]:
         well_formed = False
     if not well_formed or not switches or any(entries):
         raise UsageError(
-            f"--mechanisms {path}: must be a list in which each has a `name` (letters, digits, spaces, dots, "
-            "hyphens) and options, `off` and `on`, that differ, and nothing else; `ablate --help` shows one"
+            f"--mechanisms {path}: the file must be a list of mechanisms, each with a `name` (letters, "
+            "digits, spaces, dots, hyphens) and different options `off` and `on`, and nothing else; `ablate "
+            "--help` shows an example"
         )
     names = ["baseline", *(each.file_name for each in switches)]
     if len(set(names)) < len(names):
         raise UsageError(
-            f"--mechanisms {path}: the name {max(names, key=names.count)} is taken already; give each its "
-            "own, and none baseline"
+            f"--mechanisms {path}: the name {max(names, key=names.count)} is taken already; give each "
+            "mechanism a name of its own, other than baseline"
         )
     return switches
 
@@ -82,29 +92,32 @@ def read_switches(path: str) -> list[Switch]:
 def iterations(
     names: list[str], perplexity: Callable[[Model], float | None]
 ) -> Iterator[tuple[Model, list[Model]]]:
-    """Yield every iteration as far as it is known: the model that it starts from, and that model with one
-    more switch on, for each that is off.
+    """Yield the iterations of the protocol, as far as they are known.
+
+    Each iteration consists of the model that it starts from and its candidates: this model with one more
+    switch on, for each switch that is off.
 
     Args:
-        names: of the switches; of equal perplexities, that of the earlier one counts as less.
-        perplexity: that of a model on the validation set, or None: then this iteration is the last that is
-            known. It is asked for the models of an iteration when the next one is wanted, so they may be
-            trained in between. What is not finite counts as worst.
+        names: names of the switches. Of two equal perplexities, that of the earlier switch counts as lower.
+        perplexity: returns the perplexity of a model on the validation set, or None if it is not known yet;
+            then no further iteration is known. It is called for the candidates of an iteration only when the
+            next iteration is requested, so they may be trained in between. A perplexity that is not finite
+            counts as the highest.
     """
     base: Model = ()
     while len(base) < len(names):
         candidates = [(*base, name) for name in names if name not in base]
         yield base, candidates
-        perplexities = {model: perplexity(model) for model in candidates}
-        if None in perplexities.values():
-            return
-        base = min(
-            candidates,
-            key=lambda model: perplexities[model] if math.isfinite(perplexities[model]) else math.inf,
-        )
+        ranks: dict[Model, float] = {}
+        for model in candidates:
+            value = perplexity(model)
+            if value is None:
+                return
+            ranks[model] = value if math.isfinite(value) else math.inf
+        base = min(candidates, key=ranks.__getitem__)
 
 
 def models(names: list[str], perplexity: Callable[[Model], float | None]) -> Iterator[Model]:
-    """Yield the models of `iterations`, each once."""
+    """Yield the models of `iterations`, each of them once."""
     for base, candidates in iterations(names, perplexity):
         yield from candidates if base else [base, *candidates]

@@ -1,5 +1,6 @@
-"""What all runs of an ablation have in common: it is given on the command line, checked first, and kept in
-protocol.json beside the runs.
+"""The settings that all runs of an ablation have in common.
+
+They come from the command line or from protocol.json, which is saved beside the runs.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 
-# Options that the command sets, and others without whose defaults runs would not be equally long, validated,
-# or continued after a kill.
+# Options that the command sets itself, and options that must keep their defaults, so that all runs are
+# equally long, are validated, and continue after a kill.
 OWN_OPTIONS = [
     "--seed",
     "--save-dir",
@@ -44,35 +45,38 @@ OWN_OPTIONS = [
 
 
 def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]]:
-    """Return data, options and switches, which all runs of a folder have in common, and the seeds: as given,
-    or as the folder has them.
+    """Return the settings of the runs in a folder, and their seeds, as given or as saved in the folder.
+
+    Returns:
+        A dictionary with "data" (a path, or several with colons between them), "options" (words for
+        fairseq-train) and "switches" (a list of `Switch`); and the seeds.
 
     Raises:
-        UsageError: there are none, they are refused, or the folder has others.
+        UsageError: there are no settings, they cannot work, or the folder holds runs with others.
     """
     saved = read_settings(args.out)
     settings, seeds = saved or (None, [1])
     switches = read_switches(args.mechanisms) if args.mechanisms else SWITCHES
     if saved and args.mechanisms and not args.data and not args.options:
-        refuse_difference(args.out, settings, {**settings, "switches": switches})
+        refuse_difference(args.out, saved[0], {**saved[0], "switches": switches})
     elif args.data or args.options or args.mechanisms:
         if not args.data:
-            raise UsageError("DATA is missing: give the folder that fairseq-preprocess wrote")
+            raise UsageError("DATA is missing; give the folder that fairseq-preprocess wrote")
         check_options(args.options, switches)
-        # fairseq takes several folders, with parts of a large train set.
+        # fairseq takes several folders, each with a part of a large training set.
         data = os.pathsep.join(map(os.path.abspath, args.data.split(os.pathsep)))
         settings = {"data": data, "options": args.options, "switches": switches}
         if saved:
             refuse_difference(args.out, saved[0], settings)
     if settings is None:
         raise UsageError(
-            f"--out {args.out}: holds no runs; give DATA, and after a -- the options of fairseq-train"
+            f"--out {args.out}: this folder holds no runs; give DATA, and after a -- options of fairseq-train"
         )
     folder = settings["data"].split(os.pathsep)[0]
     if not args.table and not glob.glob(os.path.join(glob.escape(folder), "test[.0-9]*")):
         raise UsageError(
-            f"DATA {folder}: does not exist or holds no test set; give what fairseq-preprocess wrote, with "
-            "--testpref"
+            f"the folder DATA, {folder}, does not exist or holds no test set; give a folder that "
+            "fairseq-preprocess wrote with --testpref"
         )
     if args.seeds is not None:
         seeds = read_seeds(args.seeds)
@@ -80,25 +84,40 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
 
 
 def check_options(options: list[str], switches: list[Switch]) -> None:
-    """Refuses options that no protocol can be made of.
+    """Check that the protocol can train with the options of the user and of the mechanisms.
 
     Raises:
-        UsageError: two of user, mechanisms and protocol set the same; no --arch, or no end to training;
-            fairseq-train would refuse them.
+        UsageError: two of user, mechanisms and protocol set the same option, --arch is missing, the training
+            has no end, or fairseq-train would refuse the options.
     """
-    owner = dict.fromkeys(OWN_OPTIONS, "the protocol sets it, or needs its default")
     given = by_option(options)
-    for who, names in [
-        ("it is given", given),
-        *((f"{each.name} sets it", by_option(each.off + each.on)) for each in switches),
-    ]:
-        for name in names:
-            if name and owner.setdefault(name, who) != who:
-                raise UsageError(f"{name}: {who}, and {owner[name]}; leave one of them out")
+    for name in given:
+        if name == "--seed":
+            raise UsageError(
+                "--seed cannot be given after the --, because `ablate` sets it; give --seeds instead"
+            )
+        if name in OWN_OPTIONS:
+            raise UsageError(
+                f"{name} cannot be given after the --, because `ablate` sets it or needs its default; leave "
+                "it out"
+            )
+    owner = dict.fromkeys(given, "")  # the mechanism that sets an option; "" is the user
+    for each in switches:
+        for name in by_option(each.off + each.on):
+            if name in OWN_OPTIONS:
+                raise UsageError(
+                    f"{name} cannot be an option of the mechanism {each.name}, because `ablate` sets it or "
+                    "needs its default; change the mechanisms"
+                )
+            if name and owner.setdefault(name, each.name) != each.name:
+                other = f"by the mechanism {owner[name]}" if owner[name] else "by you after the --"
+                raise UsageError(
+                    f"{name} is set by the mechanism {each.name} and {other}; leave one of them out"
+                )
     if not given.keys() & {"--arch", "-a"}:
-        raise UsageError("--arch is missing: give it after the --")
+        raise UsageError("--arch is missing; give it after the --")
     if all(given.get(name, ["0"]) == ["0"] for name in LIMITS):
-        raise UsageError(f"nothing ends the training: give {' or '.join(LIMITS)} after the --")
+        raise UsageError(f"nothing ends the training; give {' or '.join(LIMITS)} after the --")
 
     for state in ("off", "on"):
         words = [word for each in switches for word in getattr(each, state)]
@@ -107,7 +126,7 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
             raise UsageError(
                 f"with all mechanisms {state}, fairseq-train refuses your options and theirs: "
                 f"{message.partition(' (choose from')[0]}; "
-                "change yours, or name other mechanisms by --mechanisms FILE"
+                "change your options, or give other mechanisms by --mechanisms FILE"
             )
 
         _, args = parse([*options, *words], refuse)
@@ -119,7 +138,11 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
 
 
 def read_settings(folder: str) -> tuple[dict[str, Any], list[int]] | None:
-    """Read the settings and seeds in the folder's protocol.json; None if there is none."""
+    """Return the settings and seeds in the folder's protocol.json, or None if there is no such file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     path = os.path.join(folder, "protocol.json")
     remedy = "restore it, or give another --out"
     saved = read_json(path, remedy) if os.path.isdir(folder) else None
@@ -134,7 +157,7 @@ def read_settings(folder: str) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> None:
-    """Write what `read_settings` reads: options as one would type them."""
+    """Write protocol.json, with options as a user would type them; `read_settings` reads it."""
     saved = {
         "data": settings["data"],
         "options": shlex.join(settings["options"]),
@@ -145,8 +168,12 @@ def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> N
 
 
 def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Refuse other settings than those of the runs in the folder: they could not be compared. A folder in
-    which nothing was trained yet takes new ones.
+    """Refuse settings that differ from the saved ones, because the runs could not be compared.
+
+    They are accepted if nothing has been trained in the folder yet.
+
+    Raises:
+        UsageError: the settings differ. The message names the differences.
     """
     if not any(
         glob.glob(os.path.join(glob.escape(folder), "*", name)) for name in ("result.json", "checkpoint*.pt")
@@ -162,5 +189,6 @@ def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, An
         differences.append("other mechanisms")
     if differences:
         raise UsageError(
-            f"--out {folder}: holds runs with {', '.join(differences)}; give the same, or another --out"
+            f"--out {folder}: the folder holds runs with {', '.join(differences)}; give the same settings, "
+            "or another --out"
         )

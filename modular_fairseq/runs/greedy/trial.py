@@ -1,4 +1,4 @@
-"""A model of the greedy protocol and a seed: its run, and what the protocol needs of it."""
+"""Trials of the greedy protocol, each of which trains and evaluates a model with one seed."""
 
 import json
 import math
@@ -13,51 +13,59 @@ from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 
-Result = dict[str, Any]  # perplexities by the name of the data, and whether training `diverged`
+# The perplexities, keyed by "valid", "test" and "train", "train_loss", "updates", and whether training
+# "diverged".
+Result = dict[str, Any]
 
 
 class Trial(NamedTuple):
-    """A model of the protocol, and the run that trains it."""
+    """A model of the protocol, and the run that trains it with one seed."""
 
     model: Model
     run: Run
 
     @property
     def result(self) -> Result | None:
-        """Perplexities on valid, test and train, train_loss, updates, and whether training diverged; None
-        before the trial has ended.
-        """
-        return read_json(self.run.path("result.json"), "remove it to have the run evaluated again")
+        """The content of result.json, or None if the trial has not ended."""
+        return read_json(self.run.path("result.json"), "remove it to evaluate the run again")
 
-    def finish(self, say: Say) -> None:
-        """Train what is left to train, evaluate, and write result.json.
+    def finish(self, say: Say) -> Result:
+        """Complete the training, evaluate, and write result.json.
 
         Args:
-            say: gets a sentence about each command, and its progress.
+            say: is called with a sentence about each command, and with its progress.
+
+        Returns:
+            The content of result.json. Perplexities are NaN if the training diverged before it saved a
+            checkpoint, or if its validation loss was never a number.
 
         Raises:
-            UsageError: a command failed; the message names its log.
+            UsageError: a command failed (the message names its log), or the training saved no checkpoint.
         """
         diverged = self.run.fit(say, may_diverge=True)
         state = self.run.last_checkpoint()
         found = {"valid": math.nan, "test": math.nan}
         if os.path.exists(self.run.checkpoint):
             found = perplexities(self.run, ",".join(found), say)
-        elif not diverged and (
-            state is None or math.isfinite(state["extra_state"]["val_loss"] or 0)
-        ):  # and not because it was nan
+        elif not diverged and (state is None or math.isfinite(state["extra_state"]["val_loss"] or 0)):
+            # The validation loss was a number, so a best checkpoint should exist.
             raise UsageError(
-                f"{self.run.name}: has no checkpoint_best.pt after training; let fairseq-train validate and "
-                "save at least once"
+                f"{self.run.name} has no checkpoint_best.pt after training; change the options so that "
+                "fairseq-train validates and saves at least once"
             )
         result = {"mechanisms": self.model, "seed": self.run.seed, "diverged": diverged}
         result |= {name: found[name] for name in ("valid", "test")} | last_epoch(state)
         write_file(self.run.path("result.json"), json.dumps(result, indent=1) + "\n")
+        return result
 
 
 def last_epoch(state: dict[str, Any] | None) -> Result:
-    """Return what fairseq-train logged of its last epoch, from its last checkpoint: after a kill the log may
-    lack it.
+    """Return the training perplexity, the training loss and the number of updates after the last epoch.
+
+    They are read from a checkpoint, because the log may lack them after a kill.
+
+    Args:
+        state: content of the last checkpoint. None: the values are NaN and 0 updates.
     """
     if state is None:
         return {"train": math.nan, "train_loss": math.nan, "updates": 0}

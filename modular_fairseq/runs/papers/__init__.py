@@ -1,1 +1,4 @@
-"""The tables of the papers as plans for runs; `command` is `modular-fairseq table`."""
+"""The tables of the papers, which define runs and compare their results with the papers'.
+
+The module `command` is `modular-fairseq table`.
+"""

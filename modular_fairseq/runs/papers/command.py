@@ -1,28 +1,29 @@
-"""The tables of the papers: ours beside theirs, from the result files of runs, which --run makes first.
+"""Train and evaluate the rows of a paper's table, and show our numbers beside the paper's.
 
     modular-fairseq table mae-3 --data data --run --seeds 1,2,3  # trains and measures all rows
     modular-fairseq table mae-3 --data data --dry-run            # shows the commands of that
-    modular-fairseq table mae-3 --seeds 1,2,3                    # only makes the table of what is there
-    modular-fairseq table configs/mine/table.yaml --run          # your own
+    modular-fairseq table mae-3 --seeds 1,2,3                    # only makes the table of existing results
+    modular-fairseq table configs/mine/table.yaml --run          # makes your own table
     modular-fairseq table mae-3 --scale smoke --run              # narrow models on a toy corpus, in minutes
 
-A row is a file beside table.yaml, an experiment in the keys of fairseq-hydra-train; configs/manual.yaml
-explains them. What follows a -- goes to every fairseq-train, as in `-- --fp16`. The folder --data holds the
-prepared corpora under the names that the rows give (task.data); at scale smoke --run makes small stand-ins
-for those of the papers if no --data is given.
+Each row is a file beside table.yaml: an experiment in the keys of fairseq-hydra-train, which
+configs/manual.yaml explains. The OPTIONS after a -- go to every fairseq-train, as in `-- --fp16`. The folder
+--data holds the prepared corpora under the names that the rows give (task.data). With --scale smoke and
+without --data, --run makes toy corpora in place of the papers' corpora.
 
-Runs are filed in OUT/SCALE/TABLE/ROW/seed-N: checkpoints, train.log, settings.json, training.json, and per
-test set what was measured (.json), the translation (.out) and its references (.ref). What is there is not
-done again; killed runs go on where they were. Several rows can be trained at the same time: with --jobs, or
-by the same command with --only in other shells or on other machines (give each its GPU by
-CUDA_VISIBLE_DEVICES). table.txt, .tsv and .md lie in OUT/SCALE/TABLE, and figure.svg and .png where
-table.yaml wants a figure.
+The files of a run are in OUT/SCALE/TABLE/ROW/seed-N: checkpoints, train.log, settings.json, training.json,
+and for each test set the results (.json), the translation (.out) and its references (.ref). Finished work is
+not repeated, and killed runs continue from their last checkpoint. Several rows can be trained at the same
+time: with --jobs, or by the same command with --only in other shells or on other machines. Give each its GPU
+by CUDA_VISIBLE_DEVICES. The table is written to table.txt, .tsv and .md in OUT/SCALE/TABLE, and to figure.svg
+and .png if table.yaml has a key `figure`.
 
-The columns of a table decide what is measured: BLEU is sacrebleu's, of detokenised text; perplexity is
-fairseq-validate's; LR and HR are the redundancy of attention. Shown are mean and standard deviation over
-seeds. The difference is from the row's baseline, seed by seed; its p is that of sacrebleu's paired bootstrap
-(of the choice of sentences), the largest of the seeds, and, if there are several, that of Welch's t-test (of
-training noise). Tokenised and compound-split BLEU are there to be compared with the paper.
+The columns of a table decide what is measured. BLEU is sacrebleu's, of detokenised text. Perplexity is
+fairseq-validate's. LR and HR are the layer and head redundancy of attention. The table shows mean and
+standard deviation over seeds. The difference is between the row and its baseline, seed by seed. Its first p
+is that of sacrebleu's paired bootstrap, the largest over the seeds, which accounts for the choice of
+sentences. With several seeds, the second p is that of Welch's t-test, which accounts for training noise.
+Tokenised and compound-split BLEU serve for comparison with the paper only.
 """
 
 import argparse
@@ -48,43 +49,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "modular-fairseq table TABLE [--data DIR] [--out DIR] [--run | --dry-run] [options] "
         "[-- OPTIONS of fairseq-train]"
     )
-    parser.add_argument("table", metavar="TABLE", help="a table.yaml, or the name of a table, such as mae-3")
+    parser.add_argument(
+        "table", metavar="TABLE", help="path of a table.yaml, or name of a table, such as mae-3"
+    )
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="the prepared corpora, each in a folder of its own (default: data; at scale smoke toys)",
+        help="folder of the prepared corpora (default: data; with --scale smoke, toy corpora are made)",
     )
-    parser.add_argument("--out", metavar="DIR", help="for runs and tables (default: results)")
+    parser.add_argument("--out", metavar="DIR", help="folder for runs and tables (default: results)")
     parser.add_argument(
         "--home",
         default="",
         metavar="DIR",
-        help="folder of data and results, unless --data and --out name them (default: .)",
+        help="folder in which the defaults of --data and --out are (default: .)",
     )
-    parser.add_argument("--seeds", default="1", metavar="N,N", help="of every row's runs (default: 1)")
+    parser.add_argument(
+        "--seeds", default="1", metavar="N,N", help="seeds of the runs of each row (default: 1)"
+    )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="ROW",
-        help="by name, as in table.yaml; may be given again",
+        help="name of a row in table.yaml; only this row is made; may be given several times",
     )
     parser.add_argument(
-        "--scale", default="paper", metavar="NAME", help="paper, or a file of configs/scales: smoke, small"
+        "--scale",
+        default="paper",
+        metavar="NAME",
+        help="size of the experiment: paper (default), small, smoke, or another file of configs/scales",
     )
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="runs at a time (default: 1; 2 on the corpora of scale smoke)"
+        "--jobs", type=int, metavar="N", help="number of runs at a time (default: 1; with toy corpora 2)"
     )
     parser.add_argument(
-        "--samples", type=int, default=1000, metavar="N", help="of the paired bootstrap (default: 1000)"
+        "--samples",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="number of samples of the paired bootstrap (default: 1000)",
     )
     parser.add_argument(
-        "--pretrained", metavar="FILE", help="what fine-tuning starts from, instead of a run of this project"
+        "--pretrained",
+        metavar="FILE",
+        help="checkpoint that fine-tuning starts from, in place of a run of this project",
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--run", action="store_true", help="first train, average and measure what is missing")
     what.add_argument(
-        "--dry-run", action="store_true", help="only show the commands of --run; writes nothing"
+        "--run", action="store_true", help="first train, average and measure whatever is missing"
+    )
+    what.add_argument(
+        "--dry-run", action="store_true", help="only show the commands of --run, and write nothing"
     )
     take_options_after_dashes(parser)
 
@@ -122,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
     if missing and not failures:
         failures.append(
             f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to "
-            "have them trained"
+            "train them"
         )
     if table.figure and any(each.found for each in results.values()):
         try:
@@ -134,53 +150,70 @@ def run(args: argparse.Namespace) -> None:
 
 
 def find_table(name: str) -> str:
-    """Return the path of a table.yaml: `name` itself, or that of a table of the papers.
+    """Return the path of a table.yaml.
+
+    Args:
+        name: the path itself, or the name of a table of the papers, such as mae-3.
 
     Raises:
-        UsageError: `name` is the name of no table.
+        UsageError: there is no table of this name.
     """
     if os.sep in name or os.path.isfile(name):
         return name
     known = sorted(path.parent.name for path in configs().glob("*/table.yaml"))
     if name not in known:
-        raise UsageError(f"TABLE {name}: is no table; give a table.yaml, or one of {', '.join(known)}")
+        raise UsageError(
+            f"there is no table {name}; give the path of a table.yaml, or one of {', '.join(known)}"
+        )
     return str(configs() / name / "table.yaml")
 
 
 def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:
-    """Finish runs, some at a time, and tell on standard error what is done.
+    """Finish runs, several at a time, and report progress on standard error.
+
+    If the user presses Ctrl-C, this process and the commands that it has started end at once, with exit code
+    130.
+
+    Args:
+        work: the runs with their measurements, in an order in which a run comes after the one that it
+            fine-tunes.
+        jobs: the number of runs at a time.
 
     Returns:
-        What went wrong, a sentence a run; the others are finished all the same.
+        A sentence for each run that failed. The other runs are finished nevertheless.
 
     Raises:
-        UsageError: before anything runs: a corpus is missing, or a folder holds a run on another one.
-        SystemExit: the user pressed Ctrl-C.
+        UsageError: a corpus is missing, or a folder holds another run. This is checked before anything runs.
     """
     for each, _ in work:
         each.check()
-    done: dict[str, Future] = {}
+    done: dict[str, Future[str | None]] = {}
 
     def finish(number: int, each: Run, measurements: list[Measurement]) -> str | None:
+        """Finish a run; return a sentence if it failed."""
         try:
             if isinstance(each.start, Run) and done[each.start.folder].result():
-                return f"{each.name}: cannot be fine-tuned from {each.start.name}"
+                return f"{each.name} cannot be fine-tuned from {each.start.name}, which failed"
             each.train(say)
             for measurement in measurements:
                 measurement.finish(say)
-                for way in measurement.evaluations:
-                    column, value = way.columns[way.key], measurement.result[way.key]
-                    found = f"{measurement.subset} {column.heading} {column.pattern.format(value)}"
+                for evaluation in measurement.evaluations:
+                    column = evaluation.columns[evaluation.key]
+                    value = column.pattern.format(measurement.finished_result()[evaluation.key])
+                    found = f"{measurement.subset} {column.heading} {value}"
                     say(f"[{number} of {len(work)}] {each.name}: {found}")
         except (UsageError, OSError) as error:
-            say(f"{each.name}: {error}")
-            return f"{each.name}: {error}"
+            # The sentence names the run, but only once: most errors of runs name it already.
+            failure = str(error) if str(error).startswith(each.name) else f"{each.name}: {error}"
+            say(failure)
+            return failure
         except BaseException:
-            # A fault of this program: what is queued would run into it, too.
+            # This is a fault of the program itself, so the queued runs would fail, too.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+        return None
 
-    # Else each command takes all processors.
+    # Without this, each command would use all processors.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))
     pool = ThreadPoolExecutor(jobs)
     try:
@@ -188,36 +221,37 @@ def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:
             done[each.folder] = pool.submit(finish, number, each, measurements)
         return [failure for future in done.values() if (failure := future.result())]
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here", file=sys.stderr, flush=True)
-        os._exit(130)  # and with this process what it started; to leave otherwise would be to wait for that
+        print("\nstopped; the same command continues from here", file=sys.stderr, flush=True)
+        os._exit(130)  # sys.exit would wait until the commands that are running have ended
 
 
 def folder_of(table: Table, args: argparse.Namespace) -> str:
+    """Return the folder for the table."""
     return os.path.join(args.out, args.scale, table.name)
 
 
 def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespace) -> list[str]:
-    """Return sentences on what the numbers are."""
+    """Return sentences that explain the numbers, for the notes below the table."""
     scale = (
         ""
         if args.scale == "paper"
-        else f"Scale {args.scale}: other sizes than the paper's, so its figures are no target. "
+        else f"Scale {args.scale}: the sizes are not the paper's, so the paper's numbers are no target. "
     )
     if args.scale == "smoke":
         scale = (
-            "Scale smoke: tiny models, hardly trained, to see that everything runs; neither figures nor "
-            "order of the rows say anything. "
+            "Scale smoke: tiny models with little training, which only show that everything runs; neither "
+            "the numbers nor the order of the rows mean anything. "
         )
     notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
-    known = [each.result for found in results.values() for each in found.found]
-    notes += [note for way in table.evaluations for note in way.notes(known)]
-    for way in table.evaluations[:1]:
-        note = f"Difference from the baseline in {way.columns[way.key].heading}"
-        welch = "that of Welch's t-test over seeds" if "," in args.seeds else ""
-        if way.test:
-            note += f", with the p of {way.test} ({args.samples} samples)"
-            note += f"; of several the largest; then {welch}" if welch else ""
+    known = [each.finished_result() for found in results.values() for each in found.found]
+    notes += [note for evaluation in table.evaluations for note in evaluation.notes(known)]
+    for evaluation in table.evaluations[:1]:
+        note = f"Difference from the baseline in {evaluation.columns[evaluation.key].heading}"
+        welch = "the p of Welch's t-test over seeds" if "," in args.seeds else ""
+        if evaluation.test:
+            note += f", with the p of {evaluation.test} ({args.samples} samples)"
+            note += f", the largest over the seeds, and {welch}" if welch else ""
         elif welch:
-            note += f"; its p is {welch}"
+            note += f", with {welch}"
         notes.append(f"{note}.")
     return notes

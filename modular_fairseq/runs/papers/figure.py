@@ -1,8 +1,8 @@
-"""A table's figure, as figure 2 of Peng et al. (2020): columns over the share of the training data, a line a
-label.
+"""The figure of a table, which has the form of figure 2 of Peng et al. (2020).
 
-A pretrained row is a horizontal line. Points are means, error bars standard deviations over seeds. The legend
-tells how many parameters are trained if the table does.
+Each panel shows a column over the share of the training data, with one line for each label. A pretrained row
+is a horizontal line. Points are means and error bars are standard deviations over seeds. The legend states
+the number of trained parameters if the table has a column for it.
 """
 
 import io
@@ -19,7 +19,7 @@ from modular_fairseq_cli.scoring.spread import spread
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Colours that people who see fewer of them can tell apart (Okabe and Ito 2008); markers differ, too.
+# Colours that colour-blind people can tell apart (Okabe and Ito 2008), and a different marker for each.
 STYLES = [
     ("#0072B2", "o"),
     ("#D55E00", "s"),
@@ -31,7 +31,15 @@ STYLES = [
 
 
 class Curve(NamedTuple):
-    """A label's points, ascending in the percent of training data; `flat`: its one point holds for any."""
+    """A line of the figure, which connects the points of a label.
+
+    Args:
+        label: the label of its rows.
+        percent: shares of the training data, in ascending order.
+        mean: the mean at each share.
+        deviation: the standard deviation at each share; 0 for a single seed.
+        flat: whether the line is horizontal, because its single point does not depend on the share.
+    """
 
     label: str
     percent: list[int]
@@ -41,24 +49,35 @@ class Curve(NamedTuple):
 
 
 def lines(table: Table, found: dict[str, Results], column: str) -> list[Curve]:
-    """Return what there is to draw of a column, in the order of the table."""
+    """Return the lines of a column that have results, in the order of the table.
+
+    Args:
+        table: the table.
+        found: the results of the rows, keyed by name.
+        column: name of the column.
+    """
     points: dict[str, list[tuple[int, list[float], bool]]] = {}
     for row in table.rows:
         values = found[row.name].numbers(column) if row.name in found else []
         if values:
             points.setdefault(row.label.strip(), []).append((row.percent, values, row.pretrained))
     drawn = []
-    for label, those in points.items():
-        percent, values, flat = zip(*sorted(those), strict=True)
-        means, deviations = zip(*map(spread, values), strict=True)
-        drawn.append(
-            Curve(label, list(percent), list(means), [each or 0.0 for each in deviations], all(flat))
-        )
+    for label, unsorted in points.items():
+        ordered = sorted(unsorted)
+        spreads = [each for _, values, _ in ordered if (each := spread(values))]
+        percent, means = [share for share, _, _ in ordered], [each.mean for each in spreads]
+        deviations = [each.deviation or 0.0 for each in spreads]
+        drawn.append(Curve(label, percent, means, deviations, all(flat for _, _, flat in ordered)))
     return drawn
 
 
 def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figure":
-    """Draw the figure of what there is.
+    """Draw the figure of the results that exist.
+
+    Args:
+        table: the table.
+        found: the results of the rows, keyed by name.
+        scale: name of the scale; the title mentions one other than paper.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -69,7 +88,7 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
     except ImportError:
         raise UsageError(
             "the figure needs matplotlib; install it with pip install matplotlib, or run scripts/setup.sh, "
-            "and repeat"
+            "and repeat the command"
         ) from None
     figure = Figure(figsize=(6.0 * len(table.figure), 4.4), layout="constrained")
     of_rows = {row.label.strip(): found[row.name] for row in table.rows if row.name in found}
@@ -84,8 +103,8 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
                 axes.axhline(line.mean[0], color="#555555", linestyle="--", label=label)
                 continue
             color, marker = next(styles)
-            spread = line.deviation if any(line.deviation) else None
-            axes.errorbar(line.percent, line.mean, spread, color=color, marker=marker, capsize=3, label=label)
+            bars = line.deviation if any(line.deviation) else None
+            axes.errorbar(line.percent, line.mean, bars, color=color, marker=marker, capsize=3, label=label)
         axes.set(
             xlabel="training data (%)",
             ylabel=COLUMNS[column].heading + (f" ({', '.join(subsets)})" if evaluations_of([column]) else ""),
@@ -104,14 +123,15 @@ def draw(table: Table, found: dict[str, Results], scale: str = "paper") -> "Figu
 
 
 def legend(label: str, results: Results, table: Table) -> str:
-    """Return the label, with the number of trained parameters if the table has it."""
+    """Return a label for the legend, with the number of trained parameters if the table has that column."""
     trained = results.numbers("trained_parameters") if "trained_parameters" in table.columns else []
     return f"{label}: {trained[0]:,} parameters" if trained else label
 
 
 def write_figure(figure: "Figure", folder: str) -> None:
-    """Write figure.svg and figure.png into the folder, each whole or not at all. The same results give the
-    same bytes.
+    """Write figure.svg and figure.png into a folder, each atomically.
+
+    The same results give the same bytes.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -125,4 +145,7 @@ def write_figure(figure: "Figure", folder: str) -> None:
                 figure.savefig(picture, format=kind, dpi=160, metadata=metadata)
             write_file(os.path.join(folder, f"figure.{kind}"), picture.getvalue())
     except OSError as error:
-        raise UsageError(f"{folder}: the figure cannot be written ({error.strerror}); mend that") from None
+        raise UsageError(
+            f"the figure cannot be written to {folder} ({error.strerror}); correct that, or give another "
+            "--out"
+        ) from None

@@ -1,4 +1,4 @@
-"""From a table and a command line to runs and measurements, before anything is run."""
+"""Plan the runs and measurements of a table, before anything is run."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 
-# What runs are filed, ended, continued and counted by; the rest of fairseq-train's options may follow a --.
+# Options by which runs are stored, ended, continued and counted. Users may give all others after a --.
 OWN_OPTIONS = re.findall(
     r"\S+",
     "--arch -a --task --source-lang -s --target-lang -t --seed --save-dir --user-dir --log-format --log-file "
@@ -28,38 +28,45 @@ OWN_OPTIONS = re.findall(
 
 
 def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
-    """Return what the rows are made of, by their names.
+    """Plan the runs and measurements of all rows.
+
+    Args:
+        table: the table.
+        args: the arguments of `modular-fairseq table`.
+
+    Returns:
+        For each row that is trained, its measurements, keyed by the row's name.
 
     Raises:
-        UsageError: options or files that no table can be made of.
+        UsageError: an option or a file is wrong.
     """
     seeds = read_seeds(args.seeds)
     names = [row.name for row in table.rows if row.name]
     for name in args.only:
         if name not in names:
-            raise UsageError(f"--only {name}: is no row of {args.table}; there are {', '.join(names)}")
+            raise UsageError(f"--only {name}: {args.table} has no such row; give one of {', '.join(names)}")
     if args.samples < 1 or (args.jobs is not None and args.jobs < 1):
         raise UsageError("--jobs and --samples must be at least 1")
     if args.jobs is not None and not args.run:
         raise UsageError("--jobs has no effect without --run; leave it out")
-    rows = Rows(args, read_scale(args.table, args.scale), table.evaluations)
-    results = {row.name: rows.results(row, seeds) for row in table.rows if row.name}
+    planner = RowPlanner(args, read_scale(args.table, args.scale), table.evaluations)
+    results = {row.name: planner.results(row, seeds) for row in table.rows if row.name}
     for option in by_option(args.options):
         if option in OWN_OPTIONS or option in differences(results):
             raise UsageError(
-                f"{option} after --: the table sets it, or needs what the rows say; change the rows, or use "
-                "--seeds and --scale"
+                f"{option} cannot be given after the --, because the table sets it or its rows differ in it; "
+                "change the rows, or use --seeds and --scale"
             )
     refuse_equal_rows(results, args.scale)
     if args.pretrained and not any(run.start for run, _ in needed(results, [])):
         raise UsageError(
-            f"--pretrained has no effect on {args.table}, of which no row is fine-tuned; leave it out"
+            f"--pretrained has no effect on {args.table}, because no row is fine-tuned; leave it out"
         )
     return results
 
 
 def differences(results: dict[str, Results]) -> set[str]:
-    """Return the options of models in which the rows differ, so that they cannot be the same for all."""
+    """Return the model options in which the rows differ, and which therefore cannot be set for all rows."""
     models = [found.config.values["model"] for found in results.values()]
     keys = {key for model in models for key in model}
     differ = {key for key in keys if len({str(model.get(key)) for model in models}) > 1}
@@ -67,7 +74,13 @@ def differences(results: dict[str, Results]) -> set[str]:
 
 
 def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
-    """Refuse two rows that differ only in what a scale sets: they would look like a finding."""
+    """Refuse two rows that are equal, because their equal results would look like a finding.
+
+    Rows may become equal because a scale sets what they differ in.
+
+    Raises:
+        UsageError: two rows are equal.
+    """
     seen: dict[Any, str] = {}
     for name, (_, _, (each, *_)) in results.items():
         run = each.run
@@ -75,12 +88,23 @@ def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
         if seen.setdefault(key, name) != name:
             where = "" if scale == "paper" else f" at --scale {scale}, which sets what they differ in"
             raise UsageError(
-                f"rows {seen[key]} and {name} are the same{where}; change one of them, or take another scale"
+                f"rows {seen[key]} and {name} are the same{where}; change one of them, or use another scale"
             )
 
 
 def read_scale(table: str, name: str) -> dict:
-    """Read configs/scales/NAME.yaml, beside the folder of the table; paper: nothing is changed."""
+    """Read the file of a scale.
+
+    Args:
+        table: path of the table.yaml. The file is scales/NAME.yaml beside the folder of the table.
+        name: name of the scale; "paper" is the empty scale, which changes nothing.
+
+    Returns:
+        The scale, as for `scaled`.
+
+    Raises:
+        UsageError: there is no such scale, or its file cannot be read.
+    """
     if name == "paper":
         return {}
     folder = Path(table).resolve().parent.parent / "scales"
@@ -97,8 +121,14 @@ def read_scale(table: str, name: str) -> dict:
         ) from None
 
 
-class Rows:
-    """Runs and measurements of rows, for one command line."""
+class RowPlanner:
+    """Plans the runs and measurements of rows, for one command line.
+
+    Args:
+        args: the arguments of `modular-fairseq table`.
+        scale: changes of all rows, as for `scaled`.
+        evaluations: the evaluations of all rows.
+    """
 
     def __init__(self, args: argparse.Namespace, scale: dict, evaluations: tuple[Evaluation, ...]):
         self.args, self.scale, self.evaluations = args, scale, evaluations
@@ -106,10 +136,20 @@ class Rows:
         self.data = os.path.abspath(args.data)
 
     def config(self, path: str) -> Config:
+        """Read the file of a row, and apply the scale."""
         return scaled(read_config(path), self.scale)
 
     def run(self, config: Config, seed: int, trains: bool = True) -> Run:
-        """Return the run of a row. It is fine-tuned from a row's run of seed 1, or from --pretrained."""
+        """Return the run of a row with one seed.
+
+        A row that is fine-tuned starts from --pretrained, or from the run with seed 1 of the row that it
+        names.
+
+        Args:
+            config: the row, scaled.
+            seed: the seed.
+            trains: whether the run trains. If not, the checkpoint that it starts from is evaluated.
+        """
         start = config.get("checkpoint.finetune_from_model")
         if start is not None and self.args.pretrained:
             start = os.path.abspath(self.args.pretrained)
@@ -134,7 +174,7 @@ class Rows:
     def settings(
         self, values: dict[str, dict[str, Any]], seed: int, start: Run | str | None
     ) -> dict[str, Any]:
-        """Return what the weights of a run depend on beside the corpus."""
+        """Return everything but the corpus that the weights of a run depend on, keyed by "group.key"."""
         settings = {
             f"{group}.{key}": value
             for group, keys in values.items()
@@ -147,15 +187,27 @@ class Rows:
         return {**settings, "common.seed": seed, "options": options, "starts from": start}
 
     def results(self, row: Row, seeds: list[int]) -> Results:
+        """Return the measurements of a row: one for each seed and set of overrides.
+
+        Raises:
+            UsageError: the row's file is wrong, a pretrained row has no checkpoint to start from, or an
+                evaluation does not apply to the row's task.
+        """
         config = on_subset(self.config(row.config), row.percent)
         decoding = tuple(config.generate_options())
         runs = [self.run(config, seed, not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]]
+        if row.pretrained and runs[0].start is None:
+            raise UsageError(
+                f"{self.args.table}: row {row.name} is pretrained, but {config.path} names no checkpoint "
+                "(checkpoint.finetune_from_model); add it there, or leave out pretrained"
+            )
         for evaluation in self.evaluations:
             if not evaluation.fits(runs[0]):
                 others = [name for each in EVALUATIONS if each.fits(runs[0]) for name in each.columns]
                 raise UsageError(
                     f"{config.path}: column {evaluation.key} cannot be measured for task "
-                    f"{config.get('task._name')}; use {', '.join(others)} in the columns of {self.args.table}"
+                    f"{config.get('task._name')}; use {', '.join(others)} in the columns of "
+                    f"{self.args.table}"
                 )
         return Results(
             row,
@@ -169,8 +221,11 @@ class Rows:
 
 
 def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Measurement]]]:
-    """Return the runs, each with what is to be measured, in an order in which a run comes after the one that
-    it fine-tunes.
+    """Return the runs with their measurements, ordered so that a run comes after the one that it fine-tunes.
+
+    Args:
+        results: the plan of the table.
+        only: names of the rows to include; empty: all rows.
     """
     wanted: dict[str, tuple[Run, list[Measurement]]] = {}
 
@@ -187,7 +242,7 @@ def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list
 
 
 def show_commands(results: dict[str, Results], only: list[str]) -> str:
-    """Return the commands of all runs, for a shell."""
+    """Return shell commands of all runs and measurements; those that are done already are comments."""
     lines = []
     for run, measurements in needed(results, only):
         lines.append(f"# {run.name}")
@@ -199,4 +254,5 @@ def show_commands(results: dict[str, Results], only: list[str]) -> str:
 
 
 def _done(result: dict[str, Any] | None) -> str:
+    """Return the beginning of a command whose result this is."""
     return "" if result is None else "# done: "

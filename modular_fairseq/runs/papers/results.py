@@ -1,4 +1,4 @@
-"""Rows of a table with what was measured, as cells for people and numbers for programs."""
+"""The results of a table's rows, which become cells for people and numbers for programs."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,13 @@ from modular_fairseq_cli.scoring.spread import shown, spread
 
 
 class Results(NamedTuple):
-    """A row, the file that it trains, and its measurements by seed and override."""
+    """The results that a row has so far.
+
+    Args:
+        row: the row.
+        config: the file of the row, scaled.
+        measurements: one for each seed and set of overrides, finished or not.
+    """
 
     row: Row
     config: Config
@@ -19,33 +25,36 @@ class Results(NamedTuple):
 
     @property
     def found(self) -> list[Measurement]:
-        """The measurements that are finished."""
+        """The measurements that have finished."""
         return [each for each in self.measurements if each.result is not None]
 
     @property
     def is_complete(self) -> bool:
+        """Whether all measurements are finished."""
         return len(self.found) == len(self.measurements)
 
     def numbers(self, column: str) -> list[float]:
-        """Return the values of a column for every measurement that is finished and has it."""
-        if column == "percent":  # is known without any
+        """Return the values of a column for every measurement that has finished and reports it."""
+        if column == "percent":  # known without any measurement
             return [0 if self.row.pretrained else self.row.percent]
-        return [each.result[column] for each in self.found if column in each.result]
+        results = [each.finished_result() for each in self.found]
+        return [result[column] for result in results if column in result]
 
     @property
     def missing(self) -> str:
-        """What is missing, in a word or two."""
+        """A short remark about missing measurements: "", "missing", or such as "1 of 3"."""
         if self.is_complete:
             return ""
         return f"{len(self.found)} of {len(self.measurements)}" if self.found else "missing"
 
 
 def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[str]) -> Sheet:
-    """Return the table of what there is.
+    """Return the table of the results that exist.
 
     Args:
-        results: by row; a row without is only quoted.
-        samples: of a bootstrap.
+        table: the table.
+        results: the results of the rows, keyed by name. A row without any is only quoted from the paper.
+        samples: number of resamples, for a bootstrap.
         notes: sentences below the table.
     """
     columns = [COLUMNS[name] for name in table.columns]
@@ -62,18 +71,18 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
     first = next((number for number, name in enumerate(table.columns) if name != "percent"), 0)
     lines = []
     for row in table.rows:
-        ours, apart = results.get(row.name), None
+        ours, gap = results.get(row.name), None
         values = [ours.numbers(name) if ours else [] for name in table.columns]
         cells = [shown(each, column.pattern) for each, column in zip(values, columns, strict=True)]
         if ours and ours.missing:
             cells[first] = f"{cells[first]} ({ours.missing})" if ours.found else ours.missing
         if ours and main and row.baseline not in ("", row.name):
-            apart = difference(main, ours.measurements, results[row.baseline].measurements, samples)
+            gap = difference(main, ours.measurements, results[row.baseline].measurements, samples)
         pattern = main.columns[main.key].pattern.replace(":", ":+") if main else ""
         theirs = [row.paper.get(name, "") for name in quoted]
-        lines.append(Line([row.label, *cells, apart.shown(pattern) if apart else "", *map(str, theirs)]))
-        pairs = [spread(each) or (None, None) for each in [*values, apart.values if apart else []]]
-        tested = (apart.p, apart.welch_p) if apart else (None, None)
+        lines.append(Line([row.label, *cells, gap.shown(pattern) if gap else "", *map(str, theirs)]))
+        pairs = [spread(each) or (None, None) for each in [*values, gap.values if gap else []]]
+        tested = (gap.p, gap.welch_p) if gap else (None, None)
         count = len(ours.found) if ours else 0
         numbers.append([row.name, row.label, count, *(n for pair in pairs for n in pair), *tested, *theirs])
     return Sheet(table.title, ["", *heads], lines, numbers, notes)

@@ -1,21 +1,26 @@
-"""A table of a paper as a file, beside the rows that it names.
+"""The file table.yaml, which defines a table of a paper and names the files of its rows.
 
-A table.yaml has
+A table.yaml has these keys:
 
-    title: what it is
+    title: the title of the table
     baseline: base                      # the row that the others are compared with
-    columns: [bleu, parameters]         # see `COLUMNS`; those of evaluations decide what is measured
+    columns: [bleu, parameters]         # see `COLUMNS`; the columns of evaluations decide what is measured
     figure: [bleu]                      # columns that are also drawn over the share of the training data
+    notes: [...]                        # sentences below the table
     rows:
-      # trains base.yaml, which lies beside it
+      # This row is trained, from base.yaml beside table.yaml.
       - {name: base, label: BASE, paper: {bleu: "34.60", parameters: 39M}}
-      # is only quoted from the paper
+      # This row is only quoted from the paper.
       - {label: Large Transformer, paper: {bleu: 28.4}}
 
-and a row may have: config (another file, as ../mae-2/mae-7.yaml), subset (valid), baseline (of its own),
-overrides (options of the model at inference, or a list of such: their mean is shown), pretrained: true (the
-checkpoint that the config would fine-tune, as it is), percent: 5 (of the training data that the config names;
-the subset is drawn).
+A row may also have these keys:
+
+    config: ../mae-2/mae-7.yaml         # another file in place of NAME.yaml
+    subset: valid                       # the part of the data that is measured (default: test)
+    baseline: other                     # a baseline of its own
+    overrides: {...}                    # model options at inference, or a list of such: the mean is shown
+    pretrained: true                    # evaluates the checkpoint that the config would fine-tune, as it is
+    percent: 5                          # trains on a subset of the training data, which is drawn first
 """
 
 import os
@@ -29,7 +34,7 @@ from modular_fairseq.runs.config import why
 from modular_fairseq.runs.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
 from modular_fairseq_cli.errors import UsageError
 
-# What a run's own statistics and its row say. The evaluations have the other columns.
+# The columns that come from the statistics of a run and from the row. The evaluations have the others.
 STATISTICS = {
     "valid_perplexity": Column("valid. perplexity (best epoch)", "paper: perplexity"),
     "parameters": Column("parameters", "paper: parameters", "{:,.0f}"),
@@ -37,14 +42,25 @@ STATISTICS = {
     "percent": Column("training data", "", "{:.0f} %"),
     "updates": Column("updates", "paper: updates", "{:,.0f}"),
 }
+# All columns that a table may have, keyed by name.
 COLUMNS = {name: column for each in EVALUATIONS for name, column in each.columns.items()} | STATISTICS
 KEYS = {"title", "baseline", "columns", "figure", "rows", "notes"}
 ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides", "pretrained", "percent"}
 
 
 class Row(NamedTuple):
-    """A line of the table; `name` is "" if it is only quoted from the paper. The module's docstring has the
-    rest.
+    """A row of the table, as table.yaml defines it.
+
+    Args:
+        name: its name; "" if the row is only quoted from the paper.
+        label: the first cell of its line.
+        paper: numbers of the paper, keyed by column.
+        config: path of its file.
+        subset: the part of the data that is measured.
+        baseline: name of the row that it is compared with; "": none.
+        overrides: sets of model options at inference. The row is measured once with each.
+        pretrained: whether the checkpoint that `config` would fine-tune is evaluated as it is.
+        percent: the share of the training data that is used.
     """
 
     name: str
@@ -59,6 +75,12 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
+    """The content of a table.yaml, whose keys the module's docstring explains.
+
+    Args:
+        name: name of the folder of the table.yaml, such as mae-3.
+    """
+
     name: str
     title: str
     columns: list[str]
@@ -68,7 +90,10 @@ class Table(NamedTuple):
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """What its columns need. Rows are compared by the first one: it has a test of its own if any has."""
+        """The evaluations to which the columns belong.
+
+        Rows are compared by the first one. It is one with a significance test of its own, if there is any.
+        """
         return tuple(sorted(evaluations_of(self.columns), key=lambda each: not each.test))
 
 
@@ -76,7 +101,7 @@ def read_table(path: str | os.PathLike) -> Table:
     """Read a table.yaml.
 
     Raises:
-        UsageError: it cannot be read, or says what no table can be made of; the message names what.
+        UsageError: the file cannot be read, or a key or value in it is wrong.
     """
     path = Path(path)
     try:
@@ -91,25 +116,26 @@ def read_table(path: str | os.PathLike) -> Table:
         or not {"title", "columns"} <= spec.keys() <= KEYS
     ):
         raise UsageError(
-            f"{path}: must have title, columns and rows, and may have baseline, figure and notes; see "
-            "configs/mae-3/table.yaml"
+            f"{path}: the file must have title, columns and rows, and may have baseline, figure and notes; "
+            "see configs/mae-3/table.yaml"
         )
     if not isinstance(spec["columns"], list):
         raise UsageError(f"{path}: columns must be a list, as in columns: [bleu, parameters]")
     wrong = [column for column in spec["columns"] if column not in COLUMNS]
     if wrong:
-        raise UsageError(f"{path}: there is no column {wrong[0]}; use some of {', '.join(COLUMNS)}")
+        raise UsageError(f"{path}: there is no column {wrong[0]}; use only {', '.join(COLUMNS)}")
     figure = spec.get("figure", [])
     if not isinstance(figure, list) or not set(figure) <= set(spec["columns"]):
         raise UsageError(
-            f"{path}: figure is {figure}, which is no list of columns of the table; use some of "
+            f"{path}: figure is {figure}, which is no list of columns of the table; use only "
             f"{', '.join(spec['columns'])}"
         )
+    baseline: str = spec.get("baseline", "")
     rows = []
     for row in spec["rows"]:
         if not isinstance(row, dict) or not row.keys() <= ROW_KEYS or not row.keys() & {"name", "label"}:
             raise UsageError(
-                f"{path}: row {row} must have name or label, and of the rest only "
+                f"{path}: row {row} must have name or label, and no keys other than "
                 f"{', '.join(sorted(ROW_KEYS))}"
             )
         wrong = [
@@ -119,20 +145,20 @@ def read_table(path: str | os.PathLike) -> Table:
         ]
         if wrong:
             raise UsageError(
-                f"{path}: row {row.get('name', row.get('label'))} has the paper's {wrong[0]}, which is in no "
-                "column; add it to columns"
+                f"{path}: row {row.get('name', row.get('label'))} has the paper's {wrong[0]}, for which "
+                "there is no column; add it to columns"
             )
         blind = [each for each in evaluations_of(spec["columns"]) if not each.takes_overrides]
         if row.get("overrides") and blind:
             raise UsageError(
-                f"{path}: row {row.get('name')} has overrides, which {' and '.join(blind[0].columns)} would "
-                "not know of; leave one of them out"
+                f"{path}: row {row.get('name')} has overrides, which {' and '.join(blind[0].columns)} cannot "
+                "apply; leave out the overrides or these columns"
             )
         percent = row.get("percent", 100)
         if type(percent) is not int or not 1 <= percent <= 100 or (percent < 100 and row.get("pretrained")):
             raise UsageError(
                 f"{path}: row {row.get('name')} has percent {percent}; it must be a whole number from 1 to "
-                "100, and not of a pretrained row"
+                "100, and 100 for a pretrained row"
             )
         name = str(row.get("name", ""))
         overrides = row.get("overrides", {})
@@ -143,7 +169,7 @@ def read_table(path: str | os.PathLike) -> Table:
                 row.get("paper", {}),
                 os.path.normpath(path.parent / row.get("config", f"{name}.yaml")),
                 row.get("subset", "test"),
-                row.get("baseline", spec.get("baseline", "")),
+                row.get("baseline", baseline),
                 overrides if isinstance(overrides, list) else [overrides],
                 row.get("pretrained", False),
                 percent,
@@ -152,10 +178,10 @@ def read_table(path: str | os.PathLike) -> Table:
     names = [row.name for row in rows if row.name]
     for row in rows:
         if row.name and names.count(row.name) > 1:
-            raise UsageError(f"{path}: has two rows {row.name}; names must differ")
+            raise UsageError(f"{path} has two rows {row.name}; give each row a name of its own")
         if row.name and row.baseline and row.baseline not in names:
             raise UsageError(
-                f"{path}: row {row.name} is compared with {row.baseline}, which is no row; there are "
+                f"{path}: row {row.name} is compared with {row.baseline}, which is no row; give one of "
                 f"{', '.join(names)}"
             )
     notes = spec.get("notes", [])
