@@ -123,7 +123,7 @@ MUTATIONS = [
     Mutation(
         "refusal",
         f"{TRAINING}/averaging.py",
-        "if second.agreeing[name] != value:",
+        "if not torch.equal(second.agreeing[name], value):",
         "if False:",
         "test_averaging test_disentangled test_disentangled_commands",
     ),
