@@ -74,7 +74,7 @@ MUTATIONS = [
     Mutation(
         "arithmetic",
         f"{MODULES}/streams.py",
-        "        return sum(outputs)\n",
+        "        return _sum(outputs)\n",
         "        return outputs[-1]\n",
         "test_streams",
     ),
