@@ -121,8 +121,8 @@ class DmaLossOptions(FairseqDataclass):
         default="pooled",
         metadata={
             "help": "density of queries in L_Dqq: pooled (uniform over the tokens of all heads), per_head "
-            "(uniform over the tokens of each head) or gmm (that of the mixture) (default: "
-            "pooled)"
+            "(uniform over the tokens of each head) or gmm (the density of the mixture, as in the paper) "
+            "(default: pooled)"
         },
     )
     qq_pairs: int = field(
@@ -140,7 +140,7 @@ class DmaLossOptions(FairseqDataclass):
         default=0.0,
         metadata={
             "help": "lower limit of L_Dqq in nats: where a module and sentence are below it, they get no "
-            "gradient; -inf: Eq. 6 to the letter, which has no lowest value (default: 0)"
+            "gradient; -inf: no floor, as in Eq. 6, which has no lowest value (default: 0)"
         },
     )
     xq_critic: Critic = field(

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
+from fnmatch import fnmatch
 
 import pytest
 from omegaconf import OmegaConf
@@ -135,6 +136,40 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
     for recipe in ("share_all_embeddings", "share_decoder_input_output_embed", "dropout"):
         del theirs[recipe], ours[recipe]
     assert ours == theirs
+
+
+# What appendix A of the MAE paper and appendix B of the Multi-Stream paper print, by the files that have it.
+PRINTED = {
+    "mae-2/*": {"ffn": 2048, "heads": 8, "dropout": 0.1},
+    "mae-2/base": {"warmup": 4000},
+    "mae-2/[!b]*": {"warmup": 8000},
+    "mae-3/*": {"ffn": 1024, "heads": 8, "dropout": 0.3, "warmup": 8000, "weight_decay": 1e-4},
+    "multistream-1/*": {"heads": 8, "dropout": 0.1, "batch": 64},
+    "multistream-1/transformer-4*": {"width": 128, "ffn": 512, "warmup": 4000},
+    "multistream-1/2x1*": {"width": 128, "ffn": 512, "warmup": 4000},
+    "multistream-1/transformer-6*": {"width": 512, "ffn": 2048, "warmup": 32000},
+    "multistream-1/2x2*": {"width": 512, "ffn": 2048, "warmup": 32000},
+    "multistream-1/4x1*": {"width": 512, "ffn": 2048, "warmup": 32000},
+}
+
+
+@pytest.mark.parametrize(("files", "printed"), PRINTED.items())
+def test_rows_have_the_hyper_parameters_that_the_appendices_print(files, printed):
+    rows = [read_config(path).values for path in ROWS if fnmatch(name(path), files)]
+    assert rows
+    for row in rows:
+        model = row["model"]
+        for stack in ("encoder", "decoder"):
+            of_row = {
+                "width": model[f"{stack}_embed_dim"],
+                "ffn": model[f"{stack}_ffn_embed_dim"],
+                "heads": model[f"{stack}_attention_heads"],
+                "dropout": model["dropout"],
+                "warmup": row["lr_scheduler"]["warmup_updates"],
+                "weight_decay": row["optimizer"].get("weight_decay", 0.0),
+                "batch": row["dataset"].get("batch_size"),
+            }
+            assert {key: of_row[key] for key in printed} == printed
 
 
 @pytest.mark.parametrize("scale", ["paper", "small", "smoke"])
