@@ -72,6 +72,7 @@ setup(
         "numpy",
         "omegaconf",
         "PyYAML",
+        "regex",
         "sacrebleu",
         "sacremoses",
         "scipy",

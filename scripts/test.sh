@@ -5,7 +5,8 @@
 #     bash scripts/test.sh --fast           # the linters, the types, and the first tier, tests/unit
 #     bash scripts/test.sh -k attention -x  # the tests whose name has "attention", up to the first failure
 #
-# TEST_WORKERS sets how many processes test at a time; the default is one for each processor, at most 8.
+# TEST_WORKERS sets how many processes test at a time. The default is one for each processor, at most 8;
+# 0 tests in one process, as --pdb needs it.
 
 set -euo pipefail
 
@@ -13,11 +14,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 
-tests=()
-if [ "${1-}" = --fast ]; then
-    tests=(tests/unit)
-    shift
-fi
+arguments=()
+for argument in "$@"; do
+    case $argument in
+        --fast) arguments+=(tests/unit) ;;
+        *) arguments+=("$argument") ;;
+    esac
+done
 processors=$(python -c 'import os; print(min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))')
 
 status=0
@@ -25,5 +28,5 @@ ruff check . || status=$?
 ruff format --check . || status=$?
 mypy || status=$?
 python scripts/lint_report.py || status=$?
-pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile "${tests[@]}" "$@" || status=$?
+pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile "${arguments[@]}" || status=$?
 exit $status

@@ -6,14 +6,13 @@ compete for cores.
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.places import ROOT
+from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
 
 pytest_plugins = ("tests.ablations", "tests.prepared_corpora", "tests.trained_tables")
@@ -46,22 +45,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """A Python in which torch and fairseq are imported already; see tests/preloaded."""
-    server = Preloaded(Path(tempfile.mkdtemp(prefix="preloaded-")) / "server")
+    server = Preloaded()
     yield server
     server.close()
 
 
 @pytest.fixture(scope="session")
-def fast_commands(preloaded: Preloaded) -> Iterator[None]:
-    """Let `sys.executable` and the commands on PATH be those of tests/preloaded.
+def fast_commands(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let `sys.executable` and the commands on PATH be those of tests/preloaded, on Linux.
 
     A test that needs a fresh interpreter takes `tests.places.PYTHON`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", str(preloaded.python))
-        patch.setenv("PATH", f"{preloaded.programs}{os.pathsep}{os.environ['PATH']}")
         patch.setenv("OMP_NUM_THREADS", "1")
+        if sys.platform == "linux":
+            server = request.getfixturevalue("preloaded")
+            patch.setattr(sys, "executable", str(server.python))
+            patch.setenv("PATH", f"{server.programs}{os.pathsep}{os.environ['PATH']}")
         yield
+
+
+@pytest.fixture
+def real_commands(fast_commands: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `sys.executable` and the commands on PATH be the real ones, for tests of kills."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
+    monkeypatch.setenv("PATH", f"{os.path.dirname(PYTHON)}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,6 @@ from fairseq.dataclass.initialize import add_defaults, hydra_init
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 import modular_fairseq
-from tests.places import ROOT
 composed = {}
 for file in sys.argv[1:]:
     folder, _, name = file.removesuffix(".yaml").rpartition("/")

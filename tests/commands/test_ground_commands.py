@@ -16,7 +16,6 @@ FORBIDDEN = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 import modular_fairseq_cli as ground
-from tests.places import PYTHON, ROOT
 found = [module.name for module in pkgutil.walk_packages(ground.__path__, "modular_fairseq_cli.")]
 for name in found:
     importlib.import_module(name)

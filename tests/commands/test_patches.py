@@ -30,7 +30,6 @@ for command in pkgutil.iter_modules(fairseq_cli.__path__):
 from tests.process_state import changed_by
 changed = changed_by(lambda: importlib.import_module("modular_fairseq"))
 from modular_fairseq import patches
-from tests.places import ROOT
 again = changed_by(patches.apply)
 print(json.dumps([sorted(changed), sorted(again), len(patches.PATCHES)]))
 """

@@ -3,19 +3,30 @@
 A fairseq command spends 4 to 6 seconds of processor time on imports. `server.py` imports once what every
 command imports (not the plugin) and forks a process for each command. `client.py` takes the place of the
 interpreter: it sends its arguments, environment, folder and standard streams to the server, forwards signals,
-and ends as the command ends. A command that is killed is really killed: the server watches the client and
-kills the command with it.
+and ends as the command ends.
 
 `Preloaded` starts a server and makes a folder of programs (`python`, `fairseq-train`, `modular-fairseq`, ...)
-that use it. A call with options of Python other than -m and -c runs the real interpreter.
+that use it. The server ends with the process that started it, and commands end with the server.
+
+A command differs from one of a fresh interpreter in these points:
+
+- Its process group is its own, not the client's, and its line in `ps` is the server's. A client that is
+  killed leaves a moment later, so a test of kills takes the real interpreter (the fixture `real_commands`).
+- All commands of one server hash strings alike.
+- It has the limits (`ulimit`) and the locale of the server, and no open files but the standard streams.
+
+The real interpreter runs instead if a call has options of Python other than -m and -c, or if the environment
+sets how Python itself works (PYTHONHASHSEED, PYTHONWARNINGS, ...).
 """
 
 import os
-import shutil
+import shlex
 import subprocess
-import sys
-import time
+import tempfile
+import uuid
 from pathlib import Path
+
+from tests.places import PYTHON
 
 HERE = Path(__file__).parent
 COMMANDS = (
@@ -35,42 +46,49 @@ class Preloaded:
     """A running server and its programs.
 
     Attributes:
-        python: path of the program that takes the place of `sys.executable`.
         programs: folder of all programs, to stand first on PATH.
+        python: path of the program that takes the place of `sys.executable`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Start a server. Its socket and programs are in `folder`, a path of at most 90 characters."""
-        self.programs = folder / "bin"
-        self.programs.mkdir(parents=True)
+    def __init__(self) -> None:
+        """Start a server. Raises RuntimeError, with what the server said, if it does not start."""
+        self._folder = tempfile.TemporaryDirectory(prefix="preloaded-")
+        self.programs = Path(self._folder.name)
         self.python = self.programs / "python"
-        socket = folder / "socket"
-        settings = f"SOCKET, REAL_PYTHON = {str(socket)!r}, {sys.executable!r}"
+        address = f"modular-fairseq-tests-{uuid.uuid4()}"  # an abstract socket: no file, no limit of a path
+        settings = f"ADDRESS, REAL_PYTHON = {address!r}, {PYTHON!r}"
         source = (HERE / "client.py").read_text(encoding="utf-8")
-        source = source.replace('SOCKET = REAL_PYTHON = ""', settings)
-        self.python.write_text(f"#!{sys.executable} -ISB\n{source}", encoding="utf-8")
-        self.python.chmod(0o755)
-        real_programs = Path(sys.executable).parent
+        self._client = self.programs / "client.py"
+        self._client.write_text(source.replace('ADDRESS = REAL_PYTHON = ""', settings), encoding="utf-8")
+        self._write_program(self.python, "")
+        self._write_program(self.programs / "python3", "")
         for name in COMMANDS:
-            if (real_programs / name).is_file():
-                text = f'#!/bin/sh\nexec {self.python} {real_programs / name} "$@"\n'
-                (self.programs / name).write_text(text, encoding="utf-8")
-                (self.programs / name).chmod(0o755)
-        (self.programs / "python3").symlink_to("python")
+            program = Path(PYTHON).with_name(name)
+            if program.is_file():
+                self._write_program(self.programs / name, shlex.quote(str(program)))
         self.process = subprocess.Popen(
-            [sys.executable, HERE / "server.py", socket, self.python],
+            [PYTHON, HERE / "server.py", str(os.getpid()), address, self.python],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            text=True,
         )
-        deadline = time.monotonic() + 120
-        while not socket.exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("tests/preloaded/server.py did not start; its message is above.")
-            time.sleep(0.05)
+        said = self.process.stdout.readline()
+        if said != "ready\n":
+            self.process.kill()
+            said += self.process.stdout.read()
+            self._folder.cleanup()
+            raise RuntimeError(f"tests/preloaded/server.py did not start: {said}")
+        self.process.stdout.close()
+
+    def _write_program(self, path: Path, first_arguments: str) -> None:
+        python, client = (shlex.quote(str(part)) for part in (PYTHON, self._client))
+        path.write_text(f'#!/bin/sh\nexec {python} -ISB {client} {first_arguments} "$@"\n', encoding="utf-8")
+        path.chmod(0o755)
 
     def close(self) -> None:
-        """End the server. Commands that still run are killed."""
-        self.process.terminate()
+        """End the server and its commands, and remove the programs."""
+        self.process.kill()
         self.process.wait()
-        shutil.rmtree(self.programs.parent, ignore_errors=True)
+        self._folder.cleanup()

@@ -1,4 +1,4 @@
-"""The program that stands for Python in tests: it has the command run by the server, and ends as it ends."""
+"""The program that stands for Python in tests: it has the server run the command, and ends as it ends."""
 
 import array
 import os
@@ -6,36 +6,59 @@ import signal
 import socket
 import sys
 
-SOCKET = REAL_PYTHON = ""  # set by __init__.py
+ADDRESS = REAL_PYTHON = ""  # set by __init__.py
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+# What the server can do for a command; every other PYTHON... concerns the start of an interpreter.
+SUPPORTED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONNOUSERSITE")
 
 
-def main():
-    arguments = sys.argv[1:]
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    supported = arguments and (arguments[0] in ("-m", "-c") or not arguments[0].startswith("-"))
+def is_supported(arguments: list[str]) -> bool:
+    if not arguments or any(name.startswith("PYTHON") and name not in SUPPORTED for name in os.environ):
+        return False
+    if arguments[0] in ("-m", "-c"):
+        return len(arguments) > 1
+    return not arguments[0].startswith("-") and os.path.isfile(arguments[0])
+
+
+def receive(server: socket.socket) -> str:
     try:
-        if supported:
-            server.connect(SOCKET)
-    except OSError:  # the server has ended
-        supported = False
+        return server.recv(32).decode()
+    except ConnectionError:
+        return ""
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    supported = is_supported(arguments)
+    if supported:
+        try:
+            server.connect(f"\0{ADDRESS}")
+        except OSError:  # the server has ended
+            supported = False
     if not supported:
         os.execv(REAL_PYTHON, [REAL_PYTHON, *arguments])
-    message = repr((arguments, os.getcwd(), dict(os.environ))).encode("utf-8", "surrogateescape")
-    streams = array.array("i", [0, 1, 2])
-    header = len(message).to_bytes(8, "big")
-    server.sendmsg([header], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
-    server.sendall(message)
-    command = int(server.recv(32))
+    umask = os.umask(0)
+    os.umask(umask)
+    ignored = [number for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN]
+    message = repr((arguments, os.getcwd(), dict(os.environ), umask, list(map(int, ignored))))
+    with open(os.memfd_create("command"), "wb") as file:
+        file.write(message.encode("utf-8", "surrogateescape"))
+        file.flush()
+        descriptors = array.array("i", [0, 1, 2, file.fileno()])
+        server.sendmsg([b"run"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+    command = receive(server)
+    if not command:
+        sys.exit("tests/preloaded: the server has ended")
     for number in FORWARDED:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: os.kill(command, number))
-    status = int(server.recv(32) or b"1")
-    if status < 0:
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    os._exit(status)
+        if number not in ignored:
+            signal.signal(number, lambda number, frame: os.kill(int(command), number))
+    kind, _, number = (receive(server) or "exit 1").partition(" ")
+    if kind == "signal":
+        if int(number) != signal.SIGKILL:
+            signal.signal(int(number), signal.SIG_DFL)
+        os.kill(os.getpid(), int(number))
+    os._exit(int(number))
 
 
 main()

@@ -24,6 +24,8 @@ from tests.ablations import (
 from tests.fairseq_commands import run_train
 from tests.places import ROOT
 
+pytestmark = pytest.mark.usefixtures("real_commands")
+
 
 def test_ctrl_c_stops_the_command_too(tmp_path):
     pids = []

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.files import only_one
 from tests.places import ROOT
@@ -13,6 +15,8 @@ from tests.table_folders import (
     command,
 )
 from tests.trained_tables import cells
+
+pytestmark = pytest.mark.usefixtures("real_commands")
 
 
 def test_two_processes_do_not_work_in_one_run(table_copy):

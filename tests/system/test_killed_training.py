@@ -3,6 +3,7 @@
 import signal
 import time
 
+import pytest
 import torch
 
 from modular_fairseq.training.checkpoints import load_checkpoint
@@ -13,6 +14,8 @@ from tests.fairseq_commands import (
     run_train,
     start,
 )
+
+pytestmark = pytest.mark.usefixtures("real_commands")
 
 
 def test_killing_training_at_any_moment_and_starting_it_again(reversal_data, tmp_path):

@@ -19,7 +19,8 @@ def refuse(*args: object, **kwargs: object) -> None:
 def _() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
-        patch.setattr(os, "fork", refuse)
+        for name in ("fork", "posix_spawn", "system"):
+            patch.setattr(os, name, refuse)
         patch.setattr(train, "main", refuse)
         patch.setattr(generate, "main", refuse)
         yield

@@ -7,6 +7,7 @@ import yaml
 
 from modular_fairseq_cli import __version__
 from tests.places import ROOT
+from tests.system.mutations import MUTATIONS, files_of
 
 
 def test_the_citation_is_of_this_version_and_of_five_papers():
@@ -31,7 +32,14 @@ def test_the_hooks_before_a_commit_are_the_checks_of_the_test_script():
 def test_the_slowest_tests_that_contributing_names_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     named = re.findall(r"`(\w+)::(\w+)", text)
-    assert len(named) == 20
+    assert len(named) >= 20
     for stem, function in named:
         (path,) = (ROOT / "tests").rglob(f"{stem}.py")
         assert f"def {function}(" in path.read_text(), f"{stem}::{function}"
+
+
+def test_every_mutation_fits_the_code_and_names_test_files():
+    for number, mutation in enumerate(MUTATIONS, 1):
+        assert (ROOT / mutation.file).read_text().count(mutation.old) == 1, number
+        found = {path.rpartition("/")[2] for path in files_of(ROOT, mutation.tests)}
+        assert found == {f"{stem}.py" for stem in mutation.tests.split()}, number
