@@ -157,6 +157,13 @@ MUTATIONS = [
     ),
     Mutation(
         "resuming",
+        "modular_fairseq_cli/lifetime.py",
+        'if sys.platform != "linux" or LIBC.prctl(1, signal.SIGKILL):',
+        "if False:",
+        "test_killed_table",
+    ),
+    Mutation(
+        "resuming",
         f"{PATCHES}/checkpoints.py",
         "os.replace(part, dst_path)",
         "shutil.copyfile(src_path, dst_path)",
