@@ -241,7 +241,7 @@ def test_a_dictionary_of_another_run_is_refused(table_copy, capsys):
     shutil.copytree(table_copy / "data/toy.de-en", table_copy / "data/other")
     shutil.copy(table_copy / "data/other/bin/dict.de.txt", table_copy / "data/toy.de-en/bin/dict.en.txt")
     sentence = refused(capsys, table_copy, "--run", "--only", "gates")
-    assert "is another dictionary than that of" in sentence and "--like" in sentence
+    assert "differs from the dictionary of" in sentence and "--like" in sentence
 
 
 def test_a_failed_run_is_named_and_the_others_are_finished(table_copy, capsys):

@@ -20,7 +20,7 @@ from modular_fairseq.runs.evaluation import (
     evaluations_of,
     register,
 )
-from modular_fairseq.runs.papers.command import find_table
+from modular_fairseq.runs.papers.command import find_table, name_failure
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference
@@ -304,3 +304,16 @@ def test_a_name_that_is_too_long_for_a_folder_is_refused_before_any_work(tmp_pat
     ):
         cli.main(["train-and-score", "FOLDER", "de", "en", "OUT", "mae_transformer", *options])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("a/seed-1: fairseq-train failed", "a/seed-1: fairseq-train failed"),
+        ("a/seed-1 needs a dictionary", "a/seed-1 needs a dictionary"),
+        ("a/seed-10: fairseq-train failed", "a/seed-1: a/seed-10: fairseq-train failed"),
+        ("the disk is full", "a/seed-1: the disk is full"),
+    ],
+)
+def test_a_failure_names_its_run_once(message, named):
+    assert name_failure("a/seed-1", UsageError(message)) == named
