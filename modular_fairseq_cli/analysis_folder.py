@@ -54,7 +54,7 @@ def write(
     tables: dict[str, list[dict]],
     samples: SampleFiles | None,
 ) -> None:
-    """Write the results of an analysis, and remove those of an earlier one.
+    """Write the results of an analysis, and remove the results of an earlier one.
 
     Args:
         about: facts about the checkpoint and the data, for analysis.json.

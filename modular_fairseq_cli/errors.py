@@ -1,16 +1,7 @@
 """The exception for everything that a user can put right, and how it is told from other errors.
 
-Exit codes of `modular-fairseq` (its --help lists them, too):
-
-    0    The command has done everything that it was asked to do.
-    1    The command could not do it, or not all of it: it ended with the sentence of a `UsageError` or, after
-         an error of the program itself, with a traceback. The reader of its output may also have closed the
-         pipe.
-    2    The command line could not be parsed: an unknown command or option, a missing argument, or a value
-         that the parser does not accept. Nothing has been read or written.
-    130  The user pressed Ctrl-C.
-
-So a command's parser (`argparse`) exits with 2, and a `UsageError` that is raised later exits with 1.
+`modular_fairseq_cli.main.EXIT_CODES` explains the exit codes of `modular-fairseq`. A command's parser
+(`argparse`) exits with 2, and a `UsageError` that is raised later exits with 1.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 A command is a module with the functions `add_arguments(parser)` and `run(args)`. Its docstring is the text of
 its --help. `COMMANDS` names the modules, and `main` imports a module only when its command is called, so that
-nothing here imports the plugin. The exit codes are defined in `modular_fairseq_cli.errors`.
+nothing here imports the plugin. `EXIT_CODES` explains the exit codes.
 """
 
 import argparse
@@ -68,7 +68,8 @@ COMMANDS = {
 EXIT_CODES = """\
 exit codes:
   0    the command has done everything that it was asked to do
-  1    the command could not do it, or not all of it; its last line says why
+  1    the command could not do it, or not all of it: its last line on standard error says why, or the
+       reader of its output closed the pipe, which is no error of the command and gives no message
   2    the command line could not be parsed: an unknown command or option, a missing argument, or a value
        that the command does not accept; nothing has been read or written
   130  you pressed Ctrl-C
@@ -77,10 +78,10 @@ exit codes:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command, and exit with a code of `modular_fairseq_cli.errors` unless it succeeds.
+    """Run a command, and exit with one of the `EXIT_CODES` unless it succeeds.
 
     Args:
-        argv: the words after `modular-fairseq`; None: those of this process.
+        argv: the words after `modular-fairseq`; None: the arguments of this process.
     """
     wait_passively()
     argv = sys.argv[1:] if argv is None else argv

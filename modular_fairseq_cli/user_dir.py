@@ -1,6 +1,8 @@
 """Print the folder of the plugin, so that fairseq's commands find it wherever it is installed.
 
-fairseq-train DATA --user-dir "$(modular-fairseq user-dir)" --arch mae_transformer ...
+    fairseq-train DATA --user-dir "$(modular-fairseq user-dir)" --arch mae_transformer OPTIONS
+
+DATA is a folder of fairseq-preprocess, and OPTIONS are further options of fairseq-train.
 """
 
 import argparse

@@ -21,7 +21,12 @@ COLUMNS = 110
 
 
 def lint(folder: Path) -> list[str]:
-    """Return the problems of the scripts in a folder, each as "PATH:LINE:COLUMN: what is wrong"."""
+    """Return the problems of the scripts in a folder, each as "PATH:LINE:COLUMN: what is wrong".
+
+    If oxlint is not installed, the program exits with a sentence that says how to install it.
+    """
+    if not OXLINT.exists():
+        sys.exit(f"lint_report.py: error: {OXLINT} is missing; run scripts/setup.sh, which installs it")
     lines = [
         (f"{folder / name}:{number}", line)
         for name in SCRIPTS

@@ -233,7 +233,7 @@ no_network() {
 
 give_up() {  # $1: what failed
     if logged_says 'no space left on device|disk quota exceeded'; then
-        fail "$1 failed because a disk is full, that of $PWD/$venv or that of ${TMPDIR:-/tmp}; free some" \
+        fail "$1 failed because the disk of $PWD/$venv or of ${TMPDIR:-/tmp} is full; free some" \
             "space and run this again."
     elif no_network; then
         fail "$1 failed because pip could not reach the package index; check the network or the proxy and" \

@@ -1,4 +1,4 @@
-"""Small ablations, and files of finished runs of them."""
+"""Provide small ablations, and write the files of their finished runs."""
 
 import json
 import os
@@ -59,8 +59,10 @@ def ablation(folder, switches=SWITCHES, seeds=(1,), data="DATA"):
 
 
 def settle(ablation, results):
-    """Lets runs have ended: results by model, or by model and seed; and protocol.json, as if they had been
-    trained.
+    """Write the files that `results` would leave if these runs had been trained.
+
+    `results` maps a model to its results, or to its results by seed. The files are result.json and
+    protocol.json.
     """
     for model, found in results.items():
         for run in [trial.run for trial in ablation.trials(model)]:
@@ -74,12 +76,12 @@ def ablate(*args):
 
 
 def words(text):
-    """Lines without alignment."""
+    """Return the lines of a table, with single spaces between words."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, loss=4.0):
-    """What an ablation reads of fairseq's checkpoints."""
+    """Write a checkpoint with the parts that an ablation reads."""
     meter = {"val": 0, "sum": torch.tensor(10 * loss), "count": 10, "round": 3}
     extra = {
         "train_iterator": {"epoch": epoch},
@@ -90,8 +92,9 @@ def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, loss=4.0):
 
 
 def fairseq(monkeypatch, train=None, validation=("valid", "test")):
-    """In place of fairseq: `train` makes checkpoints in a folder and may give a status and last lines; gives
-    the commands that ran.
+    """Replace fairseq's commands by a fake, and return the list of commands that it was called with.
+
+    `train` makes checkpoints in a folder. It may return an exit status and the last lines of output.
     """
     called = []
 

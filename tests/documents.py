@@ -1,4 +1,4 @@
-"""Reading the tables and names of the pages in docs/, for the tests that compare them with the code."""
+"""Read the tables and names of the pages in docs/, so that tests can compare them with the code."""
 
 import importlib
 import re
@@ -10,7 +10,7 @@ def cells_of(line: str) -> list[str]:
 
 
 def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
-    """Return the tables of a page in their order: the heading of each, and its rows."""
+    """Return the tables of a page in their order, each with its heading and its rows."""
     found = re.findall(r"^\|.*\n\|[-|]+\|\n(?:\|.*\n?)*", text, re.MULTILINE)
     return [
         (cells_of(heading), [cells_of(row) for row in rows])
@@ -19,12 +19,12 @@ def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
 
 
 def names_in(cell: str) -> list[str]:
-    """Return what stands between backquotes."""
+    """Return the words of a text that stand between backquotes."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def resolve(name: str) -> object:
-    """Return what a dotted name of a page means; pages leave out a leading `modular_fairseq.`.
+    """Return the object that a dotted name of a page means. Pages leave out a leading `modular_fairseq.`.
 
     Raises:
         AssertionError, AttributeError: there is no such module, or it has no such name.

@@ -1,4 +1,4 @@
-"""fairseq's commands in this process: seconds instead of the start-up of a process each."""
+"""Run fairseq's commands in this process, which saves seconds for the start-up of each."""
 
 import contextlib
 import io
@@ -53,7 +53,7 @@ QUIET = [
 
 
 def write_reversal_corpus(folder, train_pairs=60, seed=0):
-    """Random words, translated by reading them backwards."""
+    """Write sentences of random words, whose translations have the words in reverse order."""
     rng = random.Random(seed)
     for split, pairs in (("train", train_pairs), ("valid", 12), ("test", 12)):
         sources = [[f"w{rng.randrange(12)}" for _ in range(rng.randrange(2, 8))] for _ in range(pairs)]
@@ -84,7 +84,7 @@ def run_train(data, *args, **kwargs):
 
 
 def run_generate(data, checkpoint, *args):
-    """The hypotheses, in the order of the test set, and all that the command printed."""
+    """Run fairseq-generate, and return the hypotheses in the order of the test set, and its whole output."""
     parser = options.get_generation_parser()
     args = [str(data), "--path", str(checkpoint), "--beam", "5", "--num-workers", "0", *map(str, args)]
     out = io.StringIO()
@@ -95,7 +95,9 @@ def run_generate(data, checkpoint, *args):
 
 
 def start(command, *args, **kwargs):
-    """A fairseq command; its module is run, so that no installed script is needed."""
+    """Start a fairseq command in a process of its own. Its module is run, so that no script must be
+    installed.
+    """
     argv = [sys.executable, "-m", f"fairseq_cli.{command}", *map(str, args), "--user-dir", "modular_fairseq"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(

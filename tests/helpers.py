@@ -1,4 +1,4 @@
-"""Small models, tasks and batches for the tests."""
+"""Build small models, tasks and batches for the tests."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def dictionary(size: int = 40) -> Dictionary:
 
 
 def task(size: int = 40) -> SimpleNamespace:
-    """Return what a model needs of a translation task: one dictionary for both languages."""
+    """Return the parts of a translation task that a model reads: one dictionary for both languages."""
     words = dictionary(size)
     return SimpleNamespace(source_dictionary=words, target_dictionary=words)
 

@@ -1,4 +1,4 @@
-"""Checkpoints that run a function when they are unpickled, and what loading them says."""
+"""Write checkpoints that run a function when they are unpickled, and say what loading them must report."""
 
 from argparse import Namespace
 from collections import OrderedDict
@@ -13,7 +13,7 @@ FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"]
 
 
 class Pickled:
-    """Pickles as whatever a hostile author writes: a call, and a state for its result."""
+    """Pickle as a hostile author chooses: as a call, and a state for the result of the call."""
 
     def __init__(self, *reduced):
         self.reduced = reduced
@@ -23,7 +23,7 @@ class Pickled:
 
 
 def checkpoint(**extra):
-    """The parts of a checkpoint as the Trainer writes them, small."""
+    """Return the parts of a small checkpoint, as the Trainer writes them."""
     model = OrderedDict(weight=torch.arange(6.0).reshape(2, 3), steps=torch.tensor(7))
     cfg = {
         "_name": None,

@@ -1,4 +1,4 @@
-"""Which module of the packages imports which."""
+"""Find which module of the packages imports which."""
 
 import ast
 from pathlib import Path
@@ -20,7 +20,7 @@ FLOORS = [
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
-    """Return the files of both packages by their dotted name."""
+    """Return the files of both packages, keyed by their dotted names."""
     paths = [
         path for name in ("modular_fairseq_cli", "modular_fairseq") for path in (root / name).rglob("*.py")
     ]
@@ -31,7 +31,7 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
 
 
 def imports(path: Path, known: set[str]) -> set[str]:
-    """Return the files of the packages that a file imports, wherever in it."""
+    """Return the files of the packages that a file imports, at its top or inside its functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -54,8 +54,9 @@ def graph(root: Path = ROOT) -> dict[str, set[str]]:
 
 
 def upward(root: Path = ROOT) -> list[str]:
-    """Return the imports from a floor above. The top floors may import the door, to have everything
-    registered.
+    """Return the imports that lead from a lower layer of the packages to a higher one.
+
+    The top layers may import the `__init__` of the plugin, so that everything is registered.
     """
     return [
         f"{name} imports {other}"

@@ -1,4 +1,4 @@
-"""Small language models for the tests."""
+"""Build small language models for the tests."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def lm_options(arch, **changes):
 
 
 def task(types=40):
-    """Return what a model needs of a language modelling task: one dictionary of `types` words."""
+    """Return the parts of a language modelling task that a model reads: one dictionary of `types` words."""
     words = dictionary(types)
     return SimpleNamespace(source_dictionary=words, target_dictionary=words)
 

@@ -1,4 +1,4 @@
-"""Archives as they are published, in small, and corpora that are prepared from them."""
+"""Write small archives in the form of the published ones, and prepare corpora from them."""
 
 import io
 import os
@@ -19,7 +19,7 @@ TOY = toy_corpus.draw_splits({"train": 480, "valid": 30, "test": 30}, seed=3)
 
 
 def sentence(words):
-    """A toy sentence as people write it: "der mann lacht ." becomes "Der mann lacht."."""
+    """Return a toy sentence as people write it: "der mann lacht ." becomes "Der mann lacht."."""
     return (words[0].upper() + words[1:]).replace(" .", ".").replace(" ?", "?").replace(" ,", ",")
 
 
@@ -28,7 +28,10 @@ def sides(pairs):
 
 
 def write_tar(path, members):
-    """members: text or bytes by name; a value may be a TarInfo, for what no archive should hold."""
+    """Write an archive with `members`, which maps names to text or bytes.
+
+    A value may also be a TarInfo, for members that no archive should hold.
+    """
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
             if isinstance(content, tarfile.TarInfo):
@@ -48,7 +51,7 @@ def lines(path):
 
 
 def all_files(folder):
-    """Every file below the folder, but for the log and the lock, which may differ."""
+    """Return the content of every file below the folder, without the log and the lock, which may differ."""
     paths = (
         path for path in folder.rglob("*") if path.is_file() and path.name not in ("preprocess.log", ".lock")
     )
@@ -80,7 +83,9 @@ def prepare(root, script, *args, **env):
 
 
 def processes_of(folder, seconds=5):
-    """The command lines that name the folder, once there are none of them or after so many seconds."""
+    """Return the command lines of processes that name the folder, after waiting up to `seconds` for them to
+    end.
+    """
     end = time.monotonic() + seconds
     while True:
         shown = subprocess.run(["ps", "-efww"], capture_output=True, text=True, check=True).stdout
@@ -91,8 +96,9 @@ def processes_of(folder, seconds=5):
 
 
 def talks_members(train, test):
-    """The members of de-en.tgz: each 20th train sentence begins a talk as its title, the next one is its
-    description.
+    """Return the members of de-en.tgz.
+
+    Each 20th train sentence is the title that begins a talk. The sentence after it is the description.
     """
     members = {"de-en/README": "toy talks\n"}
     for lang in ("de", "en"):

@@ -1,4 +1,4 @@
-"""What fairseq, torch, numpy and the process look like, to compare before and after a change."""
+"""Record the state of fairseq, torch, numpy and the process, to compare it before and after a change."""
 
 import logging
 import sys
@@ -11,17 +11,17 @@ import torch
 
 PACKAGES = ("fairseq", "fairseq_cli", "torch", "numpy")
 LEFT_OUT = {
-    # Filled by `register_model` and its like.
+    # `register_model` and similar functions fill these.
     "fairseq.models": {"MODEL_REGISTRY", "MODEL_DATACLASS_REGISTRY", "ARCH_MODEL_REGISTRY"}
     | {"ARCH_MODEL_NAME_REGISTRY", "ARCH_MODEL_INV_REGISTRY", "ARCH_CONFIG_REGISTRY"},
     "fairseq.criterions": {"CRITERION_REGISTRY", "CRITERION_DATACLASS_REGISTRY"},
-    # `state` has it by the name of `get_safe_globals`.
+    # `state` records it under the name `get_safe_globals`.
     "torch._weights_only_unpickler": {"_marked_safe_globals_set"},
 }
 
 
 class Same:
-    """A value, equal to itself and to nothing else, whatever its own `==` says."""
+    """Wrap a value so that it equals itself and nothing else, whatever its own `==` says."""
 
     def __init__(self, value: object):
         self.value = value
@@ -36,8 +36,10 @@ class State(NamedTuple):
 
 
 def state() -> State:
-    """Return every attribute of the loaded modules of `PACKAGES` and of the classes they define, containers
-    with their contents (one level deep), and the filters, hooks, log levels and safe globals of the process.
+    """Return the attributes of the loaded modules of `PACKAGES` and of the classes that they define.
+
+    Containers are recorded with their contents, one level deep. The state also has the filters, hooks, log
+    levels and safe globals of the process.
     """
     names = {}
     for module_name, module in list(sys.modules.items()):
@@ -65,7 +67,9 @@ def contents(value: object) -> object:
 
 
 def changed_by(action: Callable[[], object]) -> set[str]:
-    """Return the names of all that `action` changes, adds or takes away outside the modules it imports."""
+    """Return the names of everything that `action` changes, adds or removes outside the modules that it
+    imports.
+    """
     before = state()
     action()
     after = state()

@@ -1,4 +1,4 @@
-"""Properties that every translation model must have.
+"""Check the properties that every translation model must have.
 
 Step-by-step decoding equals teacher forcing, no position depends on the future, and padding changes nothing.
 """
@@ -21,7 +21,7 @@ def logits(model, sample):
 
 
 def step_by_step_equals_teacher_forcing(model):
-    """Decoding one word at a time gives the logits of a single forward pass."""
+    """Check that decoding one word at a time gives the logits of a single forward pass."""
     sample = batch([(5, 6), (8, 6), (2, 6)])
     expected = logits(model, sample)
     encoder_out = model.encoder(sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"])
@@ -32,7 +32,7 @@ def step_by_step_equals_teacher_forcing(model):
 
 
 def hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(model, beam=5):
-    """Every hypothesis of a beam has the logits of its words in a single forward pass.
+    """Check that every hypothesis of a beam has the logits of its words in a single forward pass.
 
     Between steps the beam is reordered, and sentences that are finished leave the batch.
     """
@@ -58,7 +58,7 @@ def hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(model,
 
 
 def words_to_come_do_not_change_earlier_logits(model):
-    """Other target words from position 4 on leave the logits before it unchanged."""
+    """Check that other target words from position 4 on leave the earlier logits unchanged."""
     sample = batch([(5, 6), (8, 6)])
     before = logits(model, sample)
     sample["net_input"]["prev_output_tokens"][:, 4:] = 5
@@ -68,7 +68,7 @@ def words_to_come_do_not_change_earlier_logits(model):
 
 
 def a_sentence_gives_the_same_alone_and_in_a_padded_batch(model):
-    """The logits of a sentence, even one of one token, do not depend on padding."""
+    """Check that the logits of a sentence, even of a single token, do not depend on padding."""
     together = batch(LENGTHS)
     all_logits = logits(model, together)
     for i, (s, t) in enumerate(LENGTHS):

@@ -1,4 +1,4 @@
-"""Folders as `modular-fairseq analyze --out` writes them, of random numbers."""
+"""Write folders in the form of `modular-fairseq analyze --out`, with random numbers."""
 
 import json
 import math
@@ -15,8 +15,11 @@ WORDS = SENTENCE.split()
 
 
 def module_list(layers: int, heads: int, streams: int = 0) -> list[dict]:
-    """Of an encoder and a decoder; with streams, the encoder's layers between the first and the last stand in
-    every stream, and the last is its second one outside them."""
+    """Return the attention modules of an encoder and a decoder.
+
+    With streams, every stream has the encoder's layers between the first and the last. Outside the streams
+    the encoder has two layers, so the last one is encoder.layers.1.
+    """
     modules = []
     for layer in range(1, layers + 1):
         inner = range(1, streams + 1) if streams and 1 < layer < layers else [None]
@@ -56,7 +59,10 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def attention(
     rng: np.random.Generator, heads: int, queries: int, keys: int, causal: bool, sharpness: float = 2.0
 ) -> np.ndarray:
-    """[H, T, S]: some heads along a diagonal, some on one key, some anywhere."""
+    """Return random attention weights [H, T, S].
+
+    A third of the heads follow a diagonal, a third look at the last key, and the others have no pattern.
+    """
     scores = sharpness * rng.standard_normal((heads, queries, keys))
     distance = np.abs(np.arange(queries)[:, None] - np.arange(keys))
     for head in range(heads):
@@ -84,7 +90,7 @@ def write_analysis(
     sharpness: float = 2.0,
     seed: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Writes the folder and gives the arrays of its samples.npz."""
+    """Write the folder of an analysis, and return the arrays of its samples.npz."""
     rng, parts = np.random.default_rng(seed), parts.split()
     modules = module_list(layers, heads, streams)
     if language_model:

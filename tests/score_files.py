@@ -1,4 +1,4 @@
-"""Hypotheses and references of the tests of `modular-fairseq score`, and calls of it."""
+"""Make hypotheses and references for the tests of `modular-fairseq score`, and call it."""
 
 import argparse
 import gzip
@@ -18,7 +18,7 @@ SEPARATORS = "a\u2028line\x85that is one\x0bline"
 
 
 def sentences():
-    """Cased, untokenised English with hyphens, quotes and characters that Moses escapes."""
+    """Return cased, untokenised English with hyphens, quotes and characters that Moses escapes."""
     pairs = draw_splits({"train": 60}, seed=3)["train"]
     lines = [
         english.replace(" .", ".").replace(" ?", "?").replace(" ,", ",").capitalize() for _, english in pairs
@@ -32,7 +32,7 @@ REFERENCE = sentences()
 
 
 def noisy(lines, seed, rate=0.2):
-    """What a poor system makes of the lines: words lost, doubled, or in capitals."""
+    """Return the lines as a poor system would translate them: some words are lost, doubled or in capitals."""
     rng = random.Random(seed)
 
     def change(word):
@@ -53,7 +53,7 @@ def tokenize(lines):
 
 
 def generated(hypotheses, targets=None, order=None):
-    """Lines as fairseq-generate prints them, tokens given."""
+    """Return the lines that fairseq-generate prints for tokenised hypotheses and targets."""
     lines = ["2024-01-01 10:00:00 | INFO | fairseq_cli.generate | loading model(s) from checkpoint_best.pt"]
     for number in order or range(len(hypotheses)):
         lines.append(f"S-{number}\tein satz")
@@ -79,7 +79,7 @@ def run_json(tmp_path, *args):
 
 
 def sacrebleu(*args, **environment):
-    """What the command prints for BLEU, chrF and TER, numbers with 14 digits."""
+    """Return what the sacrebleu command prints for BLEU, chrF and TER, with 14 digits."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("SACREBLEU")
     } | environment
@@ -100,8 +100,9 @@ def sacrebleu(*args, **environment):
 
 
 def write_systems(folder):
-    """A reference, and as output of fairseq-generate in any order, seeds of two systems with plain text of
-    the same.
+    """Write a reference and the outputs of two systems with three seeds each.
+
+    An output is written as fairseq-generate prints it, in random order, and as plain text.
     """
     write_lines(folder / "test.en", REFERENCE)
     targets = tokenize(REFERENCE)

@@ -1,4 +1,4 @@
-"""Folders in which `modular-fairseq table` works: a small table and the files of its runs."""
+"""Write the folders in which `modular-fairseq table` works: a small table and the files of its runs."""
 
 import json
 import subprocess
@@ -114,7 +114,9 @@ REFERENCES = [" ".join(WORDS[i % 5 :] + WORDS[: i % 7]) for i in range(30)]
 
 
 def write_result(place, row, seed, spoilt, file="test", overrides=()):
-    """The files of a finished run, in whose translation the first lines are spoilt; gives its BLEU."""
+    """Write the files of a finished run, and return its BLEU. The first `spoilt` lines of its translation are
+    wrong.
+    """
     hypotheses = [line.replace("fox", "cat") if i < spoilt else line for i, line in enumerate(REFERENCES)]
     bleu = sacrebleu.corpus_bleu(hypotheses, [REFERENCES]).score
     folder = place / f"results/paper/mine/{row}/seed-{seed}"

@@ -1,4 +1,4 @@
-"""A small table whose rows are trained once, and copies of it."""
+"""Train the rows of a small table once, and copy them for each test."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from tests.table_folders import (
 
 @pytest.fixture(scope="session")
 def table_folder(tmp_path_factory):
-    """A prepared corpus in data/toy.de-en, and the table's files in configs/mine."""
+    """Make a folder with a prepared corpus in data/toy.de-en and the files of the table in configs/mine."""
     folder = tmp_path_factory.mktemp("tables")
     (folder / "data/toy.de-en/raw").mkdir(parents=True)
     (folder / "configs/mine").mkdir(parents=True)
@@ -26,7 +26,7 @@ def table_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished_table(table_folder, fast_commands):
-    """What `--run` says; its runs are in results/paper/mine."""
+    """Run the table with `--run`, and return the finished process. The runs are in results/paper/mine."""
     done = call(table_folder, "--run", "--jobs", "2")
     assert done.returncode == 0, done.stderr[-3000:]
     return done
@@ -39,7 +39,7 @@ def cells(text, label):
 
 @pytest.fixture
 def table_copy(table_folder, finished_table, tmp_path):
-    """The same place, to be spoilt."""
+    """Make a copy of the finished table that a test may damage."""
     for name in ("data", "configs", "results"):
         shutil.copytree(table_folder / name, tmp_path / name)
     return tmp_path

@@ -1,4 +1,4 @@
-"""A trainer that records which parameters each of its steps changes."""
+"""Record which parameters each step of a trainer changes."""
 
 import hashlib
 

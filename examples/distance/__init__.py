@@ -27,7 +27,7 @@ from modular_fairseq_cli.errors import UsageError
 
 @dataclass
 class DistanceOptions(FairseqDataclass):
-    """The options that fairseq-train gets. The name of each starts with that of the mechanism."""
+    """The options that fairseq-train gets. The name of each starts with the name of the mechanism."""
 
     distance_slope: float = field(
         default=0.5,

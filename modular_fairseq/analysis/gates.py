@@ -1,7 +1,7 @@
 """Analyse the gates and experts of a mixture of attentive experts (MAE, section 5.1 and appendix C).
 
 For every attention module, `Gates` computes the entropy of its gate in nats, which is ln E if the gate is
-uniform. For every expert, it computes the share of instances whose largest gate is that of the expert. An
+uniform. For every expert, it computes the share of instances in which the expert has the largest gate. An
 instance is a sentence if the gate sees a whole sentence, and a position if it sees a prefix or a window.
 
 For every expert, `Experts` lists the tokens that are more frequent in its instances than in others.
@@ -37,7 +37,7 @@ class GateReport:
         uniform: entropy of a uniform gate, ln E, in nats.
         instances: "sentences" or "positions".
         count: number of instances.
-        shares: for each expert, the share of instances whose largest gate is that of the expert.
+        shares: for each expert, the share of instances in which the expert has the largest gate.
     """
 
     module: str
@@ -152,7 +152,7 @@ def gate_networks(mixtures: Mapping[str, ExpertMixture]) -> dict[str, nn.Module]
 
 
 def side_of_instances(mixture: ExpertMixture) -> str:
-    """Return whether the tokens of a gate's instances are those of the source or those that a decoder reads.
+    """Return `SOURCE` if the instances of a gate are source tokens, or `TARGET` if a decoder reads them.
 
     A gate without a running mean sees a whole sentence, which is always a source sentence.
     """
@@ -231,7 +231,7 @@ class ExpertReport(Report):
         first, *others = self.modules
         lines = [
             f"typical tokens of the experts of {first.module}, by pointwise mutual information; the files in "
-            f"--out also have those of {len(others)} more modules"
+            f"--out also have the tokens of {len(others)} more modules"
         ]
         for number, tokens in enumerate(first.experts, start=1):
             lines.append(

@@ -228,7 +228,7 @@ def summed_distances(heads: Tensor) -> Tensor:
 
     If heads hardly differ, a difference of entropies would lose all digits, and the square root would make
     this visible: in float32, equal heads would have a distance of 3e-4. In this form, the error of a distance
-    is that of one rounding, so the precision of the weights, float32 or float64, is enough.
+    is one rounding error, so the precision of the weights, float32 or float64, is enough.
     """
     count, _, keys = heads.shape
     sums = heads.new_zeros(count, count, dtype=torch.float64)

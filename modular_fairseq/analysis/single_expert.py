@@ -46,7 +46,7 @@ class Inference:
         scores: BLEU of each draw of experts.
         BLEU: mean of `scores`.
         deviation: sample standard deviation of `scores`; None for a single score.
-        difference: `BLEU` minus that of the mixture.
+        difference: `BLEU` minus the BLEU of the mixture.
     """
 
     inference: str

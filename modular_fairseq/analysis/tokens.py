@@ -21,7 +21,7 @@ MOST = 10  # maximum number of tokens that are listed for a group
 class TokenCounts:
     """Counts of how often each token occurs in each group.
 
-    The memory is that of dictionary size x groups, however many tokens are counted.
+    The memory grows with dictionary size x groups, but not with the number of counted tokens.
 
     Args:
         types: size of the dictionary.

@@ -86,7 +86,7 @@ COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest
 
 
 class Configs(NamedTuple):
-    """The configuration of a model and that of the stock Transformer with which it is compared."""
+    """The configurations of a model and of the stock Transformer with which it is compared."""
 
     own: DictConfig
     stock: DictConfig

@@ -1,4 +1,4 @@
-"""Compute the ratios of measured times to those of stock fairseq, and print them as a table.
+"""Compute the ratios of measured times to the times of stock fairseq, and print them as a table.
 
 "Stock" is fairseq's own Transformer. Every measurement includes two identical copies of it. If the copies
 differ too much, other programs have disturbed the times, and no ratio is reported.

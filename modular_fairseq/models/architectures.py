@@ -17,7 +17,7 @@ from modular_fairseq.models.options import PRESETS
 def size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int = 6) -> dict[str, Any]:
     """Return the sizes of a Transformer whose encoder and decoder have equally many heads and layers.
 
-    The widths of the decoder are not set, so they follow those of the encoder.
+    The widths of the decoder are not set, so they follow the widths of the encoder.
     """
     both = {"attention_heads": heads, "layers": layers}
     stacks = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in both.items()}

@@ -24,7 +24,7 @@ class Choice:
     """The options that a user chose, for the checks of mechanisms.
 
     Attributes:
-        options: all options of the model. A width that was not given is that of the option that it follows.
+        options: all options of the model. A width that was not given equals the option that it follows.
         stacks: "encoder" and "decoder", as far as the model family has them.
         changed: names of the options that the user set. An option that was set by an arch does not count,
             even if an option of the user's leaves it without effect.

@@ -190,7 +190,7 @@ class DmaLosses(AuxiliaryLosses):
     it falls to -18 and below, as heads learn to have tokens that are never in the same clusters. It is then
     most of the objective. On Multi30k (4+4 layers, 738 updates) validation perplexity was 16.9 without a
     floor, 14.5 with a floor of 0, and 14.8 without L_Dqq. The floor is therefore 0 by default. The logged
-    value of `qq` is that of Eq. 6.
+    value of `qq` is the estimate by Eq. 6.
 
     Raises:
         UsageError: a weight is negative or not finite, or an option would have no effect.

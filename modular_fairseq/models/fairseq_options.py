@@ -92,7 +92,7 @@ FlatTransformerLanguageModelConfig = _flat(TransformerLanguageModelConfig)
 def resolved(options: Options, family: type) -> Namespace:
     """Return the options of a model family, with every width set.
 
-    A width that was not given is that of the option that it follows. An option that `options` does not have
+    A width that was not given equals the option that it follows. An option that `options` does not have
     gets its default.
     """
     flat = {f.name: value_of(options, f) for f in fields(family) if not f.name.startswith("_")}

@@ -52,7 +52,7 @@ class ModularModel(CountsUpdates, ChecksStateDict):
     def checked_options(cls, cfg: Options) -> Namespace:
         """Check the options, and return them with every width set.
 
-        A width that was not given is that of the option that it follows.
+        A width that was not given equals the option that it follows.
 
         Raises:
             UsageError: the options do not work together, or one of them would have no effect.

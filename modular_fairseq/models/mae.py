@@ -107,8 +107,8 @@ class MaeOptions(FairseqDataclass):
         default="linear",
         metadata={
             "help": "initial weights of the last layer of a gate network: zero (gates start uniform, so "
-            "the mixture starts as plain attention) or linear (those of nn.Linear) (default: "
-            "linear)"
+            "the mixture starts as plain attention) or linear (the initial weights of "
+            "nn.Linear) (default: linear)"
         },
     )
     mae_inference: Inference = field(

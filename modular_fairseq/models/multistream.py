@@ -69,7 +69,7 @@ class MultiStream(Arrangement):
         self.option = f"--streams {streams}"
 
     def depth(self, layers: int) -> int:
-        """Return the number of layers that a word passes: 2, and those of one stream."""
+        """Return the number of layers that a word passes: the layers of one stream plus 2."""
         return layers if self.streams == 1 else 2 + (layers - 2) // self.streams
 
     def layers_for(self, depth: int) -> int:

@@ -129,7 +129,7 @@ def _register(what: str, name: str, kind: str, options: type[FairseqDataclass], 
             if family not in FAMILIES or not defaults.keys() <= set(mechanism.option_names):
                 raise ValueError(
                     f"{what} {name} sets defaults of {', '.join(defaults)} in the model family {family}; the "
-                    "family must exist, and the options must be those of the mechanism"
+                    "family must exist, and the mechanism must have these options"
                 )
         MECHANISMS[name] = mechanism
         for family in FAMILIES:

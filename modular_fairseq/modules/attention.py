@@ -144,7 +144,7 @@ class MultiheadAttention(IncrementalModule):
 
         Returns:
             output [T, rows, C], and weights: [rows, T, S], or [H, rows, T, S] with `need_head_weights`, or
-            None. The weights are those of the softmax, without dropout and without the head scale.
+            None. The weights are the output of the softmax, without dropout and without the head scale.
         """
         # Each projection would copy a query that is not contiguous, or be slow if its weights are frozen.
         query = query.contiguous()

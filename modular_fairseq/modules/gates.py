@@ -18,7 +18,7 @@ class GateNorm(nn.Module):
     """Normalise the inputs of a gate over the instances of a batch, as BatchNorm1d does, but ignore padding.
 
     `forward` returns a slope and a shift instead of a normalised input: `norm(x) = x * slope + shift`. The
-    caller folds both into its linear layer, which saves a pass over x. The statistics are those of
+    caller folds both into its linear layer, which saves a pass over x. The statistics equal those of
     BatchNorm1d on the valid rows alone, which are sentences or positions that are not padding. With fewer
     than two valid rows the running statistics are used and stay unchanged.
 

@@ -75,7 +75,7 @@ class GaussianMixture(nn.Module):
             the steps of mu c_grad times as long under Adam. (It makes them c_grad^2 times as long with SGD,
             and has no such effect with optimizers that scale steps by the size of parameters.) Both modes
             multiply the gradient that gradient clipping sees. If training resumes with another value,
-            centroids stay where they are, while Adam's moments are at first those of the old scale.
+            centroids stay where they are, while Adam's moments at first have the old scale.
 
     Raises:
         ValueError: there is less than 1 cluster, the centroid gradient is not positive and finite, or the

@@ -138,7 +138,7 @@ class SemanticMask(IncrementalModule):
         """Add `keys` to the state of the search, and return the posteriors of all keys so far [B, H, C, S].
 
         Args:
-            keys: the clusters of new keys; None if the state has those of all keys already.
+            keys: the clusters of new keys; None if the state already has the clusters of all keys.
             rows: number of query rows, B or B x beam.
         """
         known = self.get_incremental_state(incremental_state, "clusters")
@@ -169,9 +169,9 @@ class SemanticMask(IncrementalModule):
         query_padding_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Compute the losses of the queries. The KL divergence includes that of the tokens.
+        """Compute the losses of the queries, and add the KL divergence of the tokens to theirs.
 
-        In cross-attention the tokens are those of both sides.
+        In cross-attention the tokens of both sides count.
         """
         valid = _valid(query_padding_mask, tokens.posterior)
         losses = self.queries(projected, valid, wanted)

@@ -29,7 +29,7 @@ SUBJECTS = (
 
 
 def apply(*subjects: str) -> None:
-    """Apply the patches of some subjects, by default those of all `SUBJECTS`.
+    """Apply the patches of some subjects, by default of all `SUBJECTS`.
 
     A second call changes nothing, because the module of a subject declares its patches only once.
     """

@@ -84,8 +84,8 @@ class Run(NamedTuple):
     def checkpoint(self) -> str:
         """Path of the checkpoint that is evaluated.
 
-        It is the average if one is made, else the best checkpoint, or that of `start` if the run does not
-        train.
+        It is the average if one is made, else the best checkpoint. If the run does not train, it is the
+        checkpoint of `start`.
         """
         if not self.trains:
             assert self.start_checkpoint is not None  # a run that does not train needs `start`
@@ -138,7 +138,7 @@ class Run(NamedTuple):
         for key, value in sums.items():
             if key.startswith("dictionary ") and theirs.get(key, value) != value:
                 raise UsageError(
-                    f"{self.corpus.binarized}: its {key} is another dictionary than that of "
+                    f"{self.corpus.binarized}: its {key} differs from the dictionary of "
                     f"{self.start.path()}, which is to be fine-tuned; prepare the corpus again with --like "
                     f"{self.start.corpus.folder}"
                 )

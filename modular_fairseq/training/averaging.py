@@ -4,7 +4,7 @@
     modular-fairseq average --inputs checkpoints --num-best-checkpoints 5 --output checkpoints/average.pt
     modular-fairseq average --inputs a.pt b.pt c.pt --output average.pt
 
-The options are those of fairseq's script average_checkpoints.py, which the fairseq package does not contain.
+The options come from fairseq's script average_checkpoints.py, which the fairseq package does not contain.
 The output is a checkpoint for fairseq-generate and for --finetune-from-model. It contains the means of all
 floating-point weights and buffers. Everything else, such as the options of the model and its counters, is
 copied from the last file. The optimizer state is left out, as with --no-save-optimizer-state.

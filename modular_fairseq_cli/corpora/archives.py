@@ -124,7 +124,7 @@ def refuse_link_in_tar(archive: str, member: tarfile.TarInfo) -> None:
 
 
 def refuse_link_in_zip(archive: str, member: zipfile.ZipInfo) -> None:
-    """Raise UsageError if the Unix mode of a member is neither that of a file nor that of a folder."""
+    """Raise UsageError unless the Unix mode of a member says that it is a file or a folder."""
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind and not stat.S_ISREG(kind) and not member.is_dir():
         raise UsageError(

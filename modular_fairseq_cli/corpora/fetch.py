@@ -43,7 +43,7 @@ class Source:
         checked = (
             f"checked by {self.sum.split(':')[0]}"
             if self.sum
-            else "no checksum published: that of the first download is recorded"
+            else "no checksum published: the checksum of the first download is recorded"
         )
         return f"{self.url} ({size}, {checked})"
 

@@ -18,7 +18,7 @@ class LengthRule(TypedDict):
     unit: str  # "tokens" or "subwords": what is counted
     min: int  # the least length of either side
     max: int  # the greatest length of either side
-    ratio: float  # the greatest length of the longer side divided by that of the shorter one
+    ratio: float  # the greatest length of the longer side divided by the length of the shorter one
 
 
 @dataclass(frozen=True, kw_only=True)

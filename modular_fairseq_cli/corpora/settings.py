@@ -30,7 +30,7 @@ FROM_LIKE = [
 def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
     """Return the settings that follow from a recipe and the options of its user, ready for JSON.
 
-    The keys are those of `Recipe` and besides "source_lang", "target_lang", "subwords" ("subword-nmt" or
+    The keys are the fields of `Recipe`, and also "source_lang", "target_lang", "subwords" ("subword-nmt" or
     "sentencepiece") and, with --like, "like" (the path of the other folder). Data that is binarized as it is
     has only "data_set" and the languages, which are None.
 

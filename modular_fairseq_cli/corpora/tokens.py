@@ -123,7 +123,7 @@ class Writer:
         self.append("valid", *([[side[i] for i in valid] for side in sides] for sides in (tokens, texts)))
 
     def append(self, split: str, tokens: list[list[str]], texts: list[list[str]]) -> None:
-        """Append pairs to the files of a split; the arguments are those of `write`."""
+        """Append pairs to the files of a split. `write` explains `tokens` and `texts`."""
         self.pairs[split] += len(tokens[0])
         for folder, sides in ((self.tok, tokens), (self.raw, texts)):
             for lang, lines in zip(self.languages, sides, strict=bool(sides)):

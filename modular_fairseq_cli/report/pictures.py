@@ -65,7 +65,7 @@ def draw(checkpoints: Sequence[Checkpoint], formats: Iterable[str]) -> dict[str,
 
 
 def _figures(checkpoints: Sequence[Checkpoint]) -> NamedFigures:
-    """Yield every figure with its name: first those of all checkpoints, then those of each."""
+    """Yield every figure with its name: first the figures of all checkpoints together, then of each one."""
     for name, group in FIGURES_OF_CURVES.items():
         logged = {key for checkpoint in checkpoints for by_key in checkpoint.log.values() for key in by_key}
         present = [curve for curve in CURVES if curve.group == group and curve.key in logged]

@@ -12,16 +12,16 @@ FILE -m bleu chrf ter` on the detokenised text.
 
 If a file has T- lines, BLEU of the H- tokens against the T- tokens is shown as well, and for German the same
 after compound splitting. These scores depend on the tokenisation of the corpus. They are comparable only to
-those of papers that use the same one.
+the scores of papers that use the same tokenisation.
 
 TER splits text at spaces only: "today?" and "today ?" are different words to it, while BLEU and chrF count
 them as equal. So if the reference is tokenised, as a toy corpus is, even a perfect translation has a TER of
 about 25 after detokenisation. Give --detokenize none in this case.
 
 --baseline compares the files with the seeds of another system, pair by pair, or all with a single file. Give
-it several times for several systems. Two p-values are shown. That of the paired bootstrap, for two files,
-accounts for the choice of test sentences, but not for training noise. That of Welch's t-test, over seeds,
-accounts for training noise, but not for the choice of sentences.
+it several times for several systems. Two p-values are shown. The p-value of the paired bootstrap compares two
+files. It accounts for the choice of test sentences, but not for training noise. The p-value of Welch's t-test
+compares seeds. It accounts for training noise, but not for the choice of sentences.
 """
 
 import argparse

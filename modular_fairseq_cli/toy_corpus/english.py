@@ -124,7 +124,8 @@ def verb_group(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
 def complements(clause: Clause, without: str = "") -> str:
     """Return the objects, the place and the time of a clause, in this order.
 
-    `without` is the case, "place" or "time" of the one that stands elsewhere, or "".
+    `without` names a part that stands elsewhere and is left out: a case, "place" or "time".
+    "" leaves out none.
     """
     words = {case: say(phrase) for case, phrase in clause.arguments.items()}
     words |= {"place": PLACES.get(clause.place, ""), "time": TIMES.get(clause.time, ""), without: ""}

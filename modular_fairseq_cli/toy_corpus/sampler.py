@@ -142,7 +142,7 @@ class Sampler:
     def tenseless_clause(
         self, verb: Verb | None = None, given: Mapping[str, Phrase] = MappingProxyType({})
     ) -> Clause:
-        """Draw a clause without tense, negation and adverbials; the arguments are those of `clause`."""
+        """Draw a clause without tense, negation and adverbials. `clause` explains `verb` and `given`."""
         verb = verb or self.verb(personal=True)
         return Clause(verb, self.arguments(verb, given))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measure the rows of MAE (Peng et al. 2020), table 5, which have one expert per attention layer (WMT14 En-De,
-# newstest2013), and show them beside the paper's. The models are those of table 2; those that are missing are
-# trained. Prepare the data first:
+# newstest2013), and show them beside the paper's. The models come from table 2; missing
+# ones are trained. Prepare the data first:
 #
 #     bash data-prep/prepare-wmt14-en-de.sh
 #

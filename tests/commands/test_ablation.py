@@ -1,5 +1,7 @@
-"""`modular-fairseq ablate`: the paper's protocol and table, what it refuses, and runs that are killed, fail
-or diverge.
+"""Tests of `modular-fairseq ablate`.
+
+They check the paper's protocol and table, what the command refuses, and runs that are killed, fail or
+diverge.
 """
 
 import math
@@ -64,7 +66,9 @@ def test_the_best_addition_is_kept_even_when_the_model_was_better_without_it():
 
 
 def test_an_iteration_is_chosen_when_the_next_is_wanted():
-    """So that its models can be trained in between."""
+    """The protocol asks for a perplexity only then, so that the models of an iteration can be trained in
+    between.
+    """
     known, order = {}, []
     for model in models(NAMES, known.get):
         order.append(model)
@@ -75,7 +79,7 @@ def test_an_iteration_is_chosen_when_the_next_is_wanted():
 def test_without_the_perplexity_of_a_candidate_nothing_later_is_known():
     known = {model: value for model, value in PAPER.items() if model != (RESIDUAL, HIDDEN)}
     assert [base for base, _ in iterations(NAMES, known.get)] == [(), (RESIDUAL,)]
-    del known[()]  # selects nothing
+    del known[()]  # this perplexity selects nothing
     assert len(list(iterations(NAMES, known.get))) == 2
 
 
@@ -484,8 +488,8 @@ def test_a_result_has_the_perplexities_of_the_best_checkpoint_and_of_training(tm
 def test_a_run_that_is_killed_after_its_training_is_only_evaluated(
     tmp_path, monkeypatch, epoch, updates, expected
 ):
-    """--max-epoch 10 ends when epoch 11 is next; after --max-update 20 fairseq-train itself would make one
-    update more.
+    """--max-epoch 10 ends when the next epoch is 11. After --max-update 20, fairseq-train itself would make
+    one more update.
     """
     called = fairseq(monkeypatch, checkpoints())
     (tmp_path / "baseline-seed1").mkdir()
@@ -552,7 +556,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, ablation_data, monkeypatch, capsys):
 
 
 def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
-    """Else the next one would train in the same folder at the same time."""
+    """If the training survived, the next ablation would train in the same folder at the same time."""
     if sys.platform != "linux":
         pytest.skip("only Linux lets a process ask for that")
     child = "import os, time; print(os.getpid()); time.sleep(600)"
@@ -567,5 +571,5 @@ def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
     deadline = time.monotonic() + 60
     with pytest.raises(ProcessLookupError):
         while time.monotonic() < deadline:
-            os.kill(pid, signal.SIGCONT)  # harmless, and an error once it is gone
+            os.kill(pid, signal.SIGCONT)  # has no effect, but fails once the process is gone
             time.sleep(0.01)

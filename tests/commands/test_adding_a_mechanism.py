@@ -1,4 +1,4 @@
-"""docs/adding-a-mechanism.md shows the whole example, lists every field, and what it registers works."""
+"""Test that docs/adding-a-mechanism.md shows the whole example and every field, and that its code works."""
 
 import ast
 import os
@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs/adding-a-mechanism.md").read_text()
 EXAMPLE = (ROOT / "examples/distance/__init__.py").read_text()
 PIECE = "<!-- not run: a piece of examples/distance/__init__.py -->\n```python\n"
 
-# Runs the blocks of the page that it gets, and then models with what they register.
+# This program runs the blocks of the page that it gets, and then builds models with what they register.
 TRY = """
 from types import SimpleNamespace
 
@@ -82,7 +82,7 @@ def block_with(language: str, text: str) -> str:
 
 
 def rows_of(heading: str) -> list[str]:
-    """Return the names in the first column of the table whose first heading this is."""
+    """Return the names in the first column of the table whose first heading is `heading`."""
     (rows,) = (rows for headings, rows in tables(PAGE) if headings[0] == heading)
     return [names_in(row[0])[0] for row in rows]
 
@@ -130,7 +130,7 @@ def run(*words, folder=ROOT, path=""):
 
 
 def test_a_copy_passes_the_test_of_the_page(tmp_path):
-    """As on the page: copy the folder, change the names, write the test and run it."""
+    """The steps are those of the page: copy the folder, change the names, write the test and run it."""
     (tmp_path / "examples/distance").mkdir(parents=True)
     (tmp_path / "examples/distance/__init__.py").write_text(EXAMPLE)
     run("bash", "-euc", block_with("bash", "cp -r examples/distance"), folder=tmp_path)
@@ -142,7 +142,7 @@ def test_a_copy_passes_the_test_of_the_page(tmp_path):
 
 
 def test_what_the_page_registers_works(tmp_path):
-    """The gate, the layer, the encoder and the losses of the page, in one process of their own."""
+    """The gate, the layer, the encoder and the losses of the page run in a process of their own."""
     (tmp_path / "distance.py").write_text(EXAMPLE)
     names = ("class HeadScale", "class HalfOptions", "class Twice", "class DistanceLosses")
     code = TRY.format(blocks=[block_with("python", name) for name in names])

@@ -1,4 +1,4 @@
-"""`modular-fairseq analyze`: what it prints and writes for trained models, and what it refuses."""
+"""Test what `modular-fairseq analyze` prints and writes for trained models, and what it refuses."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ CRITERION = ("--criterion", "modular_cross_entropy")
 
 @pytest.fixture(scope="module")
 def trained(reversal_data, tmp_path_factory):
-    """A model with everything in it, trained for an epoch, and its data."""
+    """Train a model with experts, masks and TIM layers for one epoch, and return its path and its data."""
     folder = tmp_path_factory.mktemp("trained")
     options = (
         "--arch",
@@ -46,7 +46,7 @@ def analyze(what, trained, *options):
 
 
 def refuse(what, trained, *options):
-    """The sentence with which it ends."""
+    """Run an analysis that must fail, and return the sentence that it prints."""
     with pytest.raises(SystemExit) as error:
         analyze(what, trained, *options)
     sentence = str(error.value)
@@ -190,10 +190,10 @@ def test_single_experts(trained, tmp_path, capsys, monkeypatch):
     before = kept.stat().st_mtime_ns
     capsys.readouterr()
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
-    assert kept.stat().st_mtime_ns == before  # a run that was killed goes on
+    assert kept.stat().st_mtime_ns == before  # a run that was killed continues
     assert "translating" not in capsys.readouterr().err
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "1")
-    assert "translating" in capsys.readouterr().err  # of other translations
+    assert "translating" in capsys.readouterr().err  # these translations are others
     sentence = refuse("single-expert", trained, "--out", tmp_path / "other", "--", "--beam", "two")
     assert "invalid int value: 'two'" in sentence and [
         path.name for path in (tmp_path / "other").iterdir()
@@ -268,7 +268,9 @@ def test_words_that_are_refused(trained, tmp_path, monkeypatch):
 
 @pytest.fixture
 def other_data(trained, tmp_path):
-    """The same dictionaries; an empty part, and one with a sentence of 25 words."""
+    """Binarize data with the same dictionaries, whose valid part is empty and whose test part has a sentence
+    of 25 words.
+    """
     text = tmp_path / "text"
     text.mkdir()
     write_reversal_corpus(text)
@@ -401,7 +403,7 @@ def test_a_plugin_beside_this_one_brings_an_analysis(trained, tmp_path, monkeypa
         "        return Count(self.sentences)\n"
         "ANALYSES['counting'] = Counting\n"
     )
-    monkeypatch.setitem(ANALYSES, "counting", ANALYSES["gates"])  # taken away at the end
+    monkeypatch.setitem(ANALYSES, "counting", ANALYSES["gates"])  # monkeypatch removes it at the end
     analyze("counting", trained, "--user-dir", plugin)
     assert capsys.readouterr().out == "12 sentences seen\n"
 
@@ -416,7 +418,7 @@ def test_summaries_are_in_the_help(capsys):
 
 def test_results_are_written_before_they_are_shown(trained, tmp_path, monkeypatch):
     def show(reports, refused):
-        raise BrokenPipeError  # `| head` has seen enough
+        raise BrokenPipeError  # `| head` closes the pipe
 
     monkeypatch.setattr("modular_fairseq.analysis.command.show", show)
     monkeypatch.setattr("os.dup2", lambda *files: None)  # the output of this process stays open

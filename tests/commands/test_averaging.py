@@ -1,4 +1,6 @@
-"""`modular-fairseq average`: exact means, one model only, and never half a file."""
+"""Test that `modular-fairseq average` computes exact means, takes one model only, and never leaves half a
+file.
+"""
 
 import errno
 import os
@@ -19,7 +21,7 @@ from tests.fairseq_commands import run_generate, run_train
 
 
 def write(path, model=None, arch="some_arch", maximize=False, **extra):
-    """A checkpoint with the given weights, or a single number."""
+    """Write a checkpoint with the given weights, or with a single number as its only weight."""
     model = (
         OrderedDict(model)
         if isinstance(model, dict)
@@ -304,7 +306,7 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, capsys):
     )
     assert "is a folder" in command_refusal("--inputs", *files, "--output", tmp_path)
     assert {path: (tmp_path / path).read_bytes() for path in os.listdir(tmp_path)} == before
-    assert "read" not in capsys.readouterr().out  # refused before the work
+    assert "read" not in capsys.readouterr().out  # it is refused before any file is read
 
 
 def test_a_full_disk_leaves_the_earlier_average(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
-"""training/bcd.py: G steps change gates only, F steps never do, in every way to optimise; schedule, losses,
-resuming, workers.
+"""Tests of training/bcd.py: G steps change gates only, and F steps never change gates.
+
+This holds for every way to optimise. The tests also cover the schedule, losses, resuming and several workers.
 """
 
 import logging
@@ -65,7 +66,9 @@ def test_g_steps_are_taken_in_every_intervalth_epoch(reversal_data, monkeypatch,
 
 @pytest.mark.parametrize("loss", ["sentence", "token"])
 def test_a_g_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, loss):
-    """Against autograd on the whole update at once: two micro-batches, constant learning rate, no dropout."""
+    """The step is compared with autograd on the whole update at once: two micro-batches, constant learning
+    rate, no dropout.
+    """
     args = (
         "--mae-gate-interval 1 --dropout 0 --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5 "
         "--update-freq 2"
@@ -108,7 +111,7 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, caplog, where):
-    """The step is that of the other batch alone."""
+    """The gates learn as if the update had only the other batch."""
 
     def fail(*_):
         raise RuntimeError("CUDA out of memory")
@@ -346,7 +349,7 @@ def weights(checkpoint):
     "save", [[], ["--save-interval-updates", 5]], ids=["end of an epoch", "amid an epoch with G steps"]
 )
 def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, save):
-    """Bit for bit, with --update-epoch-batch-itr True."""
+    """The weights are equal bit for bit, with --update-epoch-batch-itr True."""
     common = [*MAE, *save, "--max-epoch", 4]
     run_train(reversal_data, *common, "--save-dir", tmp_path / "whole")
     stop = ["--max-update", 5] if save else ["--max-epoch", 2]

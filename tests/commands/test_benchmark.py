@@ -1,5 +1,7 @@
-"""bench: which stock a model is compared with, what is timed, ratios and refusals, the table
-and its JSON. Never a time."""
+"""Tests of `modular-fairseq bench`; none of them asserts a time.
+
+They check which stock model is compared, what is timed, the ratios and refusals, and the table with its JSON.
+"""
 
 import argparse
 import io
@@ -37,14 +39,14 @@ NEUTRAL = f"{MAE} --mae-gate-init zero --mae-gate-context source --mae-gate-inte
 FOUR_HEADS = f"{PLAIN} --encoder-attention-heads 4 --decoder-attention-heads 4"
 TIM = f"modular_transformer_tiny_cpu {SIZE} --tim-layers all"
 STREAMS = "multistream_transformer_tiny_cpu --encoder-embed-dim 32 --encoder-ffn-embed-dim 32"
-# Of its sizes only width and heads are not stock's.
+# Only its width and its number of heads differ from stock's.
 MATCHED = "tim_transformer_iwslt_de_en --encoder-ffn-embed-dim 36 --encoder-layers 4 --decoder-layers 4"
 SMALL = "--sentences 3 --length 8 --search-sentences 3 --beam 2 --steps 5 --source-types 40 --target-types 30"
 
 
 @pytest.fixture(autouse=True)
 def process_as_before():
-    """A command sets what belongs to its process."""
+    """Restore the threads, warnings and logging of this process, which the command sets."""
     threads = torch.get_num_threads()
     with warnings.catch_warnings():
         yield
@@ -65,7 +67,7 @@ def parse(*models: str) -> dict:
 
 
 def times(training=(2.0, 2.0), search=(1.0, 1.0), **others) -> dict:
-    """One round in which stock's copies take this long, and models of one work each."""
+    """Return the times of one round: two copies of stock, and models that do one kind of work each."""
     stock = {
         (copy, work): [t]
         for work, both in ((TRAINING, training), (SEARCH, search))
@@ -107,7 +109,7 @@ def test_the_bcd_average_is_f_plus_g_over_the_interval_in_each_round():
     assert average.work == "BCD average, interval 5"
     assert average.seconds == pytest.approx([2.5, 2.2])
     assert average.ratios == pytest.approx([1.25, 1.1])
-    assert ratios(comparison)["model", G_STEP] == pytest.approx(0.625)  # to stock's training step
+    assert ratios(comparison)["model", G_STEP] == pytest.approx(0.625)  # the ratio to stock's training step
 
 
 @pytest.mark.parametrize(
@@ -300,7 +302,7 @@ def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
     assert source.shape == target.shape == (20, 10)
     lengths = source.ne(1).sum(dim=1)
     assert lengths.min() >= 8 and lengths.max() == 10 and source.eq(1).any() and target.eq(1).any()
-    assert (source[:, -1] == 2).all()  # padding on the left, the end of the sentence at the end
+    assert (source[:, -1] == 2).all()  # sentences are padded on the left and end with </s>
     assert torch.equal(first["net_input"]["prev_output_tokens"][:, 1:].ne(1), target[:, 1:].ne(1))
     assert source.max() < 40 and target.max() < 30 and first["ntokens"] == target.ne(1).sum()
 
@@ -310,8 +312,9 @@ def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """What the command says and writes about three models; jobs run, but the clock only says which of stock's
-    copies is slow.
+    """Run the command on three models, and return what it printed and wrote.
+
+    The jobs run, but their times are invented: only one of the stock copies is slow.
     """
     ran = {}
 
@@ -333,8 +336,10 @@ def report(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def layers_report(tmp_path_factory):
-    """The same of models without stock's weights, with --layers, where stock's copies differ in these
-    alone.
+    """Run the command with --layers on models that cannot take stock's weights, and return what it printed
+    and wrote.
+
+    The stock copies differ only in the times of their layers.
     """
 
     def measure(jobs, args, title):
@@ -405,7 +410,7 @@ def test_a_model_of_another_size_than_stock_says_so(layers_report):
 
 
 def layers_job(model: str, flags: str = "") -> tuple[torch.nn.Module, jobs.Job]:
-    """The job and its model."""
+    """Return a model, and the job that times its layers."""
     task = jobs.random_task(40, 30)
     ((cfg, _),) = parse(f"{PLAIN if model in STOCK else model} {flags}").values()
     built = []
@@ -454,7 +459,8 @@ def test_the_command_fails_with_a_sentence_when_ratios_are_refused(report):
         "copies of fairseq's Transformer ("
     )
     assert report.exit.endswith("; close other programs, or increase --rounds")
-    assert report.exit.count("\n") == 0 and report.exit.count("differ by") == 2  # of 4 heads, and of 8
+    # The message names the stock of 4 heads and the stock of 8.
+    assert report.exit.count("\n") == 0 and report.exit.count("differ by") == 2
 
 
 def test_the_json_has_settings_versions_times_and_ratios(report):
@@ -496,7 +502,7 @@ def test_plain_attention_and_uniform_gates_give_stocks_hypotheses(report):
         for model, pair in comparison["equal_hypotheses"].items()
     }
     assert equal[PLAIN] == equal[NEUTRAL] == equal[FOUR_HEADS] == [6, 6]
-    assert equal[MAE][0] < 6  # gates that start elsewhere are another model
+    assert equal[MAE][0] < 6  # gates that do not start uniform make another model
 
 
 def test_jobs_do_what_they_are_called(report):
@@ -514,7 +520,7 @@ def test_jobs_do_what_they_are_called(report):
 
 
 def test_f_steps_change_no_gate_and_g_steps_nothing_else():
-    """Also at interval 1, where in training an F step never comes without a G step."""
+    """This holds at interval 1, too, where in training an F step never comes without a G step."""
     args = arguments()
     task = jobs.random_task(args.source_types, args.target_types)
     cfg = benchmark.parse_model(NEUTRAL, task, args).own
@@ -526,7 +532,7 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
     assert interval == 1
 
     def changed(work: str) -> set[bool]:
-        """Whether parameters that change belong to gates."""
+        """Return whether the parameters that change belong to gates: {True}, {False} or both."""
         before = {key: p.detach().clone() for key, p in built[0].named_parameters()}
         timed[NEUTRAL, work]()
         return {".gate." in key for key, p in built[0].named_parameters() if not torch.equal(p, before[key])}
@@ -588,7 +594,7 @@ def test_a_missing_gpu_is_one_sentence():
 
 
 def test_the_models_that_mechanisms_want_timed_are_the_default(monkeypatch):
-    """Also of a plugin, which is imported after the arguments are read."""
+    """A model of a plugin counts, too, although the plugin is imported after the arguments are read."""
     seen = []
 
     def parse_model(model, task, args):

@@ -1,4 +1,6 @@
-"""Hostile checkpoints are refused before anything in them runs; several processes read one checkpoint."""
+"""Test that hostile checkpoints are refused before their code runs, and that several processes can read one
+checkpoint.
+"""
 
 import json
 import os
@@ -42,7 +44,7 @@ def test_a_payload_is_refused_before_it_runs(tmp_path, attack, where, zipped):
         assert f"the Python object {attack}" in sentence or f".{attack}, which" in sentence
     assert not marker.exists()
 
-    made = pickle.loads(pickle.dumps(payload))  # the payload is alive
+    made = pickle.loads(pickle.dumps(payload))  # the payload would run
     if attack == "Popen":
         made.wait()
     assert marker.exists()

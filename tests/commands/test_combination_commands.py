@@ -1,4 +1,4 @@
-"""A combination of all mechanisms is trained and resumed by fairseq's commands."""
+"""Test that fairseq's commands train and resume a combination of all mechanisms."""
 
 import torch
 
@@ -7,8 +7,8 @@ from tests.fairseq_commands import run_generate, run_train
 
 
 def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoint(reversal_data, tmp_path):
-    """Experts, streams with skip and mechanisms together: stopped and resumed it ends as uninterrupted, bit
-    for bit.
+    """Experts, streams with skip and mechanisms train together. The stopped and resumed run equals an
+    uninterrupted one, bit for bit.
     """
     size = [
         "--encoder-embed-dim",

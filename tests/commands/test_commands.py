@@ -1,4 +1,4 @@
-"""The commands as a user types them, each a process of its own: what they learn, say, refuse and survive."""
+"""Test what the commands learn, say, refuse and survive. Each runs in a process, as a user types it."""
 
 import argparse
 import os
@@ -82,7 +82,7 @@ def test_training_says_nothing_on_standard_error_that_a_user_must_not_know(rever
 def test_bad_options_end_in_one_sentence(reversal_data, tmp_path, args, sentence):
     status, _, err = call("train", reversal_data, *TINY, *OPTIMIZE, *QUIET, *args, "--save-dir", tmp_path)
     assert status != 0 and "Traceback" not in err and "usage: " not in err
-    *_, message = lines_of(err)  # after what fairseq prints of the model, where that is built before
+    *_, message = lines_of(err)  # fairseq prints the model first, if it is built before
     assert message.startswith("modular_fairseq: error: ") and sentence in message
 
 

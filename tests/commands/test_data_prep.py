@@ -44,7 +44,7 @@ def sentences_in(index):
 
 
 def start_and_stop_after(root, word, script, *args, **env):
-    """Kills the script after the first line with this word; returns that line."""
+    """Start a script, kill it after the first line that contains `word`, and return that line."""
     environment = {**os.environ, **{name: str(value) for name, value in env.items()}}
     process = subprocess.Popen(
         command(root, script, *args),
@@ -60,7 +60,7 @@ def start_and_stop_after(root, word, script, *args, **env):
 
 
 def refusal(result, code=1):
-    """What the script said at last: it must be its own sentence, and no traceback."""
+    """Return the last sentence of a script that failed, and check that it printed no traceback."""
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     last = result.stderr.splitlines()[-1]
@@ -97,7 +97,7 @@ def test_talks_are_tokenized_cleaned_and_split_as_in_the_recipe(talks):
 
 def test_merges_are_joint_and_dictionaries_separate(talks):
     out, _ = talks
-    assert len(lines(out / "bpe/codes")) == 201  # a line for the version
+    assert len(lines(out / "bpe/codes")) == 201  # the first line is the version
     for lang in ("de", "en"):
         counts = Counter(" ".join(lines(out / f"bpe/train.{lang}")).split())
         words = [line.split() for line in lines(out / f"bin/dict.{lang}.txt") if "madeupword" not in line]
@@ -132,9 +132,9 @@ def test_what_is_fetched_is_said_first_and_its_sum_recorded(talks, talks_archive
 def test_corpora_beside_each_other_share_an_archive_and_compare_its_sum(
     scripts_root, talks, talks_archive, tmp_path
 ):
-    """Another data set fetches nothing.
+    """A second data set downloads nothing.
 
-    Another file of the same name is refused, whether it is in archives/, given or fetched.
+    Another file of the same name is refused, whether it is in archives/, given or downloaded.
     """
     shutil.copytree(talks[0].parent / "archives", tmp_path / "archives")
     nowhere = {"IWSLT14_URL": f"file://{tmp_path}/nowhere"}
@@ -188,7 +188,7 @@ def test_other_settings_are_refused_by_name(scripts_root, talks):
 def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(
     scripts_root, talks_archive, tmp_path, stage
 ):
-    """Only the main process is killed: its workers and fairseq-preprocess end by themselves."""
+    """Only the main process is killed. Its workers and fairseq-preprocess must end by themselves."""
     out = tmp_path / "out"
     shutil.copytree(talks_archive.parent, tmp_path / "given")
     args = command(
@@ -200,7 +200,7 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(
         time.sleep(0.01)
     time.sleep(random.Random(os.getpid()).uniform(0, 1.0) if stage == "bin" else 0)
     assert process.poll() is None
-    process.kill()  # the shell has become the program: this is it
+    process.kill()  # the shell has been replaced by the program
     process.wait()
     assert processes_of(tmp_path) == []
     result = prepare(
@@ -293,7 +293,7 @@ def test_a_truncated_archive_is_refused_and_the_right_one_goes_on(scripts_root, 
 
 
 def write_folder(folder, change=lambda texts: None):
-    """Raw text, by name; `change` may add to it."""
+    """Write raw text into a folder. `change` may edit the texts, which are keyed by file name."""
     folder.mkdir()
     texts = {
         f"{split}.{lang}": "".join(sentence(words) + "\n" for words in text).encode()
@@ -315,8 +315,10 @@ LANGS = ["--source-lang", "de", "--target-lang", "en"]
 
 @pytest.fixture(scope="module")
 def raw(scripts_root, tmp_path_factory):
-    """A folder with everything that is accepted: .gz, CR LF, odd separators, empty train lines, a test set of
-    one line without its end.
+    """Prepare a folder that uses everything that is accepted.
+
+    It has a .gz file, CR LF line ends, odd separators, empty lines in train, and a test set of one line
+    without a line end.
     """
 
     def change(texts):
@@ -492,7 +494,7 @@ def test_bad_text_is_refused_by_file_and_line(scripts_root, tmp_path, change, sa
 
 
 def test_text_may_be_corrected_until_it_was_accepted(scripts_root, tmp_path):
-    """Words of one letter, of which nothing can be merged, end the run after tok/."""
+    """Words of one letter leave nothing to merge, so they end the run after tok/."""
 
     def change(texts):
         texts.update({f"train.{lang}": b"a b c\n" for lang in ("de", "en")})
@@ -585,7 +587,7 @@ def test_the_list_of_recipes_is_that_of_the_scripts(scripts_root):
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "raw"])
 def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(scripts_root, recipe, tmp_path):
-    """Told by what is said before anything is fetched."""
+    """The first message names the folder, before anything is downloaded."""
     name = {"wikitext-103": recipe}.get(recipe, ".".join(recipe.split("-", 1)))
     nowhere = {variable: f"file://{tmp_path}/nowhere" for variable in SERVERS}
     environment = {**os.environ, **nowhere}
@@ -610,7 +612,7 @@ def test_an_interrupt_ends_with_130(scripts_root, tmp_path):
             command(scripts_root, "iwslt14-de-en", "--out", tmp_path / "out"),
             stderr=subprocess.PIPE,
             text=True,
-            # Tests in the background ignore it.
+            # A test that runs in the background ignores the signal.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         with process:
@@ -622,7 +624,7 @@ def test_an_interrupt_ends_with_130(scripts_root, tmp_path):
 
 
 def know(root, recipe, *archives):
-    """Let the copy of a recipe know the sizes and sums of these archives."""
+    """Write the sizes and sums of these archives into the copy of a recipe."""
     path = root / f"modular_fairseq_cli/corpora/recipes/{recipe}.yaml"
     content = yaml.safe_load(path.read_text())
     for archive in archives:
@@ -633,7 +635,7 @@ def know(root, recipe, *archives):
 
 
 def write_test_set(folder, name, pair, source, target):
-    """A test set as sacrebleu keeps it."""
+    """Write a test set in the form in which sacrebleu keeps it."""
     (folder / name).mkdir(parents=True, exist_ok=True)
     for field, text in (
         ("src", source),
@@ -804,7 +806,7 @@ def test_every_100th_pair_for_validation_and_a_wrong_valid(scripts_root, news, t
 
 @pytest.fixture(scope="module")
 def chinese(scripts_root, tmp_path_factory):
-    """Toy German written without spaces stands for Chinese."""
+    """Prepare a corpus in which toy German without spaces stands for Chinese."""
     folder = tmp_path_factory.mktemp("wmt17")
 
     def glued(pairs):

@@ -1,4 +1,4 @@
-"""DMA through fairseq's commands: resuming, layer drop, averaging, and what translation ignores."""
+"""Test DMA in fairseq's commands: resuming, layer drop, averaging, and what translation ignores."""
 
 import pytest
 import torch
@@ -96,7 +96,7 @@ def test_options_of_training_do_not_change_what_generate_prints(reversal_data, t
     ],
 )
 def test_stopping_and_resuming_equals_training_on(reversal_data, tmp_path, args):
-    """Also the weights' warm-up, which lasts the whole training here."""
+    """The warm-up of the losses' weights resumes, too: here it lasts for the whole training."""
     args = ["--arch", "dma_transformer", "--aux-warmup-updates", 40, "--kl-weight", 1, *args]
     train(reversal_data, *args, "--max-epoch", 4, "--save-dir", tmp_path / "whole")
     for epochs in (2, 4):

@@ -1,4 +1,4 @@
-"""What the documents show works: their commands run, their links resolve, and the site builds.
+"""Test that what the documents show works: their commands run, their links resolve, and the site builds.
 
 Every fenced block of bash, sh, console or python in README.md, CONTRIBUTING.md and docs/ runs as it stands,
 unless an HTML comment directly above it says otherwise:
@@ -49,8 +49,10 @@ DEMO = ["--train-subset", "test", "--max-source-positions", "24", "--max-target-
 
 @dataclass
 class Block:
-    """A block of a document and what its comment says: replacements, commands that run before it, or why it
-    does not run.
+    """Hold a block of a document and the instructions of its comment.
+
+    The comment may replace text, name commands that run before the block, or give a reason why the block does
+    not run.
     """
 
     line: int
@@ -65,7 +67,7 @@ class Block:
         return self.not_run is None
 
     def script(self) -> str:
-        """Return the code with the replacements of its comment."""
+        """Return the code of the block after the replacements that its comment asks for."""
         code = self.code
         for old, new in self.replacements:
             code = code.replace(old, new)
@@ -74,7 +76,7 @@ class Block:
         return code
 
     def command(self) -> list[str]:
-        """Return the command that runs the block; errors end it."""
+        """Return the command that runs the block and stops at its first error."""
         if self.language == "python":
             return [sys.executable, "-c", self.script()]
         return ["bash", "-euo", "pipefail", "-c", self.script()]
@@ -84,7 +86,7 @@ def blocks(text: str) -> list[Block]:
     """Return the blocks of a document that a reader may type, in their order.
 
     Raises:
-        ValueError: a comment says nothing that this file knows, or replaces what is not in its block.
+        ValueError: a comment has an unknown instruction, or replaces text that its block does not contain.
     """
     found = []
     for fence in FENCE.finditer(text):
@@ -100,7 +102,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def read_comment(block: Block, kind: str, text: str) -> None:
-    """Add to a block what the comment above it says."""
+    """Add the instructions of the comment above a block to the block."""
     if not text:
         raise ValueError(f"line {block.line}: the comment above the block gives no instruction or reason")
     if kind == "not run":
@@ -122,7 +124,7 @@ def read_comment(block: Block, kind: str, text: str) -> None:
 
 @pytest.fixture(scope="session")
 def environment(fast_commands) -> dict[str, str]:
-    """Environment variables of commands: tests/preloaded and then .venv first on PATH."""
+    """Return environment variables for commands, with tests/preloaded and then .venv first on PATH."""
     preloaded, _, others = os.environ["PATH"].partition(os.pathsep)
     programs = os.path.dirname(PYTHON)
     return {**os.environ, "PATH": os.pathsep.join((preloaded, programs, others))}
@@ -137,7 +139,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], where: st
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory, environment) -> Path:
-    """The folder of a demo, as `bash scripts/demo.sh` makes it, but of 40 updates."""
+    """Run `bash scripts/demo.sh` with 40 updates only, and return its folder."""
     folder = tmp_path_factory.mktemp("demo")
     run(["modular-fairseq", "demo", "mae_transformer", *DEMO], folder, environment, "the demo")
     (made,) = (folder / "demo").iterdir()
@@ -146,7 +148,7 @@ def demo(tmp_path_factory, environment) -> Path:
 
 @pytest.fixture
 def workplace(tmp_path, environment, demo) -> Path:
-    """A copy of the repository in which blocks may write, and in which nothing is installed."""
+    """Make a copy of the repository in which blocks may write, and in which nothing is installed."""
     for name in ("modular_fairseq", "modular_fairseq_cli"):
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("configs", "data-prep", "examples", "scripts"):
@@ -212,7 +214,7 @@ def test_the_readme_is_short():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, environment) -> Path:
-    """The documentation site, built without a warning."""
+    """Build the documentation site, which must give no warning, and return its folder."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     run(command, ROOT, {**environment, "NO_MKDOCS_2_WARNING": "1"}, "mkdocs build --strict")

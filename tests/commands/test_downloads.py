@@ -1,4 +1,4 @@
-"""Data preparation: downloads, worker processes, and what a killed run leaves."""
+"""Test downloads and worker processes of data preparation, and what a killed run leaves behind."""
 
 import http.server
 import itertools
@@ -116,9 +116,10 @@ CONTENT = random.Random(7).randbytes(100_000)
 
 @pytest.fixture
 def server():
-    """A server of CONTENT.
+    """Serve CONTENT over HTTP.
 
-    `requests` has the first byte that each request asked for. If `ranges` is false, all bytes are sent.
+    `requests` lists the first byte that each request asked for. If `ranges` is false, the server always sends
+    all bytes.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -173,7 +174,7 @@ def test_a_download_goes_on_where_it_was_cut_off(server, tmp_path, there, size_k
     assert files(tmp_path) == {"a.tgz": CONTENT}
     assert server.requests[:1] == ([] if size_known and there == 100_000 else [there])
     fetch.fetch(source, None, tmp_path)
-    assert len(server.requests) <= 2  # the second time it is there
+    assert len(server.requests) <= 2  # the second time the file exists
 
 
 def test_a_server_that_cannot_go_on_sends_all_of_it_again(server, tmp_path):

@@ -1,5 +1,6 @@
-"""examples/distance, a mechanism in one file: registered, decoded, trained, analysed and benched like those
-of the house.
+"""Test that examples/distance, a mechanism in one file, works like the mechanisms of the package.
+
+It is registered, decoded, trained, analysed and timed.
 """
 
 import ast
@@ -58,7 +59,7 @@ REGISTRIES = [
 
 @pytest.fixture
 def registries():
-    """Left as they were found: other tests know nothing of what is registered here."""
+    """Restore all registries afterwards, so that no other test sees what is registered here."""
     before, families = [dict(each) for each in REGISTRIES], dict(FAMILIES)
     archs = {model: list(names) for model, names in ARCH_MODEL_INV_REGISTRY.items()}
     yield
@@ -73,7 +74,7 @@ def registries():
 
 @pytest.fixture
 def distance(registries, monkeypatch):
-    """The example's module, imported as --user-dir does."""
+    """Import the module of the example as --user-dir does."""
     spec = importlib.util.spec_from_file_location("distance", EXAMPLE / "__init__.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "distance", module)
@@ -126,7 +127,9 @@ def test_it_is_short_and_documented():
     ids=str,
 )
 def test_it_decodes_as_it_trains(distance, changes):
-    """Step by step, in a beam that is reordered, without a look ahead, and whatever the padding."""
+    """Step-by-step decoding, also in a reordered beam, equals training. Later words and padding change
+    nothing.
+    """
     model = build_distance(**changes)
     randomize_parts(model)
     for holds in PROPERTIES:
@@ -187,7 +190,7 @@ def test_the_analysis_gives_slopes_and_mean_distances(distance):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.startswith("decoder.layers.0.self_attn.q_proj"):
-                p.zero_()  # weights are those of the penalty alone
+                p.zero_()  # only the penalty decides the weights
     [report] = one_pass(model, [sample, sample], [distance.Distance(model)])
     assert len(report.heads) == 4 * 4 and report.tables() == {"distance": report.heads}
     rows = [row for row in report.heads if row["module"] == "decoder.layers.0.self_attn"]
@@ -299,7 +302,7 @@ def test_defaults_of_another_family_or_mechanism_are_refused(registries, default
 
 
 def test_two_mechanisms_for_one_part_of_the_model_are_refused(registries):
-    """Both are always on: one arranges encoder layers beside streams, one replaces residual connections."""
+    """Both are always on: one arranges encoder layers, as streams do, one replaces residual connections."""
     always = {"options": FairseqDataclass, "is_used": lambda options: True}
     register_encoder("ring", needs="--ring", **always)(lambda options: None)
     with pytest.raises(
@@ -321,7 +324,7 @@ def test_the_help_of_attention_types_knows_all(distance):
 
 
 def test_a_gate_without_options_is_registered_in_the_same_way(registries):
-    """A constant scale of 0: heads say nothing, and attention puts out the bias of its output projection."""
+    """The gate scales all heads by 0, so attention returns the bias of its output projection."""
 
     class Silence(torch.nn.Module):
         def forward(self, x, padding_mask, incremental_state=None, rows=None):
@@ -380,7 +383,7 @@ def test_it_is_analysed(trained, reversal_data, tmp_path):
 
 
 def test_it_is_benched(tmp_path):
-    """Times may be refused on a busy machine; what was compared with what is in the file all the same."""
+    """A busy machine may refuse the ratios, but the file still says what was compared."""
     sizes = {
         "rounds": 1,
         "sentences": 3,

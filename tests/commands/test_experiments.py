@@ -1,5 +1,6 @@
-"""configs/ and the rows that are read from it: what fairseq-train gets is what fairseq-hydra-train gets, and
-what the paper's arch is.
+"""Test configs/ and the rows that are read from it.
+
+fairseq-train gets the same options as fairseq-hydra-train, and they equal the options of the paper's arch.
 """
 
 import argparse
@@ -62,15 +63,17 @@ def name(path):
 
 
 def model_options(config):
-    """Return the options of the model in a file, and the defaults of all others."""
+    """Return the options of the model in a config file, with defaults for the options that the file leaves
+    out.
+    """
     return Namespace(**{name: value for name, value in config.values["model"].items() if name != "_name"})
 
 
 def test_the_shell_and_hydra_get_the_same():
-    """All options of every group, whether the file sets them or not; data and decoding are no options of
-    fairseq-train.
+    """All options of every group are compared, whether the file sets them or not.
 
-    Of rows with the same keys one is taken.
+    Data and decoding are left out, because they are no options of fairseq-train. Rows with the same keys are
+    tested once.
     """
     by_keys = {
         str([(group, [*values]) for group, values in read_config(path).values.items()]): str(path)
@@ -99,7 +102,7 @@ def test_the_shell_and_hydra_get_the_same():
         shell = OmegaConf.to_container(
             train_config("DATA", common=read_config(file).train_options()), resolve=True, enum_to_str=True
         )
-        # Of tests.fairseq_commands.
+        # This setting comes from tests.fairseq_commands.
         shell["common"] |= {
             "no_progress_bar": False,
             "log_interval": hydra[file]["common"]["log_interval"],
@@ -122,7 +125,7 @@ def test_most_rows_are_archs():
 
 @pytest.mark.parametrize("path", [path for path in ROWS if heading(path)], ids=name)
 def test_a_row_is_the_arch_that_its_heading_says(path):
-    """All options of the model are equal, except for those that belong to the recipe."""
+    """All options of the model are equal, except for options that belong to the recipe."""
     _, arch, *words = heading(path).split()
     parser = argparse.ArgumentParser()
     ModularTransformer.add_args(parser)
@@ -137,7 +140,7 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
     assert ours == theirs
 
 
-# What appendix A of the MAE paper and appendix B of the Multi-Stream paper print, by the files that have it.
+# Values that appendix A of the MAE paper and appendix B of the Multi-Stream paper print, by config file.
 PRINTED = {
     "mae-2/*": {"ffn": 2048, "heads": 8, "dropout": 0.1},
     "mae-2/base": {"warmup": 4000},
@@ -175,11 +178,14 @@ def test_rows_have_the_hyper_parameters_that_the_appendices_print(files, printed
 def test_every_row_is_a_model_at_every_scale(scale):
     for path in ROWS:
         config = scaled(read_config(path), planning.read_scale(path, scale))
-        check_options(model_options(config), FAMILIES["modular_transformer"])  # raises what a run would
+        # This raises the error that a run would raise.
+        check_options(model_options(config), FAMILIES["modular_transformer"])
 
 
 def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
-    """Same data, budget, optimizer and decoding; exceptions are the paper's own, and named here."""
+    """Rows share data, budget, optimizer and decoding. The exceptions come from the paper, and are named
+    here.
+    """
     transfer = {
         "optimization.max_epoch",
         "checkpoint.finetune_from_model",
@@ -310,7 +316,7 @@ def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
 @pytest.mark.parametrize("scale", ["small", "smoke"])
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(table, scale, tmp_path):
-    # Raises where rows are equal.
+    # It raises an error if two rows are equal.
     results = planning.plan(read_table(table), Namespace(**arguments(table, tmp_path) | {"scale": scale}))
     for found in results.values():
         config = found.config

@@ -1,4 +1,4 @@
-"""`analyze gates` reads a trained model."""
+"""Test that `analyze gates` reads a trained model."""
 
 import json
 import math

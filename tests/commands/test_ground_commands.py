@@ -1,4 +1,6 @@
-"""The ground in processes of its own: it imports neither torch nor fairseq, and locks survive a kill."""
+"""Test `modular_fairseq_cli` in separate processes: it imports neither torch nor fairseq, and locks survive a
+kill.
+"""
 
 import json
 import os
@@ -12,7 +14,7 @@ from modular_fairseq_cli.errors import UsageError
 from tests.places import PYTHON, ROOT
 
 FORBIDDEN = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", "hydra"}
-# Prints the modules of the package, and which of the packages that are given were imported with them.
+# This program prints the modules of the package, and which of the given packages they imported.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 import modular_fairseq_cli as ground
@@ -43,7 +45,7 @@ def test_the_ground_imports_neither_torch_nor_fairseq_nor_the_plugin():
 
 
 def test_user_dir_is_the_folder_of_the_plugin_which_is_not_imported(tmp_path):
-    """From another folder, with the package where PYTHONPATH has it."""
+    """The command runs in another folder, and finds the package through PYTHONPATH."""
     code = "import sys; from modular_fairseq_cli.main import main; main(['user-dir']); print(*sys.modules)"
     result = python("-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert result.returncode == 0, result.stderr
@@ -102,7 +104,7 @@ main.main(["loud"])
 
 
 def test_a_reader_who_has_seen_enough_ends_a_command_without_a_traceback():
-    """As in `modular-fairseq ... | head -1`."""
+    """The reader closes the pipe early, as `head -1` does in `modular-fairseq ... | head -1`."""
     child = subprocess.Popen([PYTHON, "-c", LOUD], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout.readline() == b"a line\n"
     child.stdout.close()

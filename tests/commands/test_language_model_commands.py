@@ -1,4 +1,4 @@
-"""Language models are trained by fairseq's command."""
+"""Test that fairseq's command trains language models."""
 
 import pytest
 import torch

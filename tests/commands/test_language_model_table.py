@@ -1,4 +1,4 @@
-"""A table of language models: `modular-fairseq table` trains and measures rows of any task."""
+"""Test that `modular-fairseq table` trains and measures a table of language models."""
 
 import json
 import os
@@ -35,7 +35,7 @@ TABLE = {
 
 @pytest.fixture
 def place(tmp_path):
-    """A binarized text in data/text, and two rows in configs/mine."""
+    """Make a folder with a binarized text in data/text and two rows in configs/mine."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "configs/mine").mkdir(parents=True)
     write_reversal_corpus(tmp_path / "raw")
@@ -90,7 +90,7 @@ def test_language_models_are_trained_and_measured_by_their_perplexity(place, cap
     assert float(rows["two"]["parameters"]) > float(rows["one"]["parameters"]) > 0
     apart = float(rows["two"]["perplexity"]) - float(rows["one"]["perplexity"])
     assert float(rows["two"]["difference"]) == pytest.approx(apart)
-    assert rows["two"]["p"] == rows["two"]["welch_p"] == ""  # of one seed there is no test
+    assert rows["two"]["p"] == rows["two"]["welch_p"] == ""  # a single seed allows no test
     assert "20.5" in shown and "Difference from the baseline in perplexity." in shown
     assert "BLEU" not in shown
 

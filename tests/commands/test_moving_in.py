@@ -1,4 +1,4 @@
-"""A mechanism becomes part of the package by new files alone."""
+"""Test that a mechanism becomes part of the package through new files alone."""
 
 import shutil
 import subprocess
@@ -8,12 +8,12 @@ from tests.import_graph import upward
 from tests.places import ROOT
 
 MARK = "# The analysis follows. In the package it would be a file of its own in analysis/.\n"
-# A file may import from its own floor and from those below. What stands beside these folders is above them.
+# A file may import from its own floor and from those below. Files beside these folders are above them.
 
 
 def test_a_mechanism_moves_in_without_a_change_of_any_other_file(tmp_path):
-    """The example, as a file of models/ and one of analysis/: attention type, option, arch and analysis
-    work.
+    """The example becomes one file of models/ and one of analysis/. Its attention type, option, arch and
+    analysis work.
     """
     for package in ("modular_fairseq", "modular_fairseq_cli"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,6 +1,6 @@
-"""Checkpoints of earlier versions give the logits and translations that those versions computed.
+"""Test that checkpoints of earlier versions give the logits and translations that those versions computed.
 
-tests/fixtures/make.py made the files, and says how.
+tests/fixtures/make.py made the files, and explains how.
 """
 
 import json
@@ -30,7 +30,9 @@ def test_logits_in_double_precision_are_those_of_the_old_version(variant):
 
 
 def test_logits_in_single_precision_are_those_of_the_old_version(variant):
-    """Other processors round otherwise, by about as much as single precision was off in the old version."""
+    """Another processor rounds differently, by about the rounding error of single precision in the old
+    version.
+    """
     model, _ = load(OLD, *VARIANTS[variant])
     single, double = (OUTPUTS[f"{variant}.float{bits}"] for bits in (32, 64))
     np.testing.assert_allclose(
@@ -46,14 +48,14 @@ def test_translations_are_those_of_the_old_version(variant):
 
 
 def test_translations_depend_on_the_sentence():
-    """The same hypothesis for every sentence would prove little."""
+    """If every sentence had the same hypothesis, equal translations would prove little."""
     for variant, found in HYPOTHESES.items():
         assert len({tuple(hypothesis["tokens"]) for hypothesis in found}) > len(found) / 2, variant
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_weights_have_the_names_and_values_of_the_file(name):
-    """Some weights of semantic masks have a part in losses only, so logits do not show them."""
+    """Logits do not show all weights: some weights of semantic masks have an effect on losses only."""
     saved = torch.load(OLD / f"{name}.pt", weights_only=True)["model"]
     loaded = load(OLD, name, {})[0].state_dict()
     assert loaded.keys() == saved.keys()

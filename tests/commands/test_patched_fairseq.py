@@ -1,4 +1,4 @@
-"""fairseq with its defects mended by patches/: data, copies of checkpoints, options."""
+"""Test that the patches mend the defects of fairseq in data, copies of checkpoints, and options."""
 
 import random
 import shutil
@@ -62,7 +62,7 @@ def test_an_option_of_our_criterion_is_named_and_any_other_is_left_to_fairseq():
 
 
 def binarize_text(folder, suffix):
-    """folder/bin with the train and valid files of `suffix`."""
+    """Binarize the train and valid files with the ending `suffix`, and return the folder bin."""
     prefixes = [
         part for split in ("train", "valid") for part in (f"--{split}pref", str(folder / f"{split}.{suffix}"))
     ]
@@ -72,7 +72,7 @@ def binarize_text(folder, suffix):
 
 
 def test_a_language_model_reads_one_sentence_at_a_time(tmp_path):
-    """--sample-break-mode eos and `build_dataset_for_inference`, which ask numpy for np.compat.long."""
+    """--sample-break-mode eos and `build_dataset_for_inference` use np.compat.long, which numpy lacks."""
     write_reversal_corpus(tmp_path)
     data = binarize_text(tmp_path, "en")
     size = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2 --decoder-layers 1"
@@ -123,7 +123,7 @@ OF_ROBERTA = (
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
-    """Text in SentencePiece's pieces: a folder with spm.model and bin/."""
+    """Make a folder with text in SentencePiece's pieces, its spm.model and bin/."""
     folder = tmp_path_factory.mktemp("pieces")
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefg", k=rng.randrange(3, 9))) for _ in range(40)]

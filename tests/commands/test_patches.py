@@ -1,4 +1,4 @@
-"""patches/: the list of what the plugin changes is complete, true, and the one that docs/patches.md shows."""
+"""Test that the list of patches is complete and true, and equals the list in docs/patches.md."""
 
 import collections
 import json
@@ -37,7 +37,9 @@ print(json.dumps([sorted(changed), sorted(again), len(patches.PATCHES)]))
 
 @pytest.fixture(scope="module")
 def changes():
-    """What the plugin changes in a process of fairseq, what a second `apply` changes, and the count."""
+    """Return what the plugin changes in a fresh process of fairseq, what a second `apply` changes, and the
+    number of patches.
+    """
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IN_A_FRESH_PROCESS],
         cwd=ROOT,
@@ -49,7 +51,7 @@ def changes():
 
 
 def declared():
-    """The targets of all patches; this numpy may have np.compat still."""
+    """Return the targets of all patches, without numpy.compat if this version of numpy still has it."""
     targets = {target for patch in patches.PATCHES for target in patch.targets}
     return targets if isinstance(getattr(np, "compat", None), SimpleNamespace) else targets - {"numpy.compat"}
 

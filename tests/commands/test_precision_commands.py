@@ -1,4 +1,4 @@
-"""Training in half precision by the command, and its resuming."""
+"""Test that fairseq-train trains in half precision, and resumes such a training."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`analyze redundancy` reads a trained model."""
+"""Test that `analyze redundancy` reads a trained model."""
 
 import json
 

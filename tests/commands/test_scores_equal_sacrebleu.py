@@ -1,4 +1,4 @@
-"""modular-fairseq score gives what the sacrebleu command gives."""
+"""Test that `modular-fairseq score` gives the numbers that the sacrebleu command gives."""
 
 import json
 import re
@@ -26,8 +26,9 @@ def files(tmp_path_factory):
 
 
 def sacrebleu_bootstrap(*args, **environment):
-    """By system and metric: score, mean, half of the interval and p, as the command prints them; and the
-    baseline's scores.
+    """Return what `sacrebleu --paired-bs` prints, for each system and metric, and the scores of the baseline.
+
+    An entry has the score, the mean, half of the confidence interval and the p-value, as text.
     """
     text = sacrebleu(*args, "--paired-bs", "-f", "text", **environment)  # as JSON it can print only BLEU
     numbers = re.findall(r"(\d+\.\d{14}) \((\d+\.\d{14}) ± (\d+\.\d{14})\)", text)

@@ -1,5 +1,6 @@
-"""`modular-fairseq table`: rows are trained, killed, resumed, fine-tuned and scored through the real
-commands; the table of them.
+"""Test that `modular-fairseq table` trains, resumes, fine-tunes and scores rows through the real commands.
+
+They also read the table that results.
 """
 
 import json
@@ -32,7 +33,7 @@ from tests.trained_tables import cells
 
 
 def parameters(weights):
-    """How many there are, and how many of them are of gates."""
+    """Return the number of parameters, and how many of them belong to gates."""
     buffers = ("running_mean", "running_var", "num_batches_tracked", "version", "_float_tensor")
     sizes = {name: value.numel() for name, value in weights.items() if not name.endswith(buffers)}
     return sum(sizes.values()), sum(size for name, size in sizes.items() if ".gate." in name)
@@ -241,7 +242,7 @@ def test_a_dictionary_of_another_run_is_refused(table_copy, capsys):
     shutil.copytree(table_copy / "data/toy.de-en", table_copy / "data/other")
     shutil.copy(table_copy / "data/other/bin/dict.de.txt", table_copy / "data/toy.de-en/bin/dict.en.txt")
     sentence = refused(capsys, table_copy, "--run", "--only", "gates")
-    assert "is another dictionary than that of" in sentence and "--like" in sentence
+    assert "differs from the dictionary of" in sentence and "--like" in sentence
 
 
 def test_a_failed_run_is_named_and_the_others_are_finished(table_copy, capsys):
@@ -268,8 +269,9 @@ def results_only(tmp_path):
 
 
 def test_a_try_that_never_trained_leaves_no_trace(table_copy):
-    """A wrong option ends fairseq-train before its first update; mended, the same folder is used, and nothing
-    of the first log counts.
+    """A wrong option ends fairseq-train before its first update.
+
+    After the correction the same folder is used, and nothing of the first log counts.
     """
     run = table_copy / "results/paper/mine/plain/seed-1"
     shutil.rmtree(table_copy / "results")
@@ -282,7 +284,9 @@ def test_a_try_that_never_trained_leaves_no_trace(table_copy):
 
 
 def test_numbers_over_seeds(results_only, capsys):
-    """Means, sample deviations, differences seed by seed and the largest p, from result files alone."""
+    """The table computes means, sample deviations, differences seed by seed and the largest p from result
+    files alone.
+    """
     plain = [write_result(results_only, "plain", seed, spoilt) for seed, spoilt in ((1, 9), (2, 12))]
     experts = [write_result(results_only, "experts", seed, spoilt) for seed, spoilt in ((1, 6), (2, 12))]
     assert "missing for seeds 1,2" in refused(capsys, results_only, "--seeds", "1,2")
@@ -291,7 +295,8 @@ def test_numbers_over_seeds(results_only, capsys):
     assert cells(shown, "Plain")[1:5] == [f"{mean(plain):.2f} ± {stdev(plain):.2f}", "7", "7", "15 ± 7"]
     assert cells(shown, "Experts")[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
     welch = ttest_ind(experts, plain, equal_var=False).pvalue
-    assert cells(shown, "Experts")[5].endswith(f"(1.000; {welch:.3f})")  # 1: of seed 2, where nothing differs
+    # The largest p is 1, because nothing differs in seed 2.
+    assert cells(shown, "Experts")[5].endswith(f"(1.000; {welch:.3f})")
     lines = [
         line.split("\t") for line in (results_only / "results/paper/mine/table.tsv").read_text().splitlines()
     ]

@@ -1,4 +1,4 @@
-"""Section 5.2 of the MAE paper: subsets of training data, the runs on them, and the figure."""
+"""Test section 5.2 of the MAE paper: subsets of training data, the runs on them, and the figure."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def corpus(original, tmp_path):
-    """A copy of the binarized corpus, to be spoilt."""
+    """Make a copy of the binarized corpus that a test may damage."""
     shutil.copytree(original, tmp_path / "bin")
     return tmp_path / "bin"
 
@@ -294,7 +294,7 @@ def test_each_share_is_compared_with_ftall_on_the_same_data():
 
 @pytest.fixture
 def place(tmp_path):
-    """Configs of a table with subsets and a figure, as in configs/mine/."""
+    """Make a folder with a table of subsets and its figure in configs/mine."""
     (tmp_path / "configs/mine").mkdir(parents=True)
     table_folders.write_configs(tmp_path / "configs/mine")
     rows = [
@@ -317,7 +317,7 @@ def place(tmp_path):
 
 
 def write_results(place):
-    """Of two seeds; gates-50 is still missing for all, and plain for one."""
+    """Write results of two seeds, in which gates-50 lacks both, and plain lacks one."""
     return {
         (row, seed): table_folders.write_result(place, row, seed, spoilt)
         for row, seed, spoilt in (
@@ -406,8 +406,9 @@ def test_without_matplotlib_there_is_a_table_and_a_sentence(place, capsys, monke
 
 
 def test_a_row_on_a_subset_through_the_real_commands(original, tmp_path, monkeypatch, capsys):
-    """Drawn, trained, translated, and compared with the row on all of the data, as both have the same
-    references.
+    """The subset is drawn, trained on and translated.
+
+    Its row is compared with the row on all of the data, because both have the same references.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shutil.copytree(original.parent, tmp_path / "data/toy.de-en")

@@ -1,4 +1,4 @@
-"""The plugin refuses a torch that is too old, and no other."""
+"""Test that the plugin refuses a torch that is too old, and no other version."""
 
 import subprocess
 import sys

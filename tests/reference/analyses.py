@@ -1,4 +1,4 @@
-"""The analyses of trained models, computed by loops over sentences, words and heads in plain Python."""
+"""Compute the analyses of trained models by loops over sentences, words and heads in plain Python."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Disentangled mask attention exactly as the paper writes it, by loops and torch.distributions.
+"""Compute disentangled mask attention exactly as the paper writes it, by loops and torch.distributions.
 
 Only the parameters are shared with the package.
 """

@@ -1,4 +1,4 @@
-"""A TIM layer exactly as Algorithm 1 writes it, computed one mechanism at a time.
+"""Compute a TIM layer exactly as Algorithm 1 writes it, one mechanism at a time.
 
 Everything is a loop over mechanisms with ordinary matrices. Only the parameters of one of our layers are
 shared with the package.

@@ -1,4 +1,4 @@
-"""A mixture of attentive experts exactly as the paper writes it.
+"""Compute a mixture of attentive experts exactly as the paper writes it.
 
 The output of every expert is computed by itself, and the mixture is their weighted sum.
 """

@@ -1,4 +1,4 @@
-"""The redundancy of attention, computed for one sentence, pair of heads and word at a time in plain Python.
+"""Compute the redundancy of attention for one sentence, pair of heads and word at a time in plain Python.
 
 Sentences have no padding.
 """

@@ -1,4 +1,4 @@
-"""Eq. 1 of Multi-Stream Transformers, computed one stream at a time on ordinary layers."""
+"""Compute Eq. 1 of Multi-Stream Transformers, one stream at a time on ordinary layers."""
 
 
 def encode(encoder, x, padding_mask=None):

@@ -89,7 +89,7 @@ def make_data(folder: Path) -> None:
     prefixes = [f"--{split}pref=text/{split}" for split in ("train", "valid", "test")]
     for options in ("-s de -t en --destdir data", "-s en --only-source --destdir data-en"):
         run(folder, HERE, "-m", "fairseq_cli.preprocess", *options.split(), *prefixes)
-    for file in (folder / "data-en").iterdir():  # what --only-source calls train.en-None.en.bin
+    for file in (folder / "data-en").iterdir():  # --only-source gives names such as train.en-None.en.bin
         file.rename(file.with_name(file.name.replace(".en-None.en", "").replace("dict.en", "dict")))
 
 
@@ -116,7 +116,7 @@ def train_and_translate(folder: Path, checkout: Path, name: str) -> tuple[dict, 
 
 
 def without_time(line: str) -> str:
-    """Return a line of fairseq's output that is a result, without its time, and "" for others."""
+    """Return a line of fairseq's output without its time if it is a result, else ""."""
     if line[:2] in ("S-", "T-", "H-", "D-", "P-"):
         return line
     words = line.rpartition(" | ")[2]
@@ -132,7 +132,7 @@ def flat(value, name: str = "") -> dict[str, object]:
 
 
 def difference(ours: tuple[dict, list[str]], others: tuple[dict, list[str]]) -> str:
-    """Return the first differences in weights, optimizer's state and output; "" where there is none."""
+    """Return the first differences in weights, optimizer's state and output, or "" if there are none."""
     found = []
     for part in ("model", "last_optimizer_state"):
         a, b = (flat(state[part]) for state, _ in (ours, others))
@@ -185,7 +185,7 @@ def main() -> None:
         parser.error(f"{other} has no folder modular_fairseq; name a checkout of this project")
     names = args.only
     if {"ftg", "ftg+"} & set(names) and "modular_transformer" not in names:
-        names = ["modular_transformer", *names]  # which they start from
+        names = ["modular_transformer", *names]  # the fine-tuned rows start from it
     with tempfile.TemporaryDirectory() as temporary:
         failed = compare(args.keep or Path(temporary), {"here": HERE, "other": other}, names)
     print(f"{len(names) - failed} of {len(names)} rows are equal in {HERE} and {other}")

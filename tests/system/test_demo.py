@@ -1,4 +1,4 @@
-"""The demo, from text to a report."""
+"""Test the demo, from text to a report."""
 
 import json
 
@@ -9,7 +9,7 @@ from modular_fairseq_cli import main as cli
 
 
 def test_the_demo_goes_from_text_to_a_report(tmp_path, monkeypatch, capsys):
-    """As a user starts it, but for a smaller corpus and budget."""
+    """The demo is started as a user starts it, but with a smaller corpus and budget."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(demo, "RECIPE", [{"5": "2"}.get(word, word) for word in demo.RECIPE])

@@ -1,4 +1,4 @@
-"""From text to BLEU: models learn a small task, and the script does all steps."""
+"""Test that models learn a small task, and that the script does all steps from text to BLEU."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tests.places import ROOT
 
 
 def test_from_text_to_bleu_with_the_script(tmp_path):
-    """scripts/train_and_score.sh on a small corpus; the second call has nothing left to train."""
+    """scripts/train_and_score.sh runs on a small corpus. A second call has nothing left to train."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     write_reversal_corpus(corpus)

@@ -1,4 +1,4 @@
-"""Tiny models of every architecture learn a small task through fairseq's own training."""
+"""Test that tiny models of every architecture learn a small task through fairseq's own training."""
 
 import pytest
 

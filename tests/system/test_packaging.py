@@ -1,4 +1,7 @@
-"""What is installed without a clone: the wheel, built from the source distribution, without a network."""
+"""Test the wheel, which installs the project without a clone.
+
+It is built from the source distribution, without a network.
+"""
 
 import os
 import shutil
@@ -36,7 +39,7 @@ def files_below(folder):
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """A copy of what a wheel is built from, as building writes into the folder."""
+    """Copy the files that a wheel is built from, because building writes into their folder."""
     sources = tmp_path_factory.mktemp("sources")
     for name in PROJECT:
         shutil.copy(ROOT / name, sources / name)
@@ -47,7 +50,7 @@ def sources(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(sources, tmp_path_factory):
-    """The content of the wheel, as pip would put it beside the other packages."""
+    """Build the wheel, and unpack it as pip would put it beside the other packages."""
     pytest.importorskip("setuptools", minversion="77", reason="building a wheel needs setuptools 77 or newer")
     folder = tmp_path_factory.mktemp("built")
     expected = {name: files_below(sources / name) for name in (*PACKAGES, "configs")}
@@ -85,7 +88,7 @@ def test_a_wheel_holds_both_packages_and_the_configs(sources, installed):
 
 
 def test_the_installed_commands_find_what_is_shipped(installed, tmp_path):
-    """Run from an empty folder, with the unpacked wheel before all other packages."""
+    """The commands run in an empty folder, with the unpacked wheel before all other packages."""
     call = [PYTHON, "-P", "-m", "modular_fairseq_cli"]
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(installed)}}
     assert run(*call, "user-dir", **options) == f"{installed / 'modular_fairseq'}\n"

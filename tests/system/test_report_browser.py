@@ -47,7 +47,7 @@ SECTIONS = ["overview", "training", "gates", "clusters", "competition", "pattern
 
 
 class Page:
-    """A report in the browser, with what the tests ask of it."""
+    """Show a report in the browser, with methods that the tests need to use and read it."""
 
     def __init__(self, driver, path):
         self.driver, self.path = driver, path
@@ -59,7 +59,7 @@ class Page:
             WebDriverWait(self.driver, 10).until(
                 lambda driver: driver.find_elements(By.CSS_SELECTOR, ".chosen")
             )
-        self.settle()  # charts take the width that they have
+        self.settle()  # charts adapt to the width of the window
         return self
 
     def all(self, selector):
@@ -83,13 +83,13 @@ class Page:
         return self.one(f"#choose-{key}").get_property("value")
 
     def settle(self):
-        """Until what was chosen is drawn: unpacking takes a few turns of the browser."""
+        """Wait until the browser has drawn the choice: unpacking takes a few turns of its event loop."""
         self.driver.execute_async_script(
             "const done = arguments[arguments.length - 1]; setTimeout(() => requestAnimationFrame(done), 60)"
         )
 
     def read(self, run, row, column):
-        """What the chosen map of a run says with the frame on a cell."""
+        """Return the text that the chosen map of a run shows when the pointer is on a cell."""
         script = """(() => {
             const map = document.querySelectorAll('.chosen')[arguments[0]].querySelector('.cells'), box = map.getBoundingClientRect();
             const [rows, columns] = [map.querySelector('canvas').height, map.querySelector('canvas').width];
@@ -117,7 +117,10 @@ def driver(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """Two checkpoints with everything, one with streams, one of a language model; and the arrays of each."""
+    """Write reports of several checkpoints, and return their folder and the arrays of each checkpoint.
+
+    Two checkpoints have everything, one has streams, and one is a language model.
+    """
     folder = tmp_path_factory.mktemp("reports")
     arrays = {
         "old": write_analysis(folder / "old", layers=2, first_tokens=HOSTILE, seed=1),
@@ -213,7 +216,8 @@ def test_the_overview_says_what_the_models_do(page):
     assert rows["validation perplexity in the log"] == ["0.3333\nat update 300", "–"]
     assert rows["redundancy of heads"][0].startswith("LR 0.551, HR 0.499")
     assert "\nencoder, first → last layer; uniform 0.693" in rows["competition entropy"][1]
-    assert rows["competition entropy"][0].endswith("\nencoder; uniform 0.693")  # it competes in one layer
+    # This model competes in one layer.
+    assert rows["competition entropy"][0].endswith("\nencoder; uniform 0.693")
     gates = page.run("RUNS[0].analyses.gates")
     assert rows["shares of experts"][0].endswith(
         f"{gates['rare_experts']} of {gates['experts']} have under 1 % of the instances"
@@ -221,7 +225,7 @@ def test_the_overview_says_what_the_models_do(page):
 
 
 def test_own_sentences_come_first(driver, reports):
-    """Even those that only the second checkpoint has."""
+    """This holds for sentences that only the second checkpoint has, too."""
     page = Page(driver, reports[0] / "eight.html").open()
     options = page.run(
         "[...document.querySelectorAll('#choose-sentence option')].map(option => option.textContent)"
@@ -252,7 +256,7 @@ def test_shades_of_all_checkpoints_are_of_one_scale(driver, reports):
         "[...document.querySelectorAll('#gates .heat')].map(cell => "
         "Number(cell.style.getPropertyValue('--v')))"
     )
-    # The page has them by kind of attention.
+    # The page groups them by kind of attention.
     np.testing.assert_allclose(np.sort(shades), np.sort(shares / shares.max()), atol=1e-5)
     page = Page(driver, reports[0] / "two.html").open()
     usage = np.ravel(page.run("RUNS.map(run => run.analyses.clusters.modules[0].heads[0].usage)"))
@@ -306,7 +310,7 @@ def test_what_a_row_stands_for(page):
 
 @pytest.mark.parametrize("name, heads, state", [("eight", 2 * 8, "#sentence=1"), ("sixteen", 16, "")])
 def test_print_cuts_nothing_off(driver, reports, name, heads, state):
-    """A4 with its margins is 718 px wide."""
+    """A sheet of A4 without its margins is 718 px wide."""
     page = Page(driver, reports[0] / f"{name}.html")
     try:
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -415,7 +419,8 @@ def test_arrow_keys_step_and_shift_reads_cells(page, arrays):
     page.press(page.one(cells), Keys.ARROW_DOWN)
     page.settle()
     assert page.chosen("layer") == "2"
-    assert page.run("document.activeElement.className") == "cells"  # drawn anew, and the focus is still there
+    # The map is drawn again, and keeps the focus.
+    assert page.run("document.activeElement.className") == "cells"
     page.press(page.one(cells), Keys.ARROW_DOWN, Keys.ARROW_UP)
     page.settle()
     assert page.chosen("layer") == "2"
@@ -453,7 +458,8 @@ def test_buttons_step_and_stop_at_the_ends(page):
     after.click()
     page.settle()
     assert page.chosen("layer") == "3" and not after.is_enabled()
-    assert "This checkpoint has no such layer." in page.one("#sentences").text  # the one has two layers
+    # One of the checkpoints has only two layers.
+    assert "This checkpoint has no such layer." in page.one("#sentences").text
     before.click()
     page.settle()
     assert len(page.all(".chosen")) == 2
@@ -474,7 +480,7 @@ def test_small_maps_choose_a_head(page):
 
 def test_streams_are_stepped_through(driver, reports, arrays):
     page = Page(driver, reports[0] / "streams.html").open()
-    assert not page.one("#choose-stream").is_displayed()  # the first layer is joint
+    assert not page.one("#choose-stream").is_displayed()  # the first layer belongs to no stream
     page.choose("layer", "3")
     page.choose("stream", "2")
     weights = arrays["streams"]["attention/0/encoder.streams.1.1.self_attn"][0]
@@ -486,7 +492,9 @@ def test_streams_are_stepped_through(driver, reports, arrays):
 
 
 def test_layers_are_named_by_where_a_word_passes_them(driver, reports):
-    """The last layer of an encoder with streams is encoder.layers.1 by name, and the fourth."""
+    """With streams, the last layer of the encoder is called encoder.layers.1, but a word passes it as the
+    fourth.
+    """
     page = Page(driver, reports[0] / "streams.html").open()
     cells = "[...document.querySelectorAll(arguments[0])].map(cell => cell.textContent)"
     encoder = [
@@ -734,7 +742,7 @@ def test_text_can_be_read_in_both_themes(page, theme):
 
 
 def corner(page):
-    """The colour of a cell of the chosen map with a weight of nearly 0."""
+    """Return the colour of a cell with a weight of nearly 0 in the chosen map."""
     return page.run(
         "[...document.querySelector('.ramps canvas').getContext('2d').getImageData(0, 0, 1, "
         "1).data].slice(0, 3)"
@@ -836,5 +844,5 @@ def test_the_page_works_as_a_file_without_network(page):
         "document.body.append(script)"
     )
     assert page.run("typeof hacked") == "undefined"
-    # Read, so that it is not one of the page's own errors.
+    # Reading the log removes this entry, so that it does not count as an error of the page.
     assert "Content Security Policy" in page.wrong()[0]["message"]

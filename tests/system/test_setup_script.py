@@ -40,9 +40,9 @@ PINNED = dict(
     if "==" in line and line[0] != "#"
 )
 
-# A Python whose virtual environments are a folder with a copy of itself, and whose pip only notes how it was
-# called. A call that contains what is in the file `fails` fails, and says what is in `answer`. With a file
-# `stale`, fairseq does not load before it was built without pip's cache.
+# A Python whose virtual environments are a folder with a copy of itself, and whose pip only records how it
+# was called. A call that contains the text in the file `fails` fails and prints the text in `answer`. With a
+# file `stale`, fairseq does not load before it was built without pip's cache.
 PYTHON_STUB = """#!/bin/sh
 case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
@@ -65,7 +65,7 @@ esac
 
 
 class Machine:
-    """A repository to set up, and the commands on its machine."""
+    """Simulate a machine with a repository to set up, and with chosen commands."""
 
     def __init__(self, folder: Path):
         self.root, self.bin = folder / "repository", folder / "bin"
@@ -109,7 +109,10 @@ class Machine:
         )
 
     def refusal(self, **environment: str) -> str:
-        """The sentence a set-up ends with; it must fail, say one such sentence, and leave no stamp."""
+        """Return the sentence with which a set-up fails.
+
+        It must be the only such sentence, and the set-up must leave no stamp.
+        """
         result = self.set_up(**environment)
         assert result.returncode == 1
         assert result.stdout == ""
@@ -120,7 +123,10 @@ class Machine:
         return sentence
 
     def early_refusal(self, **environment: str) -> str:
-        """A refusal before anything was written, with nothing but its sentence on stderr."""
+        """Return the sentence of a set-up that fails before it has written anything.
+
+        Standard error must have nothing but this sentence.
+        """
         result = self.set_up(**environment)
         assert result.returncode == 1
         assert result.stdout == ""

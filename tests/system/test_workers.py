@@ -1,4 +1,4 @@
-"""Two processes train one model over gloo, are stopped and resume."""
+"""Test that two processes train one model over gloo, are stopped and resume."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.set_num_threads(1)
 plain_init = DDP.__init__
-# fairseq names GPU 0, also without one
+# fairseq names GPU 0 even on a machine without one
 def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):
     plain_init(self, module, **kwargs)
 DDP.__init__ = on_cpu
@@ -43,7 +43,9 @@ cli_main()
 
 
 def run_workers(data, save_dir, *args):
-    """Two processes over gloo; what each printed of its model's state after every update."""
+    """Train with two processes over gloo, and return what each printed of its model's state after every
+    update.
+    """
     with socket.socket() as s:
         s.bind(("localhost", 0))
         port = s.getsockname()[1]

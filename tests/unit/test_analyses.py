@@ -1,5 +1,6 @@
-"""analysis/: experts, clusters, competition and samples against loops over sentences, and the folder that
-they are written to.
+"""Test analysis/: experts, clusters, competition and samples equal loops over sentences.
+
+Other tests read the folder that the analyses are written to.
 """
 
 import csv
@@ -47,7 +48,7 @@ def trained(arch="modular_transformer", **changes):
 
 
 def alone(sample):
-    """Each sentence as a batch of its own, without pads."""
+    """Yield each sentence as a batch of its own, without padding."""
     net_input = sample["net_input"]
     for i in range(len(net_input["src_tokens"])):
         source, previous = net_input["src_tokens"][i], net_input["prev_output_tokens"][i]
@@ -60,7 +61,7 @@ def alone(sample):
 
 
 def halves(sample):
-    """The same sentences in two batches of different size."""
+    """Yield the sentences in two batches of different size."""
     size = len(sample["net_input"]["src_tokens"])
     for rows in (slice(0, size // 3), slice(size // 3, size)):
         yield {
@@ -269,7 +270,7 @@ def test_correlation_is_signed_and_of_layers_that_vary():
     for rows in (slice(0, 20), slice(20, 50)):
         correlation.add(torch.stack([one, one.flip(1), flat])[:, rows])
     for _ in range(3000):
-        # A constant stays one, however often it is summed.
+        # A head whose values never vary must stay constant, however often its values are summed.
         correlation.add(torch.stack([one, one.flip(1), flat]))
     matrix = correlation.matrix()
     assert matrix[0][:2] == pytest.approx([1, -1]) and matrix[1][0] == pytest.approx(-1)
@@ -358,7 +359,7 @@ def test_memory_of_layer_sums_does_not_depend_on_the_data():
     assert before == sum(value.numel() for value in vars(sums).values() if isinstance(value, torch.Tensor))
 
 
-# Models without
+# Models without the parts that an analysis needs
 
 
 @pytest.mark.parametrize("name", ["gates", "experts", "clusters", "competition"])
@@ -389,7 +390,7 @@ def test_one_pass_of_all_gives_what_each_gives_alone():
 
 
 def _leaves(data):
-    """All strings, and all numbers, in order."""
+    """Return all strings and all numbers of nested data, each in their order."""
     if isinstance(data, dict | list):
         parts = [_leaves(value) for value in (data.values() if isinstance(data, dict) else data)]
         return sum((names for names, _ in parts), []), sum((values for _, values in parts), [])

@@ -1,5 +1,5 @@
-"""modules/attention.py against fairseq's MultiheadAttention: parameters, numbers, caches, and the two
-seams.
+"""Test that modules/attention.py equals fairseq's MultiheadAttention in parameters, outputs and caches, and
+test its two seams.
 """
 
 import pytest
@@ -195,7 +195,7 @@ def test_gate_scales_the_heads_before_the_output_projection():
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("beam", [1, 2])
 def test_mask_adds_a_bias_to_the_scores(need_weights, beam):
-    """log P as the bias multiplies the attention weights by P, up to normalisation."""
+    """A bias of log P multiplies the attention weights by P, up to normalisation."""
     factor = torch.rand(B * beam, H, T, S) + 0.1
 
     class Mask(nn.Module):

@@ -1,4 +1,6 @@
-"""Checkpoints are data: what fairseq saves loads, anything else is refused by a sentence before it runs."""
+"""Test that checkpoints are data: files that fairseq saves load, and all others are refused before they run
+code.
+"""
 
 import errno
 import io
@@ -34,7 +36,7 @@ def forged_array(code, dtype_state, data=b"A" * 8, shape=(1,)):
     )
 
 
-# "my eight bytes are a pointer to a Python object".
+# It says "my eight bytes are a pointer to a Python object".
 POINTERS = (
     3,
     "<",
@@ -217,7 +219,7 @@ def test_what_fairseq_broadcasts_loads(tmp_path):
         0.1,
         0.05,
     ]
-    assert received["cfg"].task._get_full_key("data") == "task.data"  # it knows its parent
+    assert received["cfg"].task._get_full_key("data") == "task.data"  # the node knows its parent
     assert type(received["cfg"].model) is Namespace and received["cfg"].model == state["cfg"].model
     assert received["model"]["weight"] is state["model"]["weight"]
     OmegaConf.set_struct(received["cfg"], False)

@@ -1,5 +1,6 @@
-"""Attention type x TIM layers x streams x residual: what makes sense works like any other model, and what
-does not is refused.
+"""Test combinations of attention type, TIM layers, streams and residual connections.
+
+A combination that makes sense works like any other model. All others are refused.
 """
 
 import itertools
@@ -99,7 +100,9 @@ def test_experts_streams_and_mechanisms_at_the_size_of_iwslt():
 
 
 def test_an_option_of_the_users_may_undo_what_an_arch_sets():
-    """--arch tim_transformer_iwslt_de_en_4 --tim-layers none: 4 mechanisms are not what the user said."""
+    """The user says --arch tim_transformer_iwslt_de_en_4 --tim-layers none. The 4 mechanisms come from the
+    arch, so they are no error.
+    """
     model = build("tim_transformer_iwslt_de_en_4", tim_layers="none", _name="tim_transformer_iwslt_de_en_4")
     assert all(layer.competition is None for layer in model.encoder.layers)
 
@@ -112,7 +115,7 @@ def test_an_option_of_the_users_may_undo_what_an_arch_sets():
     ],
 )
 def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch, undone, monkeypatch):
-    """Only hydra fills in every default by itself."""
+    """Only hydra fills in every default by itself, so the presets of an arch are lost there."""
     model = build(arch, _name=arch, **undone)
     assert not hasattr(model.encoder, "streams") and not expert_mixtures(model)
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
@@ -125,8 +128,9 @@ def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch,
 
 
 def test_experts_drop_heads_of_the_whole_layer_of_mechanisms():
-    """8 heads are 4 of each of 2 mechanisms; an expert lacks one of the 8, and every gate sees the whole
-    width.
+    """Each of 2 mechanisms has 4 of the 8 heads.
+
+    An expert lacks one of the 8, and every gate sees the whole width.
     """
     heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
     model = build(attention_type="mae", tim_layers="all", **heads)
@@ -139,14 +143,14 @@ def test_every_stream_has_gates_of_its_own():
     names = [name for name in expert_mixtures(model) if name.startswith("encoder")]
     expected = ["layers.0", "layers.1", "streams.0.0", "streams.0.1", "streams.1.0", "streams.1.1"]
     assert sorted(names) == sorted(f"encoder.{layer}.self_attn" for layer in expected)
-    # Of 6 attention modules in the encoder and 4 in the decoder.
+    # There are 6 attention modules in the encoder and 4 in the decoder.
     assert len(gate_parameters(model)) == 6 * (6 + 2 * 2)
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_without_residual_connections_a_layer_forgets_its_input(pre_norm):
-    """Sub-layers that put out zeros leave what a norm makes of zeros; with residual connections, the
-    input.
+    """If sub-layers return zeros, the layer returns the norm of zeros. With residual connections it returns
+    its input.
     """
     norms = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
     for changes, forgets in (({"no_residual": True}, True), ({}, False)):

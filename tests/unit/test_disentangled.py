@@ -1,5 +1,6 @@
-"""Models with disentangled mask attention: neutral settings, checkpoints, search, precision, presets,
-refusals, and fairseq's commands.
+"""Test models with disentangled mask attention.
+
+The tests cover neutral settings, checkpoints, search, precision, presets and refusals.
 """
 
 import copy
@@ -20,7 +21,10 @@ ALL = LossSettings(kl=True, qq=True, xq=True)
 
 @pytest.mark.parametrize("training", [True, False])
 def test_one_cluster_equals_fairseqs_transformer(training):
-    """Whose state dict loads: to the bit as our plain model, within 1e-6 as fairseq's."""
+    """fairseq's state dict loads.
+
+    The logits equal our plain model bit for bit, and fairseq's model within 1e-6.
+    """
     stock = build_stock(seed=3).train(training)
     plain, ours = build().train(training), build(**DMA, dma_clusters=1).train(training)
     for model in (plain, ours):
@@ -97,7 +101,7 @@ def test_in_evaluation_only_the_mask_of_the_decoders_self_attention_is_disregard
 
 @pytest.mark.parametrize("posterior", ["expected", "sample"])
 def test_activation_checkpointing_changes_nothing(posterior):
-    """Gradients and losses, over two batches; nothing is left of the second forward pass."""
+    """Gradients and losses are equal over two batches, and nothing of the second forward pass remains."""
     results = []
     for checkpoint in (False, True):
         model = build(**DMA, dma_posterior=posterior, dropout=0.1, checkpoint_activations=checkpoint).train()
@@ -125,8 +129,8 @@ def test_a_source_without_a_word_and_targets_of_one_give_finite_gradients():
 
 @pytest.mark.parametrize(("dtype", "posterior"), [(torch.float16, "expected"), (torch.bfloat16, "sample")])
 def test_half_precision_stays_finite_for_100_steps_with_large_scores(dtype, posterior):
-    """As fairseq does it: weights in half precision, Adam on their copies in float32, clusters and losses in
-    float32.
+    """The weights are in half precision, and Adam works on copies in float32, as in fairseq. Clusters and
+    losses are in float32.
     """
     whole = build(**DMA, dma_posterior=posterior, dropout=0.1)
     with torch.no_grad():
@@ -184,7 +188,7 @@ def test_presets_have_the_papers_parameter_counts(arch, vocabulary, parameters):
 
 
 def test_experts_and_masks_together_are_each_themselves():
-    """mae+dma: with neutral gates it is dma, with one cluster it is mae; bit for bit."""
+    """mae+dma with neutral gates equals dma, and with one cluster it equals mae, bit for bit."""
     sample = batch(LENGTHS)
     both = ready(attention_type="mae+dma", mae_gating="uniform")
     dma = build(**DMA).eval()
@@ -198,8 +202,9 @@ def test_experts_and_masks_together_are_each_themselves():
 
 
 def test_mechanisms_stay_apart_under_a_mask():
-    """Heads and their clusters lie within a mechanism's features, so what one attends to does not depend on
-    the other's.
+    """Heads and their clusters lie within the features of a mechanism.
+
+    So what one mechanism attends to does not depend on the features of the other.
     """
     model = ready(**DMA, tim_layers="all", tim_mechanisms=2)
     attention = model.encoder.layers[0].self_attn

@@ -22,7 +22,7 @@ def test_share_of_zeros_and_scale(p, size):
 
 
 def test_neighbours_are_independent():
-    """Four elements come from one random number."""
+    """Four neighbouring elements come from one random number."""
     torch.manual_seed(0)
     kept = (Dropout(0.5).train()(torch.ones(400_000)) != 0).view(-1, 4).float()
     correlation = torch.corrcoef(kept.t())

@@ -1,4 +1,4 @@
-"""analysis/gates.py: entropies and shares of known gates, and the command on a trained model."""
+"""Test that analysis/gates.py computes the entropies and shares of known gates."""
 
 import math
 

@@ -1,5 +1,7 @@
-"""modules/gaussian_mixture.py: the paper's densities, posteriors and divergences, their gradients, precision,
-and the two ways in which the gradient of centroids is multiplied."""
+"""Test modules/gaussian_mixture.py: the paper's densities, posteriors and divergences.
+
+The tests also cover gradients, precision, and the two ways to multiply the gradient of centroids.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ T, B, H, C, D = 5, 3, 4, 3, 6
 
 
 def mixture(seed=0, heads=H, clusters=C, dim=D, **changes):
-    """One that has learned: nothing is at its start."""
+    """Return a mixture whose parameters are all far from their initial values."""
     torch.manual_seed(seed)
     module = GaussianMixture(heads, clusters, dim, **changes).double()
     with torch.no_grad():
@@ -127,7 +129,7 @@ def test_weighted_sums_pass_gradcheck():
 
 
 def test_the_divergence_is_that_of_a_million_draws():
-    """KL(q(z, c) || p(z, c)) = E_q[log q(z) + log q(c) - log p(z, c)], within three standard errors."""
+    """KL(q(z, c) || p(z, c)) = E_q[log q(z) + log q(c) - log p(z, c)] holds within three standard errors."""
     module, x = mixture(heads=1).eval(), vectors(heads=1)[:1, :1]
     found = module(x, divergence=True)
     with torch.no_grad():
@@ -192,8 +194,9 @@ def test_float32_is_exact_enough_in_many_dimensions():
 
 
 def test_a_fresh_mixture_is_undecided():
-    """Near to plain attention at the start; measured by the mean of the largest posterior on normalised
-    input, uniform: 0.25.
+    """A fresh mixture changes plain attention little.
+
+    The measure is the mean of the largest posterior on normalised input. It is 0.25 for uniform posteriors.
     """
     torch.manual_seed(0)
     module, x = GaussianMixture(4, 4, 128), torch.randn(30, 20, 4, 128)
@@ -203,7 +206,7 @@ def test_a_fresh_mixture_is_undecided():
 
 
 def steps(mode, optimizer, factor=10.0, lr=1e-3):
-    """How far one cluster's centroid comes in 100 steps, and its start."""
+    """Return how far the centroid of a single cluster moves in 100 steps."""
     torch.manual_seed(0)
     module = GaussianMixture(1, 1, D, centroid_gradient=factor, centroid_mode=mode)
     start = module.centroids().detach().clone()
@@ -217,7 +220,9 @@ def steps(mode, optimizer, factor=10.0, lr=1e-3):
 
 
 def test_under_adam_only_the_mode_lr_makes_longer_steps():
-    """The paper's letter, a multiplied gradient, is lost in Adam's division by the gradient's size."""
+    """The paper multiplies the gradient. Adam divides by the size of the gradient, so the factor has no
+    effect there.
+    """
     plain = steps("hook", torch.optim.Adam, factor=1.0)
     assert abs(steps("hook", torch.optim.Adam) / plain - 1) < 1e-4
     assert 9 < steps("lr", torch.optim.Adam) / plain < 10.5

@@ -1,4 +1,6 @@
-"""The ground floor, `modular_fairseq_cli`: it stands alone, its command line, its locks and files."""
+"""Test `modular_fairseq_cli`: it needs no other package of the project, and its command line, locks and files
+work.
+"""
 
 import ast
 import math
@@ -17,7 +19,7 @@ FORBIDDEN = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", 
 
 
 def test_no_import_of_the_ground_names_what_it_must_do_without():
-    """Also inside functions, where an import would wait until it is called."""
+    """Imports inside functions count, too, although they run only when the function is called."""
     for path in (ROOT / "modular_fairseq_cli").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -28,7 +30,9 @@ def test_no_import_of_the_ground_names_what_it_must_do_without():
 
 
 def test_every_command_is_a_module_with_what_main_calls():
-    """The modules are found, not imported: a name that is wrong would show only when it is called."""
+    """The modules are found, but not imported. A wrong name would otherwise show only when the command is
+    called.
+    """
     for name, (module, summary) in main.COMMANDS.items():
         path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
         text = path.read_text(encoding="utf-8")
@@ -195,7 +199,7 @@ STAMP = "2026-01-01 10:00:00 | INFO |"
             'valid | {"epoch": 3, "valid_ppl": "2.6", "valid_num_updates": "178"}',
             "  epoch 3, update 178: validation perplexity 2.6",
         ),
-        ('valid | {"valid_ppl": "2.64"}', None),  # of fairseq-validate
+        ('valid | {"valid_ppl": "2.64"}', None),  # a line of fairseq-validate
         ('train | {"epoch": 1, "train_ppl": "21.74", "train_num_updates": "178"}', None),
         ('train_inner | {"epoch": 1, "ppl": "164', None),
         ("fairseq_cli.train | begin training", None),

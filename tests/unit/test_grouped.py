@@ -1,4 +1,6 @@
-"""Groups of features: block-diagonal, initialised slice by slice, the same one by one and at once."""
+"""Test groups of features: their block-diagonal matrices, their initialisation, and the equality of loop and
+batched form.
+"""
 
 import math
 
@@ -20,7 +22,7 @@ def group_linear(groups, d_in, d_out):
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("way", ["_one_by_one", "_at_once", "forward"])
 def test_a_group_linear_layer_is_a_block_diagonal_matrix(groups, way):
-    """Outputs and gradients."""
+    """Outputs and gradients equal those of the block-diagonal matrix."""
     layer, x = group_linear(groups, 8, 12)
     weight, bias = torch.block_diag(*layer.weight), layer.bias.flatten()
     upstream = torch.randn(5, 3, 12, dtype=torch.float64)
@@ -55,7 +57,7 @@ def test_layer_norm_of_groups_is_a_layer_norm_of_each(groups):
 
 
 def test_every_slice_is_initialised_as_a_matrix_of_its_own():
-    """xavier_uniform_ on the stacked weight would give a tenth of the bound and more; slices differ."""
+    """xavier_uniform_ on the stacked weight would give about a tenth of this bound. Slices must differ."""
     linear, plain = GroupLinear(2, 512, 512), nn.Linear(256, 256)
     assert linear.weight.abs().max().item() == pytest.approx(plain.weight.abs().max().item(), rel=0.01)
     assert not torch.equal(linear.weight[0], linear.weight[1])

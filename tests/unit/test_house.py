@@ -1,4 +1,4 @@
-"""How the house is built: imports run one way, without circles, and shared rooms name no mechanism."""
+"""Test that imports run one way and without cycles, and that shared files name no mechanism."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 from tests.import_graph import graph, modules, upward
 from tests.places import ROOT
 
-# A file may import from its own floor and from those below. What stands beside these folders is above them.
+# A file may import from its own floor and from those below. Files beside these folders are above them.
 # The files that may name a mechanism: its own, and those that exist for it. All others must work with every
 # one.
 OF_MECHANISMS = [
@@ -43,7 +43,7 @@ def test_no_file_imports_from_a_floor_above():
 
 
 def test_no_circle_of_imports():
-    """The doors of packages, which only hand names on or import what registers, are no part of one."""
+    """The `__init__` of a package only passes on names or imports what registers, so it does not count."""
     edges = {
         name: {other for other in others if modules()[other].name != "__init__.py"}
         for name, others in graph().items()

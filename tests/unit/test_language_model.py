@@ -1,6 +1,4 @@
-"""The decoder-only family: equal to fairseq's, the same step by step, and trained through fairseq's
-commands.
-"""
+"""Test decoder-only models: they equal fairseq's, decode step by step as they train, and train."""
 
 from argparse import Namespace
 
@@ -73,7 +71,10 @@ def test_streams_are_refused_because_there_is_no_encoder(changes, option):
 
 
 def test_wiki103_preset_has_the_papers_parameter_count():
-    """247M of Table 4. 16 gates of 266,504 parameters on d = 1024 make 251M, where the paper prints 249M."""
+    """The plain model has the 247M of table 4.
+
+    16 gates of 266,504 parameters on d = 1024 make 251M, where the paper prints 249M.
+    """
     counts = []
     for arch in ("modular_transformer_lm_wiki103", "mae_transformer_lm_wiki103"):
         args = Namespace(**VALUES_OF_OTHER_OPTIONS)

@@ -1,4 +1,4 @@
-"""Options are data: the strings that fairseq evaluates may not be programs."""
+"""Test that options are data: the strings that fairseq evaluates may not be programs."""
 
 from argparse import Namespace
 
@@ -77,13 +77,13 @@ def test_the_options_of_a_checkpoint_cannot_run_a_program(tmp_path, monkeypatch)
     args.adaptive_softmax_cutoff = f"open({str(marker)!r}, 'w') and [10]"
     base_architecture(args)
     torch.save(vars(args), tmp_path / "checkpoint.pt")
-    # It is a string like any other.
+    # The option is an ordinary string.
     read = Namespace(**torch.load(tmp_path / "checkpoint.pt", weights_only=True))
 
     with pytest.raises(UsageError):
         TransformerModel.build_model(read, task())
     assert not marker.exists()
 
-    monkeypatch.delattr(fairseq.utils, "eval")  # as fairseq does it
+    monkeypatch.delattr(fairseq.utils, "eval")  # without the patch, fairseq evaluates the string
     TransformerModel.build_model(read, task())
     assert marker.exists()

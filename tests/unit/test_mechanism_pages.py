@@ -1,4 +1,4 @@
-"""docs/mechanisms: options with their defaults, sizes of archs, and names are those of the code."""
+"""Test that docs/mechanisms has the options, defaults, arch sizes and names of the code."""
 
 import re
 from dataclasses import fields
@@ -19,7 +19,7 @@ PAGES = {
     path.stem: re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     for path in sorted(FOLDER.glob("*.md"))
 }
-# The dataclasses of options that each page has a table of.
+# Each page has a table of the options of these dataclasses.
 OPTIONS = {
     "mae": [MECHANISMS["mae"].options],
     "dma": [MECHANISMS["dma"].options, DmaLossOptions],

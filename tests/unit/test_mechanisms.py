@@ -1,4 +1,4 @@
-"""Independent mechanisms (TIM): Algorithm 1, what mixes and what does not, neutral settings, placement and
+"""Test independent mechanisms (TIM): Algorithm 1, which features mix, neutral settings, placement and
 presets.
 """
 
@@ -43,7 +43,7 @@ def name(changes):
 
 
 def build_layer(kind, **changes):
-    """A layer in float64 with parameters far from where they start."""
+    """Build a layer in float64 with parameters far from their initial values."""
     torch.manual_seed(3)
     layer = kind(nested_config(options(**changes)), LayerPlace(0, 1, 32)).double().eval()
     layer.need_attn = False
@@ -57,7 +57,7 @@ def random(*shape):
 
 
 def check_equal(module, outputs, inputs):
-    """Two outputs, and the gradients of both."""
+    """Check that two outputs and their gradients are equal."""
     upstream = torch.randn_like(outputs[0])
     torch.testing.assert_close(*outputs, atol=1e-12, rtol=0)
     leaves = [*inputs, *module.parameters()]
@@ -105,7 +105,7 @@ def test_a_decoder_reads_its_slice_of_an_encoder_of_another_width():
 
 @pytest.mark.parametrize("kind", [TransformerEncoderLayer, TransformerDecoderLayer])
 def test_mechanisms_without_communication_never_mix(kind):
-    """Not even by gradients, whatever the parameters; with communication they do."""
+    """Not even gradients mix, whatever the parameters are. With communication they do."""
     for heads, mixes in ((0, False), (2, True)):
         layer = build_layer(
             kind, tim_layers="all", tim_mechanisms=4, tim_no_competition=True, tim_communication_heads=heads
@@ -143,8 +143,9 @@ def test_one_mechanism_without_competition_and_communication_is_a_plain_model(pr
 
 
 def test_mechanisms_with_dense_block_diagonal_matrices_are_a_plain_layer_with_other_norms():
-    """The same heads see the same slices: only normalisation over a slice tells a TIM layer without
-    competition from a plain one.
+    """The same heads see the same slices.
+
+    So a TIM layer without competition differs from a plain one only by normalisation over a slice.
     """
     tim = build_layer(
         TransformerEncoderLayer, tim_layers="all", tim_no_competition=True, tim_communication_heads=0
@@ -209,7 +210,7 @@ def test_the_first_two_layers_and_the_last_one_are_plain(placement, depth, expec
 def test_presets_have_as_many_parameters_as_the_plain_transformer(
     arch, vocabulary, changes, parameters, plain
 ):
-    """Section 3.4 of the specification, within 1.3 %."""
+    """The numbers of section 3.4 of the specification hold within 1.3 %."""
     assert sum(p.numel() for p in build_preset(arch, vocabulary, **changes).parameters()) == parameters
     assert abs(parameters / plain - 1) < 0.013
 

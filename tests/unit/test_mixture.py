@@ -1,4 +1,4 @@
-"""modules/expert_mixture.py against the paper's equations, one expert at a time."""
+"""Test modules/expert_mixture.py against the paper's equations, one expert at a time."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ T, B, C = 6, 4, 16
 
 
 class Fixed(nn.Module):
-    """A gate network that answers with given logits [B, T or 1, E]."""
+    """Return given logits [B, T or 1, E], in place of a gate network."""
 
     def __init__(self, logits):
         super().__init__()
@@ -87,7 +87,7 @@ def test_scales_sum_to_the_number_of_heads(heads, t):
 @pytest.mark.parametrize("t", [1, 2])
 @pytest.mark.parametrize("per_position", [False, True])
 def test_mixture_equals_the_weighted_sum_of_experts(t, per_position):
-    """Outputs and gradients, 8 and 28 experts, within 1e-12 in float64."""
+    """Outputs and gradients are equal for 8 and 28 experts, within 1e-12 in float64."""
     torch.manual_seed(0)
     attention = MultiheadAttention(C, 8, self_attention=True).double()
     nn.init.normal_(attention.out_proj.bias)
@@ -131,7 +131,7 @@ def test_f_step_is_the_sampled_expert_and_leaves_dropped_heads_without_gradient(
     scale = attention.gate(x, None, None, B)
     dropped = dropped_heads_of_experts(8, t)
     chosen = [(dropped == (row == 0)).all(dim=1).nonzero().item() for row in scale.view(B, 8)]
-    attention.gate.gate_network.logits.data.fill_(-1e9)  # now the draw is certain
+    attention.gate.gate_network.logits.data.fill_(-1e9)  # so only one expert can be drawn
     for b, expert in enumerate(chosen):
         attention.gate.gate_network.logits.data[b, 0, expert] = 1e9
     found, _ = attention(x, x, x)
@@ -272,7 +272,7 @@ def test_gates_stay_in_float32_under_half_precision(dtype):
     assert output.dtype == dtype and output.isfinite().all()
 
 
-# What gates look at
+# Inputs of gates
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])

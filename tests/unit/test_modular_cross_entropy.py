@@ -1,4 +1,6 @@
-"""criterions/modular_cross_entropy.py: what it adds, with which weight, when, and what it refuses."""
+"""Test which losses criterions/modular_cross_entropy.py adds, with which weight and when, and what it
+refuses.
+"""
 
 import math
 from types import SimpleNamespace
@@ -36,7 +38,10 @@ def dma(**changes):
 
 
 def gradient(model, loss_and_size_of_batches):
-    """What fairseq's Trainer makes of an update: the sum of gradients over that of sample sizes."""
+    """Return the gradient that fairseq's Trainer computes for an update.
+
+    It is the sum of the gradients of all batches, divided by the sum of their sample sizes.
+    """
     model.zero_grad()
     total = 0
     for loss, size, _ in loss_and_size_of_batches:
@@ -46,7 +51,7 @@ def gradient(model, loss_and_size_of_batches):
 
 
 def split(sample, *parts):
-    """The same sentences in several batches, each as wide as its longest sentence."""
+    """Return the sentences in several batches, each as wide as its longest sentence."""
     batches = []
     for rows in map(list, parts):
         source, target = sample["net_input"]["src_tokens"][rows], sample["target"][rows]
@@ -88,7 +93,8 @@ def test_the_loss_is_cross_entropy_plus_weighted_terms():
     added = sum(sign * weights[f"{name}_weight"] * logged[name] for name, sign in TERMS.items())
     torch.testing.assert_close(loss, nll + added, atol=1e-12, rtol=0)
     assert all(abs(logged[name]) > 1e-3 and not logged[name].requires_grad for name in TERMS)
-    assert all(mask.losses == {} for mask in semantic_masks(model).values())  # taken: no graph is kept
+    # The losses have been taken, so no graph is kept.
+    assert all(mask.losses == {} for mask in semantic_masks(model).values())
 
 
 def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
@@ -107,8 +113,8 @@ def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
 
 @pytest.mark.parametrize("sentence_avg", [True, False])
 def test_weights_do_not_depend_on_batches_or_update_freq(sentence_avg):
-    """One batch, several micro-batches of an update, sentences in any order, and a batch twice: the same
-    gradient.
+    """The gradient is the same for one batch, for several micro-batches, for another order, and for a doubled
+    batch.
     """
     model, asked, sample = (
         dma(),
@@ -154,7 +160,7 @@ def test_weights_grow_from_zero():
     model, sample = dma(), batch(LENGTHS)
     nll, _, _ = criterion(**PLAIN)(model, sample)
     asked = criterion(aux_warmup_updates=10, kl_weight=1.0, qq_weight=0.0, xq_weight=0.0)
-    whole, _, logged = asked(model, sample)  # outside fairseq's training
+    whole, _, logged = asked(model, sample)  # as fairseq calls it outside training
     torch.testing.assert_close(whole - nll, logged["kl"], atol=1e-10, rtol=0)
     for updates, share in ((0, 0.1), (4, 0.5), (9, 1.0), (500, 1.0)):
         model.set_num_updates(updates)
@@ -209,7 +215,7 @@ def test_the_floor_of_qq_takes_its_gradient_and_not_its_value():
 @pytest.mark.parametrize(("clusters", "posterior"), [(1, "expected"), (4, "expected"), (4, "sample")])
 @pytest.mark.parametrize("wanted", [PLAIN, *({**PLAIN, name: 1.0} for name in PLAIN)], ids=str)
 def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, clusters, posterior):
-    """Or DistributedDataParallel stops."""
+    """DistributedDataParallel stops if a parameter has no gradient."""
     model = dma(dma_clusters=clusters, dma_posterior=posterior)
     criterion(**wanted)(model, batch(LENGTHS))[0].backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []

@@ -1,6 +1,4 @@
-"""modules/mutual_information.py: Eq. 6 and 7 against their loops, gradients, padding, and what happens at the
-edges.
-"""
+"""Test modules/mutual_information.py: Eq. 6 and 7 equal their loops, also with padding and in edge cases."""
 
 import math
 
@@ -11,7 +9,7 @@ from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
 from tests.reference import disentangled as reference
 
 B, H, C, T = 4, 3, 4, 6
-# Of the sentences; the first is padded on neither side, the others on the left or on the right.
+# The first sentence has no padding, and the others are padded on the left or on the right.
 LENGTHS = [
     6,
     4,
@@ -34,7 +32,7 @@ def valid_tokens():
 
 
 def by_loop(p, log_joint, densities):
-    """Eq. 6 of each sentence: the mean over all ordered pairs of heads."""
+    """Compute Eq. 6 of each sentence by a loop: the mean over all ordered pairs of heads."""
     values = []
     for b, valid in enumerate(valid_tokens()):
         of_sentence = p[b][:, :, valid].transpose(1, 2)
@@ -48,7 +46,10 @@ def by_loop(p, log_joint, densities):
 
 
 def assert_equal_with_gradients(found, expected, log_joint):
-    """Of all sentences; the last one has too few tokens for a bound."""
+    """Check that the bounds of all sentences and their gradients are equal.
+
+    The last sentence has too few tokens for a bound.
+    """
     weights = torch.arange(1.0, B + 1, dtype=torch.float64)
     assert expected[:3].abs().min() > 1e-3
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
@@ -90,7 +91,7 @@ def test_some_pairs_are_as_good_as_all_on_average():
     whole, valid = upper_bound(p, log_joint, valid_tokens()), valid_tokens()
     torch.manual_seed(0)
     draws = torch.stack([upper_bound(p, log_joint, valid, pairs=1) for _ in range(300)])
-    assert len(draws.unique(dim=0)) == 3  # pairs of 3 heads
+    assert len(draws.unique(dim=0)) == 3  # 3 heads have 3 pairs
     torch.testing.assert_close(draws.unique(dim=0).mean(dim=0), whole, atol=1e-12, rtol=0)
     assert (draws.mean(dim=0) - whole).abs().max() < 4 * (draws.std(dim=0) / math.sqrt(300)).max()
     assert torch.equal(upper_bound(p, log_joint, valid, pairs=3), whole) and torch.equal(
@@ -134,7 +135,7 @@ def test_one_token_no_token_and_decided_clusters_are_finite(densities, sharpness
 
 
 def test_equal_heads_share_more_than_independent_ones():
-    """What Eq. 6 is for: with the tokens of one head shuffled, its information about the other is gone."""
+    """If the tokens of one head are shuffled, Eq. 6 must show that it knows nothing of the other."""
     generator = torch.Generator().manual_seed(0)
     one = torch.softmax(3 * torch.randn(1, 1, 4, 40, generator=generator), dim=2)
     shuffled = one[..., torch.randperm(40, generator=generator)]
@@ -145,7 +146,7 @@ def test_equal_heads_share_more_than_independent_ones():
 
 
 def test_the_lower_bound_of_decided_clusters_of_equal_size():
-    """1 - log(1 + (e - 1) / C) = 0.643 for C = 4 is its largest value."""
+    """The largest value of the bound is 1 - log(1 + (e - 1) / C), which is 0.643 for C = 4."""
     p = torch.eye(4).repeat(1, 10).view(1, 1, 4, 40).expand(1, 2, 4, 40)
     found = lower_bound(p, torch.ones(1, 40, dtype=torch.bool)).item()
     assert abs(found - (1 - math.log(1 + (math.e - 1) / 4))) < 1e-6

@@ -1,4 +1,4 @@
-"""The help texts of options are their manual: each names the default that the option has."""
+"""Test that the help text of each option names the default that the option has."""
 
 import re
 from dataclasses import fields

@@ -1,4 +1,6 @@
-"""docs/paper-to-code.md: every name on it exists, and no equation, algorithm, table or figure is missing."""
+"""Test docs/paper-to-code.md: every name on it exists, and no equation, algorithm, table or figure is
+missing.
+"""
 
 import ast
 import re
@@ -19,7 +21,7 @@ from tests.places import ROOT
 
 PAGE = (ROOT / "docs/paper-to-code.md").read_text()
 HEADER = ["where", "what", "code", "test, naive reference"]
-# What the papers number: how many equations, algorithms, tables and figures each has.
+# The numbers of equations, algorithms, tables and figures of each paper.
 NUMBERED = {
     "MAE": {"Eq.": 6, "Alg.": 3, "Table": 8, "Fig.": 3},
     "DMA": {"Eq.": 7, "Alg.": 0, "Table": 3, "Fig.": 1},
@@ -45,7 +47,7 @@ OPTIONS = {
 
 @dataclass
 class Row:
-    """A row of a table of the page, and the paper that its table belongs to."""
+    """Hold a row of a table of the page, and the paper that its table belongs to."""
 
     paper: str
     where: str

@@ -1,4 +1,4 @@
-"""analysis/patterns.py: maps that are built to be of a class, the reference, and what does not count."""
+"""Test analysis/patterns.py on maps of known classes and maps that do not count, and with the reference."""
 
 import pytest
 import torch
@@ -15,7 +15,10 @@ LONG = [(9, 8), (12, 12), (6, 11), (15, 7), (5, 5)]
 
 
 def built_map(name, queries, keys, kind, generator):
-    """Attention of a class: most of it where the class has it, the rest anywhere, all that may be seen."""
+    """Return an attention map of a class.
+
+    Most of the attention lies where the class has it. The rest lies anywhere that the query may see.
+    """
     noise = torch.rand(queries, keys, generator=generator, dtype=torch.float64) + 0.05
     strength = 0.65 + 0.3 * torch.rand(queries, 1, generator=generator, dtype=torch.float64)
     shape = torch.zeros(queries, keys, dtype=torch.float64)
@@ -159,7 +162,7 @@ def test_data_of_short_sentences_is_refused():
 
 
 def test_a_pad_that_attends_to_nothing_changes_nothing():
-    """fairseq's --left-pad-target: rows of pads are NaN."""
+    """With fairseq's --left-pad-target, the rows of pads are NaN."""
     weights = torch.softmax(
         torch.randn(3, 2, 9, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3, dim=-1
     )

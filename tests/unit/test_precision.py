@@ -1,4 +1,6 @@
-"""patches/precision.py: --bf16 trains in bfloat16 on any device, --amp has the loss scale it is given."""
+"""Test patches/precision.py: --bf16 trains in bfloat16 on any device, and --amp uses the loss scale that it
+is given.
+"""
 
 from types import SimpleNamespace
 

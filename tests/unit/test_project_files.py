@@ -1,4 +1,4 @@
-"""Files beside the code name what exists: versions, tools, tests."""
+"""Test that files beside the code name versions, tools and tests that exist."""
 
 import re
 import shlex

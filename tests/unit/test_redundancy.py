@@ -1,5 +1,5 @@
-"""analysis/redundancy.py, attention_maps.py and one_pass.py: LR and HR of known heads and of every kind of
-model, and the command.
+"""Test analysis/redundancy.py, attention_maps.py and one_pass.py: LR and HR of known heads and of every kind
+of model.
 """
 
 import math
@@ -31,7 +31,7 @@ def random_heads(heads, rows, keys, seed=0, dtype=torch.float64):
 
 
 def sentences_of(sample):
-    """The `net_input` of each sentence of a batch alone, without padding."""
+    """Return the `net_input` of each sentence of a batch alone, without padding."""
     net_input, alone = sample["net_input"], []
     for i, length in enumerate(net_input["src_lengths"].tolist()):
         source = net_input["src_tokens"][i]
@@ -55,7 +55,7 @@ def close(found, expected, tolerance):
 
 
 def numbers(found):
-    """All of a report but names and counts."""
+    """Return all numbers of a report except counts."""
     modules = [module.LR for kind in found.types for module in kind.modules]
     pairs = [value for kind in found.types for row in kind.pairs for value in row]
     return [
@@ -98,7 +98,7 @@ def test_equal_heads_are_redundant_and_disjoint_ones_are_not(dtype):
 
 
 def test_heads_that_hardly_differ_in_float32():
-    """Distances of about 1e-5, where entropies in float32 are off by 1e-7, and their roots by 3e-4."""
+    """The distances are about 1e-5. Entropies in float32 would be off by 1e-7, and their roots by 3e-4."""
     a = random_heads(1, 40, 12, dtype=torch.float32)
     b = a * (1 + 2e-5 * torch.sin(torch.arange(480.0)).view(a.shape))
     b /= b.sum(dim=-1, keepdim=True)
@@ -109,8 +109,9 @@ def test_heads_that_hardly_differ_in_float32():
 
 
 def test_distances_stay_within_0_and_1_where_rounding_would_leave_it():
-    """Heads that differ in the last digit, whose divergence may come out below 0, and disjoint ones whose
-    sums are above 1.
+    """The divergence of heads that differ in the last digit may come out below 0.
+
+    The sums of disjoint heads are slightly above 1.
     """
     a = random_heads(1, 500, 12)
     assert 0 <= float(summed_distances(torch.cat([a, torch.nextafter(a, a + 1)]))[0, 1]) < 500 * 1e-7
@@ -123,8 +124,9 @@ def test_distances_stay_within_0_and_1_where_rounding_would_leave_it():
 
 
 def test_layer_and_head_redundancy_of_known_heads():
-    """Two modules of two heads: equal in the first, disjoint in the second, whose first head is like those of
-    the first module.
+    """Each of two modules has two heads: equal ones in the first module, disjoint ones in the second.
+
+    The first head of the second module equals the heads of the first module.
     """
     one, other = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     first, second = torch.stack([one, one])[:, None], torch.stack([one, other])[:, None]
@@ -138,8 +140,9 @@ def test_layer_and_head_redundancy_of_known_heads():
 
 
 def test_words_count_once_and_pads_and_rows_of_one_key_do_not():
-    """Two heads that are equal where a word sees two words, and disjoint at pads and in a row where a key is
-    hidden.
+    """Two heads are equal where a word sees two words.
+
+    They are disjoint at pads, and in a row where a key is hidden.
     """
     even, left, right = [0.5, 0.5], [1.0, 0.0], [0.0, 1.0]
     # H x B x T x S.
@@ -241,8 +244,9 @@ def test_batches_and_padding_change_nothing(changes):
 
 @pytest.mark.parametrize("decoder_mask", [False, True])
 def test_the_weights_of_dma_are_the_masked_ones(decoder_mask):
-    """In the decoder's self-attention there is a mask in evaluation only if asked for. In first layers inputs
-    are the plain model's.
+    """In evaluation, the decoder's self-attention has a mask only if the option asks for it.
+
+    The inputs of first layers equal the plain model's.
     """
     changes = {"encoder_layers": 1, "decoder_layers": 1}
     plain, masked = build(**changes), build("dma_transformer", dma_decoder_eval_mask=decoder_mask, **changes)
@@ -327,7 +331,7 @@ def test_maps_say_what_attends_to_what(make):
         seen = valid.gt(0).sum(dim=-1)
         assert torch.equal(seen, attention.seen().sum(dim=-1)[attention.valid_queries()].expand_as(seen))
     assert not torch.allclose(cross.weights[0], cross.weights[1], atol=1e-3)
-    # What the model returns of its own: the mean over the heads of the last layer.
+    # The model itself returns the mean over the heads of the last layer.
     torch.testing.assert_close(found[1]["attn"][0], first[layers[-1][0]].weights.mean(dim=0))
 
 

@@ -395,7 +395,7 @@ def test_pictures_of_one_format_where_little_is_known(tmp_path):
 
 @pytest.fixture
 def figures():
-    """Return a function that draws the figures of checkpoints, by name."""
+    """Return a function that draws the figures of checkpoints, keyed by name."""
     pictures = pytest.importorskip("modular_fairseq_cli.report.pictures")
 
     def draw(*checkpoints):

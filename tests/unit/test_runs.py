@@ -1,6 +1,4 @@
-"""The engine of all runs: statistics, evaluations, tables and numbers over seeds; the demo and
-train-and-score.
-"""
+"""Test statistics, evaluations, tables and numbers over seeds of all runs, the demo, and train-and-score."""
 
 import json
 import math
@@ -20,7 +18,7 @@ from modular_fairseq.runs.evaluation import (
     evaluations_of,
     register,
 )
-from modular_fairseq.runs.papers.command import find_table
+from modular_fairseq.runs.papers.command import find_table, name_failure
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference
@@ -34,7 +32,7 @@ OUTSIDE = "2030-01-01 | INFO | any | num. params trained outside the main optimi
 
 
 def write_run(folder, log, **changes):
-    """A run that has been trained, with that log and a checkpoint of 12 updates."""
+    """Write a run that has been trained, with this log and a checkpoint of 12 updates, and return it."""
     (folder / "run").mkdir(exist_ok=True)
     (folder / "run/train.log").write_text(log)
     torch.save({"model": {}, "optimizer_history": [{"num_updates": 12}]}, folder / "run/checkpoint_best.pt")
@@ -94,7 +92,7 @@ def test_an_evaluation_is_a_class_that_is_registered(tmp_path, constant):
     of = measured(tmp_path, constant, 1)
     assert of.result == {"checkpoint": "c", "constant": 2.0}
     (tmp_path / "seed-1/training.json").write_text('{"checkpoint": "d"}')
-    assert of.result is None  # it was of another checkpoint
+    assert of.result is None  # the result belongs to another checkpoint
     with pytest.raises(ValueError, match="the column constant is registered already"):
         register(Constant)
 
@@ -200,7 +198,9 @@ def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):
 
 
 def trained(monkeypatch, tmp_path, *options, **environment):
-    """The run that train-and-score makes, and the words of its decoding and of `modular-fairseq score`."""
+    """Return the run that train-and-score makes, the options of its decoding, and those of `modular-fairseq
+    score`.
+    """
     seen = SimpleNamespace()
     for name in ("NAME", "SIZE", "GENERATE"):
         monkeypatch.delenv(name, raising=False)
@@ -262,7 +262,7 @@ def test_another_plugin_is_refused_and_nothing_is_written(command, tmp_path, mon
 
 
 class Counted(Evaluation):
-    """Counts how often it measures; its result is of the data that `data` names."""
+    """Count how often this evaluation measures. Its result is valid for the data that `data` names."""
 
     data = "old"
 
@@ -304,3 +304,16 @@ def test_a_name_that_is_too_long_for_a_folder_is_refused_before_any_work(tmp_pat
     ):
         cli.main(["train-and-score", "FOLDER", "de", "en", "OUT", "mae_transformer", *options])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("a/seed-1: fairseq-train failed", "a/seed-1: fairseq-train failed"),
+        ("a/seed-1 needs a dictionary", "a/seed-1 needs a dictionary"),
+        ("a/seed-10: fairseq-train failed", "a/seed-1: a/seed-10: fairseq-train failed"),
+        ("the disk is full", "a/seed-1: the disk is full"),
+    ],
+)
+def test_a_failure_names_its_run_once(message, named):
+    assert name_failure("a/seed-1", UsageError(message)) == named

@@ -1,5 +1,6 @@
-"""`modular-fairseq score`: equal to sacrebleu's command to the last digit, whatever the files look like, and
-wrong files refused.
+"""Test that `modular-fairseq score` equals sacrebleu's command to the last digit.
+
+This holds for every form of file. Wrong files are refused.
 """
 
 import gzip
@@ -513,7 +514,7 @@ def test_texts_of_different_lengths_are_not_compared(texts):
 
 def test_the_command_ends_with_a_sentence_and_an_exit_status(tmp_path):
     empty = write_lines(tmp_path / "empty.en", [])
-    with pytest.raises(SystemExit) as error:  # which Python prints, and exits with 1
+    with pytest.raises(SystemExit) as error:  # Python prints the sentence and exits with 1
         main(["score", "--reference", str(empty), str(empty)])
     assert str(error.value).startswith(f"modular-fairseq score: error: {empty} is empty; ")
 
@@ -530,7 +531,7 @@ def test_without_a_network_a_test_set_is_refused(tmp_path, monkeypatch, caplog):
         UsageError, match=r"--test-set wmt14/full: the test set cannot be downloaded \(no route to host\)"
     ):
         run("--test-set", "wmt14/full", "-l", "en-de", text)
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *args: io.BytesIO(b"a"))  # not what the sum is of
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *args: io.BytesIO(b"a"))  # its checksum is wrong
     with pytest.raises(
         UsageError, match=r"--test-set wmt14/full: the test set cannot be downloaded \(a wrong checksum"
     ):

@@ -1,5 +1,6 @@
-"""modules/semantic_mask.py: the paper's renormalised mask, in attention of every kind, step by step and in
-beams; its losses.
+"""Test modules/semantic_mask.py: the paper's renormalised mask and its losses.
+
+The mask works in every kind of attention, step by step and in beams.
 """
 
 import pytest
@@ -17,7 +18,7 @@ KINDS = ["self", "causal", "cross"]
 
 
 def attention(kind, seed=0, **changes):
-    """Attention with a mask that has learned: nothing is at its start."""
+    """Return attention whose mask has parameters far from their initial values."""
     torch.manual_seed(seed)
     own = {"self_attention": True} if kind != "cross" else {"encoder_decoder_attention": True}
     module = MultiheadAttention(
@@ -42,8 +43,9 @@ def inputs(kind, seed=1):
 
 
 def padding(length, kind="self"):
-    """The third sentence is padded on the right, the second on the left, but not where it would leave a word
-    without one to see.
+    """Return a mask that pads the third sentence on the right and the second on the left.
+
+    In causal attention the second one is padded on the right, too, because every word must see a word.
     """
     mask = torch.zeros(B, length, dtype=torch.bool)
     mask[2, -1:] = True
@@ -52,8 +54,10 @@ def padding(length, kind="self"):
 
 
 def by_the_equations(module, kind, query, key, posterior=reference.expected_posterior):
-    """Eq. 4, 5 and the one after it, a head of a sentence at a time: output [T, B, C] and weights [H, B, T,
-    S].
+    """Compute Eq. 4, Eq. 5 and the equation after it, one head of one sentence at a time.
+
+    Returns:
+        the output [T, B, C] and the weights [H, B, T, S].
     """
     outputs, weights = [], torch.zeros(H, B, len(query), len(key), dtype=torch.float64)
     d = C // H
@@ -125,7 +129,7 @@ def test_gradients_are_those_of_the_equations(kind):
 
 
 def test_all_forms_of_the_mask_are_equal():
-    """Bias (in use), fold and augmented values, on their own; speed decided between them."""
+    """The bias, which is in use, equals the fold and the augmented values. It was chosen for its speed."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape):
@@ -148,7 +152,9 @@ def test_all_forms_of_the_mask_are_equal():
 
 
 def test_the_floor_of_the_overlap_and_its_gradient():
-    """Above it the bias is exact; a query that shares clusters with no key attends as without a mask."""
+    """Above the floor the bias is exact. A query that shares clusters with no key attends as if there were no
+    mask.
+    """
     p = torch.softmax(4 * torch.randn(2, 2, CLUSTERS, T, dtype=torch.float64), dim=2).requires_grad_()
     k = torch.softmax(4 * torch.randn(2, 2, CLUSTERS, S, dtype=torch.float64), dim=2).requires_grad_()
     assert torch.autograd.gradcheck(_LogOverlap.apply, (p, k))
@@ -192,7 +198,9 @@ def test_the_decoders_mask_is_for_training_unless_it_is_wanted(in_evaluation):
 
 @pytest.mark.parametrize("kind", ["causal", "cross"])
 def test_step_by_step_with_beams_it_is_the_same(kind):
-    """Hypotheses share their source; they are reordered, and a sentence leaves."""
+    """Hypotheses of a sentence share its source. They are reordered, and a finished sentence leaves the
+    batch.
+    """
     beam, module = 2, attention(kind).eval()
     generator = torch.Generator().manual_seed(2)
     target = torch.randn(T, B * beam, C, dtype=torch.float64, generator=generator)
@@ -253,7 +261,7 @@ def test_losses_are_those_of_its_tokens_and_queries(kind):
 
 
 def test_below_its_floor_the_upper_bound_is_not_lowered():
-    """By sentence: the value stays, the gradient goes."""
+    """Where the bound of a sentence is below the floor, its value stays, but its gradient is 0."""
     module = attention("self").train()
     query, key = inputs("self")
     gradients, values = {}, {}
@@ -289,7 +297,7 @@ def test_only_losses_that_are_wanted_are_computed_and_only_in_training():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_under_autocast_masks_and_losses_are_in_float32(kind):
-    """Projections are in bfloat16 then, so that queries are; nothing else changes."""
+    """Projections, and so queries, are in bfloat16 under autocast. Nothing else changes."""
     module = attention(kind).float().train()
     module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
     query, key = (x.detach().float() for x in inputs(kind))
@@ -340,7 +348,7 @@ def test_half_precision_differs_by_its_rounding_only(dtype, monkeypatch):
     attends, dtypes = torch.nn.functional.scaled_dot_product_attention, []
 
     def attend_and_note(q, k, v, attn_mask, **kwargs):
-        dtypes.append((q.dtype, attn_mask.dtype))  # GPUs want them to be the same
+        dtypes.append((q.dtype, attn_mask.dtype))  # on a GPU both must be equal
         return attends(q, k, v, attn_mask=attn_mask, **kwargs)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend_and_note)

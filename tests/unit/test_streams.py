@@ -1,5 +1,6 @@
-"""Multi-Stream encoders: Eq. 1, the loop and the batched form, neutral settings, initialisation, checkpoints,
-presets.
+"""Test Multi-Stream encoders: Eq. 1, the loop and the batched form, and neutral settings.
+
+Other tests cover initialisation, checkpoints and presets.
 """
 
 import copy
@@ -15,7 +16,7 @@ from tests.helpers import LENGTHS, batch, build, build_preset, build_stock
 from tests.properties import logits
 from tests.reference import streams as reference
 
-# Attention at once, on a CPU.
+# On a CPU, vmap warns that the attention of all streams at once is slow.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 
 SIX = {"encoder_layers": 6}
@@ -35,7 +36,7 @@ def name(changes):
 
 
 def encoder_in_float64(**changes):
-    """In training mode, in which streams may run at once; without dropout."""
+    """Build an encoder without dropout in training mode, in which streams may run at once."""
     encoder = build(**changes).double().train().encoder
     torch.manual_seed(4)
     x, padding = (
@@ -60,8 +61,9 @@ def gradients(encoder, y, x):
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("changes", CASES, ids=name)
 def test_an_encoder_of_streams_is_equation_1(changes, batched):
-    """Outputs and gradients, with padding, in float64: the loop over layers that are ordinary ones, and all
-    streams at once.
+    """Outputs and gradients with padding equal those of a loop over ordinary layers, in float64.
+
+    This holds for the loop over streams and for all streams at once.
     """
     encoder, x, padding = encoder_in_float64(**changes, stream_batched=batched)
     y, expected = output(encoder, x, padding), reference.encode(encoder, x, padding)
@@ -93,7 +95,7 @@ def test_the_encoder_of_one_stream_is_fairseqs():
 
 
 def test_the_skip_of_one_stream_adds_what_the_first_layer_says():
-    """Transformer + skip, the paper's second baseline: a plain state dict loads."""
+    """This is Transformer + skip, the paper's second baseline. It loads a plain state dict."""
     plain, skip = build(**SIX).double().eval(), build(**SIX, stream_skip=True).double().eval()
     skip.load_state_dict(plain.state_dict())
     x = torch.randn(7, 3, 32, dtype=torch.float64)
@@ -115,7 +117,7 @@ def test_streams_start_different():
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.parametrize("batched", [False, True])
 def test_every_stream_has_its_own_dropout(kind, batched):
-    """With equal streams: their sum is twice one of them, unless their masks differ."""
+    """The streams have equal weights. Their sum is twice one of them, unless their dropout masks differ."""
     encoder = build(
         streams=2, encoder_layers=4, stream_batched=batched, **{"dropout": 0.0, kind: 0.5}
     ).encoder
@@ -138,7 +140,7 @@ def test_every_stream_has_its_own_dropout(kind, batched):
 
 
 def test_streams_run_at_once_in_training_only():
-    """So that hooks and analyses find every layer at work."""
+    """In evaluation every layer is called, so that hooks and analyses see it."""
     streams, seen = build(streams=2, encoder_layers=4, stream_batched=True).encoder.streams, []
     for i, stream in enumerate(streams):
         stream[0].self_attn.register_forward_hook(lambda *_, i=i: seen.append(i))

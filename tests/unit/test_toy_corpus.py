@@ -1,4 +1,4 @@
-"""Tests of `modular-fairseq toy-corpus`: what the grammar says in both languages, and what is written."""
+"""Test what the grammar of `modular-fairseq toy-corpus` says in both languages, and which files it writes."""
 
 import hashlib
 from collections import Counter, defaultdict

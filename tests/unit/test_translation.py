@@ -1,5 +1,6 @@
-"""The encoder-decoder family: equal to fairseq's where it should be, causal, blind to padding, the same step
-by step.
+"""Test encoder-decoder models: they equal fairseq's where they should, and are causal.
+
+Padding changes nothing, and step-by-step decoding equals teacher forcing.
 """
 
 from argparse import Namespace
@@ -56,8 +57,9 @@ def name(changes):
 @pytest.mark.parametrize("shape", SHAPES, ids=name)
 @pytest.mark.parametrize("heads", [2, 4, 8])
 def test_neutral_settings_equal_fairseqs_transformer(neutral, shape, heads):
-    """A stock state dict loads, and the logits are the same: to the bit between our models, within 1e-6 of
-    fairseq's.
+    """A stock state dict loads.
+
+    The logits of our models are equal bit for bit, and equal fairseq's within 1e-6.
     """
     size = {
         **shape,
@@ -141,9 +143,7 @@ def test_beam_search_gives_the_same_output_as_fairseqs(changes):
 
 
 def test_training_after_a_beam_search_is_not_changed_by_it():
-    """fairseq's own beam-shared attention would take 5 sentences for hypotheses of one (see
-    `--eval-bleu`).
-    """
+    """fairseq's own beam-shared attention would take 5 sentences for hypotheses of one (`--eval-bleu`)."""
     model, sample = build().eval(), batch(LENGTHS)
     before = logits(model, sample)
     generate(model, sample, beam=5)
@@ -165,7 +165,7 @@ def test_every_parameter_learns_or_is_declared_not_to(changes):
 @pytest.mark.parametrize("norm", ["batch", "lagged", "layer"])
 @pytest.mark.parametrize("step", ["F", "G"])
 def test_activation_checkpointing_changes_nothing(norm, step):
-    """Gradients, running statistics and what is counted, over two batches."""
+    """Gradients, running statistics and counts of experts are equal over two batches."""
     results = []
     for checkpoint in (False, True):
         model = build(
@@ -261,7 +261,7 @@ def test_finetuning_leaves_frozen_parameters_out(finetune, trainable):
 
 
 def test_ftg_plus_updates_a_ninth_of_the_model():
-    """Table 7: 7M of 63M, that is gates and 18 matrices of 512 x 512."""
+    """Table 7 says 7M of 63M: the gates and 18 matrices of 512 x 512."""
     model = build_preset(
         "mae_transformer_wmt_en_de", (32768, 32768), share_all_embeddings=True, mae_finetune="gates+output"
     )
@@ -402,7 +402,7 @@ def test_only_the_input_counts_for_gate_statistics_not_the_hypotheses_of_a_searc
 
 @pytest.mark.parametrize("context", ["prefix", "source"])
 def test_padding_moves_neither_the_norms_nor_the_statistics_in_training(context):
-    """The same sentences, with and without columns of padding on both sides."""
+    """The sentences are the same, with and without columns of padding on both sides."""
     seen = []
     for pads in (0, 3):
         model, sample = (

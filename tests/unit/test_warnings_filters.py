@@ -1,4 +1,4 @@
-"""Known warnings of fairseq's commands are silent; the same warnings about anybody else's code are not."""
+"""Test that known warnings of fairseq's commands are silent, but not the same warnings of other code."""
 
 import warnings
 

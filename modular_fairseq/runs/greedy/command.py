@@ -6,7 +6,7 @@
     modular-fairseq ablate --out FOLDER           # continues after an interruption
     modular-fairseq ablate --out FOLDER --table   # only makes the table of the finished runs
 
-The protocol is that of "Ensemble Mechanisms in the Transformer" (table 1). It begins with the model without
+The protocol comes from "Ensemble Mechanisms in the Transformer" (table 1). It begins with the model without
 any mechanism. Each iteration trains the model with each mechanism that it lacks and keeps the best one, even
 if the model was better without it. Four mechanisms take 11 runs per seed.
 
@@ -18,8 +18,8 @@ You may also run the training commands that --dry-run shows yourself, several at
 Then this command only evaluates.
 
 The mechanism with the lowest perplexity on valid is kept: the mean over the seeds if there are several, and
-the mechanism that is listed first if two are equal. Perplexities on valid and test are those of
-fairseq-validate, with two decimals, for the best checkpoint without dropout.
+the mechanism that is listed first if two are equal. fairseq-validate computes the perplexities on valid and
+test, with two decimals, for the best checkpoint without dropout.
 
 --mechanisms FILE lists other mechanisms, in YAML. The default is the list of the paper for translation:
 
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "data",
         nargs="?",
         metavar="DATA",
-        help="folder of the data; without DATA and OPTIONS, those of the runs in FOLDER are used",
+        help="folder of the data; without DATA and OPTIONS, the data and options of the runs in FOLDER",
     )
     parser.add_argument(
         "--out",
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         metavar="N,N",
-        help="seeds of the runs of each model (default: 1, or those of the runs in FOLDER)",
+        help="seeds of the runs of each model (default: 1, or the seeds of the runs in FOLDER)",
     )
     parser.add_argument("--mechanisms", metavar="FILE", help="YAML file of mechanisms, as above")
     what = parser.add_mutually_exclusive_group()

@@ -98,7 +98,7 @@ def iterations(
     switch on, for each switch that is off.
 
     Args:
-        names: names of the switches. Of two equal perplexities, that of the earlier switch counts as lower.
+        names: names of the switches. Of two switches with equal perplexities, the earlier one wins.
         perplexity: returns the perplexity of a model on the validation set, or None if it is not known yet;
             then no further iteration is known. It is called for the candidates of an iteration only when the
             next iteration is requested, so they may be trained in between. A perplexity that is not finite

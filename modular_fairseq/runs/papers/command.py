@@ -1,7 +1,7 @@
 """Train and evaluate the rows of a paper's table, and show our numbers beside the paper's.
 
     modular-fairseq table mae-3 --data data --run --seeds 1,2,3  # trains and measures all rows
-    modular-fairseq table mae-3 --data data --dry-run            # shows the commands of that
+    modular-fairseq table mae-3 --data data --dry-run            # shows the commands that --run would execute
     modular-fairseq table mae-3 --seeds 1,2,3                    # only makes the table of existing results
     modular-fairseq table configs/mine/table.yaml --run          # makes your own table
     modular-fairseq table mae-3 --scale smoke --run              # narrow models on a toy corpus, in minutes
@@ -20,9 +20,10 @@ and .png if table.yaml has a key `figure`.
 
 The columns of a table decide what is measured. BLEU is sacrebleu's, of detokenised text. Perplexity is
 fairseq-validate's. LR and HR are the layer and head redundancy of attention. The table shows mean and
-standard deviation over seeds. The difference is between the row and its baseline, seed by seed. Its first p
-is that of sacrebleu's paired bootstrap, the largest over the seeds, which accounts for the choice of
-sentences. With several seeds, the second p is that of Welch's t-test, which accounts for training noise.
+standard deviation over seeds. The difference is between the row and its baseline, seed by seed. The first
+p-value comes from sacrebleu's paired bootstrap and is the largest over the seeds. It accounts for the choice
+of sentences. With several seeds, the second p-value comes from Welch's t-test. It accounts for training
+noise.
 Tokenised and compound-split BLEU serve for comparison with the paper only.
 """
 
@@ -203,8 +204,7 @@ def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:
                     found = f"{measurement.subset} {column.heading} {value}"
                     say(f"[{number} of {len(work)}] {each.name}: {found}")
         except (UsageError, OSError) as error:
-            # The sentence names the run, but only once: most errors of runs name it already.
-            failure = str(error) if str(error).startswith(each.name) else f"{each.name}: {error}"
+            failure = name_failure(each.name, error)
             say(failure)
             return failure
         except BaseException:
@@ -223,6 +223,13 @@ def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:
     except KeyboardInterrupt:
         print("\nstopped; the same command continues from here", file=sys.stderr, flush=True)
         os._exit(130)  # sys.exit would wait until the commands that are running have ended
+
+
+def name_failure(name: str, error: Exception) -> str:
+    """Return the message of an error with the name of the run before it, unless it begins with that name."""
+    message = str(error)
+    # Most errors name the run already. What follows the name matters: a/seed-1 is not a/seed-10.
+    return message if message.startswith((f"{name}:", f"{name} ")) else f"{name}: {message}"
 
 
 def folder_of(table: Table, args: argparse.Namespace) -> str:

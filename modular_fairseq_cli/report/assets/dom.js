@@ -150,7 +150,7 @@ function fullPlace(module) {
 
 /**
  * Return {module, layer, stream} of a layer with a competition, given by its dotted name.
- * If the analysis of the competition lacks it, the number of the layer is that of an attention module in it.
+ * If the analysis of the competition lacks it, an attention module in the layer gives its number.
  */
 function competitionLayer(run, name) {
   const parts = run.modules.filter(({ module }) => module.startsWith(`${name}.`));

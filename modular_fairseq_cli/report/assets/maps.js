@@ -132,7 +132,7 @@ function heatMap({ label, rows, columns, shade, describe, stepping = false, size
 
 /**
  * Make the legend of the colours of maps.
- * root: the colour of a value is that of its square root, which makes small attention weights visible.
+ * root: the colour shows the square root of a value, which makes small attention weights visible.
  */
 function rampLegend(text, root = false) {
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((at) => String(Number((root ? at * at : at).toFixed(2))));

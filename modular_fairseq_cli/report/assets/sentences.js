@@ -5,7 +5,7 @@ const wordsOf = (sentence) => sentence.source ?? sentence.target_in;
 const isOwn = ({ origin }) => origin?.startsWith("--sentence");
 
 /**
- * All sentences of all runs, each once, and those of --sentence first.
+ * Return all sentences of all runs, each once. Sentences of --sentence come first.
  * at: the index of the sentence in each run, or -1; label: its number and words; origin: where it is from.
  */
 const SENTENCES = (() => {

@@ -70,7 +70,7 @@ function choice(label, key, options) {
 
 const SYSTEM_DARK = matchMedia("(prefers-color-scheme: dark)");
 
-/** Apply the theme that the reader has chosen, or that of the system. */
+/** Apply the theme that the reader has chosen, or else the theme of the system. */
 function applyTheme() {
   const dark = STATE.theme ? STATE.theme === "dark" : SYSTEM_DARK.matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";

@@ -210,7 +210,7 @@ function chartGroup(title, groups, more) {
     : [];
 }
 
-/** Return the entropy of a uniform gate, such as ", uniform 2.079", or that of each run if they differ. */
+/** Return the entropy of a uniform gate, such as ", uniform 2.079", or one for each run if they differ. */
 function uniformGates() {
   const known = having("gates").map((run) => [run.label, number(run.analyses.gates.uniform, 3)]);
   const values = unique(known.map(([, value]) => value));
