@@ -74,10 +74,14 @@ def build_stock(seed: int = 1, **changes) -> TransformerModelBase:
 
 
 def randomize_parts(model: torch.nn.Module, seed: int = 2) -> None:
-    """Move gates far from uniform, and running statistics and clusters far from their initial values."""
+    """Move masks and gates far from neutral: clusters, gate networks with their running statistics, and all
+    other parameters of gates.
+    """
     generator = torch.Generator().manual_seed(seed)
-    for name, t in [*model.named_parameters(), *model.named_buffers()]:
-        if ".mask." in name and not name.endswith("centroid_scale"):
+    parameters = dict(model.named_parameters())
+    for name, t in [*parameters.items(), *model.named_buffers()]:
+        of_gate = ".gate." in name and ".gate_network." not in name and name in parameters
+        if of_gate or (".mask." in name and not name.endswith("centroid_scale")):
             t.data.add_(0.3 * torch.randn(t.shape, generator=generator).to(t.dtype))
         if ".gate_network." in name and t.is_floating_point():
             noise = torch.randn(t.shape, generator=generator).to(t.dtype)

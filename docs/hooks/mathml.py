@@ -7,6 +7,7 @@ marked.
 
 import html
 import re
+from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
@@ -15,6 +16,9 @@ INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 BLOCK = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 # A command or an alignment mark that latex2mathml does not know stands in its output as it is.
 UNKNOWN = re.compile(r"<m[a-z]+>(\\[^<]*|&)</m[a-z]+>")
+MATHML = "http://www.w3.org/1998/Math/MathML"
+# An operator with limits beside it, and the same with limits below and above it.
+LIMITS = {f"{{{MATHML}}}msub": f"{{{MATHML}}}munder", f"{{{MATHML}}}msubsup": f"{{{MATHML}}}munderover"}
 
 
 def on_page_content(content: str, page, **_) -> str:
@@ -39,4 +43,18 @@ def to_mathml(marked: str, display: str, page: str) -> str:
         raise PluginError(f"{page}: the formula {tex} cannot be converted ({type(error).__name__})") from None
     if unknown := UNKNOWN.search(mathml):
         raise PluginError(f"{page}: the formula {tex} has {unknown[1]}, which latex2mathml does not know")
-    return mathml
+    return with_limits(mathml) if display == "block" else mathml
+
+
+def with_limits(mathml: str) -> str:
+    """Return a displayed formula with the limits of each sum below and above it.
+
+    latex2mathml writes them beside a sum that stands between \\left and \\right. In fractions of a displayed
+    formula browsers set them beside the sum all the same, as TeX does.
+    """
+    ElementTree.register_namespace("", MATHML)
+    formula = ElementTree.fromstring(mathml)
+    for part in formula.iter():
+        if part.tag in LIMITS and part[0].text == "∑":
+            part.tag = LIMITS[part.tag]
+    return ElementTree.tostring(formula, encoding="unicode")

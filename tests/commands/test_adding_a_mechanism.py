@@ -38,6 +38,7 @@ for changes in (dict(attention_type="headscale"), dict(half_update=True), dict(t
     for holds in PROPERTIES:
         holds(ready(**changes))
 plain = logits(build().eval(), batch(LENGTHS))
+assert not torch.equal(logits(ready(attention_type="headscale"), batch(LENGTHS)), plain)
 for changes in (dict(half_update=True), dict(twice=True)):
     assert not torch.equal(logits(build(**changes).eval(), batch(LENGTHS)), plain), changes
 
