@@ -109,11 +109,18 @@ def test_a_command_ends_with_its_client_whenever_that_is_killed(preloaded, tmp_p
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_are_forwarded(preloaded, tmp_path, number):
-    client = subprocess.Popen([preloaded.python, "-c", ASLEEP], cwd=tmp_path, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize("ignored", [False, True])
+def test_signals_are_forwarded_unless_they_are_ignored(preloaded, tmp_path, number, ignored):
+    """A shell without a terminal starts its background jobs with SIGINT ignored."""
+    client = subprocess.Popen(
+        [preloaded.python, "-c", ASLEEP.replace("600", "2")],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL),
+    )
     command = int(waits(tmp_path / "id"))
     client.send_signal(number)
-    assert client.wait(timeout=20) == -number and ended(command)
+    assert client.wait(timeout=20) == (0 if ignored else -number) and ended(command)
 
 
 STARTS = """
