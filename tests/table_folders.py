@@ -142,13 +142,12 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
     return bleu
 
 
+def table_arguments(table, **changes):
+    """Return what the command line of `modular-fairseq table TABLE --run` gives, with changes."""
+    defaults = {"only": [], "scale": "paper", "jobs": 1, "run": True, "samples": 1000, "options": []}
+    return {"table": str(table), "seeds": "1", "data": ".", "pretrained": None} | defaults | changes
+
+
 def arguments(place, seeds):
-    values = {
-        "table": str(place / "configs/mine/table.yaml"),
-        "data": str(place / "data"),
-        "out": str(place / "results"),
-        "seeds": seeds,
-    }
-    return Namespace(
-        **values, only=[], scale="paper", jobs=1, run=True, samples=100, options=[], pretrained=None
-    )
+    paths = {"data": str(place / "data"), "out": str(place / "results")}
+    return Namespace(**table_arguments(place / "configs/mine/table.yaml", **paths, seeds=seeds, samples=100))

@@ -28,6 +28,7 @@ from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import train_config
 from tests.places import ROOT
+from tests.table_folders import table_arguments
 
 CONFIGS = ROOT / "configs"
 ROWS = sorted(
@@ -259,17 +260,7 @@ def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
 
 
 def arguments(table, folder):
-    given = {
-        "table": str(table),
-        "seeds": "1",
-        "only": [],
-        "scale": "paper",
-        "jobs": 1,
-        "samples": 1000,
-        "out": str(folder),
-        "data": ".",
-    }
-    return given | {"options": [], "pretrained": None, "run": True}
+    return table_arguments(table, out=str(folder))
 
 
 def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):

@@ -193,18 +193,8 @@ def test_another_subset_is_never_taken_for_this_one(corpus, capsys):
 
 
 def arguments(folder, **changes):
-    given = {
-        "table": str(TABLE),
-        "seeds": "1",
-        "only": [],
-        "scale": "paper",
-        "jobs": 1,
-        "samples": 1000,
-        "out": str(folder),
-    }
-    return Namespace(
-        **given | {"data": str(folder / "data"), "options": [], "pretrained": None, "run": True} | changes
-    )
+    paths = {"data": str(folder / "data"), "out": str(folder)}
+    return Namespace(**table_folders.table_arguments(TABLE, **paths) | changes)
 
 
 def test_the_commands_of_the_script(tmp_path):

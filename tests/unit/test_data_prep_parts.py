@@ -328,14 +328,6 @@ def test_other_errors_are_not_called_damage(tmp_path):
         raise OSError(28, "No space left on device")
 
 
-def sha256(data, folder):
-    path = folder / "for-its-sum"
-    path.write_bytes(data)
-    found = digest(path)
-    path.unlink()
-    return found
-
-
 def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
     for split in texts.SPLITS:
         for lang in ("de", "en"):
