@@ -1,0 +1,106 @@
+"""The configurations of the models that are compared, and of the stock Transformers beside them."""
+
+import argparse
+from dataclasses import asdict, fields
+from typing import NamedTuple, NoReturn
+
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig, OmegaConf
+
+from modular_fairseq.benchmark.comparison import STOCK
+from modular_fairseq.benchmark.jobs import build
+from modular_fairseq.models.architectures import PEERS
+from modular_fairseq.models.options import nested_config
+from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq.training.command_line import parse
+from modular_fairseq_cli.errors import UsageError
+
+COMMON = (
+    "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
+    "--clip-norm 0 --criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
+)
+
+
+class Configs(NamedTuple):
+    """The configurations of a model and of the stock Transformer with which it is compared."""
+
+    own: DictConfig
+    stock: DictConfig
+
+
+def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> Configs:
+    """Return the configurations of a model and of the stock Transformer with which it is compared.
+
+    They are those that fairseq-train makes from the options. Both models are built once, so that options with
+    which they cannot be built are refused before anything is timed.
+
+    Args:
+        model: an arch and options of fairseq-train, as in "ARCH --option value ...".
+        args: the options of `modular-fairseq bench`.
+
+    Raises:
+        UsageError: there is no such arch, or fairseq's parser or one of the models refuses an option.
+    """
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"'{model}': {message}")
+
+    def configure(arch: str) -> DictConfig:
+        words = [*COMMON.split(), "--seed", str(args.seed), *flags, "--arch", arch]
+        _, namespace = parse(words, refuse)
+        namespace.cpu = args.device == "cpu"
+        cfg = convert_namespace_to_omegaconf(namespace)
+        # Of the --steps tokens of every hypothesis, the last one is </s>, and no other one is.
+        cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b = (
+            args.beam,
+            args.steps - 1,
+            args.steps - 1,
+        )
+        return cfg
+
+    def check(kind: str, cfg: DictConfig, prefix: str = "") -> None:
+        try:
+            build(kind, cfg, task)
+        except (ValueError, AssertionError) as error:
+            refuse(f"{prefix}{error}")
+
+    archs = sorted(arch for arch, kind in ARCH_MODEL_REGISTRY.items() if issubclass(kind, ModularTransformer))
+    arch, *flags = model.split() or [""]
+    if arch not in archs:
+        refuse(f"a MODEL must begin with an arch that can be timed; use one of {', '.join(archs)}")
+    own = configure(arch)
+    if max(args.length, args.steps) > min(own.model.max_source_positions, own.model.max_target_positions):
+        refuse(
+            "--length and --steps must not be larger than the --max-source-positions and "
+            "--max-target-positions of the model"
+        )
+    check(model, own)
+    stock = configure(PEERS.get(arch, arch))
+    if stock.criterion._name == "modular_cross_entropy":
+        fairseqs = {f.name: stock.criterion[f.name] for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
+        stock.criterion = OmegaConf.create({**fairseqs, "_name": "label_smoothed_cross_entropy"})
+    if arch in PEERS:
+        check(
+            STOCK[0],
+            stock,
+            f"its stock, fairseq's Transformer in the size of {PEERS[arch]}, refuses the same options: ",
+        )
+    return Configs(own, stock)
+
+
+def group_by_stock(configs: dict[str, Configs]) -> list[dict[str, Configs]]:
+    """Group the models whose stock is the same Transformer.
+
+    Two stock Transformers are the same if they have the same values of fairseq's options, both for the model
+    and for its training.
+    """
+    groups: dict[str, dict[str, Configs]] = {}
+    for model, pair in configs.items():
+        stock = OmegaConf.to_container(pair.stock)
+        assert isinstance(stock, dict)
+        training = {name: value for name, value in stock.items() if name not in ("model", "task")}
+        groups.setdefault(repr((asdict(nested_config(pair.stock.model)), training)), {})[model] = pair
+    return list(groups.values())
