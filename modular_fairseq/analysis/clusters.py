@@ -25,7 +25,7 @@ from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import dictionary_of, in_order, place, side_of, tokens_of
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import TokenCounts, rows
-from modular_fairseq.models.dma import semantic_masks
+from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError
 

@@ -129,7 +129,7 @@ class CompetitionReport(Report):
 
 
 def competitions(model: nn.Module) -> dict[str, Competition]:
-    """Return the competitions of at least two mechanisms, keyed by the name of their layer.
+    """Return the competitions, keyed by the name of their layer.
 
     They are in the order in which a word passes through the layers.
     """
@@ -138,7 +138,7 @@ def competitions(model: nn.Module) -> dict[str, Competition]:
         for name, part in model.named_modules()
         if isinstance(part, Competition)
     }
-    return in_order({name: part for name, part in parts.items() if part.mechanisms > 1})
+    return in_order(parts)
 
 
 class CompetitionOfMechanisms(Analysis):
@@ -155,7 +155,7 @@ class CompetitionOfMechanisms(Analysis):
         if not self.parts:
             raise UsageError(
                 "the model has no mechanisms that compete; analyse a model trained with --tim-layers middle "
-                "or all and without --tim-no-competition"
+                "or all, with --tim-mechanisms 2 or more and without --tim-no-competition"
             )
         self.layers = {side: [name for name in self.parts if side_of(name) == side] for side in SIDES}
         self.sums: dict[str, LayerSums] = {}

@@ -1,25 +1,34 @@
 """Measure how similarly the heads of a model attend: layer redundancy (LR) and head redundancy (HR).
 
-The measures are from "Bayesian Transformer Using Disentangled Mask Attention", section 4.1. A lower value
-means more different heads. Let a and b be the weights of two heads at one query, which sum to 1 over the
-keys, and let H be the entropy in bits:
+"Bayesian Transformer Using Disentangled Mask Attention" introduces both in section 4.1. A lower value means
+more different heads. There are two definitions, and their values differ much. This module computes both.
+`divergences.py` explains the distance and the divergences of heads.
 
-    distance(a, b)   = sqrt(H((a + b) / 2) - (H(a) + H(b)) / 2)      the Jensen-Shannon distance, in [0, 1]
-    redundancy(a, b) = 1 - distance(a, b)                            in [0, 1], and 1 for equal heads
+**By distance.** The paper's text names the Jensen-Shannon distance, but gives no formula. Here the redundancy
+of two heads is 1 - distance. It is in [0, 1], and 1 for equal heads.
 
-The redundancy of two heads is the mean over all queries, and each word counts once. Padding is left out, and
-so are queries that may see fewer than two keys, because all heads agree there.
+    LR_distance    the mean over the modules of a type of the mean over all pairs of heads in a module
+    HR_distance    the mean over all pairs of heads of a type, in the same module or in different ones
 
-The paper gives no formula for the rest. This module computes LR and HR for each type of attention, because
-heads of different types attend to different things. The types are encoder self-attention, decoder
-self-attention and cross-attention.
+**By divergence.** The figures that the paper prints come from its authors' released code, whose formulas are,
+for the encoder self-attention only:
 
-    LR   the mean over the modules of the type of the mean over all pairs of heads in a module
-    HR   the mean over all pairs of heads of the type, in the same module or in different ones
+    LR_divergence  the mean over the modules of (log2 h - the generalised divergence of its h heads) / log2 h
+    HR_divergence  the mean over all N^2 pairs of the N heads of 1 - divergence, a head with itself included
 
-LR and HR of the model are the means over the types that have a value. All types have the same weight in both
-means, so that LR and HR can be compared. If all types have the same number of modules, LR is the mean over
-all modules.
+The values by divergence are larger: divergence = distance^2 is at most the distance, and in HR the pairs of a
+head with itself count as 1. The released code takes the mean over words in each sentence, and then the mean
+over sentences. It leaves out the row and the column of the end of a sentence, so that rows no longer sum to
+1, counts the rows of padding, and cuts some maps by the lengths of target sentences. This module does none of
+this. It takes the mean over all queries, and each word counts once. Padding is left out, and so are queries
+that may see fewer than two keys, because all heads agree there. The released code's values are larger by .04
+to .07 (docs/looking-inside.md).
+
+A model has up to three types of attention: encoder self-attention, decoder self-attention and
+cross-attention. All values are computed for each type, because heads of different types attend to different
+things. The values of the model that end in `_all` are the means over the types that have a value. All types
+have the same weight. The values that end in `_encoder` are those of the encoder self-attention. The paper's
+figures compare with `LR_divergence_encoder` and `HR_divergence_encoder`, and with nothing else.
 
 The weights are those that attention uses in evaluation. The mask of DMA is multiplied in and the result is
 normalised. The head scales of MAE are not included. In a TIM layer, heads of different mechanisms form pairs
@@ -34,12 +43,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from modular_fairseq.analysis.attention_maps import KINDS, AttentionMap, attention_modules, kind_of
+from modular_fairseq.analysis.attention_maps import (
+    ENCODER,
+    KINDS,
+    AttentionMap,
+    attention_modules,
+    kind_of,
+)
+from modular_fairseq.analysis.divergences import Differences, summed_differences
 from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import place
 from modular_fairseq_cli.errors import UsageError
 
-CHUNK = 2**17  # weights in a chunk of rows, half a MiB in float32
+# What LR and HR are, by the end of the names of their fields.
+MEANINGS = {
+    "distance": "1 - Jensen-Shannon distance, as in the text of the DMA paper",
+    "divergence": "by Jensen-Shannon divergences, as in its authors' code; the paper's figures are of the "
+    f"{ENCODER}",
+}
 
 
 @dataclass
@@ -50,14 +71,15 @@ class ModuleRedundancy:
         module: name of the module.
         layer, stream: its place, from 1 (`places.place`).
         heads: number of heads.
-        LR: mean redundancy over all pairs of its heads; None if it has one head.
+        LR_distance, LR_divergence: see the top of this file; None if it has one head, or no row.
     """
 
     module: str
     layer: int
     stream: int | None
     heads: int
-    LR: float | None
+    LR_distance: float | None
+    LR_divergence: float | None
 
 
 @dataclass
@@ -66,18 +88,22 @@ class TypeRedundancy:
 
     Attributes:
         type: one of `attention_maps.KINDS`.
-        LR, HR: see the top of this file; None if there is no pair of heads or no row.
+        LR_distance, HR_distance, LR_divergence, HR_divergence: see the top of this file; None if there is no
+            pair of heads or no row.
         rows: number of queries that are counted.
         modules: one entry for each attention module.
-        pairs: redundancy of any two of the N heads of the type, [N, N], in the order of `modules`.
+        pairs_distance: redundancy by distance of any two of the N heads of the type, [N, N], in the order of
+            `modules`.
     """
 
     type: str
-    LR: float | None
-    HR: float | None
+    LR_distance: float | None
+    HR_distance: float | None
+    LR_divergence: float | None
+    HR_divergence: float | None
     rows: int
     modules: list[ModuleRedundancy]
-    pairs: list[list[float]]
+    pairs_distance: list[list[float]]
 
 
 @dataclass
@@ -85,38 +111,64 @@ class RedundancyReport(Report):
     """The redundancy of the heads of a model.
 
     Attributes:
-        LR, HR: means over the types of attention, in [0, 1]; None if there is no pair of heads, or no query
+        *_all: means over the types of attention, in [0, 1]; None if there is no pair of heads, or no query
             that sees two keys.
+        *_encoder: the values of the encoder self-attention; None if it has no value.
         sentences: number of sentences of the data.
         types: one entry for each type of attention.
     """
 
-    LR: float | None
-    HR: float | None
+    LR_distance_all: float | None
+    HR_distance_all: float | None
+    LR_divergence_all: float | None
+    HR_divergence_all: float | None
+    LR_distance_encoder: float | None
+    HR_distance_encoder: float | None
+    LR_divergence_encoder: float | None
+    HR_divergence_encoder: float | None
     sentences: int
     types: list[TypeRedundancy]
+
+    @classmethod
+    def of_types(cls, sentences: int, types: list[TypeRedundancy]) -> "RedundancyReport":
+        """Return the report of a model whose types of attention have this redundancy."""
+        values: dict[str, float | None] = {}
+        for measure, definition in itertools.product(("LR", "HR"), MEANINGS):
+            name = f"{measure}_{definition}"
+            by_type = {kind.type: getattr(kind, name) for kind in types}
+            values |= {f"{name}_all": _mean(by_type.values()), f"{name}_encoder": by_type.get(ENCODER)}
+        return cls(sentences=sentences, types=types, **values)
 
     def text(self) -> str:
         width = max(len(module.module) for kind in self.types for module in kind.modules) + 2
         width = max(width, *(len(kind.type) for kind in self.types))
-        lines = [f"{'':<{width}}     LR     HR"]
+        lines = [
+            f"{'':<{width}}  by distance   by divergence",
+            f"{'':<{width}}     LR     HR     LR     HR",
+        ]
         for kind in self.types:
             heads = sum(module.heads for module in kind.modules)
             pairs = heads * (heads - 1) // 2
+            of_type = (kind.LR_distance, kind.HR_distance, kind.LR_divergence, kind.HR_divergence)
             lines.append(
-                f"{kind.type:<{width}}{_number(kind.LR)}{_number(kind.HR)}  {heads} heads, {pairs} pairs, "
-                f"{kind.rows} rows"
+                _line(kind.type, width, of_type) + f"  {heads} heads, {pairs} pairs, {kind.rows} rows"
             )
-            lines += [f"{'  ' + module.module:<{width}}{_number(module.LR)}" for module in kind.modules]
-        lines.append(
-            f"LR {_number(self.LR).strip()}, HR {_number(self.HR).strip()}: means over the types; "
-            f"{self.sentences} sentences"
-        )
-        return "\n".join(lines)
+            for module in kind.modules:
+                of_module = (module.LR_distance, "", module.LR_divergence, "")
+                lines.append(_line(f"  {module.module}", width, of_module).rstrip())
+        of_all = (self.LR_distance_all, self.HR_distance_all, self.LR_divergence_all, self.HR_divergence_all)
+        lines.append(_line("mean of the types", width, of_all) + f"  {self.sentences} sentences")
+        return "\n".join([*lines, *(f"{name}: {meaning}" for name, meaning in MEANINGS.items())])
 
     def tables(self) -> dict[str, list[dict]]:
-        types = [
-            {"type": kind.type, "module": module.module, "heads": module.heads, "LR": module.LR}
+        modules = [
+            {
+                "type": kind.type,
+                "module": module.module,
+                "heads": module.heads,
+                "LR_distance": module.LR_distance,
+                "LR_divergence": module.LR_divergence,
+            }
             for kind in self.types
             for module in kind.modules
         ]
@@ -125,12 +177,21 @@ class RedundancyReport(Report):
                 "type": kind.type,
                 "module": "all",
                 "heads": sum(m.heads for m in kind.modules),
-                "LR": kind.LR,
-                "HR": kind.HR,
+                "LR_distance": kind.LR_distance,
+                "HR_distance": kind.HR_distance,
+                "LR_divergence": kind.LR_divergence,
+                "HR_divergence": kind.HR_divergence,
             }
             for kind in self.types
         ]
-        return {"redundancy": [*types, *totals, {"type": "all", "LR": self.LR, "HR": self.HR}]}
+        model = {
+            "type": "all",
+            "LR_distance": self.LR_distance_all,
+            "HR_distance": self.HR_distance_all,
+            "LR_divergence": self.LR_divergence_all,
+            "HR_divergence": self.HR_divergence_all,
+        }
+        return {"redundancy": [*modules, *totals, model]}
 
 
 class Redundancy(Analysis):
@@ -141,7 +202,7 @@ class Redundancy(Analysis):
 
     def __init__(self, model: nn.Module):
         self.sentences = 0
-        self.distances: dict[str, HeadDistances] = {}
+        self.heads: dict[str, HeadDifferences] = {}
         heads = dict.fromkeys(KINDS, 0)
         for name, module in attention_modules(model).items():
             heads[kind_of(name, module)] += module.num_heads
@@ -156,24 +217,22 @@ class Redundancy(Analysis):
         for kind in KINDS:
             of_kind = [attention for attention in maps if attention.kind == kind]
             if of_kind:
-                self.distances.setdefault(kind, HeadDistances()).add(of_kind)
+                self.heads.setdefault(kind, HeadDifferences()).add(of_kind)
 
     def report(self) -> RedundancyReport:
-        types = [self.distances[kind].report(kind) for kind in KINDS if kind in self.distances]
-        if not any(kind.HR is not None for kind in types):
+        types = [self.heads[kind].report(kind) for kind in KINDS if kind in self.heads]
+        if not any(kind.HR_distance is not None for kind in types):
             raise UsageError(
                 "no word of this data sees two words, so heads cannot differ; give data with longer sentences"
             )
-        return RedundancyReport(
-            _mean(kind.LR for kind in types), _mean(kind.HR for kind in types), self.sentences, types
-        )
+        return RedundancyReport.of_types(self.sentences, types)
 
 
-class HeadDistances:
-    """The distances of all pairs of heads of one type of attention, summed over rows. A row is one query."""
+class HeadDifferences:
+    """How much the heads of one type of attention differ, summed over rows. A row is one query."""
 
     def __init__(self) -> None:
-        self.sums: Tensor | float = 0.0  # float64 [N, N], above the diagonal
+        self.sums: Differences | None = None
         self.rows = 0
         self.modules: list[tuple[str, int]] = []  # (name, number of heads)
 
@@ -186,63 +245,47 @@ class HeadDistances:
         self.rows += len(order)
         if len(order):
             heads = torch.cat([attention.weights[:, rows[0][order], rows[1][order]] for attention in maps])
-            self.sums = self.sums + summed_distances(heads)
+            sizes = [count for _, count in self.modules]
+            self.sums = summed_differences(heads, sizes).plus(self.sums)
 
     def report(self, kind: str) -> TypeRedundancy:
         """Return the redundancy of the type. Raises UsageError if a weight was NaN."""
         names = dict(self.modules)
-        if not self.rows or sum(heads for _, heads in self.modules) < 2:
+        if self.sums is None or sum(heads for _, heads in self.modules) < 2:
             modules = [
-                ModuleRedundancy(name, *place(name, names), heads, None) for name, heads in self.modules
+                ModuleRedundancy(name, *place(name, names), heads, None, None) for name, heads in self.modules
             ]
-            return TypeRedundancy(kind, None, None, self.rows, modules, [])
-        assert isinstance(self.sums, Tensor)  # because there are rows
-        redundancy = 1 - (self.sums + self.sums.T).cpu() / self.rows
-        if not redundancy.isfinite().all():
+            return TypeRedundancy(kind, None, None, None, None, self.rows, modules, [])
+        distances, divergences = (
+            1 - (sums + sums.T).cpu() / self.rows for sums in (self.sums.distances, self.sums.divergences)
+        )
+        if not distances.isfinite().all():
             raise UsageError(
                 "attention weights of this model are NaN, because its training diverged; use an earlier "
                 "checkpoint"
             )
         blocks = itertools.accumulate((heads for _, heads in self.modules), initial=0)
+        generalised = (self.sums.generalised.cpu() / self.rows).tolist()
         modules = [
             ModuleRedundancy(
                 name,
                 *place(name, names),
                 heads,
-                _mean_of_pairs(redundancy[first : first + heads, first : first + heads]),
+                _mean_of_pairs(distances[first : first + heads, first : first + heads]),
+                1 - divergence / math.log2(heads) if heads > 1 else None,
             )
-            for (name, heads), first in zip(self.modules, blocks, strict=False)
+            for (name, heads), first, divergence in zip(self.modules, blocks, generalised, strict=False)
         ]
-        lr = _mean(module.LR for module in modules)
-        return TypeRedundancy(kind, lr, _mean_of_pairs(redundancy), self.rows, modules, redundancy.tolist())
-
-
-def summed_distances(heads: Tensor) -> Tensor:
-    """Return the Jensen-Shannon distance of every two heads, summed over rows, float64 [N, N].
-
-    Only the values above the diagonal are set. The weights of the heads, `heads`, are [N, R, S] for R rows.
-    With m = (a + b) / 2 and x = (a - b) / (a + b), the divergence is
-
-        H(m) - (H(a) + H(b)) / 2 = 1/2 sum_j (a_j log(a_j / m_j) + b_j log(b_j / m_j))
-                                 = 1/2 sum_j (a_j log1p(x_j) + b_j log1p(-x_j))
-
-    If heads hardly differ, a difference of entropies would lose all digits, and the square root would make
-    this visible: in float32, equal heads would have a distance of 3e-4. In this form, the error of a distance
-    is one rounding error, so the precision of the weights, float32 or float64, is enough.
-    """
-    count, _, keys = heads.shape
-    sums = heads.new_zeros(count, count, dtype=torch.float64)
-    limits = torch.finfo(heads.dtype)
-    largest = 1 - limits.eps / 2  # avoids log 0, which would be multiplied by a weight of 0
-    for rows in heads.split(max(1, CHUNK // (count * keys)), dim=1):
-        rows = rows[:, :, rows.amax(dim=(0, 1)) != 0]  # drops keys that are hidden from all queries
-        for i in range(count - 1):
-            a, b = rows[i], rows[i + 1 :]
-            x = (a - b).div_((a + b).clamp_min_(limits.tiny)).clamp_(-largest, largest)
-            terms = torch.log1p(x).mul_(a).addcmul_(x.neg_().log1p_(), b)
-            divergences = terms.sum(dim=-1).div_(2 * math.log(2))
-            sums[i, i + 1 :] += divergences.clamp_(0, 1).sqrt_().sum(dim=-1, dtype=torch.float64)
-    return sums
+        return TypeRedundancy(
+            kind,
+            _mean(module.LR_distance for module in modules),
+            _mean_of_pairs(distances),
+            _mean(module.LR_divergence for module in modules),
+            float(divergences.mean()),
+            self.rows,
+            modules,
+            distances.tolist(),
+        )
 
 
 def _mean_of_pairs(redundancy: Tensor) -> float | None:
@@ -258,5 +301,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _number(value: float | None) -> str:
-    return f"{'-':>7}" if value is None else f"{value:7.3f}"
+def _line(name: str, width: int, values: Iterable[float | str | None]) -> str:
+    """Return a line of a table: a name, and columns of 7 characters; None becomes a dash, a text itself."""
+    cells = ("-" if v is None else v if isinstance(v, str) else f"{v:.3f}" for v in values)
+    return f"{name:<{width}}" + "".join(f"{cell:>7}" for cell in cells)

@@ -26,7 +26,7 @@ from modular_fairseq.analysis.competition import competitions
 from modular_fairseq.analysis.gates import gate_networks
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place
 from modular_fairseq.analysis.recording import pop, recorded
-from modular_fairseq.models.dma import semantic_masks
+from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError

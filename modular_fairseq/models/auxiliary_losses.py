@@ -65,6 +65,10 @@ class AuxiliaryLosses(ABC):
     def without_gradient(self, model: nn.Module, weights: dict[str, float]) -> list[nn.Parameter]:
         """Return the parameters without a gradient at these weights. Distributed training must know them."""
 
+    def has_effect(self, name: str, model: nn.Module) -> bool:
+        """Tell whether option `name` of `options` has an effect with this model and the other options."""
+        return self.concerns(model)
+
     @abstractmethod
     def check_model(self, model: nn.Module) -> None:
         """Raise UsageError if an option in `asked_for` has no effect with this model."""

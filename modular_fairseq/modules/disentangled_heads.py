@@ -12,8 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modular_fairseq.modules.gaussian_mixture import GaussianMixture
-from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
+from modular_fairseq.modules.gaussian_mixture import Clustering, GaussianMixture
+from modular_fairseq.modules.mutual_information import (
+    cluster_information,
+    lower_bound,
+    released_estimate,
+    upper_bound,
+)
 
 
 @dataclass(frozen=True)
@@ -24,14 +29,19 @@ class LossSettings:
         kl: compute the KL divergence from the mixtures.
         qq: compute L_Dqq (Eq. 6).
         xq: compute L_Dxq (Eq. 7).
-        densities, pairs: arguments of `mutual_information.upper_bound` for L_Dqq.
-        floor: L_Dqq of a sentence gets no gradient where it is below this value.
+        diversity: compute the diversity loss (section 3.3) of tokens and queries.
+        estimator: how L_Dqq is computed, one of `mutual_information.ESTIMATORS`.
+        densities: argument of `mutual_information.upper_bound` and `released_estimate` for L_Dqq.
+        pairs: argument of `upper_bound`, for the estimator "eq6".
+        floor: L_Dqq of a sentence is this value, without a gradient, where its estimate is below.
         critic: argument of `mutual_information.lower_bound` for L_Dxq.
     """
 
     kl: bool = False
     qq: bool = False
     xq: bool = False
+    diversity: bool = False
+    estimator: str = "eq6"
     densities: str = "pooled"
     pairs: int = 0
     floor: float = -math.inf
@@ -40,7 +50,7 @@ class LossSettings:
     @property
     def any(self) -> bool:
         """Whether any loss is to be computed."""
-        return self.kl or self.qq or self.xq
+        return self.kl or self.qq or self.xq or self.diversity
 
 
 class DisentangledHeads(nn.Module):
@@ -55,28 +65,71 @@ class DisentangledHeads(nn.Module):
         super().__init__()
         self.mixture = GaussianMixture(num_heads, clusters, head_dim, shared=True, **settings)
 
-    def forward(self, queries: Tensor, valid: Tensor, wanted: LossSettings) -> dict[str, Tensor]:
+    def draw(self, queries: Tensor) -> Tensor:
+        """Draw samples of the queries [B, H, T, head_dim], in float32 or better."""
+        return self.mixture.draw(queries.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
+
+    def forward(
+        self, queries: Tensor, valid: Tensor, wanted: LossSettings, drawn: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Compute the losses that are `wanted`.
 
         Args:
             queries: projected but not scaled, [B, H, T, head_dim].
             valid: bool [B, T], False = padding.
             wanted: which losses to compute, and how.
+            drawn: samples that `draw` has drawn. Without them, the mixture draws some if it needs them.
 
         Returns:
             the losses by name, [B] each: kl (in nats per dimension, a mean over heads and tokens), qq (L_Dqq,
-            Eq. 6) and xq (L_Dxq, Eq. 7).
+            Eq. 6), xq (L_Dxq, Eq. 7) and diversity.
         """
-        clusters = self.mixture(queries.permute(2, 0, 1, 3), wanted.kl)
+        z = None if drawn is None else drawn.permute(2, 0, 1, 3)
+        clusters = self.mixture(queries.permute(2, 0, 1, 3), wanted.kl, z)
         losses = {}
         if wanted.kl:
             losses["kl"] = mean_over_tokens(clusters.divergence, valid)
         if wanted.qq:
-            bound = upper_bound(clusters.posterior, clusters.log_joint, valid, wanted.densities, wanted.pairs)
-            losses["qq"] = torch.where(bound > wanted.floor, bound, bound.detach())
+            losses["qq"] = between_heads(clusters, valid, wanted).clamp_min(wanted.floor)
         if wanted.xq:
             losses["xq"] = lower_bound(clusters.posterior, valid, wanted.critic)
+        if wanted.diversity:
+            losses["diversity"] = diversity(clusters.posterior, valid)
         return losses
+
+
+def between_heads(clusters: Clustering, valid: Tensor, wanted: LossSettings) -> Tensor:
+    """Return L_Dqq of each sentence [B] by the estimator that is wanted, without a floor."""
+    if wanted.estimator == "clusters":
+        return cluster_information(clusters.posterior, valid)
+    known = clusters.posterior, clusters.log_joint, valid, wanted.densities
+    return released_estimate(*known) if wanted.estimator == "released" else upper_bound(*known, wanted.pairs)
+
+
+def diversity(posterior: Tensor, valid: Tensor) -> Tensor:
+    """Compute the diversity loss of each sentence [B], the mean over heads.
+
+    Section 3.3 names a diversity loss without a formula. This is the one of the code that the authors
+    released. For the posteriors P [n, C] of the n tokens of a sentence in one head, it is the mean over all
+    pairs (i, k) of
+
+        w_ik (P P^T - I)_ik^2,    w_ii = 1.25, w_ik = 0.75 for i != k
+
+    It is low if the clusters of each token are decided and if tokens are in different clusters. The sum over
+    all pairs needs no [n, n] matrix: the sum of (p_i . p_k)^2 is the squared norm of P^T P [C, C].
+
+    Args:
+        posterior: p(c | z_i^h) or p(c | q_i^h), [B, H, C, T].
+        valid: bool [B, T], False = padding.
+    """
+    with torch.autocast(posterior.device.type, enabled=False):
+        n = valid.sum(dim=1).clamp_min(1).to(posterior.dtype)
+        counted = posterior * valid[:, None, None]
+        all_pairs = torch.matmul(counted, counted.transpose(2, 3)).square().sum(dim=(2, 3))
+        own = counted.square().sum(dim=2)
+        diagonal = 1.25 * (own - 1).square() - 0.75 * own.square()
+        diagonal = (diagonal * valid.unsqueeze(1)).sum(dim=2)
+        return ((0.75 * all_pairs + diagonal) / n.square().unsqueeze(1)).mean(dim=1)
 
 
 def mean_over_tokens(divergence: Tensor, valid: Tensor) -> Tensor:

@@ -8,7 +8,14 @@ mixture of its own, or all heads share one:
     q(c | x) = pi_c N(z | mu_c, sigma_c^2) / sum_c' pi_c' N(z | mu_c', sigma_c'^2)   Eq. 4: cluster posterior
     KL(q(z, c | x) || p(z, c))                                                       the divergence of Eq. 3
 
-The paper's parameter counts leave room for one learned vector s, but not for a layer that computes s from x.
+s^2 has one of three forms. The paper calls the parameters of q(z | x) "calculated by the transformer layer"
+(section 3.1), and its parameter counts leave room for vectors but not for matrices:
+
+    learned     log s_d^2 = b_d                 one vector for each head
+    computed    log s_d^2 = w . x + b_d         two vectors for each head; w = 0 at the start
+    fixed       s_d^2 = 0.01                    as in the code that the authors released
+
+The parameters of the prior are trained as they are, in all three: pi and sigma^2 as logarithms, and mu.
 """
 
 import math
@@ -20,6 +27,9 @@ from torch.autograd.function import once_differentiable
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")
+VARIANCES = ("learned", "computed", "fixed")
+FIRST_LOG_VARIANCE = -4.0
+FIXED_VARIANCE = 0.01
 LARGEST_LOG_VARIANCE = 8.0  # limit for clusters and for q(z | x); the lower limit is -8
 
 
@@ -76,10 +86,11 @@ class GaussianMixture(nn.Module):
             and has no such effect with optimizers that scale steps by the size of parameters.) Both modes
             multiply the gradient that gradient clipping sees. If training resumes with another value,
             centroids stay where they are, while Adam's moments at first have the old scale.
+        variance: the form of s^2, one of `VARIANCES`; see the top of this file.
 
     Raises:
         ValueError: there is less than 1 cluster, the centroid gradient is not positive and finite, or the
-            posterior or the centroid mode is unknown.
+            posterior, the centroid mode or the variance is unknown.
     """
 
     centroid_scale: Tensor
@@ -93,6 +104,7 @@ class GaussianMixture(nn.Module):
         posterior: str = "expected",
         centroid_gradient: float = 10.0,
         centroid_mode: str = "lr",
+        variance: str = "learned",
     ):
         super().__init__()
         if clusters < 1:
@@ -102,6 +114,7 @@ class GaussianMixture(nn.Module):
         for name, value, choices in (
             ("posterior", posterior, POSTERIORS),
             ("centroid_mode", centroid_mode, CENTROID_MODES),
+            ("variance", variance, VARIANCES),
         ):
             if value not in choices:
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
@@ -119,20 +132,33 @@ class GaussianMixture(nn.Module):
         )
         self.log_variance = nn.Parameter(torch.zeros(mixtures, clusters, dim))
         self.logits = nn.Parameter(torch.zeros(mixtures, clusters))
-        self.noise_log_variance = nn.Parameter(torch.full((num_heads, dim), -4.0))
+        self.noise_log_variance, self.noise_slope = None, None
+        if variance != "fixed":
+            self.noise_log_variance = nn.Parameter(torch.full((num_heads, dim), FIRST_LOG_VARIANCE))
+        if variance == "computed":
+            self.noise_slope = nn.Parameter(torch.zeros(num_heads, dim))
 
-    def forward(self, x: Tensor, divergence: bool = False) -> Clustering:
+    def draw(self, x: Tensor) -> Tensor:
+        """Draw z ~ q(z | x) for vectors x [T, B, H, D], in float32 or better."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(torch.promote_types(x.dtype, torch.float32))
+            return _Sample.apply(x, self._noise(x))
+
+    def forward(self, x: Tensor, divergence: bool = False, z: Tensor | None = None) -> Clustering:
         """Cluster vectors.
 
         Args:
             x: vectors of all heads [T, B, H, D], of any float type.
             divergence: whether to compute the KL divergence.
+            z: a sample of q(z | x) that `draw` has drawn. Without it, one is drawn if it is needed.
         """
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
-            draws = self.sampled and self.training
-            z = _Sample.apply(x, self._noise(x.dtype)) if draws else x
-            log_joint = self._log_joint(z, expected=not self.sampled)
+            if z is not None:
+                z = z.to(x.dtype)
+            else:
+                z = _Sample.apply(x, self._noise(x)) if self.sampled and self.training else x
+            log_joint = self._log_joint(z, None if self.sampled else self._noise(x))
             log_evidence = torch.logsumexp(log_joint, dim=2, keepdim=True)
             log_posterior = log_joint - log_evidence
             posterior, kl = log_posterior.exp(), None
@@ -141,8 +167,8 @@ class GaussianMixture(nn.Module):
                 # minimum is -logsumexp(log_joint).
                 surprise = -log_evidence.squeeze(2)
                 if self.sampled:
-                    surprise = (posterior * (log_posterior - self._log_joint(x, expected=True))).sum(dim=2)
-                kl = (surprise - self._entropy(x.dtype)) / x.size(-1)
+                    surprise = (posterior * (log_posterior - self._log_joint(x, self._noise(x)))).sum(dim=2)
+                kl = (surprise - _entropy(self._noise(x))) / x.size(-1)
             return Clustering(posterior, log_joint, kl)
 
     def extra_repr(self) -> str:
@@ -156,18 +182,19 @@ class GaussianMixture(nn.Module):
             mu.register_hook(lambda gradient: gradient * self.gradient_factor)
         return mu
 
-    def _noise(self, dtype: torch.dtype) -> Tensor:
-        """Return log s^2, [H, D]."""
-        return self.noise_log_variance.to(dtype).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
+    def _noise(self, x: Tensor) -> Tensor:
+        """Return log s^2 for vectors x [T, B, H, D]: [H, D], or [T, B, H, D] if it is computed."""
+        if self.noise_log_variance is None:
+            return x.new_full(x.shape[2:], math.log(FIXED_VARIANCE))
+        noise = self.noise_log_variance.to(x.dtype)
+        if self.noise_slope is not None:
+            noise = noise + (x * self.noise_slope.to(x.dtype)).sum(dim=-1, keepdim=True)
+        return noise.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
 
-    def _entropy(self, dtype: torch.dtype) -> Tensor:
-        """Return the entropy of q(z | x) in nats, [H, 1]."""
-        return 0.5 * (self._noise(dtype) + 1 + math.log(2 * math.pi)).sum(dim=1, keepdim=True)
-
-    def _log_joint(self, z: Tensor, expected: bool = False) -> Tensor:
+    def _log_joint(self, z: Tensor, noise: Tensor | None = None) -> Tensor:
         """Compute log pi_c + log N(z | c): z [T, B, H, D] -> [B, H, C, T].
 
-        If `expected`, compute its expectation under q(z | x) for x = `z`.
+        With `noise`, the result of `_noise`, compute its expectation under q(z | x) for x = `z`.
         """
         length, sentences, heads, dim = z.shape
         mu = self.centroids(z.dtype)
@@ -177,12 +204,14 @@ class GaussianMixture(nn.Module):
         constant = constant - 0.5 * (
             dim * math.log(2 * math.pi) + (log_variance + mu * mu * precision).sum(dim=-1)
         )
-        if expected:
-            noise = self._noise(z.dtype).exp()
-            constant = constant - 0.5 * (precision * noise.unsqueeze(1)).sum(dim=-1)
+        if noise is not None and noise.dim() == 2:
+            constant = constant - 0.5 * (precision * noise.exp().unsqueeze(1)).sum(dim=-1)
         # A shared mixture sees the vectors of all heads as vectors of one group.
         vectors = z.reshape(-1, precision.size(0), dim)
         sums = _WeightedSums.apply(vectors, -0.5 * precision, mu * precision)
+        if noise is not None and noise.dim() == 4:
+            variances = noise.exp().reshape(vectors.shape).permute(1, 2, 0)
+            sums = sums - 0.5 * torch.bmm(precision, variances)
         if precision.size(0) == heads:
             sums = sums.view(heads, -1, length, sentences).permute(3, 0, 1, 2)
         else:
@@ -202,8 +231,14 @@ class GaussianMixture(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def _entropy(noise: Tensor) -> Tensor:
+    """Return the entropy of q(z | x) in nats, [H, 1] or [B, H, T], for log s^2 [H, D] or [T, B, H, D]."""
+    entropy = 0.5 * (noise + 1 + math.log(2 * math.pi)).sum(dim=-1)
+    return entropy.unsqueeze(1) if noise.dim() == 2 else entropy.permute(1, 2, 0)
+
+
 class _Sample(torch.autograd.Function):
-    """Draw z = x + s * noise for x [T, B, H, D] and log s^2 [H, D].
+    """Draw z = x + s * noise for x [T, B, H, D] and log s^2, [H, D] or [T, B, H, D].
 
     The backward pass needs z, which other functions keep anyway, and not the noise.
     """
@@ -212,13 +247,15 @@ class _Sample(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, log_variance: Tensor) -> Tensor:
         z = torch.addcmul(x, (0.5 * log_variance).exp(), torch.randn_like(x))
         ctx.save_for_backward(x, z)
+        ctx.per_vector = log_variance.dim() == x.dim()
         return z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, z = ctx.saved_tensors
-        return gradient, 0.5 * (gradient * (z - x)).sum(dim=(0, 1))
+        slope = gradient * (z - x)
+        return gradient, 0.5 * (slope if ctx.per_vector else slope.sum(dim=(0, 1)))
 
 
 class _WeightedSums(torch.autograd.Function):

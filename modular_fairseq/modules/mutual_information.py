@@ -15,9 +15,20 @@ In Eq. 6 the factor p(q_i^a) is the same in both terms and cancels. Let U_ic = p
 1 over the sum in the last denominator. Then p(q_i^a | q_j^b) may be replaced by G_ij = sum_c U_ic p(c |
 q_j^b). For the same reason each row of U may be multiplied by any factor.
 
-A bound is computed for each sentence, from the tokens of that sentence only. Both functions compute their
-gradient in the forward pass, head by head, while the products of all pairs of tokens are at hand. Only the
-gradient is kept, which has the size of the posteriors.
+Minimised, Eq. 6 has no lowest value, because the p(q_i^a | q_j^b) above is a model and not the true density.
+Two other estimators of L_Dqq are at least 0, the first one up to 1e-6:
+
+    released   mean_i [ -log(1 - p(q_i^a | q_i^b)) ], as in the code that the authors released
+    clusters   sum_{c, d} J_cd log(J_cd / (J_c J_d)),    J_cd = mean_i p(c | q_i^a) p(d | q_i^b)
+
+The second one is the mutual information of the cluster c of a query in head a and the cluster d of the query
+of the same token in head b. It is the variational upper bound E[log p(c | d) / r(c)] (Poole et al. 2019, "On
+Variational Bounds of Mutual Information", Eq. 1), which holds for every r, at the r for which it is equal to
+the mutual information. p(c | d) is known exactly, as the clusters are discrete.
+
+All of them are computed for each sentence, from the tokens of that sentence only. Eq. 6 and Eq. 7 compute
+their gradient in the forward pass, head by head, while the products of all pairs of tokens are at hand. Only
+the gradient is kept, which has the size of the posteriors.
 """
 
 from collections.abc import Callable
@@ -28,8 +39,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 DENSITIES = ("pooled", "per_head", "gmm")
-CRITICS = ("head", "mean")
+ESTIMATORS = ("eq6", "released", "clusters")
+CRITICS = ("head", "mean", "others")
 SMALLEST = 1e-30  # lower limit of G_ij, which is a density up to a factor
+NEVER_CERTAIN = 1e-6  # added to 1 - p in the released estimator, which would be infinite for p = 1
 
 
 def upper_bound(
@@ -56,9 +69,10 @@ def upper_bound(
     Raises:
         ValueError: `densities` is unknown.
     """
-    if densities not in DENSITIES:
-        raise ValueError(f"densities is {densities!r}; it must be one of {', '.join(DENSITIES)}")
-    u = _class_likelihoods(log_joint, valid, densities)
+    _must_be_one_of("densities", densities, DENSITIES)
+    _, log_sums = _class_sums(log_joint, valid, densities)
+    # Each row of U is divided by its sum. Therefore no row underflows, however unlikely its token is.
+    u = torch.softmax(log_joint - log_sums, dim=2)
     heads = posterior.size(1)
     chosen = [
         (a, b) for a in range(heads) for b in range(heads) if a < b or (a != b and densities != "pooled")
@@ -75,34 +89,102 @@ def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tenso
         posterior: p(c | q_i^h), [B, H, C, T].
         valid: bool [B, T], False = padding.
         critic: which head h' is in f, which the paper leaves open. "head": h itself, as I(x, q^h) concerns no
-            other head, and Eq. 6 is to make heads independent. "mean": f is the mean over all h'.
+            other head, and Eq. 6 is to make heads independent. "mean": f is the mean over all h'. "others": f
+            is the mean over all h' other than h, because the paper writes h' for another head than h.
 
     Returns:
         [B], between -1 and 1; 0 for a sentence of one token or none.
 
     Raises:
-        ValueError: `critic` is unknown.
+        ValueError: `critic` is unknown, or it is "others" and there is only 1 head.
     """
-    if critic not in CRITICS:
-        raise ValueError(f"critic is {critic!r}; it must be one of {', '.join(CRITICS)}")
-    seen = posterior if critic == "head" else posterior.mean(dim=1, keepdim=True).expand_as(posterior)
+    _must_be_one_of("critic", critic, CRITICS)
+    heads = posterior.size(1)
+    if critic == "head":
+        seen = posterior
+    elif critic == "mean":
+        seen = posterior.mean(dim=1, keepdim=True).expand_as(posterior)
+    elif heads > 1:
+        seen = (posterior.sum(dim=1, keepdim=True) - posterior) / (heads - 1)
+    else:
+        raise ValueError("the critic 'others' needs at least 2 heads")
     return _with_gradient(lambda p, seen: _noise_contrastive(p, seen, valid), posterior, seen)
 
 
-def _class_likelihoods(log_joint: Tensor, valid: Tensor, densities: str) -> Tensor:
-    """Compute p(q_i | c) up to a factor for each i: [B, H, C, T].
+def released_estimate(
+    posterior: Tensor, log_joint: Tensor, valid: Tensor, densities: str = "pooled"
+) -> Tensor:
+    """Compute -log(1 - p(q_i^a | q_i^b)) for each sentence [B], the mean over tokens and pairs of heads.
 
-    It is p(c, q_i) / sum_i' p(c, q_i') for the densities "gmm", and p(c | q_i) / sum_i' p(c | q_i')
-    otherwise. The factor is chosen so that the sum over clusters is 1. Therefore no row underflows, however
-    unlikely its token is.
+    p(q_i^a | q_i^b) is the probability of token i among the tokens that `densities` sums over. The estimate
+    is about 0 if the queries of a token are in different clusters in any two heads, and positive otherwise.
+
+    Args:
+        posterior, log_joint, valid, densities: see `upper_bound`. The released code has the densities "gmm".
+
+    Returns:
+        [B], above -1e-6; 0 for sentences of fewer than 2 tokens and for 1 head.
+
+    Raises:
+        ValueError: `densities` is unknown.
+    """
+    _must_be_one_of("densities", densities, DENSITIES)
+    with torch.autocast(posterior.device.type, enabled=False):
+        log_p, log_sums = _class_sums(log_joint, valid, densities)
+        likelihoods = (log_p - log_sums).exp()  # p(q_i | c), 0 for padding
+        same_token = torch.einsum("bhct,bgct->bhgt", likelihoods, posterior).clamp(max=1)
+        surprise = -torch.log(1 - same_token + NEVER_CERTAIN)
+        n = valid.sum(dim=1)
+        counted = (valid & (n > 1).unsqueeze(1)).to(surprise.dtype)
+        return _mean_over_pairs(
+            (surprise * counted[:, None, None]).sum(dim=3) / n.clamp_min(1)[:, None, None]
+        )
+
+
+def cluster_information(posterior: Tensor, valid: Tensor) -> Tensor:
+    """Compute the mutual information of the clusters of two heads for each sentence [B], the mean over pairs.
+
+    Args:
+        posterior, valid: see `upper_bound`.
+
+    Returns:
+        [B] in nats, between 0 and log C; 0 for a sentence without tokens and for 1 head.
+    """
+    sentences, heads, clusters, length = posterior.shape
+    with torch.autocast(posterior.device.type, enabled=False):
+        n = valid.sum(dim=1).clamp_min(1).to(posterior.dtype)
+        counted = (posterior * valid[:, None, None]).flatten(1, 2)
+        joint = torch.bmm(counted, counted.transpose(1, 2)) / n[:, None, None]
+        marginal = counted.sum(dim=2) / n.unsqueeze(1)
+        independent = marginal.unsqueeze(2) * marginal.unsqueeze(1)
+        tiny = torch.finfo(joint.dtype).tiny
+        terms = joint * (joint.clamp_min(tiny).log() - independent.clamp_min(tiny).log())
+        return _mean_over_pairs(terms.view(sentences, heads, clusters, heads, clusters).sum(dim=(2, 4)))
+
+
+def _mean_over_pairs(values: Tensor) -> Tensor:
+    """Return the mean of values [B, H, H] over ordered pairs of different heads, [B]; 0 for 1 head."""
+    heads = values.size(1)
+    total = values.sum(dim=(1, 2)) - values.diagonal(dim1=1, dim2=2).sum(dim=1)
+    return total / max(heads * (heads - 1), 1)
+
+
+def _must_be_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+def _class_sums(log_joint: Tensor, valid: Tensor, densities: str) -> tuple[Tensor, Tensor]:
+    """Return numerator [B, H, C, T] and denominator [B, H or 1, C, 1] of p(q_i | c), as logarithms.
+
+    The numerator is log p(c, q_i) for the densities "gmm", else log p(c | q_i). It is very small for padding.
+    The denominator is summed over the tokens of the sentence.
     """
     log_p = log_joint if densities == "gmm" else torch.log_softmax(log_joint, dim=2)
     log_p = log_p.masked_fill(valid.logical_not()[:, None, None, :], torch.finfo(log_p.dtype).min / 2)
     if densities == "pooled":
-        log_sums = torch.logsumexp(log_p.detach(), dim=(1, 3), keepdim=True)
-    else:
-        log_sums = torch.logsumexp(log_p, dim=3, keepdim=True)
-    return torch.softmax(log_joint - log_sums, dim=2)
+        return log_p, torch.logsumexp(log_p.detach(), dim=(1, 3), keepdim=True)
+    return log_p, torch.logsumexp(log_p, dim=3, keepdim=True)
 
 
 def _leave_one_out(

@@ -16,14 +16,21 @@ z is the input of the attention module, and each head has its slice of the featu
 same clusters for queries and keys, because posteriors of different clusters could not be compared.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from modular_fairseq.modules.attention import fold_beam, sentence_order
-from modular_fairseq.modules.disentangled_heads import DisentangledHeads, LossSettings, mean_over_tokens
+from modular_fairseq.modules.beams import fold_beam, sentence_order
+from modular_fairseq.modules.disentangled_heads import (
+    DisentangledHeads,
+    LossSettings,
+    diversity,
+    mean_over_tokens,
+)
+from modular_fairseq.modules.divided_input import DividesInput
 from modular_fairseq.modules.gaussian_mixture import Clustering, GaussianMixture
 from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
@@ -31,7 +38,22 @@ from modular_fairseq.modules.recomputation import is_recomputation
 SMALLEST_OVERLAP = 1e-6  # its logarithm is -13.8
 
 
-class SemanticMask(IncrementalModule):
+@dataclass
+class Latents:
+    """Samples of the latent vectors of one forward pass in training (section 3.3).
+
+    Attributes:
+        tokens: z at the positions of the queries, [T, rows, C].
+        keys: z at the positions of the keys, [S, B, C]; in self-attention `tokens`.
+        queries: q, [rows, H, T, head_dim]; None before `SemanticMask.draw_queries`.
+    """
+
+    tokens: Tensor
+    keys: Tensor
+    queries: Tensor | None = None
+
+
+class SemanticMask(IncrementalModule, DividesInput):
     """The `mask` of an attention module, with the auxiliary losses of its clusters.
 
     It has two mixtures: `tokens` clusters tokens for the mask, and `queries` clusters queries, for losses
@@ -39,7 +61,11 @@ class SemanticMask(IncrementalModule):
 
     Args:
         num_heads, embed_dim: H and C of the attention module. Keys must be as wide as queries.
-        clusters, posterior, centroid_gradient, centroid_mode: see `GaussianMixture`.
+        clusters, posterior, centroid_gradient, centroid_mode, variance: see `GaussianMixture`.
+        draws_latents: whether attention computes its scores in training from samples of z and q, as the
+            expectation over z and q in section 3.3 asks. It needs the posterior "sample". By default samples
+            are only used for clusters. Values and residual connections never see samples, because the paper
+            defines a latent attention and not a noisy network.
         self_attention: whether the keys are at the positions of the queries.
         in_evaluation: whether the mask is used outside training. False in the paper's decoder self-attention.
 
@@ -57,17 +83,21 @@ class SemanticMask(IncrementalModule):
         posterior: str = "expected",
         centroid_gradient: float = 10.0,
         centroid_mode: str = "lr",
+        variance: str = "learned",
+        draws_latents: bool = False,
         self_attention: bool = True,
         in_evaluation: bool = True,
     ):
         super().__init__()
         self.num_heads = num_heads
+        self.draws_latents = draws_latents
         self.self_attention = self_attention
         self.in_evaluation = in_evaluation
         settings: dict[str, Any] = {
             "posterior": posterior,
             "centroid_gradient": centroid_gradient,
             "centroid_mode": centroid_mode,
+            "variance": variance,
         }
         self.tokens = GaussianMixture(num_heads, clusters, embed_dim // num_heads, **settings)
         self.queries = DisentangledHeads(num_heads, clusters, embed_dim // num_heads, **settings)
@@ -82,6 +112,7 @@ class SemanticMask(IncrementalModule):
         query_padding_mask: Tensor | None,
         key_padding_mask: Tensor | None,
         incremental_state: dict | None = None,
+        latents: Latents | None = None,
     ) -> Tensor | None:
         """Compute the bias log G, and in training also `losses`.
 
@@ -93,6 +124,7 @@ class SemanticMask(IncrementalModule):
             query_padding_mask, key_padding_mask: bool [rows, T] and [B, S], True = pad.
             incremental_state: fairseq's dictionary for step-by-step decoding. It keeps the clusters of
                 earlier tokens (self-attention) or of all keys (cross-attention).
+            latents: the samples from which the scores are computed. Clusters and losses take the same ones.
 
         Returns:
             the bias [B, H, rows / B x T, S], differentiable and in float32 or better, or None if there is no
@@ -103,13 +135,16 @@ class SemanticMask(IncrementalModule):
         wanted = self.wanted if self.training else LossSettings()
         if self.tokens.clusters == 1 and not wanted.any:
             return None  # the bias would be the same for all tokens
-        tokens = self.cluster(query, wanted.kl)
+        z_tokens = z_keys = drawn = None
+        if latents is not None:
+            z_tokens, z_keys, drawn = latents.tokens, latents.keys, latents.queries
+        tokens = self.cluster(query, wanted.kl, z_tokens)
         keys: Clustering | None
         if self.self_attention:
             keys = tokens
         elif incremental_state is None or not self.get_incremental_state(incremental_state, "clusters"):
             assert key is not None
-            keys = self.cluster(key, wanted.kl)
+            keys = self.cluster(key, wanted.kl, z_keys)
         else:
             keys = None
         if incremental_state is None:
@@ -118,7 +153,9 @@ class SemanticMask(IncrementalModule):
         else:
             seen = self._remember(keys, query.size(1), incremental_state)
         if wanted.any:
-            losses = self._measure(wanted, tokens, keys, projected, query_padding_mask, key_padding_mask)
+            losses = self._measure(
+                wanted, tokens, keys, projected, drawn, query_padding_mask, key_padding_mask
+            )
             if not is_recomputation():
                 self.losses = losses
         if self.tokens.clusters == 1:
@@ -126,13 +163,33 @@ class SemanticMask(IncrementalModule):
         posterior, beam = tokens.posterior, tokens.posterior.size(0) // seen.size(0)
         return _LogOverlap.apply(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
 
-    def cluster(self, x: Tensor, divergence: bool = False) -> Clustering:
+    def draw(self, query: Tensor, key: Tensor | None) -> Latents:
+        """Draw samples of z for the input of the attention module, query [T, rows, C] and key [S, B, C].
+
+        In self-attention the keys are the queries. The samples have the type of the input.
+        """
+        tokens = self._draw_tokens(query)
+        return Latents(tokens, tokens if self.self_attention or key is None else self._draw_tokens(key))
+
+    def draw_queries(self, projected: Tensor, latents: Latents) -> Tensor:
+        """Draw samples of q for the projected queries [rows, H, T, head_dim], and keep them in `latents`."""
+        latents.queries = self.queries.draw(projected).to(projected.dtype)
+        return latents.queries
+
+    def _draw_tokens(self, x: Tensor) -> Tensor:
+        return self.undivided(self.tokens.draw(self._by_head(x)).flatten(2)).to(x.dtype)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return self.divided(x).unflatten(2, (self.num_heads, -1))
+
+    def cluster(self, x: Tensor, divergence: bool = False, z: Tensor | None = None) -> Clustering:
         """Return the clusters of tokens x [T, B, C]; each head has its slice of the features.
 
         Args:
             divergence: whether to compute the KL divergence from the prior.
+            z: samples of the tokens, [T, B, C], that `draw` has drawn.
         """
-        return self.tokens(x.unflatten(2, (self.num_heads, -1)), divergence)
+        return self.tokens(self._by_head(x), divergence, None if z is None else self._by_head(z))
 
     def _remember(self, keys: Clustering | None, rows: int, incremental_state: dict) -> Tensor:
         """Add `keys` to the state of the search, and return the posteriors of all keys so far [B, H, C, S].
@@ -166,15 +223,24 @@ class SemanticMask(IncrementalModule):
         tokens: Clustering,
         keys: Clustering | None,
         projected: Tensor,
+        drawn: Tensor | None,
         query_padding_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Compute the losses of the queries, and add the KL divergence of the tokens to theirs.
+        """Compute the losses of the queries, and add those of the tokens (KL divergence and diversity).
 
-        In cross-attention the tokens of both sides count.
+        In cross-attention the tokens of both sides count. The diversity loss is the mean of the two sides, as
+        it compares tokens of one sentence with each other.
         """
         valid = _valid(query_padding_mask, tokens.posterior)
-        losses = self.queries(projected, valid, wanted)
+        losses = self.queries(projected, valid, wanted, drawn)
+        if wanted.diversity:
+            of_tokens = diversity(tokens.posterior, valid)
+            if not self.self_attention:
+                assert keys is not None
+                of_keys = diversity(keys.posterior, _valid(key_padding_mask, keys.posterior))
+                of_tokens = (of_tokens + of_keys) / 2
+            losses["diversity"] = losses["diversity"] + of_tokens
         if wanted.kl:
             divergence = tokens.divergence
             assert divergence is not None

@@ -37,16 +37,30 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     lines = capsys.readouterr().out.splitlines()
     found = json.loads((tmp_path / "found" / "analysis.json").read_text())["analyses"]["redundancy"]
     assert found == analyze(checkpoint, reversal_data, "test", ["redundancy"])["redundancy"].data()
-    assert 0 < found["LR"] < 1 and 0 < found["HR"] < 1 and found["sentences"] == 12
+    names = [
+        f"{measure}_{definition}_{maps}"
+        for measure in ("LR", "HR")
+        for definition in ("distance", "divergence")
+        for maps in ("all", "encoder")
+    ]
+    assert all(0 < found[name] < 1 for name in names) and found["sentences"] == 12
+    assert found["LR_distance_all"] < found["LR_divergence_all"]
+    assert found["HR_distance_encoder"] < found["HR_divergence_encoder"] == found["types"][0]["HR_divergence"]
     assert [kind["type"] for kind in found["types"]] == [ENCODER, DECODER, CROSS]
-    assert lines[0].split() == ["LR", "HR"]
-    assert [line.split()[0] for line in lines[2:7:2]] == [
+    assert lines[0].split() == ["by", "distance", "by", "divergence"]
+    assert lines[1].split() == ["LR", "HR", "LR", "HR"]
+    assert [line.split()[0] for line in lines[3:8:2]] == [
         kind["modules"][0]["module"] for kind in found["types"]
     ]
-    assert f"{found['types'][2]['HR']:7.3f}  4 heads, 6 pairs, {found['types'][2]['rows']} rows" in lines[5]
-    assert lines[-1] == f"LR {found['LR']:.3f}, HR {found['HR']:.3f}: means over the types; 12 sentences"
+    cross = found["types"][2]
+    assert f"{cross['HR_divergence']:7.3f}  4 heads, 6 pairs, {cross['rows']} rows" in lines[6]
+    model = ("LR_distance_all", "HR_distance_all", "LR_divergence_all", "HR_divergence_all")
+    assert lines[8].split() == [
+        *("mean", "of", "the", "types", *(f"{found[name]:.3f}" for name in model), "12", "sentences")
+    ]
+    assert lines[9].startswith("distance: 1 - Jensen-Shannon distance") and "authors' code" in lines[10]
     small = analyze(checkpoint, reversal_data, "test", ["redundancy"], max_tokens=12)["redundancy"].data()
-    assert close([small["LR"], small["HR"]], [found["LR"], found["HR"]], 1e-5)
+    assert close([small[name] for name in names], [found[name] for name in names], 1e-5)
 
     for args, sentence in (
         (

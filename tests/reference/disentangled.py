@@ -3,6 +3,7 @@
 Only the parameters are shared with the package.
 """
 
+import itertools
 import math
 
 import torch
@@ -19,9 +20,13 @@ def mixture_of(module, head):
 
 def noise_of(module, head, x):
     """Return q(z | x), x [..., D]."""
-    return Independent(
-        Normal(x, (0.5 * module.noise_log_variance[head].double().clamp(-8, 8)).exp().expand_as(x)), 1
-    )
+    if module.noise_log_variance is None:
+        log_variance = torch.tensor(math.log(0.01), dtype=x.dtype)
+    else:
+        log_variance = module.noise_log_variance[head].double()
+    if module.noise_slope is not None:
+        log_variance = log_variance + (x * module.noise_slope[head].double()).sum(dim=-1, keepdim=True)
+    return Independent(Normal(x, (0.5 * log_variance.clamp(-8, 8)).exp().expand_as(x)), 1)
 
 
 def density(module, head, z):
@@ -148,12 +153,50 @@ def upper_bound(p, likelihoods):
     }
 
 
+def released_estimate(p, likelihoods):
+    """Return the released code's L_Dqq for every ordered pair of heads: p [H, n, C] -> {(a, b): scalar}."""
+    heads, n, _ = p.shape
+    return {
+        (a, b): sum(-torch.log(1 - (likelihoods[a, i] * p[b, i]).sum() + 1e-6) for i in range(n)) / n
+        for a in range(heads)
+        for b in range(heads)
+        if a != b
+    }
+
+
+def cluster_information(p):
+    """Return the mutual information of the clusters of every ordered pair of heads of p [H, n, C]."""
+    heads, n, clusters = p.shape
+    values = {}
+    for a, b in itertools.permutations(range(heads), 2):
+        values[a, b] = torch.zeros((), dtype=p.dtype)
+        for c, d in itertools.product(range(clusters), repeat=2):
+            joint = sum(p[a, i, c] * p[b, i, d] for i in range(n)) / n
+            independent = p[a, :, c].mean() * p[b, :, d].mean()
+            values[a, b] = values[a, b] + joint * (joint / independent).log()
+    return values
+
+
+def diversity(p):
+    """Return the mean of the weighted (P P^T - I)^2 of every head: p [H, n, C] -> [scalar]."""
+    heads, n, _ = p.shape
+    return [
+        sum(
+            (1.25 if i == k else 0.75) * ((p[h, i] * p[h, k]).sum() - float(i == k)) ** 2
+            for i in range(n)
+            for k in range(n)
+        )
+        / n**2
+        for h in range(heads)
+    ]
+
+
 def lower_bound(p, critic="head"):
     """Return Eq. 7 for every head: p [H, n, C] -> [scalar]."""
     heads, n, _ = p.shape
 
     def f(h, i, j):
-        seen = [h] if critic == "head" else range(heads)
+        seen = {"head": [h], "mean": range(heads), "others": [g for g in range(heads) if g != h]}[critic]
         return sum((p[h, i] * p[g, j]).sum() for g in seen) / len(seen)
 
     return [

@@ -60,7 +60,9 @@ def attention(module, query, key, n, blocked=None):
 
 def communication(module, x, n):
     """Return the attention between the n mechanisms of every position of x [T, B, C]."""
-    q, k, v = (group_linear(x, projection, n) for projection in (module.q_proj, module.k_proj, module.v_proj))
+    v = group_linear(x, module.v_proj, n)
+    # The softmax over a single mechanism is 1, whatever the queries and keys are.
+    q, k = (v, v) if n == 1 else (group_linear(x, module.q_proj, n), group_linear(x, module.k_proj, n))
     out = torch.empty_like(q)
     for t in range(x.size(0)):
         for b in range(x.size(1)):

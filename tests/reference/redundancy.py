@@ -12,10 +12,15 @@ def entropy(row):
     return -sum(p * math.log2(p) for p in row if p > 0)
 
 
+def divergence(*rows):
+    """Return the generalised Jensen-Shannon divergence of rows of weights, which for two is the usual one."""
+    middle = [sum(weights) / len(rows) for weights in zip(*rows, strict=True)]
+    return max(0.0, entropy(middle) - sum(entropy(row) for row in rows) / len(rows))
+
+
 def distance(a, b):
     """Return the Jensen-Shannon distance of two rows of weights."""
-    middle = [(p + q) / 2 for p, q in zip(a, b, strict=True)]
-    return math.sqrt(max(0.0, entropy(middle) - (entropy(a) + entropy(b)) / 2))
+    return math.sqrt(divergence(a, b))
 
 
 def mean_redundancy_of_pairs(heads):
@@ -39,6 +44,32 @@ def layer_and_head_redundancy(modules):
         mean_redundancy_of_pairs([head for heads in modules.values() for head in heads]),
         by_module,
     )
+
+
+def layer_redundancy_by_divergence(heads):
+    """Return (log2 h - generalised divergence of the h heads) / log2 h, averaged over rows."""
+    most, values = math.log2(len(heads)), []
+    for rows in zip(*heads, strict=True):
+        values.append((most - divergence(*rows)) / most)
+    return sum(values) / len(values)
+
+
+def layer_and_head_redundancy_by_divergence(modules):
+    """Return LR, HR and {module: LR} of one type of attention by the formulas of the paper's authors.
+
+    HR is over all ordered pairs of heads, a head with itself included.
+
+    Args:
+        modules: {module: list of heads}.
+    """
+    by_module = {name: layer_redundancy_by_divergence(heads) for name, heads in modules.items()}
+    all_heads = [head for heads in modules.values() for head in heads]
+    values = []
+    for a in all_heads:
+        for b in all_heads:
+            divergences = [divergence(p, q) for p, q in zip(a, b, strict=True)]
+            values.append(1 - sum(divergences) / len(divergences))
+    return sum(by_module.values()) / len(by_module), sum(values) / len(values), by_module
 
 
 def attention(module, query, key, causal):

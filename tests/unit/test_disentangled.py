@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 
-from modular_fairseq.models.dma import measuring, semantic_masks
+from modular_fairseq.models.dma_losses import measuring, semantic_masks
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq_cli.errors import UsageError
@@ -241,6 +241,14 @@ def test_mechanisms_stay_apart_under_a_mask():
         (
             {**DMA, "dma_clusters": 1, "dma_posterior": "sample"},
             "--dma-posterior has no effect with --dma-clusters 1",
+        ),
+        (
+            {**DMA, "dma_sampled_scores": True},
+            "--dma-sampled-scores has no effect without --dma-posterior sample, as there are no samples",
+        ),
+        (
+            {**DMA, "dma_clusters": 1, "dma_sampled_scores": True},
+            "--dma-sampled-scores has no effect with --dma-clusters 1",
         ),
         (
             {**DMA, "adaptive_softmax_cutoff": "8,16"},

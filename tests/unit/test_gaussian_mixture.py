@@ -20,7 +20,10 @@ def mixture(seed=0, heads=H, clusters=C, dim=D, **changes):
     with torch.no_grad():
         for p in (module.scaled_centroids, module.log_variance, module.logits):
             p.add_(0.5 * torch.randn_like(p))
-        module.noise_log_variance.add_(3 + torch.randn_like(module.noise_log_variance))
+        if module.noise_log_variance is not None:
+            module.noise_log_variance.add_(3 + torch.randn_like(module.noise_log_variance))
+        if module.noise_slope is not None:
+            module.noise_slope.add_(0.3 * torch.randn_like(module.noise_slope))
     return module
 
 
@@ -32,11 +35,14 @@ def close(found, expected, atol=1e-12, rtol=0.0):
     torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
 
 
-@pytest.mark.parametrize("mode", ["lr", "hook"])
+@pytest.mark.parametrize(
+    ("mode", "variance"), [("lr", "learned"), ("hook", "learned"), ("lr", "computed"), ("lr", "fixed")]
+)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("posterior", ["expected", "sample"])
-def test_posteriors_densities_and_divergences_are_the_papers(posterior, shared, mode):
-    module, x = mixture(shared=shared, posterior=posterior, centroid_mode=mode).eval(), vectors()
+def test_posteriors_densities_and_divergences_are_the_papers(posterior, shared, mode, variance):
+    changes = {"posterior": posterior, "centroid_mode": mode, "variance": variance}
+    module, x = mixture(shared=shared, **changes).eval(), vectors()
     found = module(x, divergence=True)
     assert found.posterior.shape == found.log_joint.shape == (B, H, C, T) and found.divergence.shape == (
         B,
@@ -72,13 +78,15 @@ def test_variances_stay_within_e_to_the_8():
         close(found.divergence[:, h], reference.divergence(module, h, of_head, gamma), rtol=1e-11)
 
 
-def test_in_training_the_clusters_and_their_divergence_are_those_of_a_sample():
-    module, x = mixture(posterior="sample").train(), vectors()
+@pytest.mark.parametrize("variance", ["learned", "computed", "fixed"])
+def test_in_training_the_clusters_and_their_divergence_are_those_of_a_sample(variance):
+    module, x = mixture(posterior="sample", variance=variance).train(), vectors()
     torch.manual_seed(5)
     found = module(x.requires_grad_(), divergence=True)
     torch.manual_seed(5)
     noise = torch.randn_like(x)
-    z = x + (0.5 * module.noise_log_variance).exp() * noise
+    heads = [reference.noise_of(module, h, x[:, :, h]).base_dist.stddev for h in range(H)]
+    z = x + torch.stack(heads, dim=2) * noise
     given = [x, *module.parameters()]
     expected = []
     for h in range(H):

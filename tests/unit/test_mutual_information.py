@@ -1,11 +1,16 @@
-"""Test modules/mutual_information.py: Eq. 6 and 7 equal their loops, also with padding and in edge cases."""
+"""Test modules/mutual_information.py: all estimators equal their loops, also with padding."""
 
 import math
 
 import pytest
 import torch
 
-from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
+from modular_fairseq.modules.mutual_information import (
+    cluster_information,
+    lower_bound,
+    released_estimate,
+    upper_bound,
+)
 from tests.reference import disentangled as reference
 
 B, H, C, T = 4, 3, 4, 6
@@ -31,7 +36,7 @@ def valid_tokens():
     return valid
 
 
-def by_loop(p, log_joint, densities):
+def by_loop(p, log_joint, densities, estimate=reference.upper_bound):
     """Compute Eq. 6 of each sentence by a loop: the mean over all ordered pairs of heads."""
     values = []
     for b, valid in enumerate(valid_tokens()):
@@ -40,7 +45,7 @@ def by_loop(p, log_joint, densities):
             values.append(p.new_zeros(()))
             continue
         log_p = torch.logsumexp(log_joint[b][:, :, valid], dim=1) if densities == "gmm" else None
-        pairs = reference.upper_bound(of_sentence, reference.class_likelihoods(of_sentence, densities, log_p))
+        pairs = estimate(of_sentence, reference.class_likelihoods(of_sentence, densities, log_p))
         values.append(sum(pairs.values()) / len(pairs))
     return torch.stack(values)
 
@@ -76,7 +81,50 @@ def test_pooled_bounds_are_the_same_for_both_orders_of_a_pair():
     assert abs(pairs[0, 1] - pairs[1, 0]) > 1e-4
 
 
-@pytest.mark.parametrize("critic", ["head", "mean"])
+@pytest.mark.parametrize("densities", ["pooled", "per_head", "gmm"])
+def test_the_released_estimate_and_its_gradient_are_those_of_the_loop(densities):
+    log_joint, p = posteriors()
+    found = released_estimate(p, log_joint, valid_tokens(), densities)
+    expected = by_loop(p, log_joint, densities, reference.released_estimate)
+    assert_equal_with_gradients(found, expected, log_joint)
+    assert (found >= 0).all()
+
+
+def test_the_released_estimate_is_0_for_heads_in_different_clusters():
+    """Eq. 6 has no lowest value for such heads, and its gradient drives them further apart."""
+    valid = torch.ones(1, 8, dtype=torch.bool)
+    found = {}
+    for sharpness in (5.0, 20.0):
+        log_joint = torch.zeros(1, 2, 2, 8, dtype=torch.float64)
+        log_joint[0, 0, 0], log_joint[0, 1, 1] = sharpness, sharpness
+        log_joint[0, :, :, ::2] *= -1  # every token is in another cluster than its neighbours
+        found[sharpness] = [
+            estimate(torch.softmax(log_joint, dim=2), log_joint, valid).item()
+            for estimate in (upper_bound, released_estimate)
+        ]
+    (high, small), (low, smaller) = found[5.0], found[20.0]
+    assert low < 2 * high < 0 and 0 < small < 1e-2 and abs(smaller) < 2e-6
+
+
+def test_the_information_of_clusters_and_its_gradient_are_those_of_the_loop():
+    log_joint, p = posteriors()
+    expected = []
+    for b, valid in enumerate(valid_tokens()):
+        pairs = reference.cluster_information(p[b][:, :, valid].transpose(1, 2))
+        expected.append(sum(pairs.values()) / len(pairs))
+    assert_equal_with_gradients(cluster_information(p, valid_tokens()), torch.stack(expected), log_joint)
+
+
+def test_the_information_of_clusters_is_log_c_for_equal_heads_and_0_for_independent_ones():
+    equal = torch.eye(4).repeat(1, 4)
+    crossed = torch.eye(4).repeat_interleave(4, dim=1)  # each cluster meets each cluster of `equal` once
+    valid = torch.ones(1, 16, dtype=torch.bool)
+    same = cluster_information(torch.stack([equal, equal]).unsqueeze(0), valid)
+    independent = cluster_information(torch.stack([equal, crossed]).unsqueeze(0), valid)
+    assert abs(same.item() - math.log(4)) < 1e-6 and abs(independent.item()) < 1e-6
+
+
+@pytest.mark.parametrize("critic", ["head", "mean", "others"])
 def test_the_lower_bound_and_its_gradient_are_those_of_equation_7(critic):
     log_joint, p = posteriors()
     expected = []
@@ -115,9 +163,14 @@ def test_padding_changes_nothing_and_gets_no_gradient(densities):
         rtol=0,
     )
     torch.testing.assert_close(lower_bound(q, valid), lower_bound(p, valid), atol=1e-13, rtol=0)
-    (gradient,) = torch.autograd.grad(
-        (upper_bound(q, other, valid, densities) + lower_bound(q, valid)).sum(), other
+    released = released_estimate(q, other, valid, densities)
+    torch.testing.assert_close(
+        released, released_estimate(p, log_joint, valid, densities), atol=1e-13, rtol=0
     )
+    information = cluster_information(q, valid)
+    torch.testing.assert_close(information, cluster_information(p, valid), atol=1e-13, rtol=0)
+    all_losses = upper_bound(q, other, valid, densities) + lower_bound(q, valid) + released + information
+    (gradient,) = torch.autograd.grad(all_losses.sum(), other)
     assert (gradient.masked_select(valid[:, None, None, :].logical_not()) == 0).all()
 
 
@@ -128,8 +181,11 @@ def test_one_token_no_token_and_decided_clusters_are_finite(densities, sharpness
     valid = torch.zeros(B, T, dtype=torch.bool)
     valid[0], valid[1, 2], valid[2, :2] = True, True, True  # all tokens, one, two, none
     upper, lower = upper_bound(p, log_joint, valid, densities), lower_bound(p, valid)
-    (gradient,) = torch.autograd.grad((upper + lower).sum(), log_joint)
+    released, information = released_estimate(p, log_joint, valid, densities), cluster_information(p, valid)
+    (gradient,) = torch.autograd.grad((upper + lower + released + information).sum(), log_joint)
     assert upper.isfinite().all() and lower.isfinite().all() and gradient.isfinite().all()
+    assert released.isfinite().all() and information.isfinite().all()
+    assert released[1] == released[3] == 0 and information[3] == 0 and abs(information[1]) < 1e-5
     assert upper[1] == upper[3] == 0 and lower[3] == 0 and abs(lower[1]) < 1e-6
     assert (lower.abs() <= 1).all()
 
@@ -158,11 +214,17 @@ def test_one_cluster_and_one_head_have_nothing_to_tell():
     assert upper_bound(p, log_joint, valid).abs().max() < 1e-12 and lower_bound(p, valid).abs().max() < 1e-12
     log_joint, p = posteriors()
     assert (upper_bound(p[:, :1], log_joint[:, :1], valid) == 0).all()
+    assert (released_estimate(p[:, :1], log_joint[:, :1], valid) == 0).all()
+    assert (cluster_information(p[:, :1], valid) == 0).all()
 
 
 def test_unknown_variants_are_refused():
     log_joint, p = posteriors()
     with pytest.raises(ValueError, match="densities is 'perhead'; it must be one of pooled, per_head, gmm"):
         upper_bound(p, log_joint, valid_tokens(), "perhead")
-    with pytest.raises(ValueError, match="critic is 'all'; it must be one of head, mean"):
+    with pytest.raises(ValueError, match="densities is 'perhead'; it must be one of pooled, per_head, gmm"):
+        released_estimate(p, log_joint, valid_tokens(), "perhead")
+    with pytest.raises(ValueError, match="critic is 'all'; it must be one of head, mean, others"):
         lower_bound(p, valid_tokens(), "all")
+    with pytest.raises(ValueError, match="the critic 'others' needs at least 2 heads"):
+        lower_bound(p[:, :1], valid_tokens(), "others")

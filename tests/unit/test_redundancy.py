@@ -10,17 +10,25 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from scipy.spatial.distance import jensenshannon
 
-from modular_fairseq.analysis import redundancy
+from modular_fairseq.analysis import divergences
 from modular_fairseq.analysis.attention_maps import CROSS, DECODER, ENCODER, AttentionMap, attention_maps
+from modular_fairseq.analysis.divergences import summed_differences
 from modular_fairseq.analysis.gates import Gates
 from modular_fairseq.analysis.one_pass import one_pass
-from modular_fairseq.analysis.redundancy import HeadDistances, Redundancy, summed_distances
+from modular_fairseq.analysis.redundancy import HeadDifferences, Redundancy
 from modular_fairseq.models.options import nested_config
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
 from tests.language_models import build as build_language_model
 from tests.properties import logits
 from tests.reference import redundancy as reference
+
+TOTALS = ("LR_distance", "HR_distance", "LR_divergence", "HR_divergence")
+
+
+def summed_distances(heads):
+    """Return the summed distances of heads of one module."""
+    return summed_differences(heads, [len(heads)]).distances
 
 
 def random_heads(heads, rows, keys, seed=0, dtype=torch.float64):
@@ -56,16 +64,15 @@ def close(found, expected, tolerance):
 
 def numbers(found):
     """Return all numbers of a report except counts."""
-    modules = [module.LR for kind in found.types for module in kind.modules]
-    pairs = [value for kind in found.types for row in kind.pairs for value in row]
-    return [
-        found.LR,
-        found.HR,
-        *(kind.LR for kind in found.types),
-        *(kind.HR for kind in found.types),
-        *modules,
-        *pairs,
+    modules = [
+        getattr(module, name)
+        for kind in found.types
+        for module in kind.modules
+        for name in ("LR_distance", "LR_divergence")
     ]
+    pairs = [value for kind in found.types for row in kind.pairs_distance for value in row]
+    model = [getattr(found, f"{name}_{maps}") for name in TOTALS for maps in ("all", "encoder")]
+    return [*model, *(getattr(kind, name) for kind in found.types for name in TOTALS), *modules, *pairs]
 
 
 # Distances
@@ -73,12 +80,16 @@ def numbers(found):
 
 @pytest.mark.parametrize("chunk", [1, 60, 10_000])
 def test_distances_equal_scipys_and_the_reference(monkeypatch, chunk):
-    monkeypatch.setattr(redundancy, "CHUNK", chunk)
+    monkeypatch.setattr(divergences, "CHUNK", chunk)
     heads = random_heads(5, 7, 6)
     heads[2, :, 3:] = 0  # keys that one head does not look at, or none does
     heads[:, 4, 0] = 0
     heads /= heads.sum(dim=-1, keepdim=True)
-    sums = summed_distances(heads)
+    found = summed_differences(heads, [2, 3])
+    sums = found.distances
+    for module, part in zip(found.generalised, (heads[:2], heads[2:]), strict=True):
+        rows = zip(*part.tolist(), strict=True)
+        assert float(module) == pytest.approx(sum(reference.divergence(*row) for row in rows), abs=1e-12)
     for a in range(5):
         for b in range(5):
             expected = sum(
@@ -88,6 +99,10 @@ def test_distances_equal_scipys_and_the_reference(monkeypatch, chunk):
                 float(jensenshannon(heads[a], heads[b], base=2, axis=1).sum()), abs=1e-7
             )
             assert float(sums[a, b]) == pytest.approx(expected if a < b else 0.0, abs=1e-12)
+            squared = sum(
+                reference.divergence(*rows) for rows in zip(heads[a].tolist(), heads[b].tolist(), strict=True)
+            )
+            assert float(found.divergences[a, b]) == pytest.approx(squared if a < b else 0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -95,6 +110,12 @@ def test_equal_heads_are_redundant_and_disjoint_ones_are_not(dtype):
     head = random_heads(1, 50, 9, dtype=dtype)
     assert summed_distances(head.expand(3, -1, -1)).max() == 0
     assert summed_distances(torch.eye(4, dtype=dtype)[:, None]).triu(1).sum() == 6
+    equal = summed_differences(head.expand(3, -1, -1), [3])
+    assert equal.divergences.max() == 0
+    assert float(equal.generalised) == pytest.approx(0, abs=1e-5)
+    disjoint = summed_differences(torch.eye(4, dtype=dtype)[:, None], [4])
+    assert float(disjoint.divergences.triu(1).sum()) == pytest.approx(6, abs=1e-6)
+    assert float(disjoint.generalised) == 2  # log2 4
 
 
 def test_heads_that_hardly_differ_in_float32():
@@ -130,13 +151,30 @@ def test_layer_and_head_redundancy_of_known_heads():
     """
     one, other = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     first, second = torch.stack([one, one])[:, None], torch.stack([one, other])[:, None]
-    distances = HeadDistances()
-    distances.add([AttentionMap("first", ENCODER, first), AttentionMap("second", ENCODER, second)])
-    found = distances.report(ENCODER)
-    assert [module.LR for module in found.modules] == [1.0, 0.0]
-    assert found.LR == 0.5
-    assert found.HR == 3 / 6
-    assert found.pairs == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
+    heads = HeadDifferences()
+    heads.add([AttentionMap("first", ENCODER, first), AttentionMap("second", ENCODER, second)])
+    found = heads.report(ENCODER)
+    for name in ("LR_distance", "LR_divergence"):
+        assert [getattr(module, name) for module in found.modules] == [1.0, 0.0]
+        assert getattr(found, name) == 0.5
+    assert found.HR_distance == 3 / 6
+    assert found.HR_divergence == pytest.approx(
+        10 / 16, abs=1e-6
+    )  # of 16 ordered pairs, 4 are a head with itself
+    assert found.pairs_distance == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
+
+
+def test_the_two_definitions_differ_between_equal_and_disjoint_heads():
+    """The divergence of (1, 0) and (1/2, 1/2) is 0.3113 bits, and their distance 0.5579."""
+    weights = torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]], dtype=torch.float64)[:, None]
+    heads = HeadDifferences()
+    heads.add([AttentionMap("a", ENCODER, weights)])
+    found = heads.report(ENCODER)
+    bits = 1.5 - 0.75 * math.log2(3)
+    assert bits == pytest.approx(0.3113, abs=5e-5)
+    assert [found.LR_distance, found.HR_distance] == pytest.approx([1 - math.sqrt(bits)] * 2, abs=1e-12)
+    assert found.LR_divergence == pytest.approx(1 - bits, abs=1e-12)
+    assert found.HR_divergence == pytest.approx(1 - bits / 2, abs=1e-12)
 
 
 def test_words_count_once_and_pads_and_rows_of_one_key_do_not():
@@ -152,11 +190,11 @@ def test_words_count_once_and_pads_and_rows_of_one_key_do_not():
     query_padding = torch.tensor([[False, False, True], [False, False, True]])
     key_padding = torch.tensor([[False, False], [False, True]])
     hidden = torch.tensor([[False, False], [True, False], [False, False]])
-    distances = HeadDistances()
-    distances.add([AttentionMap("a", CROSS, weights, query_padding, key_padding, hidden)])
-    assert (distances.rows, distances.report(CROSS).HR) == (1, 1.0)
-    distances.add([AttentionMap("a", CROSS, weights, None, key_padding, hidden)])
-    assert (distances.rows, distances.report(CROSS).HR) == (3, pytest.approx(2 / 3))
+    heads = HeadDifferences()
+    heads.add([AttentionMap("a", CROSS, weights, query_padding, key_padding, hidden)])
+    assert (heads.rows, heads.report(CROSS).HR_distance) == (1, 1.0)
+    heads.add([AttentionMap("a", CROSS, weights, None, key_padding, hidden)])
+    assert (heads.rows, heads.report(CROSS).HR_distance) == (3, pytest.approx(2 / 3))
 
 
 # Models
@@ -178,19 +216,32 @@ MODELS = [
 def of_the_reference(model, sample):
     model.eval()
     heads = reference.heads_of_sentences(model, [one["net_input"] for one in sentences_of(sample)])
-    return {kind: reference.layer_and_head_redundancy(modules) for kind, modules in heads.items()}
+    return {
+        kind: (
+            reference.layer_and_head_redundancy(modules),
+            reference.layer_and_head_redundancy_by_divergence(modules),
+        )
+        for kind, modules in heads.items()
+    }
 
 
 def equals_the_reference(model, sample, tolerance):
     expected = of_the_reference(model, sample)
     found = report(model.train(), sample)
     assert [kind.type for kind in found.types] == list(expected)
-    for kind in found.types:
-        lr, hr, by_module = expected[kind.type]
-        assert close([kind.LR, kind.HR], [lr, hr], tolerance)
-        assert close({module.module: module.LR for module in kind.modules}, by_module, tolerance)
-    means = [sum(values[index] for values in expected.values()) / len(expected) for index in (0, 1)]
-    assert close([found.LR, found.HR], means, tolerance)
+    for number, definition in enumerate(("distance", "divergence")):
+        lr, hr, model = f"LR_{definition}", f"HR_{definition}", []
+        for kind in found.types:
+            *values, by_module = expected[kind.type][number]
+            assert close([getattr(kind, lr), getattr(kind, hr)], values, tolerance)
+            assert close(
+                {module.module: getattr(module, lr) for module in kind.modules}, by_module, tolerance
+            )
+            model.append(values)
+        means = [sum(values) / len(model) for values in zip(*model, strict=True)]
+        assert close([getattr(found, f"{name}_all") for name in (lr, hr)], means, tolerance)
+        encoder = expected[ENCODER][number][:2] if ENCODER in expected else (None, None)
+        assert close([getattr(found, f"{name}_encoder") for name in (lr, hr)], list(encoder), tolerance)
     return found
 
 
@@ -204,7 +255,7 @@ def test_every_model_equals_the_reference(changes):
     assert [kind.type for kind in found.types] == [ENCODER, DECODER, CROSS]
     assert [kind.rows for kind in found.types] == [7 + 3 + 6 + 9, 4 + 7 + 1 + 6, 5 + 8 + 2 + 7]
     layers = 4 if changes.get("streams") else 2
-    assert [len(kind.pairs) for kind in found.types] == [4 * layers, 8, 8]
+    assert [len(kind.pairs_distance) for kind in found.types] == [4 * layers, 8, 8]
     assert found.sentences == 5
 
 
@@ -253,7 +304,7 @@ def test_the_weights_of_dma_are_the_masked_ones(decoder_mask):
     masked.load_state_dict(plain.state_dict())
     randomize_parts(masked)
     types = zip(report(plain, batch(LENGTHS)).types, report(masked, batch(LENGTHS)).types, strict=True)
-    differs = [abs(a.LR - b.LR) > 0.01 for a, b in types]
+    differs = [abs(a.LR_distance - b.LR_distance) > 0.01 for a, b in types]
     assert differs == [True, decoder_mask, True]
 
 
@@ -261,16 +312,26 @@ def test_types_of_one_head_have_no_layer_redundancy_and_types_of_no_pair_have_no
     model = build(encoder_attention_heads=1, decoder_layers=1)
     found = report(model, batch(LENGTHS))
     encoder, decoder, cross = found.types
-    assert encoder.LR is None and 0 < encoder.HR < 1
-    assert [module.LR for module in encoder.modules] == [None, None]
-    assert close(
-        [found.LR, found.HR], [(decoder.LR + cross.LR) / 2, (encoder.HR + decoder.HR + cross.HR) / 3], 1e-12
-    )
-    assert found.text().splitlines()[1].split()[2:4] == ["-", f"{encoder.HR:.3f}"]
+    for lr, hr in (TOTALS[:2], TOTALS[2:]):
+        assert getattr(encoder, lr) is None and 0 < getattr(encoder, hr) < 1
+        assert [getattr(module, lr) for module in encoder.modules] == [None, None]
+        assert close(
+            [getattr(found, f"{lr}_all"), getattr(found, f"{hr}_all")],
+            [
+                (getattr(decoder, lr) + getattr(cross, lr)) / 2,
+                (getattr(encoder, hr) + getattr(decoder, hr) + getattr(cross, hr)) / 3,
+            ],
+            1e-12,
+        )
+        assert getattr(found, f"{lr}_encoder") is None
+    assert found.text().splitlines()[2].split()[2:6] == [
+        *("-", f"{encoder.HR_distance:.3f}", "-", f"{encoder.HR_divergence:.3f}"),
+    ]
 
     found = report(build(encoder_attention_heads=1, encoder_layers=1), batch(LENGTHS))
-    assert (found.types[0].LR, found.types[0].HR) == (None, None)
-    assert found.HR == (found.types[1].HR + found.types[2].HR) / 2
+    for name in TOTALS:
+        assert getattr(found.types[0], name) is None and getattr(found, f"{name}_encoder") is None
+    assert found.HR_distance_all == (found.types[1].HR_distance + found.types[2].HR_distance) / 2
 
 
 def test_what_has_nothing_to_compare_is_refused():

@@ -8,7 +8,12 @@ import torch
 
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.disentangled_heads import LossSettings
-from modular_fairseq.modules.mutual_information import lower_bound, upper_bound
+from modular_fairseq.modules.mutual_information import (
+    cluster_information,
+    lower_bound,
+    released_estimate,
+    upper_bound,
+)
 from modular_fairseq.modules.semantic_mask import SMALLEST_OVERLAP, SemanticMask, _LogOverlap
 from tests.reference import disentangled as reference
 
@@ -53,14 +58,19 @@ def padding(length, kind="self"):
     return mask
 
 
-def by_the_equations(module, kind, query, key, posterior=reference.expected_posterior):
+def by_the_equations(module, kind, query, key, posterior=reference.expected_posterior, drawn=None):
     """Compute Eq. 4, Eq. 5 and the equation after it, one head of one sentence at a time.
+
+    Args:
+        drawn: the samples (z of queries [T, B, C], z of keys [S, B, C], q [B, H, T, C / H]) that the scores
+            and clusters see; None for no samples.
 
     Returns:
         the output [T, B, C] and the weights [H, B, T, S].
     """
     outputs, weights = [], torch.zeros(H, B, len(query), len(key), dtype=torch.float64)
     d = C // H
+    z_queries, z_keys, drawn_q = drawn or (query, key, None)
     for b in range(B):
         blocked = padding(len(key), kind)[b].expand(len(query), -1).clone()
         if kind == "causal":
@@ -70,9 +80,10 @@ def by_the_equations(module, kind, query, key, posterior=reference.expected_post
             part = slice(h * d, (h + 1) * d)
             q, k, v = (
                 p(x[:, b])[:, part]
-                for p, x in ((module.q_proj, query), (module.k_proj, key), (module.v_proj, key))
+                for p, x in ((module.q_proj, z_queries), (module.k_proj, z_keys), (module.v_proj, key))
             )
-            z_query, z_key = (posterior(module.mask.tokens, h, x[:, b, part]) for x in (query, key))
+            q = q if drawn_q is None else drawn_q[b, h]
+            z_query, z_key = (posterior(module.mask.tokens, h, x[:, b, part]) for x in (z_queries, z_keys))
             m = reference.mask(z_query, z_key, blocked)
             a = reference.masked_attention(q @ k.T / d**0.5, m, blocked)
             weights[h, b] = a
@@ -225,6 +236,24 @@ def test_step_by_step_with_beams_it_is_the_same(kind):
             rows = rows[order]
 
 
+@pytest.mark.parametrize("densities", ["pooled", "per_head", "gmm"])
+@pytest.mark.parametrize("estimator", ["eq6", "released", "clusters"])
+def test_l_qq_is_by_the_estimator_and_the_densities_that_are_wanted(estimator, densities):
+    module = attention("self").train()
+    module.mask.wanted = LossSettings(qq=True, estimator=estimator, densities=densities)
+    query, _ = inputs("self")
+    attend(module, "self", query, query, query_padding_mask=padding(T))
+    clusters = module.mask.queries.mixture(module.q_proj(query).view(T, B, H, C // H))
+    valid = padding(T).logical_not()
+    expected = {
+        "eq6": lambda: upper_bound(clusters.posterior, clusters.log_joint, valid, densities),
+        "released": lambda: released_estimate(clusters.posterior, clusters.log_joint, valid, densities),
+        "clusters": lambda: cluster_information(clusters.posterior, valid),
+    }[estimator]()
+    assert expected.abs().max() > 1e-4
+    torch.testing.assert_close(module.mask.losses["qq"], expected, atol=1e-13, rtol=0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_its_tokens_and_queries(kind):
     module = attention(kind).train()
@@ -260,18 +289,99 @@ def test_losses_are_those_of_its_tokens_and_queries(kind):
     torch.testing.assert_close(losses["xq"], lower_bound(queries.posterior, valid[T]), atol=1e-13, rtol=0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_diversity_loss_is_that_of_its_tokens_and_queries(kind):
+    module = attention(kind).train()
+    module.mask.wanted = LossSettings(diversity=True)
+    query, key = inputs(kind)
+    attend(module, kind, query, key, query_padding_mask=padding(T, kind))
+    found = module.mask.losses["diversity"]
+    (gradient,) = torch.autograd.grad(found.sum(), module.mask.tokens.scaled_centroids, retain_graph=True)
+    queries = module.mask.queries.mixture(module.q_proj(query).view(T, B, H, C // H)).posterior
+    sides = [module.mask.cluster(x).posterior for x in ([query, key] if kind == "cross" else [query])]
+    expected = []
+    for b in range(B):
+        seen = [padding(x.size(3), kind)[b].logical_not() for x in (queries, *sides)]
+        of_queries, *of_tokens = (
+            sum(reference.diversity(x[b][:, :, valid].transpose(1, 2))) / H
+            for x, valid in zip((queries, *sides), seen, strict=True)
+        )
+        expected.append(of_queries + sum(of_tokens) / len(of_tokens))
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-12, rtol=0)
+    (wanted,) = torch.autograd.grad(torch.stack(expected).sum(), module.mask.tokens.scaled_centroids)
+    torch.testing.assert_close(gradient, wanted, atol=1e-12, rtol=0)
+    assert wanted.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("variance", ["learned", "computed", "fixed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_enter_scores_clusters_and_losses(kind, variance):
+    """In training the module computes its weights from samples of z and q. Its values see no sample."""
+    module = attention(kind, posterior="sample", draws_latents=True, variance=variance).train()
+    module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
+    query, key = inputs(kind)
+    drawn = {}
+    draw, draw_queries = module.mask.draw, module.mask.draw_queries
+    module.mask.draw = lambda *x: drawn.setdefault("z", draw(*x))
+    module.mask.draw_queries = lambda *x: drawn.setdefault("q", draw_queries(*x))
+    found, _ = attend(module, kind, query, key, query_padding_mask=padding(T, kind))
+    z, q = drawn["z"], drawn["q"]
+    assert (z.keys is z.tokens) == (kind != "cross")
+    means = module.q_proj(z.tokens).view(T, B, H, C // H).permute(1, 2, 0, 3)
+    for sample, mean in ((z.tokens, query), (z.keys, key), (q, means)):
+        assert 0.01 < (sample - mean).std() < 1
+    expected, _ = by_the_equations(module, kind, query, key, reference.posterior, (z.tokens, z.keys, q))
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    used = [*module.mask.tokens.parameters(), module.q_proj.weight, module.v_proj.weight]
+    for a, b in zip(
+        torch.autograd.grad(found.sum(), used, retain_graph=True, allow_unused=True),
+        torch.autograd.grad(expected.sum(), used, retain_graph=True, allow_unused=True),
+        strict=True,
+    ):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-9)
+    clusters = module.mask.queries.mixture(means.permute(2, 0, 1, 3), True, q.permute(2, 0, 1, 3))
+    valid = padding(T, kind).logical_not()
+    losses = module.mask.losses
+    torch.testing.assert_close(losses["xq"], lower_bound(clusters.posterior, valid), atol=1e-13, rtol=0)
+    module.eval()
+    assert torch.equal(attend(module, kind, query, key)[0], attend(module, kind, query, key)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_of_a_divided_input_are_those_of_its_clusters(kind):
+    """The noise is that of the divided input, and scores see a sample of the input itself."""
+    module = attention(kind, posterior="sample", draws_latents=True).train()
+    query, key = inputs(kind)
+    drawn = []
+    for divisor in (None, 4):
+        if divisor:
+            module.mask.divide_input(divisor)
+        torch.manual_seed(7)
+        latents = module.mask.draw(query, key)
+        drawn.append([latents.tokens - query, latents.keys - key])
+    for noise, of_divided in zip(*drawn, strict=True):
+        torch.testing.assert_close(of_divided, 4 * noise, atol=1e-12, rtol=0)
+    clusters = module.mask.cluster(query, z=latents.tokens).posterior
+    expected = module.mask.tokens(
+        query.unflatten(2, (H, -1)), z=latents.tokens.unflatten(2, (H, -1)) / 4
+    ).posterior
+    torch.testing.assert_close(clusters, expected, atol=1e-12, rtol=0)
+
+
 def test_below_its_floor_the_upper_bound_is_not_lowered():
-    """Where the bound of a sentence is below the floor, its value stays, but its gradient is 0."""
+    """Where the bound of a sentence is below the floor, its value is the floor and its gradient is 0."""
     module = attention("self").train()
     query, key = inputs("self")
     gradients, values = {}, {}
-    for floor in (-float("inf"), 0.0, float("inf")):
+    for floor in (-float("inf"), 0.0, 9.0):
         module.mask.wanted = LossSettings(qq=True, floor=floor)
         attend(module, "self", query, key)
         values[floor] = module.mask.losses["qq"]
         (gradients[floor],) = torch.autograd.grad(values[floor].sum(), query)
-        torch.testing.assert_close(values[floor], values[-float("inf")])
-    low, all_low = values[0.0] < 0, gradients[float("inf")]
+        assert torch.equal(values[floor], values[-float("inf")].clamp_min(floor))
+    low, all_low = values[-float("inf")] < 0, gradients[9.0]
     assert low.any() and not low.all() and (all_low == 0).all()
     whole = gradients[-float("inf")]
     assert (whole.abs().amax(dim=(0, 2)) > 1e-4).all()
@@ -285,6 +395,7 @@ def test_only_losses_that_are_wanted_are_computed_and_only_in_training():
         (LossSettings(kl=True), {"kl"}),
         (LossSettings(qq=True), {"qq"}),
         (LossSettings(xq=True), {"xq"}),
+        (LossSettings(diversity=True), {"diversity"}),
         (LossSettings(), set()),
     ):
         module.mask.wanted, module.mask.losses = wanted, {}
