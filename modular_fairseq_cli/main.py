@@ -30,9 +30,17 @@ COMMANDS = {
         "modular_fairseq.benchmark.command",
         "time training steps and beam search against stock fairseq",
     ),
+    "curves": (
+        "modular_fairseq_cli.curves",
+        "draw learning curves, averaged over seeds, from the logs of fairseq-train",
+    ),
     "demo": (
         "modular_fairseq.runs.demo",
         "train a small model on a synthetic corpus, translate, score and look inside, in minutes",
+    ),
+    "evidence": (
+        "modular_fairseq.runs.evidence.command",
+        "make the runs that registered claims need, and show what they say about the claims",
     ),
     "patches": (
         "modular_fairseq.patches.command",

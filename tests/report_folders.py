@@ -105,7 +105,7 @@ def write_analysis(
         if module["kind"] != CROSS and module["layer"] > 1
     ]
     summary = {
-        "format": 1,
+        "format": 2,
         "checkpoint": "/models/averaged.pt",
         "data": "/data/bin",
         "subset": "valid",
@@ -166,7 +166,7 @@ def write_analysis(
                     1.5 * rng.standard_normal((len(tokens), 2))
                 ).astype(np.float16)
     competition_layers = [layer["module"] for layer in tim_layers] if "competition" in parts else []
-    samples = {"format": 1, "modules": modules, "competition_layers": competition_layers, "sentences": pairs}
+    samples = {"format": 2, "modules": modules, "competition_layers": competition_layers, "sentences": pairs}
     (folder / "samples.json").write_text(json.dumps(samples))
     np.savez_compressed(folder / "samples.npz", **arrays)
     return arrays
@@ -237,13 +237,27 @@ def _redundancy(rng: np.random.Generator, modules: list[dict], tim_layers: list[
         pairs = rng.uniform(0.2, 0.9, (size, size))
         pairs = (pairs + pairs.T) / 2
         np.fill_diagonal(pairs, 1)
-        rows = [_where(module, "heads") | {"LR": rng.uniform(0.4, 0.7)} for module in of_kind]
+        rows = [
+            _where(module, "heads")
+            | {f"LR_{name}": rng.uniform(0.4, 0.7) for name in ("distance", "divergence")}
+            for module in of_kind
+        ]
         if not of_kind:
             continue
         types.append(
-            {"type": kind, "LR": 0.55, "HR": 0.5, "rows": 4000, "modules": rows, "pairs": pairs.tolist()}
+            {
+                **{"type": kind, "LR_distance": 0.55, "HR_distance": 0.5},
+                **{"LR_divergence": 0.85, "HR_divergence": 0.75, "rows": 4000, "modules": rows},
+                "pairs_distance": pairs.tolist(),
+            }
         )
-    return {"LR": 0.5512, "HR": 0.4987, "sentences": 500, "types": types}
+    return {
+        **{"LR_distance_all": 0.5512, "HR_distance_all": 0.4987},
+        **{"LR_divergence_all": 0.8512, "HR_divergence_all": 0.7487},
+        **{"LR_distance_encoder": 0.55, "HR_distance_encoder": 0.5},
+        **{"LR_divergence_encoder": 0.8531, "HR_divergence_encoder": 0.7519},
+        **{"sentences": 500, "types": types},
+    }
 
 
 def _clusters(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:

@@ -113,11 +113,16 @@ WORDS = [
 REFERENCES = [" ".join(WORDS[i % 5 :] + WORDS[: i % 7]) for i in range(30)]
 
 
+def translation(spoilt):
+    """Return a translation whose first `spoilt` lines are wrong."""
+    return [line.replace("fox", "cat") if i < spoilt else line for i, line in enumerate(REFERENCES)]
+
+
 def write_result(place, row, seed, spoilt, file="test", overrides=()):
     """Write the files of a finished run, and return its BLEU. The first `spoilt` lines of its translation are
     wrong.
     """
-    hypotheses = [line.replace("fox", "cat") if i < spoilt else line for i, line in enumerate(REFERENCES)]
+    hypotheses = translation(spoilt)
     bleu = sacrebleu.corpus_bleu(hypotheses, [REFERENCES]).score
     folder = place / f"results/paper/mine/{row}/seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ TOYS = {
     "wmt14.en-de": (2, "de", "--keep-case --bpe-merges 1000"),
     "wmt14.en-de.40k": (2, "de", "--keep-case --bpe-merges 1500"),
     "iwslt14.de-en.like-wmt14": (1, "de", "--like wmt14.en-de"),
+    "multi30k.de-en": (4, "de", "--bpe-merges 1000"),
     "wmt17.zh-en": (3, "zh", "--keep-case --separate-dictionaries --vocab-size 600"),
 }
 
@@ -36,7 +37,7 @@ def prepare_raw(folder: Name, source: str, target: str, out: Name, *words: str) 
         UsageError: the command failed. It has written the reason to standard error.
     """
     languages = ["--source-lang", source, "--target-lang", target]
-    _call("prepare", "raw", folder, *languages, "--out", out, *words)
+    call_command("prepare", "raw", folder, *languages, "--out", out, *words)
 
 
 def make_toys(data: Name, names: Iterable[str]) -> None:
@@ -62,7 +63,7 @@ def make_toys(data: Name, names: Iterable[str]) -> None:
         text = Path(f"{folder}.text")
         if not (text / "done").exists():
             sizes = ["--train", 4800, "--valid", 100, "--test", 100]
-            _call("toy-corpus", text, *sizes, "--seed", seed)
+            call_command("toy-corpus", text, *sizes, "--seed", seed)
             for split in ("train", "valid", "test"):
                 shutil.copyfile(text / f"{split}.de", text / f"{split}.zh")
             (text / "done").touch()
@@ -70,7 +71,7 @@ def make_toys(data: Name, names: Iterable[str]) -> None:
         prepare_raw(text, source, "en", folder, *options)
 
 
-def _call(*words: object) -> None:
+def call_command(*words: object) -> None:
     """Run a command of modular-fairseq, with its output on standard error.
 
     Raises:

@@ -7,11 +7,13 @@ file of the folder evaluations/.
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
 from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.files import only_one, read_json, write_file
+from modular_fairseq_cli.scoring.intervals import Interval, over_seeds
 
 
 class Measurement(NamedTuple):
@@ -105,11 +107,21 @@ class Column(NamedTuple):
         heading: heading of our numbers.
         paper: heading of the paper's numbers, which stand in a further column; "": there is none.
         pattern: format of the numbers.
+        instead: name of the column that takes the paper's figures, if there is one and it is not this one.
     """
 
     heading: str
     paper: str
     pattern: str = "{:.2f}"
+    instead: str = ""
+
+
+class Pair(NamedTuple):
+    """A measurement of a row and its baseline's with the same seed. The difference is ours - baseline."""
+
+    ours: Measurement
+    baseline: Measurement
+    difference: float
 
 
 class Evaluation(ABC):
@@ -120,11 +132,13 @@ class Evaluation(ABC):
             Rows are compared by the first column.
         takes_overrides: whether the evaluation applies the overrides of a measurement.
         test: the name of the significance test of `compare`; "" if it has none.
+        interval_over: what `interval` accounts for.
     """
 
     columns: ClassVar[dict[str, Column]]
     takes_overrides: ClassVar[bool] = True
     test: ClassVar[str] = ""
+    interval_over: ClassVar[str] = "seeds"
 
     @property
     def key(self) -> str:
@@ -155,7 +169,8 @@ class Evaluation(ABC):
             say: is called with a sentence about each command, and with its progress.
 
         Returns:
-            The numbers, keyed by column, and whatever else is to be saved, as JSON.
+            The numbers, keyed by column, and whatever else is to be saved, as JSON. A column of which the
+            model has no value is None.
 
         Raises:
             UsageError: a command failed, or a file is missing.
@@ -171,14 +186,26 @@ class Evaluation(ABC):
 
         Returns:
             The difference ours - baseline in the column `key`, and its p, which is None if the evaluation has
-            no significance test for two single results. None if the two were measured on different data.
+            no significance test for two single results. None if the two were measured on different data, or
+            if one of them has no value.
 
         Raises:
             UsageError: the results of the two cannot be compared.
         """
         if ours.run.corpus.folder != baseline.run.corpus.folder or ours.subset != baseline.subset:
             return None
-        return ours.finished_result()[self.key] - baseline.finished_result()[self.key], None
+        value, other = ours.finished_result()[self.key], baseline.finished_result()[self.key]
+        return None if value is None or other is None else (value - other, None)
+
+    def interval(self, by_seed: Sequence[Sequence[Pair]]) -> Interval | None:
+        """Return the 95 % interval of the difference, or None if there are fewer than two seeds.
+
+        It accounts for training noise, but not for the choice of the test data.
+
+        Args:
+            by_seed: for each seed its pairs, one for each set of overrides.
+        """
+        return over_seeds([fmean(pair.difference for pair in pairs) for pairs in by_seed])
 
     def notes(self, results: Iterable[dict[str, Any]]) -> list[str]:
         """Return sentences that explain the numbers, for the notes below a table with these results."""

@@ -309,9 +309,9 @@ class Run(NamedTuple):
         return tail
 
     def _is_trained(self) -> bool:
-        """Return whether the last checkpoint has reached --max-update or --max-epoch."""
+        """Return whether the last checkpoint has reached --max-update, --max-epoch or --patience."""
         given, state = by_option(list(self.words)), self.last_checkpoint()
-        limits = [int((given.get(name) or ["0"])[0]) for name in LIMITS]
+        limits = [int((given.get(name) or ["0"])[0]) for name in (*LIMITS, "--patience")]
         return state is not None and training_ended(state, *limits)
 
     def _write(self, file: str, content: dict[str, Any]) -> None:

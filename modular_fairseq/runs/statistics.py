@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from modular_fairseq.runs.evaluation import Evaluation, Measurement
+from modular_fairseq.runs.evaluation import Evaluation, Measurement, Pair
 from modular_fairseq_cli.scoring import compare_seeds
+from modular_fairseq_cli.scoring.intervals import Interval
 from modular_fairseq_cli.scoring.spread import shown
 
 
@@ -15,16 +16,24 @@ class Difference(NamedTuple):
         values: the difference of each measurement.
         p: the largest p of the evaluation's own significance test, or None if it has none.
         welch_p: the p of Welch's t-test over seeds, or None if there are too few seeds.
+        interval: the 95 % interval of the difference, or None if there are too few seeds.
     """
 
     values: list[float]
     p: float | None
     welch_p: float | None
+    interval: Interval | None
 
     def shown(self, pattern: str) -> str:
-        """Return the mean and deviation, formatted by `pattern`, and the p-values in parentheses."""
-        tests = "; ".join(f"{p:.3f}" for p in (self.p, self.welch_p) if p is not None)
-        return shown(self.values, pattern) + (f" ({tests})" if tests else "")
+        """Return the mean difference, its interval or deviation, and the p-values in parentheses."""
+        of_interval = self.interval.p_value if self.interval else None
+        tests = "; ".join(f"{p:.3f}" for p in (of_interval, self.p, self.welch_p) if p is not None)
+        if self.interval:
+            ends = ", ".join(pattern.format(end) for end in (self.interval.low, self.interval.high))
+            text = f"{pattern.format(self.interval.difference)} [{ends}]"
+        else:
+            text = shown(self.values, pattern)
+        return text + (f" ({tests})" if tests else "")
 
 
 def difference(
@@ -44,15 +53,21 @@ def difference(
         UsageError: see `Evaluation.compare`.
     """
     finished = [[each for each in row if each.result is not None] for row in (ours, baseline)]
-    compared = []
+    compared, by_seed = [], dict[int, list[Pair]]()
     for each in finished[0]:
         same_seed = [it for it in finished[1] if len(baseline) == 1 or it.run.seed == each.run.seed]
         for partner in same_seed[:1]:
-            if (pair := evaluation.compare(each, partner, samples)) is not None:
-                compared.append(pair)
+            if (found := evaluation.compare(each, partner, samples)) is not None:
+                compared.append(found)
+                by_seed.setdefault(each.run.seed, []).append(Pair(each, partner, found[0]))
     if not compared:
         return None
+    interval = evaluation.interval(list(by_seed.values()))
     single = [p for _, p in compared if p is not None]
-    theirs, numbers = ([each.finished_result()[evaluation.key] for each in row] for row in reversed(finished))
+    key = evaluation.key
+    theirs, numbers = (
+        [value for each in row if (value := each.finished_result()[key]) is not None]
+        for row in reversed(finished)
+    )
     welch = compare_seeds(theirs, numbers)["welch_p"]
-    return Difference([value for value, _ in compared], max(single, default=None), welch)
+    return Difference([value for value, _ in compared], max(single, default=None), welch, interval)

@@ -15,6 +15,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "source-lang": {"required": True, "metavar": "L"},
     "target-lang": {"required": True, "metavar": "L"},
     "archive": {"action": "append", "type": Path, "metavar": "FILE"},
+    "tokenized": {"action": "store_true", "default": None},
     "lowercase": {"action": "store_true"},
     "keep-case": {"action": "store_false", "dest": "lowercase"},
     "bpe-merges": {"type": int, "metavar": "N"},
@@ -104,6 +105,12 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
             parser.error(f"--{name.replace('_', '-')} {getattr(user, name)}: give 1 or more")
     if user.bpe_merges and user.vocab_size:
         parser.error("--vocab-size is for sentencepiece, and --bpe-merges for subword-nmt; give one of them")
+    for option in ("vocab_size", "like") if user.tokenized else ():
+        if getattr(user, option) is not None:
+            parser.error(
+                f"--tokenized: cannot be given beside --{option.replace('_', '-')}, which takes text that is "
+                "not tokenized"
+            )
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):
             parser.error(f"{option} {lang}: give the ending of the files, such as de")

@@ -42,7 +42,8 @@ class Recipe:
         valid: for news, sacrebleu's name of the test set that serves for validation.
         test: for news, sacrebleu's name of the test set.
         valid_every: the distance of the training pairs that serve for validation instead; 0: none do.
-        tokens: "moses", or "none" for text that is not tokenized; None: the text is binarized as it is.
+        tokens: "moses", or "none" for text that is not tokenized; None: the text is binarized as it is. In
+            settings also "given", for text that consists of tokens of Moses already.
         normalize: normalise the punctuation, see `moses.Tokenizer`.
         aggressive_hyphens: split words at hyphens, see `moses.Tokenizer`.
         lowercase: lower-case the text.

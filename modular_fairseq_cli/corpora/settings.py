@@ -50,7 +50,7 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
         else recipe.valid or "given",
         "valid_every": every,
         "test": recipe.test or "given",
-        "tokens": recipe.tokens if words else "none",
+        "tokens": ("given" if user.tokenized else recipe.tokens) if words else "none",
         "normalize": recipe.normalize,
         "aggressive_hyphens": recipe.aggressive_hyphens,
         "lowercase": _first(user.lowercase, recipe.lowercase),
@@ -87,7 +87,9 @@ def like(folder: Path, languages: set[str]) -> dict[str, Any]:
         )
     # The rule of this recipe may count tokens, which such text does not have.
     taken = [*FROM_LIKE, "clean"] if kept["tokens"] == "none" else FROM_LIKE
-    return {name: kept[name] for name in taken} | {"like": str(folder.resolve())}
+    # Tokens that were given are those of Moses.
+    tokens = "moses" if kept["tokens"] == "given" else kept["tokens"]
+    return {name: kept[name] for name in taken} | {"tokens": tokens, "like": str(folder.resolve())}
 
 
 def read(folder: Path) -> dict[str, Any] | None:

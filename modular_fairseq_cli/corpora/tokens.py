@@ -145,7 +145,9 @@ def make_worker(
         the lines of text of each language, or an empty list if none belong into raw/,
         the number of pairs that were left out for each reason.
     """
-    tokenizers = [make_tokenizer(settings, settings[lang]) for lang in ("source_lang", "target_lang")]
+    languages = [settings[lang] for lang in ("source_lang", "target_lang")]
+    tokenizers = [make_tokenizer(settings, lang) for lang in languages]
+    untokenized = [make_text(settings, lang) for lang in languages]
     rule = settings["clean"] if settings["clean"]["unit"] == "tokens" else None
     needs_text = not is_train or settings["valid_every"]
 
@@ -165,8 +167,7 @@ def make_worker(
             texts, tokens = keep(texts, verdicts), keep(tokens, verdicts, reasons)
         if needs_text:
             texts = [
-                [line.strip().lower() if settings["lowercase"] else line.strip() for line in side]
-                for side in texts
+                [as_text(line) for line in side] for as_text, side in zip(untokenized, texts, strict=True)
             ]
         return lines, tokens, texts if needs_text else [], reasons
 
@@ -175,11 +176,22 @@ def make_worker(
 
 def make_tokenizer(settings: dict[str, Any], lang: str) -> Callable[[str], str]:
     """Return the function that turns a line of text of one language into tokens with single spaces."""
-    if settings["tokens"] == "none":
+    if settings["tokens"] in ("none", "given"):
         return one_space_lowered if settings["lowercase"] else one_space
     from modular_fairseq_cli.corpora.moses import Tokenizer  # here, as sacremoses loads for half a second
 
     return Tokenizer(lang, settings["normalize"], settings["aggressive_hyphens"], settings["lowercase"])
+
+
+def make_text(settings: dict[str, Any], lang: str) -> Callable[[str], str]:
+    """Return the function that turns a line of text/ of one language into a line of raw/."""
+    change: Callable[[str], str] = str.strip
+    if settings["tokens"] == "given":
+        from sacremoses import MosesDetokenizer  # here, as it loads for half a second
+
+        moses = MosesDetokenizer(lang)
+        change = lambda line: moses.detokenize(line.split())  # noqa: E731
+    return (lambda line: change(line).lower()) if settings["lowercase"] else change
 
 
 def one_space(line: str) -> str:

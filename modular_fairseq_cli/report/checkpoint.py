@@ -13,7 +13,7 @@ import numpy as np
 
 from modular_fairseq_cli.analysis_folder import ARRAYS, FORMAT, INDEX, SAMPLES
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.report.training_log import Log
+from modular_fairseq_cli.training_log import Log
 
 # The report needs these parts of each analysis: a list, and the key by which an entry of the list is named.
 ENTRIES = {

@@ -21,7 +21,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
 from modular_fairseq_cli.report.page import build_page
-from modular_fairseq_cli.report.training_log import read_log
+from modular_fairseq_cli.training_log import read_log
 
 FORMATS = ("svg", "png")
 MOST = 6  # checkpoints side by side, as page and pictures have six colours for them

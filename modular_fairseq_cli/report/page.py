@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from modular_fairseq_cli.report.checkpoint import Checkpoint
-from modular_fairseq_cli.report.training_log import CURVES
+from modular_fairseq_cli.training_log import CURVES
 
 # The page joins these files of assets/ into one script, in this order.
 SCRIPTS = (

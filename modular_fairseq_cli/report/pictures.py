@@ -21,7 +21,7 @@ from modular_fairseq_cli.report.summary_figures import (
     pattern_figures,
     redundancy_figures,
 )
-from modular_fairseq_cli.report.training_log import CURVES, GATES, LEARNING, LOSSES, Curve
+from modular_fairseq_cli.training_log import CURVES, GATES, LEARNING, LOSSES, Curve
 
 STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
@@ -119,8 +119,14 @@ def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure
 
 
 def _redundancy_bars(checkpoints: Sequence[Checkpoint]) -> Figure:
-    """Draw the redundancy of heads within layers (LR) and between all heads (HR) of each checkpoint."""
-    figure, [ax] = grid(1, 1, 4, 2.8)
+    """Draw the redundancy of heads within layers (LR) and between all heads (HR) of each checkpoint.
+
+    It is drawn by the distance, of all maps, and by the divergence, of the encoder's maps.
+    """
+    figure, [ax] = grid(1, 1, 6.5, 2.8)
+    names = [
+        f"{measure}_{which}" for which in ("distance_all", "divergence_encoder") for measure in ("LR", "HR")
+    ]
     coloured = [
         (one, colour)
         for one, colour in zip(checkpoints, COLOURS, strict=False)
@@ -128,17 +134,18 @@ def _redundancy_bars(checkpoints: Sequence[Checkpoint]) -> Figure:
     ]
     width = 0.8 / len(coloured)
     for i, (checkpoint, colour) in enumerate(coloured):
-        values = [checkpoint.analyses["redundancy"][name] for name in ("LR", "HR")]
+        values = [checkpoint.analyses["redundancy"][name] for name in names]
         heights = np.array(values, dtype=float)
         bars = ax.bar(
-            np.arange(2) + width * (i - (len(coloured) - 1) / 2),
+            np.arange(len(names)) + width * (i - (len(coloured) - 1) / 2),
             heights,
             width,
             color=colour,
             label=checkpoint.label,
         )
         ax.bar_label(bars, labels=[number(value) for value in values], fontsize=7)
-    ax.set_xticks(range(2), ["LR", "HR"])
+    labels = [name.replace("_", "\n", 1).replace("_", ", ") for name in names]  # LR, below it: distance, all
+    ax.set_xticks(range(len(names)), labels, fontsize=7)
     ax.set(ylim=(0, 1), ylabel="redundancy of heads")
     ax.legend(fontsize=7)
     return figure

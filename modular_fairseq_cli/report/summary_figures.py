@@ -121,17 +121,20 @@ def pattern_figures(checkpoint: Checkpoint) -> NamedFigures:
 
 
 def redundancy_figures(checkpoint: Checkpoint) -> NamedFigures:
-    """Yield the redundancy of every pair of heads, for each kind of attention."""
-    types = [one for one in checkpoint.analyses.get("redundancy", {}).get("types", []) if one["pairs"]]
+    """Yield the redundancy of every pair of heads by distance, for each kind of attention."""
+    redundancy = checkpoint.analyses.get("redundancy", {})
+    types = [one for one in redundancy.get("types", []) if one["pairs_distance"]]
     if not types:
         return
     figure, axes = grid(len(types), 3, 3.2, 3)
     for ax, one in zip(axes, types, strict=True):
-        image = ax.imshow(np.array(one["pairs"], dtype=float), cmap="viridis", vmin=0, vmax=1)
+        image = ax.imshow(np.array(one["pairs_distance"], dtype=float), cmap="viridis", vmin=0, vmax=1)
         starts = np.cumsum([0, *[module["heads"] for module in one["modules"]][:-1]])
         names = [layer_of(module) for module in one["modules"]]
         ax.set_xticks(starts, names, rotation=90, fontsize=5)
         ax.set_yticks(starts, names, fontsize=5)
-        ax.set_title(f"{one['type']}: LR {number(one['LR'])}, HR {number(one['HR'])}", fontsize=8)
-    figure.colorbar(image, ax=axes, label="redundancy", shrink=0.8)
+        ax.set_title(
+            f"{one['type']}: LR {number(one['LR_distance'])}, HR {number(one['HR_distance'])}", fontsize=8
+        )
+    figure.colorbar(image, ax=axes, label="redundancy by distance", shrink=0.8)
     yield "redundancy-pairs", figure

@@ -19,9 +19,12 @@ them as equal. So if the reference is tokenised, as a toy corpus is, even a perf
 about 25 after detokenisation. Give --detokenize none in this case.
 
 --baseline compares the files with the seeds of another system, pair by pair, or all with a single file. Give
-it several times for several systems. Two p-values are shown. The p-value of the paired bootstrap compares two
-files. It accounts for the choice of test sentences, but not for training noise. The p-value of Welch's t-test
-compares seeds. It accounts for training noise, but not for the choice of sentences.
+it several times for several systems. With as many seeds of both, at least two, the 95 % interval of the
+difference accounts for training noise and for the choice of test sentences. It pairs the files in their
+order, so give the seeds of both systems in the same order. Two more p-values know less. The p-value of the
+paired bootstrap compares two files. It accounts for the choice of test sentences, but not for training noise.
+The p-value of Welch's t-test compares seeds. It accounts for training noise, but not for the choice of
+sentences.
 """
 
 import argparse
@@ -37,7 +40,8 @@ from typing import Any
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.scoring.display import find_notes, format_text
-from modular_fairseq_cli.scoring.metrics import METRICS, TOKENIZERS, score, summarize
+from modular_fairseq_cli.scoring.intervals import of_scores
+from modular_fairseq_cli.scoring.metrics import METRICS, TOKENIZERS, make_metrics, score, summarize
 from modular_fairseq_cli.scoring.significance import compare_seeds, paired_bootstrap
 from modular_fairseq_cli.scoring.translations import Output, read_lines, read_output, read_test_set
 
@@ -146,8 +150,15 @@ def run(args: argparse.Namespace) -> None:
             name: compare_seeds([each[name] for each in scores], [each[name] for each in scored[0]])
             for name in both
         }
+        intervals = compare_seeds_and_sentences(references, outputs, systems[0], **options)
         results["baselines"].append(
-            {"files": scores, "summary": summaries, "bootstrap": pairs, "seeds": seeds}
+            {
+                "files": scores,
+                "summary": summaries,
+                "bootstrap": pairs,
+                "seeds": seeds,
+                "intervals": intervals,
+            }
         )
     results["notes"] = find_notes(references, systems, args.lowercase)
     results["versions"] = _versions()
@@ -182,6 +193,28 @@ def compare(
         | paired_bootstrap(references, partner.hypotheses, [output.hypotheses], samples, **options)[0]
         for output, partner in zip(system, partners, strict=True)
     ]
+
+
+def compare_seeds_and_sentences(
+    references: Sequence[Sequence[str]], baseline: list[Output], system: list[Output], **options: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the intervals of the differences over seeds and sentences, keyed by metric.
+
+    Args:
+        references: the lines of each reference.
+        baseline, system: the outputs of both systems, in the same order of seeds.
+        options: as for `make_metrics`.
+
+    Returns:
+        For each metric the fields of `intervals.Interval`. It is empty if there are fewer than two pairs of
+        seeds, or fewer than two sentences.
+    """
+    if len(baseline) != len(system):
+        return {}
+    pairs = [[(theirs.hypotheses, ours.hypotheses)] for theirs, ours in zip(baseline, system, strict=True)]
+    metrics = make_metrics(references=references, **options)
+    found = {name: of_scores(metric, pairs) for name, metric in metrics.items()}
+    return {name: interval._asdict() for name, interval in found.items() if interval}
 
 
 def _refuse_misfits(args: argparse.Namespace) -> None:

@@ -77,8 +77,9 @@ def find_notes(
                 )
     if len(systems) > 1:
         notes.append(
-            "The bootstrap's p accounts for the choice of sentences, but not for training noise; the p of a "
-            "t-test accounts for training noise, but not for the choice of sentences."
+            "The 95 % interval accounts for training noise and for the choice of sentences; it needs two "
+            "seeds or more of both systems. The bootstrap's p accounts for the choice of sentences alone. "
+            "The p of Welch's t-test accounts for training noise alone."
         )
     if len(systems) > 1 and len(references[0]) < FEW_SENTENCES:
         notes.append(f"{len(references[0])} sentences are too few for a bootstrap: its p means little.")
@@ -122,6 +123,10 @@ def format_text(results: dict[str, Any]) -> str:
             table.append(
                 [*(_spread(each, "difference", "+") for each in seeds), f"difference of the means{of_pairs}"]
             )
+        if intervals := baseline["intervals"]:
+            found = [intervals[name] for name in shown]
+            cells = [f"[{each['low']:+.2f}, {each['high']:+.2f}] (p {each['p_value']:.4f})" for each in found]
+            table.append([*cells, "95 % interval over seeds and sentences"])
         if any(each["welch_p"] is not None for each in seeds):
             cells = ["-" if each["welch_p"] is None else f"(p {each['welch_p']:.4f})" for each in seeds]
             table.append([*cells, "Welch's t-test over seeds"])

@@ -23,6 +23,7 @@ from collections import Counter
 import pytest
 import yaml
 
+from modular_fairseq_cli.corpora.settings import like
 from modular_fairseq_cli.files import lock
 from tests.places import ROOT
 from tests.prepared_corpora import (
@@ -405,6 +406,27 @@ def test_text_without_words_is_split_by_sentencepiece(scripts_root, tmp_path):
     assert (tmp_path / "out/bin/dict.de.txt").read_bytes() != (tmp_path / "out/bin/dict.en.txt").read_bytes()
 
 
+def test_tokens_that_are_given_stay_as_they_are_and_references_are_detokenized(scripts_root, raw, tmp_path):
+    """Text in Moses tokens gives the same sub-words and dictionaries as the text that it was made from."""
+    _, tokenized, _ = raw
+    folder = tmp_path / "tokens"
+    shutil.copytree(tokenized / "tok", folder)
+    for split in ("valid", "test"):  # escapes and punctuation that a second tokenizer would split
+        for lang in ("de", "en"):
+            with (folder / f"{split}.{lang}").open("a") as file:
+                file.write("i don &apos;t know why . i said so , &quot; yes &quot; .\n")
+    options = ("--bpe-merges", 100, "--tokenized", "--workers", 1)
+    result = prepare(scripts_root, "raw", folder, *LANGS, "--out", tmp_path / "out", *options)
+    assert result.returncode == 0, result.stderr
+    for name in ("train.de", "train.en", "valid.de", "test.en"):
+        assert lines(tmp_path / "out/tok" / name) == lines(folder / name)
+    assert lines(tmp_path / "out/raw/test.en")[-1] == """i don't know why. i said so, "yes"."""
+    assert lines(tmp_path / "out/bpe/train.de") == lines(tokenized / "bpe/train.de")
+    settings = json.loads((tmp_path / "out/settings").read_text())
+    assert settings["tokens"] == "given"
+    assert like(tmp_path / "out", {"de", "en"})["tokens"] == "moses"
+
+
 def test_the_dictionary_is_joined(raw):
     _, out, _ = raw
     joined = (out / "bin/dict.de.txt").read_text()
@@ -532,6 +554,11 @@ def test_text_may_be_corrected_until_it_was_accepted(scripts_root, tmp_path):
             "--joined-dictionary or --separate-dictionaries: cannot be given beside --like",
         ),
         (["--archive", "x"], "unrecognized arguments: --archive x"),
+        (
+            ["--tokenized", "--vocab-size", "9"],
+            "--tokenized: cannot be given beside --vocab-size, which takes",
+        ),
+        (["--tokenized", "--like", "x"], "--tokenized: cannot be given beside --like, which takes"),
     ],
 )
 def test_wrong_options_exit_with_2(scripts_root, tmp_path, args, said):

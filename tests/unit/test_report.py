@@ -20,7 +20,7 @@ from modular_fairseq_cli.main import main
 from modular_fairseq_cli.report import command as report
 from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
 from modular_fairseq_cli.report.page import LEVELS, SCRIPTS, SIZE, build_page, largest_error, pack, quantize
-from modular_fairseq_cli.report.training_log import parse, read_log
+from modular_fairseq_cli.training_log import parse, read_log
 from tests.report_folders import CLASSES, CROSS, DECODER, attention, module_list, write_analysis
 
 STAMP = "2026-01-01 10:00:00 | INFO |"
@@ -238,9 +238,13 @@ def test_a_label_is_text(folder, tmp_path):
 def test_numbers_that_are_none_are_left_out(tmp_path, none):
     write_analysis(tmp_path, parts="redundancy")
     text = (tmp_path / "analysis.json").read_text()
-    (tmp_path / "analysis.json").write_text(text.replace('"LR": 0.5512', f'"LR": {none}'))
+    (tmp_path / "analysis.json").write_text(
+        text.replace('"LR_distance_all": 0.5512', f'"LR_distance_all": {none}')
+    )
     assert (
-        content(build_page([read_analysis(tmp_path)]))["checkpoints"][0]["analyses"]["redundancy"]["LR"]
+        content(build_page([read_analysis(tmp_path)]))["checkpoints"][0]["analyses"]["redundancy"][
+            "LR_distance_all"
+        ]
         is None
     )
 
@@ -483,17 +487,25 @@ def test_redundancy_that_is_not_known_has_no_bar(figures):
     types = [
         {
             "type": CROSS,
-            "LR": None,
-            "HR": 0.5,
+            "LR_distance": None,
+            "HR_distance": 0.5,
             "modules": [{"module": "m", "heads": 2}],
-            "pairs": [[1, 0.5], [0.5, 1]],
+            "pairs_distance": [[1, 0.5], [0.5, 1]],
         }
     ]
-    first, second = {"LR": None, "HR": 0.4, "types": types}, {"LR": 0.25, "HR": 0.75, "types": []}
+    names = ("LR_distance_all", "HR_distance_all", "LR_divergence_encoder", "HR_divergence_encoder")
+    first = {"types": types} | dict(zip(names, (None, 0.4, 0.8, None), strict=True))
+    second = {"types": []} | dict(zip(names, (0.25, 0.75, 0.85, 0.9), strict=True))
     drawn = figures(some("a", redundancy=first), some("none"), some("b", redundancy=second))
     [ax] = drawn["redundancy"].axes
-    np.testing.assert_array_equal([bar.get_height() for bar in ax.patches], [np.nan, 0.4, 0.25, 0.75])
-    assert [text.get_text() for text in ax.texts] == ["", "0.400", "0.250", "0.750"]
+    np.testing.assert_array_equal(
+        [bar.get_height() for bar in ax.patches], [np.nan, 0.4, 0.8, np.nan, 0.25, 0.75, 0.85, 0.9]
+    )
+    shown = ["", "0.400", "0.800", "", "0.250", "0.750", "0.850", "0.900"]
+    assert [text.get_text() for text in ax.texts] == shown
+    assert [label.get_text() for label in ax.get_xticklabels()] == [
+        *("LR\ndistance, all", "HR\ndistance, all", "LR\ndivergence, encoder", "HR\ndivergence, encoder"),
+    ]
     assert len({bar.get_facecolor() for bar in ax.patches}) == 2
     pairs = drawn["a-redundancy-pairs"].axes[0]
     assert pairs.get_title() == "cross-attention: LR –, HR 0.500"
@@ -612,15 +624,15 @@ def damage(folder, what):
     if what == "another folder":
         (folder / "analysis.json").unlink()
     elif what == "format":
-        (folder / "analysis.json").write_text('{"format": 2, "analyses": {}}')
+        (folder / "analysis.json").write_text('{"format": 9, "analyses": {}}')
     elif what == "no format":
         (folder / "analysis.json").write_text('{"bleu": 3}')
     elif what == "no json":
-        (folder / "analysis.json").write_text('{"format": 1, "ana')
+        (folder / "analysis.json").write_text('{"format": 2, "ana')
     elif what == "no arch":
-        (folder / "analysis.json").write_text('{"format": 1, "analyses": {}}')
+        (folder / "analysis.json").write_text('{"format": 2, "analyses": {}}')
     elif what == "nothing":
-        (folder / "analysis.json").write_text('{"format": 1, "arch": "x", "analyses": {}}')
+        (folder / "analysis.json").write_text('{"format": 2, "arch": "x", "analyses": {}}')
         (folder / "samples.json").unlink()
     elif what == "no arrays":
         (folder / "samples.npz").unlink()
@@ -656,7 +668,7 @@ def damage(folder, what):
     elif what == "not weights":
         np.savez(folder / "samples.npz", **{"attention/0/x": np.full((1, 2, 2), 7.0)})
     elif what == "format of samples":
-        (folder / "samples.json").write_text('{"format": "1b"}')
+        (folder / "samples.json").write_text('{"format": "2b"}')
     return folder
 
 
@@ -668,7 +680,7 @@ def damage(folder, what):
             "another folder",
             "analysis.json is missing; give a folder that `modular-fairseq analyze --out` wrote",
         ),
-        ("format", "has format 2, and this version reads format 1"),
+        ("format", "has format 9, and this version reads format 2"),
         ("no format", "names no format"),
         ("no json", "is not JSON, or is cut short"),
         ("no arch", "has no analyses or no arch"),
@@ -697,7 +709,7 @@ def damage(folder, what):
         ("no target", 'samples.json has no list "sentences" of entries with a "target_in"'),
         ("no modules", 'samples.json has no list "modules"'),
         ("not weights", "is not a table of numbers from 0 to 1"),
-        ("format of samples", "has format 1b"),
+        ("format of samples", "has format 2b"),
     ],
 )
 def test_damaged_folders_are_refused(tmp_path, what, message):

@@ -18,12 +18,15 @@ from modular_fairseq.runs.evaluation import (
     evaluations_of,
     register,
 )
+from modular_fairseq.runs.evaluations.redundancy import Redundancy
 from modular_fairseq.runs.papers.command import find_table, name_failure
+from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference
 from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.spread import shown
 
@@ -109,6 +112,58 @@ def test_what_was_found_stays_when_a_column_is_added(tmp_path, constant):
     assert json.loads((tmp_path / "seed-1/test.json").read_text()) == found | {"more": 3}
 
 
+def test_the_redundancy_of_version_01_is_measured_again(tmp_path, monkeypatch):
+    """Version 0.1 saved one definition, as LR and HR."""
+    (tmp_path / "training.json").write_text('{"checkpoint": "c", "updates": 3}')
+    old = {"checkpoint": "c", "other": 7, "LR": 0.5, "HR": 0.4}
+    (tmp_path / "test.json").write_text(json.dumps(old))
+    of = Measurement(Run("run", str(tmp_path), Corpus("data/bin"), [], 1), (Redundancy(),))
+    assert of.result is None
+    new = {name: 0.1 * number for number, name in enumerate(Redundancy.columns)}
+
+    def analyse(run, command, log, say):
+        folder = tmp_path / "test.redundancy"
+        assert command[:3] == ["modular-fairseq", "analyze", "redundancy"] and str(folder) in command
+        folder.mkdir()
+        (folder / INDEX).write_text(json.dumps({"analyses": {"redundancy": new | {"sentences": 3}}}))
+
+    monkeypatch.setattr(Run, "execute", analyse)
+    of.finish(print)
+    assert json.loads((tmp_path / "test.json").read_text()) == old | new
+    assert of.result == old | new | {"updates": 3}
+
+
+def test_only_the_authors_redundancy_has_figures_of_the_paper():
+    columns = Redundancy.columns
+    assert {name for name in columns if columns[name].paper} == {
+        "LR_divergence_encoder",
+        "HR_divergence_encoder",
+    }
+    for name, column in columns.items():
+        measure, definition, maps = name.split("_")
+        assert column.heading == f"{measure} ({definition}, {'all maps' if maps == 'all' else maps})"
+        assert column.paper in ("", f"paper: {column.heading}")
+        assert column.instead in ("", f"{measure}_divergence_encoder")
+
+
+class Sparse(Constant):
+    """An evaluation that has a value for even seeds only."""
+
+    def measure(self, of, say):
+        return {"constant": None if of.run.seed % 2 else 2.0}
+
+
+def test_a_measurement_without_a_value_leaves_its_cell_empty(tmp_path, constant):
+    of = [measured(tmp_path, Sparse(), seed) for seed in (1, 2)]
+    row = SimpleNamespace(name="row", percent=100, pretrained=False)
+    assert Results(row, None, of).numbers("constant") == [2.0]
+    assert Results(row, None, of[:1]).numbers("constant") == []
+    (tmp_path / "base").mkdir()
+    base = [measured(tmp_path / "base", constant, seed) for seed in (1, 2)]
+    assert difference(Sparse(), of, base, 10).values == [-2.0]
+    assert difference(Sparse(), of[:1], base, 10) is None
+
+
 def test_differences_are_of_equal_seeds_and_the_same_data(tmp_path, constant):
     (tmp_path / "base").mkdir()
     base = [measured(tmp_path / "base", constant, seed) for seed in (1, 2, 4)]
@@ -167,16 +222,20 @@ def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
         criterion = ["--criterion", "modular_cross_entropy", "--lr", "1", "--max-update", "1"]
         return short_training(["--arch", arch, *criterion, *options.split()], epochs, 400)
 
-    assert words("mae_transformer", 5) == ["--mae-gate-interval", "2"]
+    gates = ["--mae-gate-interval", "2", "--mae-gate-lr", "0.5"]
+    assert words("mae_transformer", 5) == gates
+    assert words("mae_transformer", 5, "--mae-gate-lr 0.3") == gates[:2]
     assert words("mae_transformer", 12) == []
     assert words("mae_transformer", 5, "--mae-gating uniform") == []
     assert words("mae_transformer", 5, "--mae-training joint") == []
+    assert words("mae_transformer", 5, "--finetune-from-model a.pt") == []
     assert words("mae_transformer", 5, "--attention-type plain") == []
     assert words("dma_transformer", 12) == ["--aux-warmup-updates", "400"]
-    assert words("dma_transformer", 12, "--qq-weight 0") == []
+    assert words("dma_transformer", 12, "--qq-weight 0") == ["--aux-warmup-updates", "400"]
+    assert words("dma_transformer", 12, "--kl-weight 0 --qq-weight 0 --xq-weight 0") == []
     assert words("dma_transformer", 12, "--aux-warmup-updates 100") == []
     both = words("mae_transformer", 5, "--attention-type mae+dma")
-    assert both == ["--mae-gate-interval", "2", "--aux-warmup-updates", "400"]
+    assert both == [*gates, "--aux-warmup-updates", "400"]
     assert words("transformer", 5) == []
 
 

@@ -22,10 +22,12 @@ from modular_fairseq_cli.scoring import (
     Output,
     compare_seeds,
     paired_bootstrap,
+    read_lines,
     read_output,
     score,
     summarize,
 )
+from modular_fairseq_cli.scoring.intervals import of_scores
 from modular_fairseq_cli.scoring.metrics import split_compounds
 from modular_fairseq_cli.scoring.significance import welch_p
 from tests.score_files import (
@@ -273,7 +275,15 @@ def test_seeds_are_compared_in_pairs_with_each_baseline(files, tmp_path, capsys)
         "welch_p": None,
     }
 
+    references = read_lines(files / "test.en")
+    outputs = [[read_lines(path) for path in paths(kind)] for kind in "ba"]
+    expected = of_scores(BLEU(references=[references]), [[pair] for pair in zip(*outputs, strict=True)])
+    assert pairs["intervals"]["bleu"] == pytest.approx(expected._asdict()) and single["intervals"] == {}
+
     text = capsys.readouterr().out
+    limits = f"[{expected.low:+.2f}, {expected.high:+.2f}] (p {expected.p_value:.4f})"
+    (line,) = [line for line in text.splitlines() if line.endswith("95 % interval over seeds and sentences")]
+    assert line.split("  ")[0].strip() == limits
     assert f"{mean(ours):.2f} ± {stdev(ours):.2f}" in text
     p = pairs["bootstrap"][1]["bleu"]["p_value"]
     assert f"{ours[1] - theirs[1]:+.2f} (p {p:.4f})" in text and f"{paths('a')[1]} - {paths('b')[1]}" in text

@@ -7,15 +7,21 @@ untokenised references.
 import os
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics.base import Metric
+
+from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, Pair, register
 from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, read_output, score
+from modular_fairseq_cli.scoring.intervals import Interval, of_scores, pseudo_values
+from modular_fairseq_cli.scoring.metrics import make_metrics
 
 
 @register
@@ -29,6 +35,7 @@ class Bleu(Evaluation):
         "chrf": Column("chrF", ""),
     }
     test = "the paired bootstrap"
+    interval_over = "seeds and sentences"
 
     def fits(self, run: Run) -> bool:
         return bool(run.corpus.languages)
@@ -93,6 +100,14 @@ class Bleu(Evaluation):
         (test,) = paired_bootstrap([references], hypotheses[0], hypotheses[1:], samples, language=language)
         return test["bleu"]["difference"], test["bleu"]["p_value"]
 
+    def interval(self, by_seed: Sequence[Sequence[Pair]]) -> Interval | None:
+        """Return the 95 % interval of the difference in BLEU, over seeds and sentences."""
+        translations = [
+            [(output_of(pair.baseline).hypotheses, output_of(pair.ours).hypotheses) for pair in pairs]
+            for pairs in by_seed
+        ]
+        return of_scores(metric_of(by_seed[0][0].ours), translations)
+
     def notes(self, results: Iterable[dict[str, Any]]) -> list[str]:
         results = list(results)
         notes = [f"BLEU: {each}" for each in sorted({result["bleu_signature"] for result in results})]
@@ -140,3 +155,14 @@ def output_of(measurement: Measurement) -> Output:
     return read_output(
         measurement.path("out"), measurement.run.corpus.languages[1], detokenizer_of(measurement)
     )
+
+
+def sentence_scores(measurement: Measurement) -> NDArray[np.float64]:
+    """Return the pseudo-value of each sentence of a translation in BLEU (`intervals.pseudo_values`)."""
+    return pseudo_values(metric_of(measurement), output_of(measurement).hypotheses)[1]
+
+
+def metric_of(measurement: Measurement) -> Metric:
+    """Return sacrebleu's BLEU, which knows the references of the measurement."""
+    references = [read_lines(copy_of_reference(measurement))]
+    return make_metrics(["bleu"], references, language=measurement.run.corpus.languages[1])["bleu"]

@@ -19,11 +19,12 @@ by CUDA_VISIBLE_DEVICES. The table is written to table.txt, .tsv and .md in OUT/
 and .png if table.yaml has a key `figure`.
 
 The columns of a table decide what is measured. BLEU is sacrebleu's, of detokenised text. Perplexity is
-fairseq-validate's. LR and HR are the layer and head redundancy of attention. The table shows mean and
-standard deviation over seeds. The difference is between the row and its baseline, seed by seed. The first
-p-value comes from sacrebleu's paired bootstrap and is the largest over the seeds. It accounts for the choice
-of sentences. With several seeds, the second p-value comes from Welch's t-test. It accounts for training
-noise.
+fairseq-validate's. LR and HR are the layer and head redundancy of attention, by one of two definitions and of
+the attention maps that the heading names. The table shows mean and standard deviation over seeds. The
+difference is between the row and its baseline, seed by seed. With several seeds it has a 95 % interval and
+the p-value of this interval. For BLEU, both account for training noise and for the choice of sentences. The
+next p-value comes from sacrebleu's paired bootstrap and is the largest over the seeds. It accounts for the
+choice of sentences alone. The last one comes from Welch's t-test. It accounts for training noise alone.
 Tokenised and compound-split BLEU serve for comparison with the paper only.
 """
 
@@ -33,7 +34,7 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from modular_fairseq.runs.corpora import make_toys
-from modular_fairseq.runs.evaluation import Measurement
+from modular_fairseq.runs.evaluation import Evaluation, Measurement
 from modular_fairseq.runs.papers.figure import draw, write_figure
 from modular_fairseq.runs.papers.plan import needed, plan, show_commands
 from modular_fairseq.runs.papers.results import Results, sheet
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scale",
         default="paper",
         metavar="NAME",
-        help="size of the experiment: paper (default), small, smoke, or another file of configs/scales",
+        help="size of the experiment: paper (default), small, cpu, smoke, or another file of configs/scales",
     )
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="number of runs at a time (default: 1; with toy corpora 2)"
@@ -139,7 +140,7 @@ def run(args: argparse.Namespace) -> None:
     if missing and not failures:
         failures.append(
             f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to "
-            "train them"
+            "train and measure what is missing"
         )
     if table.figure and any(each.found for each in results.values()):
         try:
@@ -200,7 +201,8 @@ def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:
                 measurement.finish(say)
                 for evaluation in measurement.evaluations:
                     column = evaluation.columns[evaluation.key]
-                    value = column.pattern.format(measurement.finished_result()[evaluation.key])
+                    result = measurement.finished_result()[evaluation.key]
+                    value = "none" if result is None else column.pattern.format(result)
                     found = f"{measurement.subset} {column.heading} {value}"
                     say(f"[{number} of {len(work)}] {each.name}: {found}")
         except (UsageError, OSError) as error:
@@ -252,13 +254,20 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
     notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
     known = [each.finished_result() for found in results.values() for each in found.found]
     notes += [note for evaluation in table.evaluations for note in evaluation.notes(known)]
-    for evaluation in table.evaluations[:1]:
-        note = f"Difference from the baseline in {evaluation.columns[evaluation.key].heading}"
-        welch = "the p of Welch's t-test over seeds" if "," in args.seeds else ""
-        if evaluation.test:
-            note += f", with the p of {evaluation.test} ({args.samples} samples)"
-            note += f", the largest over the seeds, and {welch}" if welch else ""
-        elif welch:
-            note += f", with {welch}"
-        notes.append(f"{note}.")
-    return notes
+    return notes + [explain_tests(each, args) for each in table.evaluations[:1]]
+
+
+def explain_tests(evaluation: Evaluation, args: argparse.Namespace) -> str:
+    """Return the sentences that say what the interval and the p-values of the differences account for."""
+    what = f"Difference from the baseline in {evaluation.columns[evaluation.key].heading}"
+    single = evaluation.test and f"{evaluation.test} ({args.samples} samples)"
+    if "," not in args.seeds:
+        tested = f", with the p of {single}, which accounts for the choice of sentences alone"
+        return f"{what}{tested if single else ''}."
+    causes = " and for the choice of sentences" if single else ""
+    of_test = f"the largest p over the seeds of {single}, which accounts for the choice of sentences alone; "
+    return (
+        f"{what} [95 % interval over {evaluation.interval_over}]. In parentheses are the p of the interval, "
+        f"which accounts for training noise{causes}; {of_test if single else ''}and the p of Welch's t-test "
+        "over seeds, which accounts for training noise alone."
+    )

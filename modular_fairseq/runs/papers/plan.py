@@ -21,7 +21,7 @@ from modular_fairseq_cli.errors import UsageError
 OWN_OPTIONS = re.findall(
     r"\S+",
     "--arch -a --task --source-lang -s --target-lang -t --seed --save-dir --user-dir --log-format --log-file "
-    "--max-update --max-epoch --stop-time-hours --patience --disable-validation --keep-last-epochs "
+    "--max-update --max-epoch --stop-time-hours --disable-validation --keep-last-epochs "
     "--no-epoch-checkpoints --no-save --no-last-checkpoints --no-best-checkpoints --no-save-optimizer-state "
     "--restore-file --checkpoint-suffix --finetune-from-model",
 )

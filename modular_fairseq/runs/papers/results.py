@@ -34,11 +34,11 @@ class Results(NamedTuple):
         return len(self.found) == len(self.measurements)
 
     def numbers(self, column: str) -> list[float]:
-        """Return the values of a column for every measurement that has finished and reports it."""
+        """Return the values of a column for every measurement that has finished and has a value in it."""
         if column == "percent":  # known without any measurement
             return [0 if self.row.pretrained else self.row.percent]
         results = [each.finished_result() for each in self.found]
-        return [result[column] for result in results if column in result]
+        return [result[column] for result in results if result.get(column) is not None]
 
     @property
     def missing(self) -> str:
@@ -61,9 +61,13 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
     quoted = [
         name for name in table.columns if COLUMNS[name].paper and any(name in row.paper for row in table.rows)
     ]
-    heads = [each.heading for each in columns] + ["difference (p)"] + [COLUMNS[name].paper for name in quoted]
+    heads = (
+        [each.heading for each in columns]
+        + ["difference [95 %] (p)"]
+        + [COLUMNS[name].paper for name in quoted]
+    )
     spreads = [f"{name}{suffix}" for name in [*table.columns, "difference"] for suffix in ("", "_std")]
-    tests = ["p", "welch_p"]
+    tests = ["difference_low", "difference_high", "interval_p", "p", "welch_p"]
     numbers: list[list[Any]] = [
         ["row", "label", "translations", *spreads, *tests, *(f"paper_{name}" for name in quoted)]
     ]
@@ -82,7 +86,8 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
         theirs = [row.paper.get(name, "") for name in quoted]
         lines.append(Line([row.label, *cells, gap.shown(pattern) if gap else "", *map(str, theirs)]))
         pairs = [spread(each) or (None, None) for each in [*values, gap.values if gap else []]]
-        tested = (gap.p, gap.welch_p) if gap else (None, None)
+        limits = gap.interval[1:4] if gap and gap.interval else (None, None, None)
+        tested = (*limits, *((gap.p, gap.welch_p) if gap else (None, None)))
         count = len(ours.found) if ours else 0
         numbers.append([row.name, row.label, count, *(n for pair in pairs for n in pair), *tested, *theirs])
     return Sheet(table.title, ["", *heads], lines, numbers, notes)

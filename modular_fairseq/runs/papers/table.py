@@ -36,7 +36,7 @@ from modular_fairseq_cli.errors import UsageError
 
 # The columns that come from the statistics of a run and from the row. The evaluations have the others.
 STATISTICS = {
-    "valid_perplexity": Column("valid. perplexity (best epoch)", "paper: perplexity"),
+    "valid_perplexity": Column("valid. perplexity (best epoch)", "paper: valid. perplexity"),
     "parameters": Column("parameters", "paper: parameters", "{:,.0f}"),
     "trained_parameters": Column("trained parameters", "paper: trained", "{:,.0f}"),
     "percent": Column("training data", "", "{:.0f} %"),
@@ -138,20 +138,13 @@ def read_table(path: str | os.PathLike) -> Table:
                 f"{path}: row {row} must have name or label, and no keys other than "
                 f"{', '.join(sorted(ROW_KEYS))}"
             )
-        wrong = [
-            column
-            for column in row.get("paper", {})
-            if column not in spec["columns"] or not COLUMNS[column].paper
-        ]
-        if wrong:
-            raise UsageError(
-                f"{path}: row {row.get('name', row.get('label'))} has the paper's {wrong[0]}, for which "
-                "there is no column; add it to columns"
-            )
+        for column in row.get("paper", {}):
+            _check_figure(path, str(row.get("name", row.get("label"))), column, spec["columns"])
         blind = [each for each in evaluations_of(spec["columns"]) if not each.takes_overrides]
         if row.get("overrides") and blind:
+            columns = [column for column in blind[0].columns if column in spec["columns"]]
             raise UsageError(
-                f"{path}: row {row.get('name')} has overrides, which {' and '.join(blind[0].columns)} cannot "
+                f"{path}: row {row.get('name')} has overrides, which {' and '.join(columns)} cannot "
                 "apply; leave out the overrides or these columns"
             )
         percent = row.get("percent", 100)
@@ -187,3 +180,28 @@ def read_table(path: str | os.PathLike) -> Table:
     notes = spec.get("notes", [])
     notes = [notes] if isinstance(notes, str) else notes
     return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, figure)
+
+
+def _check_figure(path: Path, row: str, column: str, columns: list[str]) -> None:
+    """Refuse a figure of the paper in a column that the table lacks, or that no paper has figures for.
+
+    Args:
+        path: path of the table.yaml.
+        row: name or label of the row.
+        column: the column that the figure is given for.
+        columns: the columns of the table.
+
+    Raises:
+        UsageError: the figure cannot be shown beside ours.
+    """
+    known = COLUMNS.get(column)
+    if known and not known.paper:
+        right = f"give it for {known.instead}" if known.instead else "leave it out"
+        raise UsageError(
+            f"{path}: row {row} has a figure of the paper for column {column}, whose definition no paper has "
+            f"figures of; {right}"
+        )
+    if column not in columns:
+        raise UsageError(
+            f"{path}: row {row} has the paper's {column}, for which there is no column; add it to columns"
+        )

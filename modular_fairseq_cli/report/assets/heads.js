@@ -69,20 +69,24 @@ function redundancy() {
   if (!runs.length) return null;
   const types = unique(
     runs.flatMap((run) =>
-      run.analyses.redundancy.types.filter((type) => type.pairs?.length).map((type) => type.type),
+      run.analyses.redundancy.types.filter((type) => type.pairs_distance?.length).map((type) => type.type),
     ),
   );
   return [
     el(
       "p",
       { class: "note" },
-      "The redundancy of two heads is 1 minus the Jensen-Shannon distance of their weights, averaged over ",
-      "the queries. It is between 0 and 1, and 1 for equal heads. LR is its mean over the pairs of heads in ",
-      "the same layer, and HR its mean over all pairs of heads of one kind of attention. Lower values mean ",
-      "that heads differ more.",
+      "LR is the redundancy of the heads in the same layer, and HR that of all heads of one kind of ",
+      "attention. Both are between 0 and 1. Lower values mean that heads differ more. There are two ",
+      "definitions. By distance, the redundancy of two heads is 1 minus the Jensen-Shannon distance of ",
+      "their weights, averaged over the queries, and a head forms no pair with itself. By divergence, LR ",
+      "and HR are those of the released code of the DMA paper's authors, which made the paper's figures: ",
+      "LR has the generalised Jensen-Shannon divergence of the heads of a layer, and HR the divergences of ",
+      "all pairs, a head with itself included. The paper's figures are by divergence, of the encoder ",
+      "self-attention.",
     ),
     sideBySide(runs, (run) => {
-      const { LR, HR, types: all } = run.analyses.redundancy;
+      const { types: all, ...model } = run.analyses.redundancy;
       const two = (name, lr, hr) => [
         name,
         number(lr, 4),
@@ -90,23 +94,30 @@ function redundancy() {
         number(hr, 4),
         track(hr ?? 0, 1, run),
       ];
-      return [
+      const by = (definition) =>
         table(
-          ["attention", "LR", "0 to 1", "HR", "0 to 1"],
-          [two("whole model", LR, HR), ...all.map((type) => two(type.type, type.LR, type.HR))],
-        ),
+          [`by ${definition}`, "LR", "0 to 1", "HR", "0 to 1"],
+          [
+            two("mean of the kinds", model[`LR_${definition}_all`], model[`HR_${definition}_all`]),
+            ...all.map((type) => two(type.type, type[`LR_${definition}`], type[`HR_${definition}`])),
+          ],
+        );
+      return [
+        by("distance"),
+        by("divergence"),
         el(
           "details",
           {},
           el("summary", {}, "Layer by layer"),
           table(
-            ["module", "heads", "LR"],
+            ["module", "heads", "LR by distance", "LR by divergence"],
             all.flatMap((type) => [
               type.type,
               ...type.modules.map((module) => [
                 place(module),
                 module.heads,
-                heat(module.LR ?? 0, 1, number(module.LR, 4)),
+                heat(module.LR_distance ?? 0, 1, number(module.LR_distance, 4)),
+                heat(module.LR_divergence ?? 0, 1, number(module.LR_divergence, 4)),
               ]),
             ]),
           ),
@@ -115,7 +126,7 @@ function redundancy() {
     }),
     types.length
       ? [
-          el("h3", {}, "Every pair of heads"),
+          el("h3", {}, "Every pair of heads, by distance"),
           el(
             "div",
             { class: "controls" },
@@ -129,19 +140,19 @@ function redundancy() {
           watched(["redundancy"], () =>
             sideBySide(runs, (run) => {
               const type = run.analyses.redundancy.types.find((one) => one.type === STATE.redundancy);
-              if (!type?.pairs?.length) return null;
+              if (!type?.pairs_distance?.length) return null;
               const heads = type.modules.flatMap((module) =>
                 Array.from({ length: module.heads }, (_, i) => [module, i + 1]),
               );
               const names = heads.map(([module, head]) => `${shortPlace(module)} H${head}`);
               return heatMap({
-                label: `Redundancy of pairs of heads, ${type.type}`,
+                label: `Redundancy of pairs of heads by distance, ${type.type}`,
                 rows: names,
                 columns: names,
                 size: names.length > 30 ? 11 : null,
-                shade: (row, column) => type.pairs[row][column] ?? 0,
+                shade: (row, column) => type.pairs_distance[row][column] ?? 0,
                 describe: (row, column) =>
-                  `${names[row]} and ${names[column]}: ${number(type.pairs[row][column], 3)}`,
+                  `${names[row]} and ${names[column]}: ${number(type.pairs_distance[row][column], 3)}`,
               });
             }),
           ),

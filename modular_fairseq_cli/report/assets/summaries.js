@@ -66,11 +66,16 @@ const FACTS = [
   ],
   [
     "redundancy of heads",
-    (run) =>
-      run.analyses.redundancy && [
-        `LR ${number(run.analyses.redundancy.LR, 3)}, HR ${number(run.analyses.redundancy.HR, 3)}`,
-        "1 means that heads attend alike",
-      ],
+    (run) => {
+      const found = run.analyses.redundancy;
+      if (!found) return null;
+      const both = (which) =>
+        ["LR", "HR"].map((name) => `${name} ${number(found[`${name}_${which}`], 3)}`).join(", ");
+      return [
+        `${both("distance_all")} (distance, all maps)`,
+        `${both("divergence_encoder")} (divergence, encoder); 1 means that heads attend alike`,
+      ];
+    },
   ],
   [
     "attention patterns",

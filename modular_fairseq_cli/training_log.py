@@ -54,7 +54,7 @@ def read_log(file: Path) -> Log:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(
-            f"--log {file}: cannot be read ({error.strerror}); give what fairseq-train printed"
+            f"{file}: cannot be read ({error.strerror}); give what fairseq-train printed"
         ) from None
     points: dict[str, dict[int, dict[str, float]]] = {}
     for line in text.splitlines():
@@ -76,11 +76,11 @@ def read_log(file: Path) -> Log:
     if not curves:
         if FAIRSEQ.search(text):
             raise UsageError(
-                f"--log {file}: has no numbers of a training; train with --log-format json or simple, and "
+                f"{file}: has no numbers of a training; train with --log-format json or simple, and "
                 "for at least one update"
             )
         raise UsageError(
-            f"--log {file}: is in an unknown format; give what fairseq-train printed with --log-format json "
+            f"{file}: is in an unknown format; give what fairseq-train printed with --log-format json "
             "or simple"
         )
     return curves

@@ -1,0 +1,151 @@
+"""The runs that registered claims need, in the order in which they are made."""
+
+import argparse
+from typing import Any, NamedTuple
+
+from modular_fairseq.runs.config import Config
+from modular_fairseq.runs.evaluation import Measurement
+from modular_fairseq.runs.evidence.claims import Claim, Register, check_differences
+from modular_fairseq.runs.evidence.records import read_record
+from modular_fairseq.runs.papers.command import find_table
+from modular_fairseq.runs.papers.plan import RowPlanner, read_scale
+from modular_fairseq.runs.papers.table import Row, Table, read_table
+from modular_fairseq.runs.run import Run
+from modular_fairseq_cli.errors import UsageError
+
+
+class Job(NamedTuple):
+    """A run that claims need.
+
+    Args:
+        run: the run, whose name is also the name of its record.
+        seed: its seed.
+        measurements: its measurements by the row that they belong to, which is called TABLE/ROW.
+        claims: the digest of each claim that needs the run, by name.
+        primary: whether a primary claim needs it.
+    """
+
+    run: Run
+    seed: int
+    measurements: dict[str, list[Measurement]]
+    claims: dict[str, str]
+    primary: bool
+
+
+class Plan:
+    """All jobs of a register, and what has been made of them.
+
+    Args:
+        register: the claims.
+        data: the folder of the prepared corpora.
+        out: the folder for the files of runs.
+
+    Raises:
+        UsageError: a claim names a row that does not exist, or its rows differ in more than it says.
+    """
+
+    def __init__(self, register: Register, data: str, out: str):
+        self.register = register
+        self.tables: dict[str, Table] = {}
+        self.planners: dict[str, RowPlanner] = {}
+        for name in dict.fromkeys(claim.table for claim in register.claims):
+            path = find_table(name)
+            arguments = argparse.Namespace(
+                table=path, out=out, data=data, scale=register.scale, pretrained=None, options=[]
+            )
+            self.tables[name] = table = read_table(path)
+            self.planners[name] = RowPlanner(arguments, read_scale(path, register.scale), table.evaluations)
+        for claim in register.claims:
+            row, baseline = (self.config(claim, each) for each in (claim.row, claim.baseline))
+            check_differences(claim, row, baseline)
+        self.jobs = self._jobs()
+
+    def row(self, claim: Claim, name: str) -> Row:
+        """Return a row of a claim's table."""
+        rows = {row.name: row for row in self.tables[claim.table].rows if row.name}
+        if name not in rows:
+            raise UsageError(
+                f"{self.register.path}: claim {claim.name} names the row {name}, which table {claim.table} "
+                f"does not have; give one of {', '.join(rows)}"
+            )
+        return rows[name]
+
+    def config(self, claim: Claim, name: str) -> Config:
+        """Return the file of a row of a claim, scaled."""
+        return self.planners[claim.table].config(self.row(claim, name).config)
+
+    def _jobs(self) -> list[Job]:
+        """Return all jobs: primary claims first, and for each kind seed by seed over all rows."""
+        jobs: dict[str, Job] = {}
+        for kind in ("primary", "secondary"):
+            claims = [claim for claim in self.register.claims if claim.kind == kind]
+            for seed in sorted({seed for claim in claims for seed in claim.seeds}):
+                for claim in claims:
+                    if seed in claim.seeds:
+                        for name in (claim.baseline, claim.row, claim.baseline_minus, claim.row_minus):
+                            if name:
+                                self._add(jobs, claim, name, seed)
+        return list(jobs.values())
+
+    def _add(self, jobs: dict[str, Job], claim: Claim, name: str, seed: int) -> None:
+        found = self.planners[claim.table].results(self.row(claim, name), [seed]).measurements
+        run = found[0].run
+        if isinstance(run.start, Run) and run.start.name not in jobs:
+            start = run.start
+            jobs[start.name] = Job(start, start.seed, {}, {}, claim.kind == "primary")
+        job = jobs.setdefault(run.name, Job(run, seed, {}, {}, claim.kind == "primary"))
+        job.measurements.setdefault(f"{claim.table}/{name}", found)
+        job.claims[claim.name] = claim.digest
+
+    def records(self, results: str) -> dict[str, dict[str, Any]]:
+        """Return the records of all jobs that are done, keyed by the names of their runs.
+
+        Raises:
+            UsageError: a record does not fit the register; see `check_record`.
+        """
+        found = {}
+        for job in self.jobs:
+            record = read_record(results, job.run.name)
+            if record is not None and self.check_record(job, record):
+                found[job.run.name] = record
+        return found
+
+    def check_record(self, job: Job, record: dict[str, Any]) -> bool:
+        """Return whether a record counts.
+
+        It does not if a change has outdated its commit, or if it lacks the measurements of a row.
+
+        Raises:
+            UsageError: it is of another commit or corpus than registered, or a claim was registered or
+                changed after it was made.
+        """
+        path, name = self.register.path, job.run.name
+        row = name.rpartition("/seed-")[0]
+        if record["commit"] not in self.register.commits(row):
+            outdated = {change.before for change in self.register.changes if row in change.rows}
+            if record["commit"] in outdated:
+                return False
+            raise UsageError(
+                f"the record {name} was made by commit {record['commit']}, but {path} registers "
+                f"{self.register.commit}; make it again, or add a change with its reason to {path}"
+            )
+        corpus = job.run.corpus.folder.rpartition("/")[2]
+        registered = self.register.corpora.get(corpus, {}).get("sums", {})
+        if record["corpus"] != registered:
+            raise UsageError(
+                f"the record {name} is of another corpus {corpus} than {path} registers; prepare the corpus "
+                "by the command there, and make the run again"
+            )
+        for claim, digest in job.claims.items():
+            what = "changed" if claim in record["claims"] else "registered"
+            if record["claims"].get(claim) != digest and not self._is_explained(claim, record):
+                raise UsageError(
+                    f"{path}: claim {claim} was {what} after the run {name} was made; restore it, or add a "
+                    "change with its date and reason"
+                )
+        return job.measurements.keys() <= record["rows"].keys()
+
+    def _is_explained(self, claim: str, record: dict[str, Any]) -> bool:
+        """Return whether a change gives the reason why a claim is not the one that a record was made for."""
+        made = record["made"]["date"]
+        return any(claim in change.claims and change.date >= made for change in self.register.changes)

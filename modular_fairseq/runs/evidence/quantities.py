@@ -1,0 +1,66 @@
+"""The quantities that claims compare: numbers of one run, taken from its record (`records.py`)."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from modular_fairseq.runs.papers.table import COLUMNS
+
+
+class Quantity(NamedTuple):
+    """A number of a run.
+
+    Args:
+        heading: what it is, in a few words, with its unit.
+        pattern: how it is formatted.
+        of: `(record, row) -> number or None`, where a row is called TABLE/ROW.
+    """
+
+    heading: str
+    pattern: str
+    of: Callable[[dict[str, Any], str], float | None]
+
+
+def _column(name: str) -> Callable[[dict[str, Any], str], float | None]:
+    """Return a function that reads a column of a table: the mean over the measurements of the row."""
+
+    def read(record: dict[str, Any], row: str) -> float | None:
+        values = [each.get(name, record["training"].get(name)) for each in record["rows"].get(row, [])]
+        if not values or any(value is None for value in values):
+            return None
+        return sum(values) / len(values)
+
+    return read
+
+
+def _curve(name: str, of: Callable[[list[float]], float | None]) -> Callable[[dict, str], float | None]:
+    """Return a function that computes a number from the values of a curve, one for each validation."""
+
+    def read(record: dict[str, Any], row: str) -> float | None:
+        values = [value for _, value in record["curves"].get("valid", {}).get(name, [])]
+        return of(values) if values else None
+
+    return read
+
+
+def _at_epoch(number: int) -> Callable[[list[float]], float | None]:
+    return lambda values: values[number - 1] if len(values) >= number else None
+
+
+QUANTITIES = {
+    **{name: Quantity(column.heading, column.pattern, _column(name)) for name, column in COLUMNS.items()},
+    "early_perplexity": Quantity("valid. perplexity after 5 epochs", "{:.2f}", _curve("ppl", _at_epoch(5))),
+    "mean_nll": Quantity(
+        "mean valid. negative log-likelihood over all epochs, bits",
+        "{:.3f}",
+        _curve("nll_loss", lambda values: math.fsum(values) / len(values)),
+    ),
+    "gate_entropy": Quantity(
+        "entropy of gates at the end, nats", "{:.3f}", _curve("gate_entropy", lambda values: values[-1])
+    ),
+    "gate_entropy_change": Quantity(
+        "entropy of gates, last less first epoch, nats",
+        "{:+.3f}",
+        _curve("gate_entropy", lambda values: values[-1] - values[0]),
+    ),
+}

@@ -1,0 +1,110 @@
+"""Records: the small JSON files that finished runs leave in a folder such as results/.
+
+A record has no text of a corpus. Its keys are
+
+    commit        the commit that made the run
+    corpus        digests of the corpus, as `Corpus.sums` returns them
+    commands      the commands that made the run
+    claims        for each claim that needs the run its digest (`Claim.digest`) when the run was made
+    training      the statistics of the training (`Run.statistics`)
+    curves        the curves of the log, by split and name, as lists of [update, value]
+    rows          for each row of the table its measurements, one for each set of overrides: their columns,
+                  and "by_sentence": the pseudo-values of BLEU (`scoring.intervals.pseudo_values`)
+    core_minutes  the time of processors that training and measuring have taken
+    made          the date, the device, and the versions of Python and torch
+"""
+
+import datetime
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modular_fairseq.runs.evaluation import Measurement
+from modular_fairseq.runs.evaluations.bleu import sentence_scores
+from modular_fairseq.runs.run import Run
+from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.training_log import read_log
+
+CURVES = (
+    "ppl",
+    "nll_loss",
+    "loss",
+    "gate_entropy",
+    "gate_max_share",
+    "gate_rare_experts",
+    "g_loss",
+    "kl",
+    "qq",
+    "xq",
+)
+TEXT = ("path", "made_by")  # of a measurement, what is no number and names a file
+
+
+def record_of(
+    run: Run,
+    measurements: dict[str, list[Measurement]],
+    commit: str,
+    claims: dict[str, str],
+    core_minutes: float,
+) -> dict[str, Any]:
+    """Return the record of a finished run.
+
+    Args:
+        run: the run.
+        measurements: for each row that measures the run its finished measurements.
+        commit: the commit that made it.
+        claims: the digest of each claim that needs it.
+        core_minutes: the time of processors that it has taken.
+    """
+    curves = {
+        split: {name: points for name, points in by_name.items() if name in CURVES}
+        for split, by_name in read_log(Path(run.path("train.log"))).items()
+        if split in ("train", "valid")
+    }
+    commands = [" ".join(command) for command in run.commands]
+    return {
+        "commit": commit,
+        "corpus": run.corpus.sums(),
+        "commands": commands,
+        "claims": claims,
+        "training": run.training,
+        "curves": curves,
+        "rows": {row: [_numbers(each) for each in found] for row, found in measurements.items()},
+        "core_minutes": round(core_minutes, 2),
+        "made": {
+            "date": datetime.date.today().isoformat(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def _numbers(measurement: Measurement) -> dict[str, Any]:
+    """Return the columns of a measurement, and its scores by sentence if it has any."""
+    result = {key: value for key, value in measurement.finished_result().items() if key not in TEXT}
+    for key in ("generate", "checkpoint"):
+        result.pop(key, None)
+    if "bleu" in result:
+        result["by_sentence"] = [round(float(value), 2) for value in sentence_scores(measurement)]
+    return result
+
+
+def path_of(results: str | os.PathLike, name: str) -> Path:
+    """Return the path of the record of the run called `name`, such as multi30k/base/seed-1."""
+    return Path(results, f"{name}.json")
+
+
+def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
+    """Return the record of a run, or None if there is none."""
+    return read_json(path_of(results, name), "restore it, or remove it to make the run again")
+
+
+def write_record(results: str | os.PathLike, name: str, record: dict[str, Any]) -> None:
+    """Write the record of a run; each list of numbers is on one line."""
+    path = path_of(results, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, json.dumps(record, indent=None, separators=(",", ":")).replace('},"', '},\n"') + "\n")

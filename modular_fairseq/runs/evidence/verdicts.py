@@ -1,0 +1,138 @@
+"""Test registered claims by the records that exist.
+
+A claim compares two rows, seed by seed. For BLEU the 95 % interval of the difference accounts for seeds and
+sentences (`scoring.intervals`); for other quantities it accounts for seeds. The verdict on a primary claim is
+
+    holds       all seeds are there, the difference exceeds the margin in the expected direction, and p < 0.05
+    fails       the same in the other direction: the difference is below the margin, and p < 0.05
+    open        otherwise: the seeds cannot tell
+
+where p is corrected by Holm's method for the number of primary claims (Holm 1979). p belongs to the
+hypothesis that the difference equals the margin. Secondary claims have intervals, but no verdicts.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from modular_fairseq.runs.evidence.claims import Claim
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
+
+LEVEL = 0.05
+
+
+class Finding(NamedTuple):
+    """What the records say about a claim.
+
+    Args:
+        claim: the claim.
+        values: for each seed that is complete the quantity of the row and of the baseline.
+        interval: the difference with its interval, or None if fewer than two seeds are complete.
+        missing: the seeds that are not complete.
+    """
+
+    claim: Claim
+    values: dict[int, tuple[float, float]]
+    interval: Interval | None
+    missing: list[int]
+
+    @property
+    def p_value(self) -> float | None:
+        """The p of the hypothesis that the difference equals the margin, not corrected."""
+        return self.interval.p_value if self.interval else None
+
+    @property
+    def excess(self) -> float | None:
+        """The difference less the margin, positive in the expected direction."""
+        if self.interval is None:
+            return None
+        sign = 1 if self.claim.expected == "above" else -1
+        return sign * self.interval.difference - self.claim.margin
+
+
+def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Finding:
+    """Compare the rows of a claim.
+
+    Args:
+        claim: the claim.
+        records: the records, keyed by TABLE/ROW and the seed.
+    """
+    values, by_sentence = {}, []
+    for seed in claim.seeds:
+        if not all((f"{claim.table}/{row}", seed) in records for row in claim.rows):
+            continue
+        sides = [
+            _value(claim, records, seed, *names)
+            for names in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
+        ]
+        if any(each is None for each, _ in sides):
+            continue
+        (ours, our_sentences), (theirs, their_sentences) = sides
+        assert ours is not None and theirs is not None
+        values[seed] = (ours, theirs)
+        if our_sentences is not None and their_sentences is not None:
+            by_sentence.append(our_sentences - their_sentences)
+    differences = [ours - theirs for ours, theirs in values.values()]
+    # The test is of the margin, so it is subtracted, and added to the interval again.
+    margin = claim.margin if claim.expected == "above" else -claim.margin
+    beyond = [difference - margin for difference in differences]
+    if len(by_sentence) == len(differences) >= 2:
+        interval = over_seeds_and_sentences(beyond, np.stack(by_sentence) - margin)
+    else:
+        interval = over_seeds(beyond)
+    if interval:
+        interval = interval._replace(
+            difference=interval.difference + margin, low=interval.low + margin, high=interval.high + margin
+        )
+    return Finding(claim, values, interval, [seed for seed in claim.seeds if seed not in values])
+
+
+def _value(
+    claim: Claim, records: dict[tuple[str, int], dict[str, Any]], seed: int, row: str, minus: str
+) -> tuple[float | None, np.ndarray | None]:
+    """Return the quantity of a row, less that of the row `minus`, and for BLEU the same by sentence."""
+    total: float | None = 0.0
+    sentences: Any = 0.0
+    for name, sign in ((row, 1), (minus, -1)):
+        if not name:
+            continue
+        key = f"{claim.table}/{name}"
+        record = records[key, seed]
+        value = QUANTITIES[claim.quantity].of(record, key)
+        total = None if value is None or total is None else total + sign * value
+        found = [each.get("by_sentence") for each in record["rows"].get(key, [])]
+        if claim.quantity != "bleu" or not found or any(each is None for each in found):
+            sentences = None
+        if sentences is not None:
+            sentences = sentences + sign * np.mean(np.array(found, dtype=np.float64), axis=0)
+    return total, sentences
+
+
+def holm(p_values: Sequence[float | None], tests: int) -> list[float | None]:
+    """Return the p-values, corrected by Holm's method.
+
+    Args:
+        p_values: the p of each test; None: it has not been made yet, and counts as 1.
+        tests: the number of tests that were planned, at least the number of p-values.
+    """
+    ordered = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, number) in enumerate(ordered):
+        largest = max(largest, min(1.0, p * (tests - rank)))
+        corrected[number] = largest
+    return corrected
+
+
+def verdict(finding: Finding, corrected: float | None) -> str:
+    """Return "holds", "fails", "open", or such as "3 of 5 seeds"; "" for a secondary claim."""
+    claim = finding.claim
+    if finding.missing:
+        return f"{len(finding.values)} of {len(claim.seeds)} seeds"
+    if claim.kind != "primary":
+        return ""
+    if corrected is None or corrected >= LEVEL or finding.excess is None:
+        return "open"
+    return "holds" if finding.excess > 0 else "fails"

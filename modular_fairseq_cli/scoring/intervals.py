@@ -1,0 +1,177 @@
+"""Intervals for the difference between two systems, over seeds and over sentences together.
+
+Other seeds would give other weights, and another test set would have other sentences. A difference between
+systems that is to hold for both has an interval that accounts for both. The paired bootstrap and Welch's test
+(`scoring/significance.py`) each account for one of them.
+
+Let D_si be the difference of the two systems with seed s on sentence i. The model is
+
+    D_si = mu + A_s + B_i + E_si
+
+with independent effects of mean 0: of seeds, of sentences, and of both together. With n seeds and m
+sentences, the mean of D has the variance V = var(A) / n + var(B) / m + var(E) / (n m). Its estimate is
+
+    V = (MS_A + max(MS_B - MS_E, 0)) / (n m)
+
+where MS_A, MS_B and MS_E are the mean squares of the two-way analysis of variance. MS_A has n - 1 degrees of
+freedom, few, and MS_B has m - 1, many. No quantile is exact for such a sum. The t quantile with
+Satterthwaite's degrees of freedom covers too little if there are 3 seeds (92 % in place of 95 % where seeds
+dominate), and the quantile of Behrens and Fisher covers too much (98 % where sentences matter as much as
+seeds). Their mean covers 94 to 97 % in all cases, which a test simulates.
+
+A score of a corpus, such as BLEU, is no mean over sentences. The jackknife makes it one: the pseudo-value of
+sentence i is m f - (m - 1) f_i, where f is the score of all sentences and f_i the score without i.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics.base import Metric
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
+
+LEVEL = 0.95
+Floats = NDArray[np.float64]
+UNIFORM, WEIGHTS = np.polynomial.legendre.leggauss(100)
+UNIFORM, WEIGHTS = (UNIFORM + 1) / 2, WEIGHTS / 2  # to integrate over 0..1
+NORMAL = ndtri(UNIFORM)
+
+
+class Interval(NamedTuple):
+    """A difference with its 95 % interval.
+
+    Args:
+        difference: the difference of the means.
+        low, high: the limits of the interval.
+        p_value: the two-sided p of the hypothesis that the difference is 0: the interval with the level
+            1 - p ends at 0.
+        seeds: the number of pairs of seeds.
+        sentences: the number of sentences that the interval accounts for; 0: it accounts for seeds alone.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    seeds: int
+    sentences: int = 0
+
+
+def over_seeds(differences: Sequence[float]) -> Interval | None:
+    """Return the interval of Student's t over pairs of seeds, or None if there are fewer than two pairs.
+
+    It accounts for training noise. What was measured on is fixed, such as a test set.
+
+    Args:
+        differences: the difference of each pair of seeds.
+    """
+    n = len(differences)
+    if n < 2:
+        return None
+    values = np.asarray(differences, dtype=np.float64)
+    error = float(values.std(ddof=1)) / math.sqrt(n)
+    return _interval(float(values.mean()), error, lambda x: float(2 * stdtr(n - 1, -x)), n)
+
+
+def over_seeds_and_sentences(differences: Sequence[float], by_sentence: Floats) -> Interval | None:
+    """Return the interval of the mixed model of seeds and sentences, or None for fewer than two of either.
+
+    Args:
+        differences: the difference in score of each pair of seeds.
+        by_sentence: the differences of the pseudo-values [pairs of seeds, sentences]; see `pseudo_values`.
+    """
+    n, m = by_sentence.shape
+    if n < 2 or m < 2:
+        return None
+    of_seeds, of_sentences = by_sentence.mean(axis=1), by_sentence.mean(axis=0)
+    mean = float(by_sentence.mean())
+    rest = by_sentence - of_seeds[:, None] - of_sentences[None] + mean
+    seeds = m * float(of_seeds.var(ddof=1))
+    both = float((rest**2).sum()) / ((n - 1) * (m - 1))
+    sentences = max(n * float(of_sentences.var(ddof=1)) - both, 0.0)
+    error = math.sqrt((seeds + sentences) / (n * m))
+    share = seeds / (seeds + sentences) if seeds else 0.0
+    freedom = 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
+
+    def tail(x: float) -> float:
+        return 0.4 * float(2 * stdtr(freedom, -x)) + 0.6 * _behrens_fisher(x, share, n - 1)
+
+    return _interval(fmean(differences), error, tail, n, m)
+
+
+def of_scores(
+    metric: Metric, by_seed: Sequence[Sequence[tuple[Sequence[str], Sequence[str]]]]
+) -> Interval | None:
+    """Return the interval of the difference in a score, over seeds and sentences.
+
+    Args:
+        metric: sacrebleu's metric, which knows its references.
+        by_seed: for each seed the translations of the baseline and of the system. If there are several such
+            pairs, their mean counts.
+    """
+    differences, values = [], []
+    for pairs in by_seed:
+        both = [[pseudo_values(metric, hypotheses) for hypotheses in pair] for pair in pairs]
+        differences.append(fmean(ours - theirs for (theirs, _), (ours, _) in both))
+        values.append(np.mean([ours - theirs for (_, theirs), (_, ours) in both], axis=0))
+    return over_seeds_and_sentences(differences, np.stack(values))
+
+
+def pseudo_values(metric: Metric, hypotheses: Sequence[str]) -> tuple[float, Floats]:
+    """Return the score of a corpus, and the jackknife's pseudo-value of each sentence [sentences].
+
+    The mean of the pseudo-values is about the score.
+
+    Args:
+        metric: sacrebleu's metric, which knows its references.
+        hypotheses: the translations.
+    """
+    # sacrebleu offers its statistics of sentences to its own bootstrap only, by these two methods.
+    statistics = np.asarray(metric._extract_corpus_statistics(list(hypotheses), None), dtype=np.float64)
+    whole, m = statistics.sum(axis=0), len(statistics)
+
+    def score(counts: Floats) -> float:
+        return float(metric._compute_score_from_stats(cast(list, counts.tolist())).score)
+
+    without = np.array([score(whole - each) for each in statistics])
+    return score(whole), m * score(whole) - (m - 1) * without
+
+
+def _interval(
+    difference: float, error: float, tail: Callable[[float], float], seeds: int, sentences: int = 0
+) -> Interval:
+    """Return the interval and the p of a difference.
+
+    Args:
+        difference: the difference.
+        error: its standard error.
+        tail: the probability that |difference| / error exceeds a number, if the expected difference is 0.
+        seeds, sentences: as for `Interval`.
+    """
+    low, high = 0.0, 1.0
+    while tail(high) > 1 - LEVEL:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle) > 1 - LEVEL else (low, middle)
+    half = high * error
+    of_no_error = 0.0 if difference else 1.0
+    p_value = tail(abs(difference) / error) if error else of_no_error
+    return Interval(difference, difference - half, difference + half, p_value, seeds, sentences)
+
+
+def _behrens_fisher(x: float, share: float, freedom: int) -> float:
+    """Return P(|a T + b Z| > x), where a² = share and b² = 1 - share.
+
+    T has Student's distribution with `freedom` degrees of freedom, and Z is standard normal. If one of both
+    is given, the probability of the other is known. The narrower one is integrated over.
+    """
+    a, b = math.sqrt(share), math.sqrt(1 - share)
+    if share > 0.5:
+        upper, lower = x - b * NORMAL, -x - b * NORMAL
+        return float(WEIGHTS @ (stdtr(freedom, lower / a) + stdtr(freedom, -upper / a)))
+    given = a * stdtrit(freedom, UNIFORM)
+    return float(WEIGHTS @ (ndtr((-x - given) / b) + ndtr((given - x) / b)))

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Make the runs that results/claims.yaml registers, and write a record of each into results/.
+#
+#     bash scripts/evidence.sh TEXT                  # TEXT has the raw text of the corpora in folders
+#     bash scripts/evidence.sh TEXT --jobs 2         # two runs at a time, each on one thread
+#     bash scripts/evidence.sh TEXT --device cuda    # on a GPU, as many runs at a time as fit
+#     bash scripts/evidence.sh --status              # what is done, and the time left
+#     bash scripts/evidence.sh --table               # what the records say about the claims
+#
+# The runs are made by a frozen clone at the commit that the claims name, so work in this checkout may go on.
+# They have the lowest priority. The script may be killed at any time; the same command continues. Finished runs
+# lie in results/ and are not made again, also if EVIDENCE is lost: the folder for the clone, the corpora and the
+# checkpoints (default: evidence).
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+claims=$root/results/claims.yaml
+work=${EVIDENCE:-$root/evidence}
+commit=$(sed -n 's/^commit: *\([0-9a-f]*\).*/\1/p' "$claims")
+clone=$work/$commit
+
+die() {
+    echo "evidence.sh: error: $1" >&2
+    exit 1
+}
+
+text=
+options=(--run)
+while (($#)); do
+    case $1 in
+    --status) options=(--status) ;;
+    --table) options=() ;;
+    --jobs) options+=(--jobs "${2:?--jobs needs a number}") && shift ;;
+    --device) options+=(--device "${2:?--device needs cpu or cuda}") && shift ;;
+    --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    -*) die "$1 is no option; see --help" ;;
+    *) text=$(cd "$1" 2>/dev/null && pwd) || die "$1 is no folder; give the folder of the raw text" ;;
+    esac
+    shift
+done
+[[ -n $commit ]] || die "$claims names no commit; add the line commit: HASH"
+
+if [[ ! -e $clone/done ]]; then
+    rm -rf "$clone"
+    mkdir -p "$work"
+    git clone --quiet --no-checkout "$root" "$clone"
+    git -C "$clone" checkout --quiet --detach "$commit" || die "commit $commit is not in this repository"
+    bash "$clone/scripts/setup.sh"
+    touch "$clone/done"
+fi
+command=("$clone/.venv/bin/modular-fairseq" evidence "$claims" --data "$work/data" --out "$work/runs")
+if [[ ${options[0]:-} == --run ]]; then
+    [[ -n $text ]] || die "give the folder of the raw text"
+    "${command[@]}" --prepare "$text"
+    options+=(--commit "$commit")
+fi
+exec nice -n 19 "${command[@]}" "${options[@]}"

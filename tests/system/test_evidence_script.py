@@ -1,0 +1,82 @@
+"""Test scripts/evidence.sh: what it calls in the clone, and what it refuses."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.places import ROOT
+
+COMMIT = "0123abcdef"
+# In place of the command in the clone: it writes down its arguments.
+STUB = """#!/bin/sh
+echo "$(nice) $*" >>"$(dirname "$0")/calls"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Make a checkout with claims, and a finished clone in the folder that EVIDENCE names."""
+    for name in ("scripts", "results"):
+        (tmp_path / name).mkdir()
+    shutil.copy(ROOT / "scripts/evidence.sh", tmp_path / "scripts")
+    (tmp_path / "results/claims.yaml").write_text(f"# a comment\ncommit: {COMMIT}\nscale: cpu\n")
+    bin_ = tmp_path / f"made/{COMMIT}/.venv/bin"
+    bin_.mkdir(parents=True)
+    (tmp_path / f"made/{COMMIT}/done").touch()
+    (bin_ / "modular-fairseq").write_text(STUB)
+    (bin_ / "modular-fairseq").chmod(0o755)
+    (tmp_path / "text").mkdir()
+    return tmp_path
+
+
+def call(checkout, *args):
+    environment = os.environ | {"EVIDENCE": str(checkout / "made")}
+    command = ["bash", str(checkout / "scripts/evidence.sh"), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=checkout)
+    calls = checkout / f"made/{COMMIT}/.venv/bin/calls"
+    return done, calls.read_text().splitlines() if calls.exists() else []
+
+
+def test_corpora_are_prepared_before_runs_of_lowest_priority(checkout):
+    done, (first, second) = call(checkout, "text", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    own = f"evidence {checkout}/results/claims.yaml --data {checkout}/made/data --out {checkout}/made/runs"
+    assert first.endswith(f" {own} --prepare {checkout}/text")
+    assert second == f"19 {own} --run --jobs 2 --commit {COMMIT}"
+
+
+@pytest.mark.parametrize(("option", "words"), [("--status", " --status"), ("--table", "")])
+def test_status_and_table_need_no_text(checkout, option, words):
+    done, (only,) = call(checkout, option)
+    assert done.returncode == 0 and only.endswith(f"/made/runs{words}"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ([], "give the folder of the raw text"),
+        (["nowhere"], "nowhere is no folder; give the folder of the raw text"),
+        (["--fast"], "--fast is no option; see --help"),
+        (["--jobs"], "--jobs needs a number"),
+    ],
+)
+def test_what_it_cannot_use_is_refused(checkout, args, sentence):
+    done, calls = call(checkout, *args)
+    assert done.returncode != 0 and sentence in done.stderr and not calls
+
+
+def test_a_commit_that_does_not_exist_is_refused(checkout):
+    subprocess.run(["git", "init", "--quiet", str(checkout)], check=True)
+    (checkout / "results/claims.yaml").write_text("commit: 0123456789\n")
+    done, _ = call(checkout, "text")
+    assert done.returncode != 0 and "commit 0123456789 is not in this repository" in done.stderr
+    (checkout / "results/claims.yaml").write_text("scale: cpu\n")
+    done, _ = call(checkout, "text")
+    assert done.returncode != 0 and "names no commit; add the line commit: HASH" in done.stderr
+
+
+def test_help_is_the_comment_at_its_head(checkout):
+    done, calls = call(checkout, "--help")
+    assert done.stdout.startswith("Make the runs that results/claims.yaml registers") and not calls

@@ -1,0 +1,69 @@
+"""Test learning curves over seeds, from logs alone."""
+
+import csv
+
+import pytest
+from scipy.stats import t
+
+from modular_fairseq_cli.curves import average
+from modular_fairseq_cli.main import main
+
+STAMP = "2026-01-01 10:00:00 | INFO | valid | epoch 001 | valid on 'valid' subset"
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Write logs of three seeds of "a" and of one seed of "b", and return their paths."""
+    values = {"a1": [9, 6, 5], "a2": [8, 7, 4], "a3": [10, 5, 3], "b1": [9, 8]}
+    for name, numbers in values.items():
+        lines = [f"{STAMP} | ppl {ppl} | num_updates {10 * n}" for n, ppl in enumerate(numbers, 1)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    return {name: str(tmp_path / name) for name in values}
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def test_curves_are_means_with_intervals_of_student(logs, tmp_path, capsys):
+    systems = ["--system", "A", logs["a1"], logs["a2"], logs["a3"], "--system", "B", logs["b1"]]
+    main(["curves", *systems, "--out", str(tmp_path / "out")])
+    assert capsys.readouterr().out == f"{tmp_path}/out.tsv, {tmp_path}/out.svg, {tmp_path}/out.png\n"
+    found = rows(tmp_path / "out.tsv")
+    assert [(row["system"], row["update"], float(row["mean"]), row["seeds"]) for row in found] == [
+        *(("A", "10", 9.0, "3"), ("A", "20", 6.0, "3"), ("A", "30", 4.0, "3")),
+        *(("B", "10", 9.0, "1"), ("B", "20", 8.0, "1")),
+    ]
+    half = t.ppf(0.975, 2) / 3**0.5  # the standard deviation of each point of A is 1
+    assert float(found[1]["low"]) == pytest.approx(6 - half)
+    assert float(found[1]["high"]) == pytest.approx(6 + half)
+    assert found[3]["low"] == found[3]["high"] == ""
+    assert "A (3)" in (tmp_path / "out.svg").read_text() and (tmp_path / "out.png").stat().st_size > 1000
+
+
+def test_only_updates_of_all_seeds_count():
+    assert [(point.update, point.mean) for point in average([{1: 1.0, 3: 2.0}, {2: 5.0, 3: 4.0}])] == [
+        (3, 3.0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--system", "A"], "--system A has no log; give each system once"),
+        (["--system", "A", "a1", "--system", "A", "a2"], "--system A is given twice"),
+        (["--system", "A", "a1", "--number", "bleu"], "has no bleu of valid; it has valid ppl"),
+        (["--system", "A", "a1", "--split", "train"], "has no ppl of train; it has valid ppl"),
+        (["--system", "A", "missing"], "missing: cannot be read"),
+        (["--system", "A", "a1", "c1"], "--system A: its logs have no update in common"),
+        (["--system", "A", "a1", "--out", "no/where"], "--out no/where: no/where.tsv cannot be written"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(logs, tmp_path, monkeypatch, words, sentence):
+    (tmp_path / "c1").write_text(f"{STAMP} | ppl 3 | num_updates 7\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as error:
+        main(["curves", *words])
+    assert sentence in str(error.value)
+    assert not list(tmp_path.glob("*.svg"))

@@ -1,0 +1,241 @@
+"""Test how claims are read, refused, and decided by records."""
+
+import copy
+
+import numpy as np
+import pytest
+import yaml
+
+from modular_fairseq.runs.config import Config
+from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
+
+CLAIM = {
+    "name": "first",
+    "registered": "2026-11-22",
+    "kind": "primary",
+    "paper": "table 3",
+    "says": "A is better than B.",
+    "table": "multi30k",
+    "quantity": "bleu",
+    "row": "a",
+    "baseline": "b",
+    "expected": "above",
+    "seeds": [1, 2, 3],
+    "differ": ["attention_type", "mae_*"],
+}
+SPEC = {
+    "commit": "0123abc",
+    "scale": "cpu",
+    "corpora": {"c": {"command": "modular-fairseq prepare raw", "sums": {}}},
+    "changes": [],
+    "claims": [CLAIM],
+}
+
+
+def claim(**changes):
+    values = {**CLAIM, **changes}
+    return Claim(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+def written(tmp_path, spec):
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return path
+
+
+def changed(**changes):
+    """Return the content of a claims.yaml whose only claim has other values; None removes a key."""
+    spec = copy.deepcopy(SPEC)
+    spec["claims"][0] |= changes
+    spec["claims"][0] = {key: value for key, value in spec["claims"][0].items() if value is not None}
+    return spec
+
+
+def test_claims_are_read(tmp_path):
+    spec = SPEC | {
+        "changes": [{"date": "2026-12-01", "reason": "a defect", "claims": ["first"], "before": "99"}]
+    }
+    register = read_claims(written(tmp_path, spec))
+    assert register.claims == [claim()]
+    assert register.changes == [Change("2026-12-01", "a defect", ("first",), (), "99")]
+    assert (register.commit, register.scale) == ("0123abc", "cpu")
+
+
+def test_the_digest_of_a_claim_depends_on_all_of_it():
+    digests = {claim().digest, claim().digest}
+    assert len(digests) == 1
+    others = [{"row": "c"}, {"margin": 0.1}, {"seeds": [1, 2]}, {"says": "x"}, {"expected": "below"}]
+    assert len(digests | {claim(**change).digest for change in others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("- a list", "the file must have the keys changes, claims, commit, corpora, scale"),
+        ({**SPEC, "more": 1}, "and no others"),
+        (changed(name=None), "a claim has no name"),
+        (changed(paper=None), "claim first lacks paper"),
+        (changed(colour="red"), "claim first has the unknown key colour"),
+        (changed(kind="main"), "claim first: kind is 'main'; it must be one of primary, secondary"),
+        (changed(expected="better"), "expected is 'better'; it must be one of above, below"),
+        (changed(quantity="blue"), "quantity is 'blue'; it must be one of bleu"),
+        (changed(seeds=[1]), "seeds is [1]; it must be a list of at least two different numbers"),
+        (changed(seeds=[1, "2"]), "it must be a list of at least two different numbers"),
+        (changed(row_minus="c"), "has only one of row_minus and baseline_minus; give both"),
+        (changed(registered="soon"), "claim first has the date 'soon'; it must be a date such as"),
+        ({**SPEC, "claims": [CLAIM, CLAIM]}, "two claims are called first"),
+        ({**SPEC, "changes": [{"date": "2026-12-01"}]}, "each of `changes` needs a date and a reason"),
+        ({**SPEC, "changes": [{"date": "2026-12-01", "reason": " "}]}, "has no reason; give it"),
+        (
+            {**SPEC, "changes": [{"date": "2026-12-01", "reason": "x", "claims": ["z"]}]},
+            "changes names the claim z, which does not exist",
+        ),
+        ({**SPEC, "changes": [{"date": "x", "reason": "x"}]}, "a change has the date 'x'"),
+    ],
+)
+def test_bad_claims_are_refused(tmp_path, spec, sentence):
+    with pytest.raises(UsageError) as error:
+        read_claims(written(tmp_path, spec))
+    assert sentence in str(error.value) and "claims.yaml" in str(error.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"claims.yaml: cannot be read"):
+        read_claims(tmp_path / "claims.yaml")
+
+
+def config(**model):
+    return Config("t/x", "x.yaml", {"model": {"_name": "m", **model}, "optimization": {"lr": [1]}})
+
+
+def test_rows_may_differ_in_what_the_claim_says():
+    check_differences(claim(), config(attention_type="mae", mae_gate_lr=1), config())
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (
+            {"attention_type": "mae", "mae_gate_lr": 1, "dropout": 0.1},
+            "differ in dropout, which the claim does",
+        ),
+        ({"attention_type": "mae"}, "do not differ in mae_\\*, as `differ` says"),
+    ],
+)
+def test_rows_that_differ_in_more_or_less_are_refused(row, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        check_differences(claim(), config(**row), config())
+
+
+def test_changes_say_which_commits_count():
+    changes = [Change("2026-12-01", "r", (), ("t/a",), "old"), Change("2026-12-02", "r", (), (), "new")]
+    register = Register("p", "newest", "cpu", {}, changes, [])
+    assert register.commits("t/a") == {"newest", "new"}
+    assert register.commits("t/b") == {"newest", "new", "old"}
+    reworded = register._replace(changes=[Change("2026-12-01", "r", ("first",))])
+    assert reworded.commits("t/b") == {"newest"}
+
+
+RANDOM = np.random.default_rng(1)
+SENTENCES = {(row, seed): RANDOM.normal(30, 5, 20).round(2) for row in "abcd" for seed in (1, 2, 3, 4)}
+
+
+def records(rows="abcd", seeds=(1, 2, 3)):
+    return {
+        (f"multi30k/{row}", seed): {
+            "training": {"parameters": 7},
+            "curves": {
+                "valid": {"ppl": [[10, 9.0], [20, 8.0 - seed]], "gate_entropy": [[10, 2.0], [20, 1.5]]}
+            },
+            "rows": {
+                f"multi30k/{row}": [
+                    {"bleu": float(values.mean()), "chrf": float(seed), "by_sentence": list(values)}
+                    for values in (SENTENCES[row, seed], SENTENCES[row, seed] + 1)
+                ]
+            },
+        }
+        for row in rows
+        for seed in seeds
+    }
+
+
+def test_bleu_is_compared_over_seeds_and_sentences():
+    found = find(claim(), records())
+    by_sentence = np.stack([SENTENCES["a", seed] - SENTENCES["b", seed] for seed in (1, 2, 3)])
+    expected = over_seeds_and_sentences(list(by_sentence.mean(axis=1)), by_sentence)
+    assert found.interval == pytest.approx(expected) and found.missing == []
+    assert found.values[2] == pytest.approx((SENTENCES["a", 2].mean() + 0.5, SENTENCES["b", 2].mean() + 0.5))
+
+
+def test_other_quantities_are_compared_over_seeds():
+    rows = records()
+    for seed in (1, 2, 3):
+        for measurement in rows["multi30k/a", seed]["rows"]["multi30k/a"]:
+            measurement["chrf"] += 0.1 * seed
+    found = find(claim(quantity="chrf"), rows)
+    assert found.interval == pytest.approx(over_seeds([0.1, 0.2, 0.3]))
+
+
+@pytest.mark.parametrize(("expected", "sign"), [("above", 1), ("below", -1)])
+def test_a_margin_moves_the_hypothesis_but_not_the_interval(expected, sign):
+    plain = find(claim(expected=expected), records())
+    found = find(claim(expected=expected, margin=0.5), records())
+    assert found.interval[:3] == pytest.approx(plain.interval[:3])
+    by_sentence = np.stack([SENTENCES["a", seed] - SENTENCES["b", seed] - 0.5 * sign for seed in (1, 2, 3)])
+    moved = over_seeds_and_sentences(list(by_sentence.mean(axis=1)), by_sentence)
+    assert found.p_value == pytest.approx(moved.p_value) and found.p_value != pytest.approx(plain.p_value)
+    assert found.excess == pytest.approx(sign * plain.interval.difference - 0.5)
+
+
+def test_losses_of_rows_are_compared():
+    found = find(claim(row_minus="c", baseline_minus="d"), records())
+    by_sentence = np.stack(
+        [
+            SENTENCES["a", seed] - SENTENCES["c", seed] - (SENTENCES["b", seed] - SENTENCES["d", seed])
+            for seed in (1, 2, 3)
+        ]
+    )
+    expected = over_seeds_and_sentences(list(by_sentence.mean(axis=1)), by_sentence)
+    assert found.interval == pytest.approx(expected)
+
+
+def test_seeds_without_both_rows_are_missing():
+    rows = records()
+    del rows["multi30k/b", 2]
+    found = find(claim(), rows)
+    assert found.missing == [2] and list(found.values) == [1, 3] and found.interval.seeds == 2
+    assert verdict(found, 0.001) == "2 of 3 seeds"
+    assert find(claim(), {}).interval is None
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03, 0.005], 4) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.01, None], 2) == [0.02, None]
+    assert holm([0.6, 0.5], 2) == [1.0, 1.0]
+
+
+def test_verdicts():
+    found = find(claim(), records())
+    better = found._replace(interval=found.interval._replace(difference=1.0))
+    worse = found._replace(interval=found.interval._replace(difference=-1.0))
+    assert [verdict(better, p) for p in (0.04, 0.05, None)] == ["holds", "open", "open"]
+    assert verdict(worse, 0.04) == "fails"
+    assert verdict(better._replace(claim=claim(kind="secondary")), 0.001) == ""
+    assert verdict(better._replace(claim=claim(margin=2.0)), 0.04) == "fails"
+
+
+def test_quantities_of_curves():
+    (record,) = records("a", (2,)).values()
+    values = {
+        name: QUANTITIES[name].of(record, "multi30k/a") for name in ("gate_entropy", "early_perplexity")
+    }
+    assert values == {"gate_entropy": 1.5, "early_perplexity": None}
+    assert QUANTITIES["gate_entropy_change"].of(record, "multi30k/a") == -0.5
+    record["curves"]["valid"]["ppl"] = [[epoch, 10.0 - epoch] for epoch in range(1, 8)]
+    assert QUANTITIES["early_perplexity"].of(record, "multi30k/a") == 5.0
+    assert QUANTITIES["parameters"].of(record, "multi30k/a") == 7
+    assert QUANTITIES["mean_nll"].of(record, "multi30k/a") is None

@@ -1,0 +1,133 @@
+"""Test the intervals over seeds and sentences, by simulation with a known truth."""
+
+import math
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF, TER
+from scipy.stats import norm, t, ttest_1samp
+
+from modular_fairseq_cli.scoring.intervals import (
+    _behrens_fisher,
+    of_scores,
+    over_seeds,
+    over_seeds_and_sentences,
+    pseudo_values,
+)
+
+SENTENCES = 60
+REPEATED = {3: 6000, 5: 1000, 10: 600}  # numbers of seeds and of simulations; few seeds are the hard case
+
+
+def simulated(seeds: int, seed_noise: float, rest: float) -> np.ndarray:
+    """Return differences [REPEATED[seeds], seeds, SENTENCES] of two systems whose true difference is 0.
+
+    The mean over sentences has the standard error 1 by the choice of sentences, and the mean over seeds
+    `seed_noise`; `rest` is that of both together.
+    """
+    count = REPEATED[seeds]
+    random = np.random.default_rng([seeds, int(10 * seed_noise), int(10 * rest)])
+    of_seeds = random.normal(0, 1, (count, seeds, 1)) * seed_noise * math.sqrt(seeds)
+    of_sentences = random.normal(0, 1, (count, 1, SENTENCES)) * math.sqrt(SENTENCES)
+    both = random.normal(0, 1, (count, seeds, SENTENCES)) * rest * math.sqrt(SENTENCES)
+    return of_seeds + of_sentences + both
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("seed_noise", [0.4, 1, 3])
+@pytest.mark.parametrize("rest", [0.3, 2])
+def test_intervals_over_seeds_and_sentences_cover_the_truth(seeds, seed_noise, rest):
+    found = [over_seeds_and_sentences(each.mean(axis=1), each) for each in simulated(seeds, seed_noise, rest)]
+    covered = np.mean([each.low <= 0 <= each.high for each in found])
+    assert 0.93 <= covered <= 0.97
+    false_positives = np.mean([each.p_value < 0.05 for each in found])
+    assert false_positives == pytest.approx(1 - covered) and false_positives <= 0.06
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_the_interval_over_seeds_is_students(seeds):
+    values = np.random.default_rng(seeds).normal(0.3, 1, seeds)
+    expected = ttest_1samp(values, 0)
+    found = over_seeds(values)
+    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+    assert (found.low, found.high) == pytest.approx(expected.confidence_interval(0.95), rel=1e-9)
+    assert (found.difference, found.seeds, found.sentences) == (pytest.approx(values.mean()), seeds, 0)
+
+
+def test_a_single_seed_or_sentence_has_no_interval():
+    assert over_seeds([1.0]) is None and over_seeds([]) is None
+    assert over_seeds_and_sentences([1.0], np.ones((1, 9))) is None
+    assert over_seeds_and_sentences([1.0, 2.0], np.ones((2, 1))) is None
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+def test_if_only_seeds_differ_the_interval_is_students(seeds):
+    of_seeds = np.random.default_rng(seeds).normal(0.5, 1, seeds)
+    found = over_seeds_and_sentences(of_seeds, np.repeat(of_seeds[:, None], 40, axis=1))
+    assert found[:4] == pytest.approx(over_seeds(of_seeds)[:4], rel=1e-6)
+
+
+def test_if_only_sentences_differ_the_interval_is_that_of_their_mean():
+    of_sentences = np.random.default_rng(1).normal(0.1, 1, 400)
+    found = over_seeds_and_sentences([of_sentences.mean()] * 3, np.repeat(of_sentences[None], 3, axis=0))
+    assert found.p_value == pytest.approx(ttest_1samp(of_sentences, 0).pvalue, rel=0.02)
+    half = norm.ppf(0.975) * of_sentences.std(ddof=1) / 20
+    assert found.high - found.difference == pytest.approx(half, rel=0.01)
+
+
+def test_systems_that_are_equal_have_p_1():
+    found = over_seeds_and_sentences([0.0, 0.0], np.zeros((2, 9)))
+    assert (found.low, found.high, found.p_value) == (0, 0, 1)
+    assert over_seeds([2.0, 2.0]).p_value == 0  # every seed shows the same difference
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-9, 0.2, 0.5, 0.51, 0.9, 1.0])
+@pytest.mark.parametrize("freedom", [1, 2, 9])
+def test_the_distribution_of_behrens_and_fisher(share, freedom):
+    random = np.random.default_rng(1)
+    drawn = math.sqrt(share) * random.standard_t(freedom, 400_000)
+    drawn += math.sqrt(1 - share) * random.normal(size=400_000)
+    for x in (0.1, 1, 2, 5):
+        expected = np.mean(abs(drawn) > x)
+        assert _behrens_fisher(x, share, freedom) == pytest.approx(expected, abs=4e-3)
+    if share in (0, 1):
+        for x in (0.5, 6):
+            exact = 2 * norm.sf(x) if share == 0 else 2 * t.sf(x, freedom)
+            assert _behrens_fisher(x, share, freedom) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.fixture
+def text():
+    random = np.random.default_rng(1)
+    words = ["a", "b", "c", "d", "e", "f", "g"]
+    lines = [" ".join(random.choice(words, random.integers(3, 12))) for _ in range(30)]
+
+    def changed(share):
+        return [" ".join(word if random.random() > share else "x" for word in line.split()) for line in lines]
+
+    return lines, [changed(0.3) for _ in range(3)], [changed(0.2) for _ in range(3)]
+
+
+@pytest.mark.parametrize("metric", [BLEU, CHRF, TER])
+def test_pseudo_values_leave_out_one_sentence_after_the_other(text, metric):
+    lines, (hypotheses, *_), _ = text
+    score, values = pseudo_values(metric(references=[lines]), hypotheses)
+    assert score == metric().corpus_score(hypotheses, [lines]).score
+    for i, value in enumerate(values):
+        rest = [each[:i] + each[i + 1 :] for each in (hypotheses, lines)]
+        without = metric().corpus_score(rest[0], [rest[1]]).score
+        assert value == pytest.approx(30 * score - 29 * without, abs=1e-9)
+    assert values.mean() == pytest.approx(score, abs=0.5)
+
+
+def test_the_interval_of_a_score(text):
+    lines, baseline, system = text
+    metric = BLEU(references=[lines])
+    found = of_scores(metric, [[pair] for pair in zip(baseline, system, strict=True)])
+    scores = [[metric.corpus_score(each, None).score for each in side] for side in (baseline, system)]
+    assert found.difference == pytest.approx(np.mean(scores[1]) - np.mean(scores[0]))
+    assert found.low < found.difference < found.high and (found.seeds, found.sentences) == (3, 30)
+    # Several pairs of a seed are averaged, and do not count as seeds.
+    twice = [[pair, pair] for pair in zip(baseline, system, strict=True)]
+    assert of_scores(metric, twice) == pytest.approx(found)
+    assert of_scores(metric, [list(zip(baseline, system, strict=True))]) is None
