@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 
-FORMAT = 1  # version of the format of all JSON files in the folder
+FORMAT = 2  # version of the format of all JSON files in the folder
 SUFFIXES = (".tsv", ".json", ".npz")
 LEFT_OVER = re.compile(r"\.(tsv|json|npz)\.\d+\.tmp$")  # temporary files that a killed `write_file` leaves
 INDEX, SAMPLES, ARRAYS = "analysis.json", "samples.json", "samples.npz"
@@ -96,7 +96,7 @@ def remove(folder: Path) -> None:
         return
     if (
         not isinstance(index, dict)
-        or index.get("format") != FORMAT
+        or index.get("format") not in (1, FORMAT)  # both name their files in the same way
         or "analyses" not in index
         or not isinstance(index.get("files"), list)
     ):

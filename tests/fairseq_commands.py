@@ -13,6 +13,7 @@ from fairseq.logging import metrics
 from fairseq_cli import generate, preprocess, train
 
 import modular_fairseq  # noqa: F401
+from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.places import ROOT
 
 TINY = [
@@ -81,6 +82,11 @@ def train_config(data, *args, common=(*TINY, *OPTIMIZE)):
 def run_train(data, *args, **kwargs):
     metrics.reset()
     train.main(train_config(data, *args, **kwargs))
+
+
+def weights(checkpoint):
+    """Return the state dict of the model in a checkpoint."""
+    return load_checkpoint(checkpoint)["model"]
 
 
 def run_generate(data, checkpoint, *args):

@@ -81,7 +81,7 @@ def randomize_parts(model: torch.nn.Module, seed: int = 2) -> None:
     parameters = dict(model.named_parameters())
     for name, t in [*parameters.items(), *model.named_buffers()]:
         of_gate = ".gate." in name and ".gate_network." not in name and name in parameters
-        if of_gate or (".mask." in name and not name.endswith("centroid_scale")):
+        if of_gate or (".mask." in name and not name.endswith(("centroid_scale", "input_divisor"))):
             t.data.add_(0.3 * torch.randn(t.shape, generator=generator).to(t.dtype))
         if ".gate_network." in name and t.is_floating_point():
             noise = torch.randn(t.shape, generator=generator).to(t.dtype)

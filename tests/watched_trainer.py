@@ -64,6 +64,23 @@ class Watched:
         return output
 
 
+PRECISIONS = [
+    "--fp16 --fp16-init-scale 4",  # needs the fixture flat_fp16_on_cpu
+    "--fp16 --fp16-no-flatten-grads --fp16-init-scale 4",
+    "--memory-efficient-fp16 --fp16-init-scale 4",
+    "--amp",
+]
+
 COMBINED = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"
 
 WITH_MASKS = "--attention-type mae+dma --criterion modular_cross_entropy --kl-weight 1 --aux-warmup-updates 1"
+# Options with which gates must learn, and everything else must learn apart from them.
+TRAININGS = [
+    "",
+    "--weight-decay 0.01 --clip-norm 0.1 --store-ema --ema-decay 0",
+    "--update-freq 2",
+    "--checkpoint-activations",
+    COMBINED,
+    WITH_MASKS,
+    *PRECISIONS,
+]

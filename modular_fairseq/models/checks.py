@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from modular_fairseq.models.assembly import check_attention_type, of_kind, used_by
 from modular_fairseq.models.fairseq_options import Options, resolved, value_of
 from modular_fairseq.models.mechanism import SEAMS, Mechanism
-from modular_fairseq.models.options import FAMILIES, PRESETS, flag
+from modular_fairseq.models.options import FAMILIES, PRESETS, flag, is_set
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import UsageError
 
@@ -27,7 +27,7 @@ class Choice:
         options: all options of the model. A width that was not given equals the option that it follows.
         stacks: "encoder" and "decoder", as far as the model family has them.
         changed: names of the options that the user set. An option that was set by an arch does not count,
-            even if an option of the user's leaves it without effect.
+            even if an option of the user's leaves it without effect. `options.is_set` explains what counts.
     """
 
     options: Namespace
@@ -93,11 +93,12 @@ def check_options(options: Options, family: type) -> None:
     options = resolved(options, family)
     choice = Choice(
         options,
-        [stack for stack in ("encoder", "decoder") if hasattr(options, f"{stack}_attention_heads")],
+        _stacks(options),
         {
             f.name
             for f in fields(family)
-            if getattr(options, f.name, f.default) not in (f.default, preset.get(f.name, f.default))
+            if (value := getattr(options, f.name, f.default)) != preset.get(f.name, f.default)
+            and is_set(f, value)
         },
     )
     for stack in choice.stacks:
@@ -116,6 +117,25 @@ def check_options(options: Options, family: type) -> None:
         for mechanism in of_kind(*kinds):
             if mechanism.is_used(options):
                 mechanism.check(choice)
+
+
+def has_effect(options: Options, family: type, mechanism: Mechanism, name: str) -> bool:
+    """Tell whether option `name` of a mechanism has an effect, beside options that `check_options` accepts.
+
+    It has one unless the mechanism refuses the option as without effect.
+    """
+    options = resolved(options, family)
+    used = mechanism.is_used(options)
+    try:
+        if used:
+            mechanism.check(Choice(options, _stacks(options), {name}))
+    except UsageError:
+        return False
+    return used
+
+
+def _stacks(options: Options) -> list[str]:
+    return [stack for stack in ("encoder", "decoder") if hasattr(options, f"{stack}_attention_heads")]
 
 
 def what_turns_on(mechanism: Mechanism) -> str:

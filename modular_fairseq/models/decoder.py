@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from modular_fairseq.models.layers import TransformerDecoderLayer
 from modular_fairseq.models.mechanism import LayerPlace
 from modular_fairseq.models.wrapping import wrap_layer
+from modular_fairseq.modules.grouped import contiguous_rows
 
 
 class TransformerDecoder(TransformerDecoderBase):
@@ -31,6 +32,6 @@ class TransformerDecoder(TransformerDecoderBase):
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Project features [B, T, C] to scores of the vocabulary [B, T, V]."""
-        # If features were not contiguous, torch would compute one small product per sentence in a G step, in
-        # which the embeddings are frozen.
-        return super().output_layer(features.contiguous())
+        # Otherwise torch would compute one small product per sentence if the embeddings are frozen, as in a G
+        # step or in a model that was fine-tuned by --mae-finetune.
+        return super().output_layer(contiguous_rows(features))

@@ -14,7 +14,7 @@ from modular_fairseq.models.assembly import build_arrangement
 from modular_fairseq.models.layers import TransformerEncoderLayer
 from modular_fairseq.models.mechanism import LayerPlace
 from modular_fairseq.models.wrapping import wrap_layer
-from modular_fairseq.modules.attention import sentence_order
+from modular_fairseq.modules.beams import sentence_order
 
 
 class TransformerEncoder(TransformerEncoderBase):

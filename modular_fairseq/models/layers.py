@@ -20,6 +20,7 @@ class _Layer:
 
     Attributes:
         competition, communication: modules that a mechanism has added (`LayerParts`), or None.
+        obsolete: see `LayerParts`.
     """
 
     # fairseq's constructors make these attributes.
@@ -37,7 +38,7 @@ class _Layer:
     def _plan_parts(self, cfg: TransformerConfig, place: LayerPlace) -> None:
         """Choose the parts. This comes before fairseq's constructor, which builds the linear layers."""
         parts = build_layer_parts(cfg, place)
-        self.groups, self.residual_connection = parts.groups, parts.residual
+        self.groups, self.residual_connection, self.obsolete = parts.groups, parts.residual, parts.obsolete
         self._parts = parts
 
     def _add_parts(self) -> None:

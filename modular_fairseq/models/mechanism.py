@@ -70,12 +70,15 @@ class LayerParts:
             self-attention, and its result weighs the update of the self-attention, group by group.
         communication: builds a further sub-layer `[T, B, C] -> [T, B, C]` before the feed-forward sub-layer.
         residual: joins the update of a sub-layer and the input of the sub-layer.
+        obsolete: names of parameters that such a layer had in an older version, and that had no effect. State
+            dicts may have them.
     """
 
     groups: int = 1
     competition: Callable[[], nn.Module | None] = nothing
     communication: Callable[[], nn.Module | None] = nothing
     residual: Callable[[Tensor, Tensor], Tensor] = add_residual
+    obsolete: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@
 of the mechanism. An option that would have no effect is refused (`checks.py`).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import Field, dataclass, field
 from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
@@ -45,6 +48,35 @@ FAMILIES: dict[str, type[FairseqDataclass]] = {
 }
 # The defaults that each arch sets. architectures.py and the mechanisms fill it.
 PRESETS: dict[str, dict[str, Any]] = {}
+
+
+_of_a_command_line = ContextVar("of_a_command_line", default=False)
+
+
+@contextmanager
+def of_a_command_line() -> Iterator[None]:
+    """Tell `is_set` inside the block that the user has written the options, on a command line.
+
+    Elsewhere options may come from a checkpoint. It holds all values, also the defaults of the version that
+    saved it.
+    """
+    token = _of_a_command_line.set(True)
+    try:
+        yield
+    finally:
+        _of_a_command_line.reset(token)
+
+
+def is_set(field: Field, value: Any) -> bool:
+    """Tell whether the user has set an option to `value`.
+
+    The default does not count as set. A default of an earlier version ("former_default" in the metadata of
+    the field) counts as set only inside `of_a_command_line`.
+    """
+    former = (
+        field.default if _of_a_command_line.get() else field.metadata.get("former_default", field.default)
+    )
+    return value not in (field.default, former)
 
 
 def flag(name: str) -> str:

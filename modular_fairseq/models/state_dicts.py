@@ -43,6 +43,13 @@ class ChecksStateDict(BaseFairseqModel):
             state_dict = {**versions, **state_dict}
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
+    def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Upgrade older names, and leave out parameters that are `obsolete` (`LayerParts`)."""
+        for name, module in self.named_modules():
+            for parameter in getattr(module, "obsolete", ()):
+                state_dict.pop(f"{name}.{parameter}", None)
+        super().upgrade_state_dict(state_dict)
+
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
         """Upgrade old names, add the initial values of missing gates and masks, and check the rest."""
         attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]

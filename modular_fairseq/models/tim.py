@@ -18,6 +18,14 @@ from modular_fairseq.models.registry import LayerParts, LayerPlace, register_lay
 from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention
 from modular_fairseq_cli.errors import UsageError
 
+# A single mechanism had these parameters in version 0.1. They had no effect, as they only entered softmaxes
+# over one number.
+WITHOUT_EFFECT = tuple(
+    f"{module}.{name}"
+    for module in ("competition.linear", "communication.q_proj", "communication.k_proj")
+    for name in ("weight", "bias")
+)
+
 # fairseq's parser reads the choices of an option from its type, which must be made at run time.
 Layers: Any = ChoiceEnum(["none", "middle", "all"])
 
@@ -37,7 +45,8 @@ class TimOptions(FairseqDataclass):
         default=2,
         metadata={
             "help": "number of mechanisms of a TIM layer; it must divide the width, the feed-forward "
-            "width and the number of heads of encoder and decoder (default: 2)"
+            "width and the number of heads of encoder and decoder; a single mechanism does not compete "
+            "(default: 2)"
         },
     )
     tim_no_competition: bool = field(
@@ -135,8 +144,8 @@ def build_mechanisms(options: Options, place: LayerPlace) -> LayerParts:
     if not is_tim_layer(options.tim_layers, place.number, place.depth):
         return LayerParts()
     n, heads, dim = options.tim_mechanisms, options.tim_communication_heads, options.tim_communication_dim
-    parts = LayerParts(groups=n)
-    if not options.tim_no_competition:
+    parts = LayerParts(groups=n) if n > 1 else LayerParts(obsolete=WITHOUT_EFFECT)
+    if n > 1 and not options.tim_no_competition:
         parts = replace(parts, competition=functools.partial(Competition, n, place.embed_dim))
     if heads:
         build_communication = functools.partial(

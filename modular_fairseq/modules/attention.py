@@ -11,13 +11,14 @@ instead of hand-written products.
 """
 
 import math
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
 
+from modular_fairseq.modules.beams import fold_beam, sentence_order, unfold_beam
 from modular_fairseq.modules.grouped import GroupLinear, build_linear, xavier_uniform
 from modular_fairseq.modules.incremental import IncrementalModule
 
@@ -47,7 +48,11 @@ class MultiheadAttention(IncrementalModule):
         mask: a module `(query, key, projected query [rows, H, T, head_dim], query_padding_mask,
             key_padding_mask, incremental_state) -> [B, H or 1, rows / B x T, S] or None`. Its result is added
             to the scores. In step-by-step decoding it receives only the new query and key of self-attention.
-            It must keep what it needs of the S - 1 earlier ones in `incremental_state`.
+            It must keep what it needs of the S - 1 earlier ones in `incremental_state`. A mask with the
+            attribute `draws_latents` = True also replaces, in training, what the scores are computed from:
+            `draw(query, key)` returns an object with `tokens` and `keys`, from which the module projects its
+            queries and keys, and `draw_queries(projected query, that object)` returns the queries that it
+            takes. The mask then receives the object as `latents`, after `incremental_state`.
         q_noise, qn_block_size: quantisation noise on the projections, as in fairseq.
         groups: number of groups of features that do not mix (`grouped.py`). Each group has `num_heads` /
             `groups` heads. Its projections map its slice of queries, keys and values to its slice of the
@@ -151,7 +156,10 @@ class MultiheadAttention(IncrementalModule):
         rows = query.size(1)
         if query_padding_mask is None and self.self_attention:
             query_padding_mask = key_padding_mask
-        q = self._split(self.q_proj(query))
+        mask: Any = self.mask
+        draws = mask is not None and self.training and getattr(mask, "draws_latents", False)
+        latents = mask.draw(query, key) if draws else None
+        q = self._split(self.q_proj(query if latents is None else latents.tokens))
         cache = self._get_input_buffer(incremental_state)
         if static_kv and cache:
             k, v, key_padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
@@ -160,7 +168,8 @@ class MultiheadAttention(IncrementalModule):
                 key = value = query
             elif self.encoder_decoder_attention:
                 value = key
-            k, v = self._split(self.k_proj(key)), self._split(self.v_proj(value))
+            k = self._split(self.k_proj(key if latents is None else latents.keys))
+            v = self._split(self.v_proj(value))
             if incremental_state is not None:
                 if cache:
                     key_padding_mask = _append_padding(
@@ -177,12 +186,16 @@ class MultiheadAttention(IncrementalModule):
         bias = _join_masks(attn_mask, key_padding_mask, q.dtype)
         if bias is not None and bias.size(-2) > 1:
             bias = bias.repeat(1, 1, beam, 1)
-        if self.mask is not None:
-            score_bias = self.mask(query, key, q, query_padding_mask, key_padding_mask, incremental_state)
+        if mask is not None:
+            known = [query, key, q, query_padding_mask, key_padding_mask, incremental_state]
+            if latents is not None:
+                q = mask.draw_queries(q, latents)
+                known.append(latents)
+            score_bias = mask(*known)
             if score_bias is not None:
                 bias = score_bias.to(q.dtype) if bias is None else bias + score_bias.to(q.dtype)
         heads, weights = self._attend(fold_beam(q, beam), k, v, bias, need_weights or need_head_weights)
-        heads = _unfold_beam(heads, beam)
+        heads = unfold_beam(heads, beam)
 
         if self.gate is not None:
             seen = source if getattr(self.gate, "looks_at_source", False) else (query, query_padding_mask)
@@ -193,7 +206,7 @@ class MultiheadAttention(IncrementalModule):
         # B x H x T x D -> T x B x C
         output = self.out_proj(heads.permute(2, 0, 1, 3).flatten(2))
         if weights is not None:
-            weights = _unfold_beam(weights, beam)
+            weights = unfold_beam(weights, beam)
             weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
         return output, weights
 
@@ -268,19 +281,6 @@ class MultiheadAttention(IncrementalModule):
                     state_dict[f"{name}.{projection}_proj.{kind}"] = part
 
 
-def sentence_order(new_order: Tensor, beam: int, sentences: int) -> Tensor | None:
-    """Return the order of sentences that an order of hypotheses implies, int64, or None if no sentence left.
-
-    Args:
-        new_order: for every hypothesis of the new beam, its row in the old one.
-        beam: hypotheses per sentence.
-        sentences: number of sentences before the reordering.
-    """
-    if beam == 1:
-        return new_order
-    return None if new_order.numel() == sentences * beam else new_order[::beam] // beam
-
-
 def _join_masks(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
@@ -323,27 +323,3 @@ def _append_padding(
     elif current is None:
         current = previous.new_zeros(key.size(0), key.size(2))
     return torch.cat([previous, current.to(previous.dtype)], dim=1)
-
-
-def fold_beam(x: Tensor, beam: int) -> Tensor:
-    """Make hypotheses further queries of their sentence: [B x beam, H, T, D] -> [B, H, beam x T, D]."""
-    if beam == 1:
-        return x
-    rows, heads, length, dim = x.shape
-    return (
-        x.view(rows // beam, beam, heads, length, dim)
-        .transpose(1, 2)
-        .reshape(rows // beam, heads, beam * length, dim)
-    )
-
-
-def _unfold_beam(x: Tensor, beam: int) -> Tensor:
-    """Invert `fold_beam`: [B, H, beam x T, D] -> [B x beam, H, T, D]."""
-    if beam == 1:
-        return x
-    sentences, heads, length, dim = x.shape
-    return (
-        x.view(sentences, heads, beam, length // beam, dim)
-        .transpose(1, 2)
-        .reshape(sentences * beam, heads, length // beam, dim)
-    )

@@ -122,14 +122,14 @@ class ExpertMixture(IncrementalModule):
 
     The responsibilities g depend on the mode:
 
-        training, `training_scheme` "bcd"      F step (`step` = "F"): one expert is drawn from the gate, which
+        training, `alternates`                 F step (`step` = "F"): one expert is drawn from the gate, which
                                                gets no gradient. G step (`step` = "G"): the mixture. The
                                                trainer's hook sets `step`.
-        training, "joint" (NOBCD)              the mixture; gates learn together with everything else
+        training, not `alternates` (NOBCD)     the mixture; gates learn together with everything else
         training, no gate network (UNI-MAE)    one expert, drawn uniformly for each sentence
         evaluation                             `inference` "mixture": the mixture (UNI-MAE: plain attention);
                                                "specialised": the expert with the largest gate; "random": one
-                                               expert, drawn once for this module (--mae-inference-seed)
+                                               expert, which `draw_expert` draws (--mae-inference-seed)
 
     An F step draws one Gumbel vector for each sentence and module, which all positions share: argmax(log g_t
     + Gumbel) has the distribution g_t at every position. The expert stays the same wherever the gate does, as
@@ -140,7 +140,7 @@ class ExpertMixture(IncrementalModule):
         gate_network: computes logits over the C(h, t) experts; None for UNI-MAE.
         running_mean: computes the input of a gate per position; None for one gate per sentence, which
             averages the whole input.
-        training_scheme: "bcd" or "joint".
+        alternates: whether training takes F and G steps in turn (block coordinate descent).
         inference: one of `INFERENCE_MODES`.
         looks_at_source: whether the attention module passes the encoder output to the gate instead of the
             query.
@@ -148,7 +148,9 @@ class ExpertMixture(IncrementalModule):
     Attributes:
         step: "F" or "G", to be set before training by block coordinate descent.
         statistics: records gate statistics if it is set; None records nothing.
-        random_expert: number of the expert that `inference` "random" uses.
+        random_expert: number of the expert that `inference` "random" uses; None before `draw_expert`.
+        is_discarded: True while the trainer passes a dummy batch, whose results do not count. It enters
+            neither the gate statistics nor the running statistics of the gate's norm.
     """
 
     dropped: Tensor
@@ -159,7 +161,7 @@ class ExpertMixture(IncrementalModule):
         dropped_heads: int,
         gate_network: GateNetwork | None,
         running_mean: RunningMean | None = None,
-        training_scheme: str = "bcd",
+        alternates: bool = True,
         inference: str = "mixture",
         looks_at_source: bool = False,
     ):
@@ -170,12 +172,17 @@ class ExpertMixture(IncrementalModule):
         self.register_buffer("dropped", dropped, persistent=False)
         self.gate_network = gate_network
         self.running_mean = running_mean
-        self.training_scheme = training_scheme
+        self.alternates = alternates
         self.inference = inference
         self.looks_at_source = looks_at_source
-        self.random_expert = int(torch.randint(self.num_experts, ())) if inference == "random" else None
+        self.random_expert: int | None = None
+        self.is_discarded = False
         self.step: str | None = None
         self.statistics: GateStatistics | None = None
+
+    def draw_expert(self, generator: torch.Generator) -> None:
+        """Draw the expert that `inference` "random" uses from now on."""
+        self.random_expert = int(torch.randint(self.num_experts, (), generator=generator))
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None, rows: int
@@ -206,8 +213,8 @@ class ExpertMixture(IncrementalModule):
         """
         if self.training:
             expert = torch.randint(self.num_experts, (x.size(1), 1), device=x.device)
-        elif self.random_expert is not None:
-            expert = torch.full((1, 1), self.random_expert, device=x.device)
+        elif self.inference == "random":
+            expert = torch.full((1, 1), self._drawn_expert(), device=x.device)
         else:
             return None
         return expert_scale(self.dropped[expert], self.dropped_heads)
@@ -239,7 +246,7 @@ class ExpertMixture(IncrementalModule):
     def _scale(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
         """Compute the head scales [B, T or 1, H] that the gate gives in the present mode, in float32."""
         assert self.gate_network is not None
-        learning = self.training and (self.training_scheme == "joint" or self._bcd_step() == "G")
+        learning = self.training and (not self.alternates or self._bcd_step() == "G")
         with (
             torch.set_grad_enabled(learning and torch.is_grad_enabled()),
             torch.autocast(x.device.type, enabled=False),
@@ -249,6 +256,8 @@ class ExpertMixture(IncrementalModule):
             else:
                 context = self.running_mean(x, padding_mask, incremental_state)
                 valid = None if padding_mask is None else padding_mask.logical_not()
+            if self.is_discarded:
+                valid = torch.zeros(context.shape[:2], dtype=torch.bool, device=context.device)
             log_gates = F.log_softmax(self.gate_network(context, valid), dim=-1)
             # Every input counts once: neither the recomputation in a backward pass nor the hypotheses of a
             # search (--eval-bleu) may count it again.
@@ -263,9 +272,13 @@ class ExpertMixture(IncrementalModule):
             elif self.inference == "specialised":
                 expert = log_gates.argmax(dim=-1)
             else:
-                assert self.random_expert is not None
-                expert = torch.full(log_gates.shape[:-1], self.random_expert, device=x.device)
+                expert = torch.full(log_gates.shape[:-1], self._drawn_expert(), device=x.device)
             return expert_scale(dropped[expert], self.dropped_heads)
+
+    def _drawn_expert(self) -> int:
+        if self.random_expert is None:
+            raise RuntimeError("call ExpertMixture.draw_expert before inference with random experts")
+        return self.random_expert
 
     def _bcd_step(self) -> str:
         if self.step is None:

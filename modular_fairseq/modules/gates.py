@@ -11,6 +11,8 @@ from modular_fairseq.modules.dropout import Dropout
 from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
 
+# `RunningMean` uses a matrix of weights up to this number of entries (rows x columns), and sums above it.
+LARGEST_MATRIX = 256 * 256
 NORMS = ("batch", "lagged", "layer", "none")
 
 
@@ -36,6 +38,7 @@ class GateNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
     _before: tuple[Tensor, Tensor]  # running mean and variance before the last forward pass in training
+    _sums: Tensor | None = None  # see `collect`
 
     def __init__(self, dim: int, lagged: bool = False):
         super().__init__()
@@ -61,17 +64,73 @@ class GateNorm(nn.Module):
                 mean = torch.where(enough, batch_mean, mean)
                 var = torch.where(enough, batch_var, var)
             if not is_recomputation():
-                self._update(batch_mean, batch_var, n)
+                if self._sums is None:
+                    self._update(batch_mean, batch_var, n, self.momentum)
+                else:
+                    self._add(batch_mean, batch_var, n)
         slope = self.weight * torch.rsqrt(var + self.eps)
         return slope, self.bias - mean * slope
 
     @torch.no_grad()
-    def _update(self, batch_mean: Tensor, batch_var: Tensor, n: Tensor) -> None:
-        unbiased = batch_var * n / (n - 1).clamp(min=1)
-        weight = self.momentum * (n > 1).to(batch_mean.dtype)
+    def _update(self, mean: Tensor, var: Tensor, n: Tensor, momentum: Tensor | float) -> None:
+        unbiased = var * n / (n - 1).clamp(min=1)
+        weight = momentum * (n > 1).to(mean.dtype)
         # Not in place, as the backward pass may need the former values of these tensors.
-        self.running_mean = self.running_mean.lerp(batch_mean, weight)
+        self.running_mean = self.running_mean.lerp(mean, weight)
         self.running_var = self.running_var.lerp(unbiased, weight)
+
+    @torch.no_grad()
+    def _add(self, mean: Tensor, var: Tensor, n: Tensor) -> None:
+        assert self._sums is not None
+        mean, var, n = mean.double(), var.double(), n.double()
+        of_batch = [torch.ones_like(n).view(1), n.view(1), n * mean, n * (var + mean.square())]
+        self._sums = self._sums + torch.cat(of_batch)
+
+    def collect(self) -> None:
+        """Leave the running statistics alone from now on, and collect sums for `pool` instead.
+
+        Several workers do so, because each sees other inputs. In a pass, all of them have the running
+        statistics that the last call of `pool` left.
+        """
+        self._sums = torch.zeros(
+            2 + 2 * self.running_mean.numel(), dtype=torch.float64, device=self.running_mean.device
+        )
+
+    def take_sums(self) -> Tensor:
+        """Return what was collected since the last call, and begin again.
+
+        Returns:
+            the number of forward passes, the number n of valid rows, and the sums over these rows of the
+            inputs and of their squares, in float64 [2 + 2 d].
+        """
+        sums = self._sums
+        assert sums is not None
+        self.collect()
+        return sums
+
+    def pool(self, sums: Tensor, workers: int) -> None:
+        """Update the running statistics once, as if one worker had seen the inputs of all.
+
+        With one forward pass on each worker this is what one worker does whose batch has the rows of all. For
+        k passes, which are micro-batches or a G step and an F step, all their rows give one mean and one
+        variance, and the momentum is 1 - (1 - `momentum`) ** k. One worker takes k steps instead, the later
+        ones with more weight.
+
+        Args:
+            sums: the sum of `take_sums` over all workers. A dummy batch is a pass without rows.
+            workers: number of workers.
+        """
+        passes = sums[0] / workers
+        n = sums[1]
+        mean, square = (sums[2:] / n.clamp(min=1)).chunk(2)
+        var = (square - mean.square()).clamp(min=0)
+        dtype = self.running_mean.dtype
+        self._update(
+            mean.to(dtype),
+            var.to(dtype),
+            (n / passes.clamp(min=1)).to(dtype),
+            (1 - (1 - self.momentum) ** passes).to(dtype),
+        )
 
 
 def masked_mean_and_variance(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,9 +214,9 @@ class GateNetwork(nn.Module):
 class RunningMean(IncrementalModule):
     """The mean of the inputs so far, which does not depend on future inputs.
 
-    It averages all inputs so far (prefix), or the `window` most recent ones. If all inputs are given at once,
-    this is one matrix product with a [T, T] matrix of weights, which is exact and does not drift as a
-    cumulative sum does.
+    It averages all inputs so far (prefix), or the `window` most recent ones. If few inputs are given at once,
+    this is one matrix product with a [T, T] matrix of weights. Longer inputs have cumulative sums in float64,
+    whose time and memory are linear in T.
 
     Appendix A of the MAE paper averages "all the input vectors" for translation. A decoder would then see the
     words that it must predict, so the mean is over the prefix.
@@ -194,15 +253,38 @@ class RunningMean(IncrementalModule):
             counted: [B, S], 1 for inputs that count and 0 for padding, or None.
             last: number of last positions to return; 0 for all.
         """
-        length, sentences = x.shape[:2]
-        weights = x.new_ones(length, length).tril_()
+        length = x.size(0)
+        rows = last or length
+        if rows * length > LARGEST_MATRIX:
+            return self._means_by_sums(x, counted, rows)
+        # Position t, a row, averages the positions s, columns, with t - window < s <= t.
+        column = torch.arange(length, device=x.device)
+        row = column[length - rows :].unsqueeze(1)
+        seen = column <= row
         if self.window is not None:
-            weights = weights.triu_(1 - self.window)
-        weights = weights[-last:].expand(sentences, -1, -1)
+            seen = seen & (column > row - self.window)
+        weights = seen.to(x.dtype).expand(x.size(1), -1, -1)
         if counted is not None:
             weights = weights * counted.unsqueeze(1)
         weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1)
         return torch.bmm(weights, x.transpose(0, 1))
+
+    def _means_by_sums(self, x: Tensor, counted: Tensor | None, last: int) -> Tensor:
+        """Compute what `_means` does from cumulative sums, which take time and memory linear in S.
+
+        The sums are float64, so that the difference of two of them loses nothing that float32 would show.
+        """
+        x = x.permute(1, 2, 0)  # [B, d, S], as a sum over the last dimension is the fastest
+        if counted is None:
+            counts = torch.arange(1, x.size(2) + 1, device=x.device, dtype=torch.float64).view(1, 1, -1)
+        else:
+            x = x * counted.unsqueeze(1)
+            counts = counted.unsqueeze(1).cumsum(dim=2, dtype=torch.float64)
+        sums = x.cumsum(dim=2, dtype=torch.float64)
+        if self.window is not None and self.window < x.size(2):
+            sums, counts = (t - F.pad(t[..., : -self.window], (self.window, 0)) for t in (sums, counts))
+        means = sums[..., -last:] / counts[..., -last:].clamp(min=1)
+        return means.to(x.dtype).transpose(1, 2)
 
     def _continue(self, x: Tensor, counted: Tensor, incremental_state: dict) -> Tensor:
         """Compute the means [B, T, d] at the positions of new inputs x [T, B, d], and keep the state.

@@ -17,10 +17,11 @@ import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
 
+from modular_fairseq.modules.divided_input import DividesInput
 from modular_fairseq.modules.grouped import build_linear, xavier_uniform
 
 
-class Competition(nn.Module):
+class Competition(DividesInput):
     """Step 1: c = softmax over mechanisms of GroupLinear(h, W^c), which weighs the update of step 2.
 
     Step 2 is the self-attention. c sums to 1 over the mechanisms of a position. An undecided competition
@@ -50,7 +51,7 @@ class Competition(nn.Module):
         Args:
             h: input of the self-attention [T, B, C], from which queries, keys and values are computed.
         """
-        scores = self.linear(h)
+        scores = self.linear(self.divided(h))
         return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
 
@@ -75,6 +76,9 @@ class InterMechanismAttention(nn.Module):
     head. On a CPU this is faster for two mechanisms (1.8 ms against 3.5 ms for forward and backward pass of
     1,020 positions) and slower for four (10.5 ms against 4.0 ms). A whole layer takes about 100 ms.
 
+    A single mechanism has only itself to attend to, with weight 1. It has no queries and keys, which would
+    have no effect.
+
     Args:
         mechanisms: n.
         embed_dim: d, the width of the layer.
@@ -86,28 +90,35 @@ class InterMechanismAttention(nn.Module):
         super().__init__()
         self.mechanisms, self.num_heads, self.head_dim = mechanisms, num_heads, head_dim
         inner = mechanisms * num_heads * head_dim
-        self.k_proj = build_linear(mechanisms, embed_dim, inner)
+        alone = mechanisms == 1
+        self.k_proj = None if alone else build_linear(mechanisms, embed_dim, inner)
         self.v_proj = build_linear(mechanisms, embed_dim, inner)
-        self.q_proj = build_linear(mechanisms, embed_dim, inner)
+        self.q_proj = None if alone else build_linear(mechanisms, embed_dim, inner)
         self.out_proj = build_linear(mechanisms, inner, embed_dim)
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
         for projection in (self.k_proj, self.v_proj, self.q_proj):  # as in `MultiheadAttention`
-            xavier_uniform(projection, gain=1 / math.sqrt(2))
+            if projection is not None:
+                xavier_uniform(projection, gain=1 / math.sqrt(2))
         xavier_uniform(self.out_proj)
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, h: Tensor) -> Tensor:
         """Let the mechanisms of each position attend to each other: [T, B, C] -> [T, B, C]."""
-        q, k, v = (self._split(projection(h)) for projection in (self.q_proj, self.k_proj, self.v_proj))
-        # ... x n (queries) x n (keys) x heads
-        scores = (q.unsqueeze(-3) * k.unsqueeze(-4)).sum(dim=-1) * self.head_dim**-0.5
-        weights = torch.softmax(scores, dim=-2, dtype=torch.promote_types(scores.dtype, torch.float32)).to(
-            v.dtype
-        )
-        weights = self.dropout_module(weights)
+        weights = self._weights(h)
+        v = self._split(self.v_proj(h))
+        weights = self.dropout_module(weights.to(v.dtype))
         # ... x n x heads x head_dim
         heads = (weights.unsqueeze(-1) * v.unsqueeze(-4)).sum(dim=-3)
         return self.out_proj(heads.flatten(2))
+
+    def _weights(self, h: Tensor) -> Tensor:
+        """Compute the attention weights [T, B, n (queries), n (keys), heads], in float32 or better."""
+        if self.q_proj is None or self.k_proj is None:
+            at_least_float32 = torch.promote_types(h.dtype, torch.float32)
+            return h.new_ones(*h.shape[:-1], 1, 1, self.num_heads, dtype=at_least_float32)
+        q, k = self._split(self.q_proj(h)), self._split(self.k_proj(h))
+        scores = (q.unsqueeze(-3) * k.unsqueeze(-4)).sum(dim=-1) * self.head_dim**-0.5
+        return torch.softmax(scores, dim=-2, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def _split(self, x: Tensor) -> Tensor:
         """Split [T, B, n x heads x head_dim] into [T, B, n, heads, head_dim]."""

@@ -24,6 +24,8 @@ SUBJECTS = (
     "precision",
     "options",
     "trainer",
+    "continuing",
+    "stopping",
     "literals",
 )
 

@@ -1,4 +1,4 @@
-"""Let fairseq's Trainer check the model and the criterion, take G steps, and log gate statistics.
+"""Let fairseq's Trainer check the model and the criterion, train gates, and log gate statistics.
 
 The Trainer offers no hook for this that works with every task. For a model of fairseq, each patched method
 does the same as before.
@@ -8,12 +8,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from fairseq.distributed import LegacyDistributedDataParallel
 from fairseq.trainer import Trainer
 
 from modular_fairseq.models.assembly import trained_outside
 from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.bcd import bcd_of
-from modular_fairseq.training.criterion_check import check_criterion
+from modular_fairseq.training.criterion_check import check_command_line
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     Before the first epoch, this patch also logs how many parameters learn outside the main optimizer.
     fairseq's "num. trained" does not count them (fairseq_cli/train.py:103-108).
     """
-    check_criterion(trainer)
+    check_command_line(trainer)
     is_first = not hasattr(trainer, "_bcd")
     if bcd := bcd_of(trainer):
         bcd.begin_epoch(epoch)
@@ -72,3 +73,75 @@ def log_gate_statistics(
     """
     bcd = bcd_of(trainer)
     return bcd.valid_step(valid_step, sample, raise_oom) if bcd else valid_step(trainer, sample, raise_oom)
+
+
+@replace("fairseq.trainer.Trainer.zero_grad")
+def zero_gradients_of_gates(zero_grad: Callable, trainer: Trainer) -> None:
+    """Forget the gradients of gates that learn jointly, when fairseq forgets those of its optimizer.
+
+    It does so before an update, before it tries a batch again, and when memory has run out
+    (fairseq/trainer.py:1192-1193).
+    """
+    zero_grad(trainer)
+    bcd = getattr(trainer, "_bcd", None)
+    if bcd and bcd.joint:
+        bcd.joint.zero_grad()
+
+
+@replace("fairseq.trainer.Trainer._prepare_sample")
+def note_dummy_batches(
+    prepare_sample: Callable, trainer: Trainer, sample: Any, is_dummy: bool = False
+) -> tuple[Any, bool]:
+    """Tell the gates of each batch that comes next, and whether it is a dummy batch.
+
+    A worker that has run out of batches takes part with a dummy batch (fairseq/trainer.py:1329-1369). It must
+    not enter the statistics of gates.
+    """
+    sample, is_dummy_batch = prepare_sample(trainer, sample, is_dummy)
+    if not is_dummy and (bcd := getattr(trainer, "_bcd", None)):
+        bcd.begin_batch(sample, is_dummy_batch)
+    return sample, is_dummy_batch
+
+
+@replace("fairseq.trainer.Trainer.set_num_updates")
+def take_joint_steps(set_num_updates: Callable, trainer: Trainer, num_updates: int) -> None:
+    """Take the step of gates that learn jointly when fairseq counts an update, after its optimizer's step.
+
+    fairseq does not count an update whose gradient overflowed (fairseq/trainer.py:1046-1047).
+    """
+    bcd = getattr(trainer, "_bcd", None)
+    if bcd and bcd.joint:
+        bcd.joint.update_succeeded()
+    return set_num_updates(trainer, num_updates)
+
+
+@replace(
+    "fairseq.distributed.legacy_distributed_data_parallel.LegacyDistributedDataParallel.all_reduce_grads"
+)
+def reduce_what_the_main_optimizer_trains(
+    all_reduce_grads: Callable, wrapped: LegacyDistributedDataParallel
+) -> None:
+    """Leave gates out of the gradients that --ddp-backend legacy_ddp and no_c10d add up over the workers.
+
+    It looks for parameters that require gradients at this moment, and gives each a gradient
+    (fairseq/distributed/legacy_distributed_data_parallel.py:133-140). Gates that learn jointly require
+    gradients too, but their own SGD adds these up.
+    """
+    hidden = [parameter for parameter in trained_outside(wrapped.module) if parameter.requires_grad]
+    for parameter in hidden:
+        parameter.requires_grad_(False)
+    try:
+        return all_reduce_grads(wrapped)
+    finally:
+        for parameter in hidden:
+            parameter.requires_grad_(True)
+
+
+@replace("fairseq.trainer.Trainer.get_train_iterator")
+def keep_train_iterator(get_train_iterator: Callable, trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+    """Keep the iterator over the training data, which knows the length of an epoch.
+
+    The Trainer only returns it (fairseq/trainer.py:684-726). A warning about gates that never learn needs it.
+    """
+    trainer._epoch_iterator = get_train_iterator(trainer, *args, **kwargs)
+    return trainer._epoch_iterator

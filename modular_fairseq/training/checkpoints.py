@@ -69,14 +69,16 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
             os.remove(temporary)
 
 
-def training_ended(state: dict[str, Any], max_update: int, max_epoch: int) -> bool:
+def training_ended(state: dict[str, Any], max_update: int, max_epoch: int, patience: int) -> bool:
     """Return whether a checkpoint_last.pt is from the end of its training.
 
-    A training ends at --max-update or --max-epoch; 0 means no limit. fairseq-train cannot decide this itself:
-    started on a checkpoint that has reached --max-update, it makes one more update.
+    A training ends at --max-update or --max-epoch, or after --patience validations in a row without
+    improvement, whose number `patches/stopping.py` saves. 0 or less means no limit. fairseq-train cannot
+    decide this itself: started on a checkpoint that has reached --max-update, it makes one more update.
     """
     updates, epoch = (
         state["optimizer_history"][-1]["num_updates"],
         state["extra_state"]["train_iterator"]["epoch"],
     )
-    return 0 < max_update <= updates or 0 < max_epoch < epoch
+    in_vain = state["extra_state"].get("early_stopping", {}).get("num_runs", 0)
+    return 0 < max_update <= updates or 0 < max_epoch < epoch or 0 < patience <= in_vain

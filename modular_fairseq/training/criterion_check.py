@@ -1,4 +1,4 @@
-"""Check that the auxiliary losses of the model and the options of the criterion match.
+"""Check the options of a training, and that the auxiliary losses of the model and the criterion match.
 
 A model with auxiliary losses needs the criterion that adds them, and options for such losses need a model
 that has them. fairseq builds the model and the criterion independently of each other. `patches/trainer.py`
@@ -8,9 +8,25 @@ therefore lets fairseq's Trainer compare them before each epoch.
 from fairseq.trainer import Trainer
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
-from modular_fairseq.models.checks import what_turns_on
+from modular_fairseq.models.checks import check_options, what_turns_on
+from modular_fairseq.models.options import FAMILIES, of_a_command_line
 from modular_fairseq.models.registry import CRITERIA, MECHANISMS
 from modular_fairseq_cli.errors import UsageError
+
+
+def check_command_line(trainer: Trainer) -> None:
+    """Check the options of a training, and compare its model with the losses that its criterion adds.
+
+    When fairseq built the model and the criterion, an option with a default of an earlier version was taken
+    for one of an old checkpoint. Here all options are the user's.
+
+    Raises:
+        UsageError: an option would have no effect; or see `check_criterion`.
+    """
+    with of_a_command_line():
+        if family := FAMILIES.get(getattr(trainer.get_model(), "family", "")):
+            check_options(trainer.cfg.model, family)
+        check_criterion(trainer)
 
 
 def check_criterion(trainer: Trainer) -> None:
@@ -35,7 +51,7 @@ def check_criterion(trainer: Trainer) -> None:
                     "model without them)"
                 )
             continue
-        losses = next(each for each in criterion.auxiliary if isinstance(each, mechanism.losses))
+        losses = mechanism.losses(trainer.cfg.criterion)
         if has_losses:
             losses.check_model(model)
         elif losses.asked_for:

@@ -146,7 +146,7 @@ def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, ca
     assert (
         capsys.readouterr().out.splitlines()[-1]
         == "  competition: the model has no mechanisms that compete; analyse a model trained with "
-        "--tim-layers middle or all and without --tim-no-competition"
+        "--tim-layers middle or all, with --tim-mechanisms 2 or more and without --tim-no-competition"
     )
     index = json.loads((tmp_path / "stock" / "analysis.json").read_text())
     assert list(index["analyses"]) == ["patterns", "redundancy"] and index["arch"] == "transformer"

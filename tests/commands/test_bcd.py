@@ -1,6 +1,6 @@
 """Tests of training/bcd.py: G steps change gates only, and F steps never change gates.
 
-This holds for every way to optimise. The tests also cover the schedule, losses, resuming and several workers.
+This holds for every way to optimise. The tests also cover the schedule, losses, fine-tuning and resuming.
 """
 
 import logging
@@ -12,31 +12,14 @@ from fairseq.logging import metrics
 
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.training import bcd
-from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import run_generate, run_train, train_config
-from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
-
-PRECISIONS = [
-    "--fp16 --fp16-no-flatten-grads --fp16-init-scale 4",
-    "--memory-efficient-fp16 --fp16-init-scale 4",
-    "--amp",
-]
+from tests.fairseq_commands import run_generate, run_train, train_config, weights
+from tests.watched_trainer import TRAININGS, Watched
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        "",
-        "--weight-decay 0.01 --clip-norm 0.1 --store-ema",
-        "--update-freq 2",
-        "--checkpoint-activations",
-        COMBINED,
-        WITH_MASKS,
-        *PRECISIONS,
-    ],
-)
+@pytest.mark.parametrize("args", TRAININGS)
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
+@pytest.mark.usefixtures("flat_fp16_on_cpu")
 def test_g_steps_change_gates_only_and_f_steps_the_rest_only(reversal_data, monkeypatch, args):
     watched = Watched(reversal_data, "--mae-gate-interval", 1, *args.split())
     watched.watch(monkeypatch)
@@ -64,33 +47,58 @@ def test_g_steps_are_taken_in_every_intervalth_epoch(reversal_data, monkeypatch,
     assert epochs == expected
 
 
-@pytest.mark.parametrize("loss", ["sentence", "token"])
-def test_a_g_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, loss):
-    """The step is compared with autograd on the whole update at once: two micro-batches, constant learning
-    rate, no dropout.
+@pytest.mark.parametrize("training", ["bcd", "joint"])
+@pytest.mark.parametrize("loss", ["instance", "token", "sentence"])
+def test_a_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, training, loss):
+    """The step of the gates is compared with autograd on the whole update: two micro-batches, constant
+    learning rate, no dropout. In joint training everything else learns as by a main optimizer that has no
+    gates, from the same gradient.
     """
     args = (
-        "--mae-gate-interval 1 --dropout 0 --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5 "
-        "--update-freq 2"
+        f"--mae-training {training} --dropout 0 --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5 "
+        f"--update-freq 2 --sentence-avg --clip-norm 1e-3 --mae-gate-loss {loss} "
+        f"--optimizer sgd --lr 0.1 --lr-scheduler fixed --warmup-updates 0 --weight-decay 0.01"
     )
-    watched = Watched(reversal_data, *args.split(), "--mae-gate-loss", loss)
+    if training == "bcd":
+        args += " --mae-gate-interval 1"
+    watched = Watched(reversal_data, *args.split())
     model, samples = watched.model.train(), watched.batches[:2]
     watched.trainer.begin_epoch(1)
     trainer_bcd = bcd.bcd_of(watched.trainer)
-    gates = [p.requires_grad_(True) for p in watched.gates]
+    for p in watched.gates:
+        p.requires_grad_(True)
     for mixture in expert_mixtures(model).values():
         mixture.step = "G"
     total = sum(watched.trainer.get_criterion()(model, sample)[0] for sample in samples)
-    count = sum(sample["nsentences" if loss == "sentence" else "ntokens"] for sample in samples)
-    expected = [
-        p.detach() - 0.5 * g for p, g in zip(gates, torch.autograd.grad(total / count, gates), strict=True)
-    ]
-    with metrics.aggregate("train") as log:
-        trainer_bcd.g_step(samples)
-    for p, e in zip(gates, expected, strict=True):
+    gradients = torch.autograd.grad(total, [*watched.gates, *watched.rest])
+    sentences, tokens = (sum(sample[key] for sample in samples) for key in ("nsentences", "ntokens"))
+    expected, position = [], 0
+    for mixture in expert_mixtures(model).values():
+        per_sentence = loss == "sentence" or (loss == "instance" and mixture.running_mean is None)
+        for p in mixture.gate_network.parameters():
+            gradient = gradients[position] / (sentences if per_sentence else tokens)
+            expected.append(p.detach() - 0.5 * gradient)
+            position += 1
+    for p in watched.gates:
+        p.requires_grad_(False)
+    if training == "joint":
+        rest = [gradient / sentences for gradient in gradients[position:]]
+        norm = torch.cat([gradient.flatten() for gradient in rest]).norm()
+        clip = 1e-3 / (norm + 1e-6)  # of the main optimizer's own parameters
+        rest = [
+            p.detach() - 0.1 * (clip * gradient + 0.01 * p.detach())
+            for p, gradient in zip(watched.rest, rest, strict=True)
+        ]
+        watched.step(samples)
+        for p, e in zip(watched.rest, rest, strict=True):
+            torch.testing.assert_close(p.detach(), e, atol=1e-6, rtol=1e-5)
+        assert all(p.grad is None and not p.requires_grad for p in watched.gates)
+    else:
+        with metrics.aggregate("train") as log:
+            trainer_bcd.g_step(samples)
+        assert log["g_loss"].avg == pytest.approx(total.item() / sentences / math.log(2), rel=1e-5)
+    for p, e in zip(watched.gates, expected, strict=True):
         torch.testing.assert_close(p.detach(), e, atol=1e-6, rtol=1e-5)
-    tokens = sum(sample["ntokens"] for sample in samples)
-    assert log["g_loss"].avg == pytest.approx(total.item() / tokens / math.log(2), rel=1e-5)
 
 
 def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, caplog):
@@ -275,16 +283,6 @@ def test_models_without_gates_train_as_before(reversal_data):
         assert bcd.bcd_of(watched.trainer) is None
 
 
-def test_joint_training_updates_gates_with_the_main_optimizer(reversal_data, monkeypatch):
-    watched = Watched(reversal_data, "--mae-training", "joint")
-    watched.watch(monkeypatch)
-    watched.trainer.begin_epoch(5)
-    watched.trainer.set_num_updates(10)
-    watched.step(watched.batches[:1])
-    watched.step(watched.batches[1:2])
-    assert watched.changed == [("F", True, True)] * 2
-
-
 @pytest.mark.parametrize(
     ("finetune", "steps"),
     [
@@ -313,8 +311,77 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
 
 
 @pytest.mark.parametrize(
+    ("args", "epochs"),
+    [
+        ("", [5]),
+        ("--finetune-from-model a.pt", [1, 2, 3, 4, 5, 6]),
+        ("--finetune-from-model a.pt --mae-gate-interval 3", [3, 6]),
+        ("--finetune-from-model a.pt --mae-finetune gates+output", [1, 2, 3, 4, 5, 6]),
+        ("--finetune-from-model a.pt --mae-finetune gates", [1, 2, 3, 4, 5, 6]),
+        ("--mae-training joint", []),
+    ],
+)
+def test_finetuning_has_g_steps_in_every_epoch(reversal_data, args, epochs):
+    watched = Watched(reversal_data, *args.split())
+    hook = bcd.bcd_of(watched.trainer)
+    assert [epoch for epoch in range(1, 7) if hook.is_g_epoch(epoch)] == epochs
+
+
+@pytest.mark.parametrize(
+    ("args", "warning"),
+    [
+        ("--max-epoch 4", "--max-epoch 4 is less than --mae-gate-interval 5: no epoch has G steps"),
+        ("--max-epoch 5 --max-update 99", None),
+        (
+            "--max-update 16",
+            "--max-update 16 ends training before epoch 5, the first of --mae-gate-interval 5",
+        ),
+        ("--max-update 17", None),
+        ("--max-update 16 --update-freq 2", None),
+        ("--max-update 10 --update-freq 1,2", "--max-update 10 ends training before epoch 5"),
+        ("--max-update 11 --update-freq 1,2", None),
+        ("--max-update 16 --mae-gate-interval 4", None),
+        ("--max-update 1 --mae-training joint", None),
+        ("--max-update 1 --finetune-from-model a.pt", None),
+    ],
+)
+def test_gates_that_never_learn_are_warned_of(reversal_data, caplog, args, warning):
+    """The data have 4 batches. fairseq ends a training as soon as it reaches --max-update."""
+    watched = Watched(reversal_data, "--max-tokens", 150, *args.split())
+    iterator = watched.trainer.get_train_iterator(1)
+    assert len(iterator) == 4
+    iterator.next_epoch_itr()
+    watched.trainer.begin_epoch(1)
+    if warning is None:
+        assert "no epoch has G steps" not in caplog.text
+    else:
+        assert warning in caplog.text
+
+
+@pytest.mark.parametrize(("max_update", "warns"), [(4, True), (5, False)])
+def test_a_training_that_goes_on_amid_an_epoch_counts_what_is_left(reversal_data, caplog, max_update, warns):
+    """One of 4 batches has been trained with."""
+    watched = Watched(
+        reversal_data, "--max-tokens", 150, "--mae-gate-interval", 2, "--max-update", max_update
+    )
+    iterator = watched.trainer.get_train_iterator(1)
+    next(iterator.next_epoch_itr())
+    watched.trainer.set_num_updates(1)
+    watched.trainer.begin_epoch(1)
+    assert ("ends training before epoch 2" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
     ("args", "sentence"),
     [
+        (
+            "--mae-training joint --ddp-backend fully_sharded",
+            "--ddp-backend fully_sharded does not work with the gates' own SGD",
+        ),
+        (
+            "--mae-training joint --use-bmuf",
+            "or train the gates with everything else by --mae-training joint_main",
+        ),
         ("--ddp-backend fully_sharded", "--ddp-backend fully_sharded does not work with G steps"),
         ("--use-bmuf", "--use-bmuf does not work with G steps"),
         (
@@ -339,10 +406,6 @@ def test_trainers_that_cannot_train_gates_are_refused(reversal_data, args, sente
 
 
 MAE = ["--arch", "mae_transformer", "--mae-gate-interval", 2]
-
-
-def weights(checkpoint):
-    return load_checkpoint(checkpoint)["model"]
 
 
 @pytest.mark.parametrize(

@@ -101,5 +101,5 @@ def test_what_the_rows_task_does_not_have_is_refused(place):
         SystemExit, match="one.yaml: column bleu cannot be measured for task language_modeling"
     ) as e:
         table(place, "--run")
-    assert "; use perplexity, LR, HR in the columns of" in str(e.value)
+    assert "; use perplexity, LR_distance_all, HR_distance_all, " in str(e.value)
     assert not (place / "results").exists()

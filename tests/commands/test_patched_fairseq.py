@@ -178,7 +178,8 @@ def test_masking_whole_words_is_refused_without_a_bpe_that_knows_them(pieces, bp
     [
         (["mae_transformer"], True),
         (["modular_transformer"], False),
-        (["mae_transformer", "--mae-training", "joint"], False),
+        (["mae_transformer", "--mae-training", "joint"], True),
+        (["mae_transformer", "--mae-training", "joint_main"], False),
     ],
 )
 def test_what_learns_outside_the_main_optimizer_is_said_once(reversal_data, tmp_path, caplog, args, says):

@@ -16,16 +16,20 @@ from statistics import mean, stdev
 import pytest
 import sacrebleu
 import yaml
+from sacrebleu.metrics import BLEU
 from scipy.stats import ttest_ind
 
 from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
+from modular_fairseq_cli.scoring.intervals import of_scores
 from tests.places import ROOT
 from tests.table_folders import (
+    REFERENCES,
     call,
     command,
+    translation,
     write_configs,
     write_result,
 )
@@ -37,6 +41,15 @@ def parameters(weights):
     buffers = ("running_mean", "running_var", "num_batches_tracked", "version", "_float_tensor")
     sizes = {name: value.numel() for name, value in weights.items() if not name.endswith(buffers)}
     return sum(sizes.values()), sum(size for name, size in sizes.items() if ".gate." in name)
+
+
+def test_each_result_is_reported_with_the_number_of_its_run(finished_table):
+    found = re.findall(r"\[(\S+) of (\d+)\] (\S+): (\w+) BLEU [\d.]+$", finished_table.stderr, re.MULTILINE)
+    assert sorted((number, name) for number, _, name, _ in found) == [
+        *(("1", "mine/plain/seed-1"), ("2", "mine/experts/seed-1"), ("2", "mine/experts/seed-1")),
+        *(("3", "mine/gates/seed-1"), ("4", "mine/untuned/seed-1")),
+    ]
+    assert {total for _, total, _, _ in found} == {"4"}
 
 
 def test_all_rows_are_trained_translated_and_shown(table_folder, finished_table):
@@ -283,6 +296,16 @@ def test_a_try_that_never_trained_leaves_no_trace(table_copy):
     )
 
 
+def interval(by_seed):
+    """Return the interval of the difference in BLEU.
+
+    Args:
+        by_seed: for each seed the numbers of wrong lines of the baseline and of the row.
+    """
+    metric = BLEU(references=[REFERENCES])
+    return of_scores(metric, [[tuple(map(translation, pair)) for pair in pairs] for pairs in by_seed])
+
+
 def test_numbers_over_seeds(results_only, capsys):
     """The table computes means, sample deviations, differences seed by seed and the largest p from result
     files alone.
@@ -293,10 +316,12 @@ def test_numbers_over_seeds(results_only, capsys):
     shown = capsys.readouterr().out
     apart = [ours - base for ours, base in zip(experts, plain, strict=True)]
     assert cells(shown, "Plain")[1:5] == [f"{mean(plain):.2f} ± {stdev(plain):.2f}", "7", "7", "15 ± 7"]
-    assert cells(shown, "Experts")[5].startswith(f"{mean(apart):+.2f} ± {stdev(apart):.2f} (")
     welch = ttest_ind(experts, plain, equal_var=False).pvalue
-    # The largest p is 1, because nothing differs in seed 2.
-    assert cells(shown, "Experts")[5].endswith(f"(1.000; {welch:.3f})")
+    # The largest p of the bootstrap is 1, because nothing differs in seed 2.
+    found = interval([[(9, 6)], [(12, 12)]])
+    assert cells(shown, "Experts")[5] == (
+        f"{mean(apart):+.2f} [{found.low:+.2f}, {found.high:+.2f}] ({found.p_value:.3f}; 1.000; {welch:.3f})"
+    )
     lines = [
         line.split("\t") for line in (results_only / "results/paper/mine/table.tsv").read_text().splitlines()
     ]
@@ -307,6 +332,9 @@ def test_numbers_over_seeds(results_only, capsys):
         and line["translations"] == "2"
     )
     assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12) and float(line["p"]) == 1
+    limits = [float(line[name]) for name in ("difference_low", "difference_high", "interval_p")]
+    assert limits == pytest.approx(found[1:4])
+    assert "[95 % interval over seeds and sentences]. In parentheses are the p of the interval" in shown
 
 
 def test_several_draws_of_a_seed_are_compared_with_its_one_baseline(results_only, capsys):
@@ -326,8 +354,11 @@ def test_several_draws_of_a_seed_are_compared_with_its_one_baseline(results_only
     refused(capsys, results_only, "--seeds", "1,2")
     shown = cells(capsys.readouterr().out, "specialised")
     apart = [bleu - base[seed] for (seed, _), bleu in drawn.items()]
+    found = interval(
+        [[(spoilt, 4 * draw + seed) for draw in (1, 2, 3)] for seed, spoilt in ((1, 10), (2, 20))]
+    )
     assert shown[1].startswith(f"{mean(drawn.values()):.2f} ± ") and shown[5].startswith(
-        f"{mean(apart):+.2f} ± {stdev(apart):.2f} ("
+        f"{mean(apart):+.2f} [{found.low:+.2f}, {found.high:+.2f}] ("
     )
 
 

@@ -87,7 +87,7 @@ MUTATIONS = [
     ),
     Mutation(
         "refusal",
-        f"{MODELS}/mae.py",
+        f"{MODELS}/mae_options.py",
         "if not 0 < options.mae_dropped_heads < heads:",
         "if not 0 < options.mae_dropped_heads <= heads:",
         "test_translation",

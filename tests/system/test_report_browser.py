@@ -214,7 +214,9 @@ def test_the_overview_says_what_the_models_do(page):
     assert rows[""] == ["old", "new"]
     assert rows["parameters"] == ["1,054,768"] * 2
     assert rows["validation perplexity in the log"] == ["0.3333\nat update 300", "–"]
-    assert rows["redundancy of heads"][0].startswith("LR 0.551, HR 0.499")
+    assert rows["redundancy of heads"][0].startswith(
+        "LR 0.551, HR 0.499 (distance, all maps)\nLR 0.853, HR 0.752 (divergence, encoder)"
+    )
     assert "\nencoder, first → last layer; uniform 0.693" in rows["competition entropy"][1]
     # This model competes in one layer.
     assert rows["competition entropy"][0].endswith("\nencoder; uniform 0.693")
@@ -629,7 +631,7 @@ def test_every_control_draws_what_it_names(page):
     assert (
         page.one("#redundancy .cells")
         .get_attribute("aria-label")
-        .startswith("Redundancy of pairs of heads, cross-attention")
+        .startswith("Redundancy of pairs of heads by distance, cross-attention")
     )
     page.choose("axis", "linear")
     assert page.all("#training .chart")

@@ -6,14 +6,22 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from fairseq.tasks import setup_task
 
-from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, run_train
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, run_train, train_config
 from tests.places import ROOT
 from tests.watched_trainer import COMBINED, WITH_MASKS
 
 # Through fairseq's commands
 
 
+JOINT = """
+    --arch mae_transformer --mae-training joint --mae-gate-norm layer --mae-gate-dropout 0 --dropout 0
+    --optimizer sgd --lr 0.5 --mae-gate-lr 1 --max-tokens 1000 --batch-size 24 --max-epoch 1
+    --required-batch-size-multiple 1
+"""
 WORKER = """
 import sys
 sys.path.insert(0, {root!r})
@@ -26,6 +34,7 @@ def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):
     plain_init(self, module, **kwargs)
 DDP.__init__ = on_cpu
 import modular_fairseq
+from modular_fairseq.models.mae import gate_parameters
 from fairseq.trainer import Trainer
 from tests.watched_trainer import digest
 from fairseq_cli.train import cli_main
@@ -33,6 +42,7 @@ step = Trainer.train_step
 def train_step(self, samples, raise_oom=False):
     output = step(self, samples, raise_oom)
     model = self.get_model()
+    assert all(p.grad is None for p in gate_parameters(model))
     state = digest([*model.parameters(), *(b for b in model.buffers() if b.dim())])
     print("STATE", self.get_num_updates(), state, flush=True)
     return output
@@ -100,6 +110,8 @@ def run_workers(data, save_dir, *args):
         ("c10d", 1, "all", COMBINED),
         ("legacy_ddp", 1, "gates", ""),
         ("c10d", 2, "all", WITH_MASKS),
+        ("c10d", 1, "all", "--mae-training joint"),
+        ("legacy_ddp", 2, "all", "--mae-training joint"),
     ],
     ids=lambda value: str(value),
 )
@@ -116,7 +128,7 @@ def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, 
         *body.split(),
     ]
     if finetune == "all":
-        args += ["--mae-gate-interval", 1]
+        args += [] if "joint" in body else ["--mae-gate-interval", 1]
     else:
         run_train(
             reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", tmp_path / "trained"
@@ -127,3 +139,42 @@ def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, 
     resumed, resumed_too = run_workers(reversal_data, tmp_path / "workers", *args, "--max-epoch", 3)
     assert resumed == resumed_too and resumed
     assert int(resumed[0].split()[1]) == int(first[-1].split()[1]) + 1
+
+
+@pytest.mark.parametrize(("backend", "norm"), [("legacy_ddp", "layer"), ("c10d", "layer"), ("c10d", "batch")])
+def test_two_workers_train_jointly_as_one_with_twice_the_micro_batches(
+    reversal_data, tmp_path, backend, norm
+):
+    """The data have three batches, one of which is half as long, so the second worker ends the epoch with a
+    dummy batch. BatchNorm normalises by the batch of a worker, as it does by a micro-batch. Its running
+    statistics differ: one worker updates them after each micro-batch, and several workers once.
+    """
+    args = [*JOINT.split(), "--mae-gate-norm", norm]
+    first, _ = run_workers(reversal_data, tmp_path / "two", *args, "--ddp-backend", backend)
+    run_train(reversal_data, *args, "--update-freq", 2, "--save-dir", tmp_path / "one")
+    task = setup_task(train_config(reversal_data, *args).task)
+    task.load_dataset("train")
+    batches = task.get_batch_iterator(task.dataset("train"), max_tokens=1000, max_sentences=24)
+    assert len(batches) == 3
+    two, one = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("two", "one"))
+    assert len(first) == one["optimizer_history"][-1]["num_updates"] == 2
+    assert one["extra_state"]["train_iterator"]["epoch"] == 2
+    for name, value in one["model"].items():
+        if ".norm.running_" not in name:
+            torch.testing.assert_close(two["model"][name], value, atol=2e-6, rtol=1e-5)
+
+
+def test_two_workers_have_the_running_statistics_of_one_with_all_their_inputs(reversal_data, tmp_path):
+    """One worker has batches of 60 sentences, two have 40 and 20. A gate that normalises by its running
+    statistics does not see how the sentences are divided, so everything is equal.
+    """
+    args = [*JOINT.split(), "--mae-gate-norm", "lagged", "--max-epoch", 4, "--max-tokens", 2000]
+    first, _ = run_workers(reversal_data, tmp_path / "two", *args, "--batch-size", 40)
+    run_train(reversal_data, *args, "--batch-size", 60, "--save-dir", tmp_path / "one")
+    two, one = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("two", "one"))
+    assert len(first) == one["optimizer_history"][-1]["num_updates"] == 4
+    assert any(
+        ".norm.running_var" in name and (value - 1).abs().max() > 0.1 for name, value in one["model"].items()
+    )
+    for name, value in one["model"].items():
+        torch.testing.assert_close(two["model"][name], value, atol=5e-6, rtol=1e-4)

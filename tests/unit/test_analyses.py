@@ -13,7 +13,7 @@ import torch
 
 from modular_fairseq.analysis import ANALYSES, samples, tokens
 from modular_fairseq.analysis.analyses import build as build_analyses
-from modular_fairseq.analysis.attention_maps import KINDS, _hidden
+from modular_fairseq.analysis.attention_maps import ENCODER, KINDS, _hidden
 from modular_fairseq.analysis.clusters import ClusterReport, Clusters, HeadClusters, ModuleClusters
 from modular_fairseq.analysis.competition import (
     BINS,
@@ -28,7 +28,7 @@ from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.places import place
 from modular_fairseq.analysis.recording import recorded
 from modular_fairseq.analysis.redundancy import ModuleRedundancy, RedundancyReport, TypeRedundancy
-from modular_fairseq.models.dma import semantic_masks
+from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.expert_mixture import GateStatistics, entropy_and_shares
 from modular_fairseq_cli import analysis_folder as folder
@@ -307,12 +307,28 @@ def test_tables_say_what_the_reports_do():
     assert (
         len(report.tables()["competition-tokens"]) == 40 and len(report.data()["tokens"][0]["tokens"]) == 30
     )
-    types = [TypeRedundancy("k", 0.25, 0.5, 9, [ModuleRedundancy("m", 1, None, 4, 0.3)], [])]
-    assert RedundancyReport(0.1, 0.2, 3, types).tables()["redundancy"] == [
-        {"type": "k", "module": "m", "heads": 4, "LR": 0.3},
-        {"type": "k", "module": "all", "heads": 4, "LR": 0.25, "HR": 0.5},
-        {"type": "all", "LR": 0.1, "HR": 0.2},
+    types = [
+        TypeRedundancy("k", 0.25, 0.5, 0.6, 0.7, 9, [ModuleRedundancy("m", 1, None, 4, 0.3, 0.8)], []),
+        TypeRedundancy(ENCODER, 0.75, None, 0.9, None, 9, [], []),
     ]
+    found = RedundancyReport.of_types(3, types)
+    assert found.tables()["redundancy"] == [
+        {"type": "k", "module": "m", "heads": 4, "LR_distance": 0.3, "LR_divergence": 0.8},
+        {
+            **{"type": "k", "module": "all", "heads": 4},
+            **{"LR_distance": 0.25, "HR_distance": 0.5, "LR_divergence": 0.6, "HR_divergence": 0.7},
+        },
+        {
+            **{"type": ENCODER, "module": "all", "heads": 0},
+            **{"LR_distance": 0.75, "HR_distance": None, "LR_divergence": 0.9, "HR_divergence": None},
+        },
+        {
+            "type": "all",
+            **{"LR_distance": 0.5, "HR_distance": 0.5, "LR_divergence": 0.75, "HR_divergence": 0.7},
+        },
+    ]
+    assert (found.LR_divergence_encoder, found.HR_divergence_encoder) == (0.9, None)
+    assert (found.LR_distance_encoder, found.HR_distance_encoder) == (0.75, None)
 
 
 def test_modules_come_in_the_order_in_which_a_word_passes_them():
@@ -494,7 +510,7 @@ def test_tables_and_what_an_earlier_analysis_wrote(tmp_path):
     folder.write(tmp_path, {"arch": "b"}, {"y": {"a": 1}}, {"new": rows}, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["analysis.json", "mine.txt", "new.tsv"]
     index = json.loads((tmp_path / "analysis.json").read_text())
-    assert index == {"format": 1, "arch": "b", "analyses": {"y": {"a": 1}}, "files": ["new.tsv"]}
+    assert index == {"format": 2, "arch": "b", "analyses": {"y": {"a": 1}}, "files": ["new.tsv"]}
     with open(tmp_path / "new.tsv", newline="") as file:
         assert list(csv.DictReader(file, delimiter="\t")) == [
             {"token": 'a\t"b', "pmi": "1.23457", "none": "", "more": ""},
@@ -513,13 +529,13 @@ def test_files_outside_the_folder_are_never_removed(tmp_path):
         {"files": ["mine.csv"], "tool": "another"},
         [3],
         3,
-        {"format": 1, "analyses": {}, "files": None},
-        {"format": 1, "analyses": {}, "files": "m"},
+        {"format": 2, "analyses": {}, "files": None},
+        {"format": 2, "analyses": {}, "files": "m"},
     ):
         (inside / "analysis.json").write_text(json.dumps(index))
         folder.remove(inside)
         assert sorted(path.name for path in inside.iterdir()) == ["analysis.json", "m", "mine.csv", "old.tsv"]
-    index = {"format": 1, "analyses": {}, "files": ["../outside.tsv", "mine.csv", "old.tsv", 3]}
+    index = {"format": 2, "analyses": {}, "files": ["../outside.tsv", "mine.csv", "old.tsv", 3]}
     (inside / "analysis.json").write_text(json.dumps(index))
     folder.remove(inside)
     assert outside.exists() and sorted(path.name for path in inside.iterdir()) == ["m", "mine.csv"]

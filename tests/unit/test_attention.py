@@ -7,7 +7,8 @@ import torch
 from fairseq.modules import MultiheadAttention as StockAttention
 from torch import nn
 
-from modular_fairseq.modules.attention import MultiheadAttention, fold_beam
+from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.beams import fold_beam
 
 T, S, B, C, H = 6, 7, 3, 16, 4
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
 
-from modular_fairseq.models.dma import measuring
+from modular_fairseq.models.dma_losses import measuring
 from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq_cli.errors import UsageError

@@ -13,7 +13,10 @@ from tests.places import ROOT
 # The files that may name a mechanism: its own, and those that exist for it. All others must work with every
 # one.
 OF_MECHANISMS = [
-    *(f"models/{name}.py" for name in ("mae", "dma", "tim", "multistream", "ensemble", "layers")),
+    *(
+        f"models/{name}.py"
+        for name in ("mae", "mae_options", "dma", "dma_losses", "tim", "multistream", "ensemble", "layers")
+    ),
     *(
         str(path.relative_to(ROOT / "modular_fairseq"))
         for path in (ROOT / "modular_fairseq/modules").glob("*.py")
@@ -22,7 +25,19 @@ OF_MECHANISMS = [
         str(path.relative_to(ROOT / "modular_fairseq"))
         for path in (ROOT / "modular_fairseq/analysis").glob("*.py")
     ),
-    *("training/bcd.py", "patches/trainer.py", "patches/errors.py"),
+    *(
+        f"training/{name}.py"
+        for name in (
+            "bcd",
+            "gate_checks",
+            "gate_monitor",
+            "gate_sgd",
+            "joint_training",
+            "norm_pooling",
+            "optimizer_state",
+        )
+    ),
+    *("patches/trainer.py", "patches/errors.py"),
 ]
 SHARED = sorted(
     path

@@ -6,7 +6,7 @@ from enum import Enum
 
 import pytest
 
-from modular_fairseq.models.dma import DmaLossOptions
+from modular_fairseq.models.dma_losses import DmaLossOptions
 from modular_fairseq.models.ensemble import ResidualOptions
 from modular_fairseq.models.options import PRESETS, flag
 from modular_fairseq.models.registry import MECHANISMS

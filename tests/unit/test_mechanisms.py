@@ -2,6 +2,8 @@
 presets.
 """
 
+import re
+
 import pytest
 import torch
 
@@ -10,11 +12,13 @@ from modular_fairseq.models.mechanism import LayerPlace
 from modular_fairseq.models.options import nested_config
 from modular_fairseq.models.tim import is_tim_layer
 from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention, weigh
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options
 from tests.properties import logits
 from tests.reference import mechanisms as reference
 
-NEUTRAL = {"tim_layers": "all", "tim_mechanisms": 1, "tim_no_competition": True, "tim_communication_heads": 0}
+NEUTRAL = {"tim_layers": "all", "tim_mechanisms": 1, "tim_communication_heads": 0}
+ONE = {"tim_layers": "all", "tim_mechanisms": 1}
 VARIANTS = [
     {},
     {"tim_mechanisms": 4},
@@ -134,12 +138,61 @@ def test_half_precision_competes_in_float32():
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_one_mechanism_without_competition_and_communication_is_a_plain_model(pre_norm):
+def test_one_mechanism_without_communication_is_a_plain_model(pre_norm):
     shape = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
     stock, ours = build_stock(seed=3, **shape).eval(), build(**NEUTRAL, **shape).eval()
     ours.load_state_dict(stock.state_dict())
     sample = batch(LENGTHS)
     torch.testing.assert_close(logits(ours, sample), logits(stock, sample), atol=1e-6, rtol=0)
+
+
+def with_parameters_without_effect(model):
+    """Return the state dict that version 0.1 wrote of a model with one mechanism."""
+    state = model.state_dict()
+    for side in ("encoder", "decoder"):
+        for i in range(2):
+            start = f"{side}.layers.{i}."
+            inner = model.cfg.tim_communication_heads * model.cfg.tim_communication_dim
+            sizes = {"competition.linear": 1, "communication.q_proj": inner, "communication.k_proj": inner}
+            for module, size in sizes.items():
+                state[f"{start}{module}.weight"] = torch.randn(size, 32)
+                state[f"{start}{module}.bias"] = torch.randn(size)
+    return state
+
+
+def test_one_mechanism_has_no_parameters_without_effect():
+    model, sample = build(**ONE), batch(LENGTHS)
+    logits(model, sample).square().sum().backward()
+    for key, parameter in model.named_parameters():
+        # Keys have no bias gradient: a number that all scores of a query share does not change its softmax.
+        if not key.endswith("k_proj.bias"):
+            assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
+
+
+def test_parameters_without_effect_of_old_checkpoints_are_left_out():
+    model, again = build(**ONE).eval(), build(seed=2, **ONE).eval()
+    old = with_parameters_without_effect(model)
+    assert len(old) == len(model.state_dict()) + 4 * 6
+    again.load_state_dict(old)
+    assert torch.equal(logits(again, batch(LENGTHS)), logits(model, batch(LENGTHS)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            PLAIN,
+            "the checkpoint has encoder.layers.0.competition.linear.weight, which this model does not have",
+        ),
+        ({"tim_layers": "all"}, "encoder.layers.0.competition.linear.weight is [1, 32] in the checkpoint"),
+    ],
+    ids=["no mechanisms", "two mechanisms"],
+)
+def test_models_without_a_single_mechanism_refuse_them(changes, message):
+    old, model = with_parameters_without_effect(build(**ONE)), build(**changes)
+    old = {key: value for key, value in old.items() if "competition" in key}
+    with pytest.raises(UsageError, match=re.escape(message)):
+        model.load_state_dict({**model.state_dict(), **old})
 
 
 def test_mechanisms_with_dense_block_diagonal_matrices_are_a_plain_layer_with_other_norms():

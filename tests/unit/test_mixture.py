@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from modular_fairseq.modules import gates
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.expert_mixture import (
     ExpertMixture,
@@ -94,7 +96,7 @@ def test_mixture_equals_the_weighted_sum_of_experts(t, per_position):
     nn.init.normal_(attention.v_proj.bias)
     logits = torch.randn(B, T if per_position else 1, math.comb(8, t), dtype=torch.float64)
     attention.gate = ExpertMixture(
-        8, t, Fixed(logits), RunningMean() if per_position else None, training_scheme="joint"
+        8, t, Fixed(logits), RunningMean() if per_position else None, alternates=False
     ).double()
     mask = padding_mask(left=False)
     x = torch.randn(T, B, C, dtype=torch.float64, requires_grad=True)
@@ -217,6 +219,60 @@ def test_gate_norm_of_one_row_uses_and_keeps_the_running_statistics():
     )
 
 
+def worker_norms(batches_of_each):
+    """Return the norm of each worker after one update of several passes, pooled.
+
+    Args:
+        batches_of_each: the passes of each worker, inputs [n, C] each; None is a dummy batch.
+    """
+    norms = [GateNorm(C).double().train() for _ in batches_of_each]
+    for norm, batches in zip(norms, batches_of_each, strict=True):
+        norm.collect()
+        for x in batches:
+            norm(
+                torch.randn(5, C, dtype=torch.float64) if x is None else x,
+                torch.zeros(5).bool() if x is None else None,
+            )
+        assert not norm.running_mean.any() and torch.equal(norm.running_var, torch.ones(C).double())
+    sums = sum(norm.take_sums() for norm in norms)
+    for norm in norms:
+        norm.pool(sums, len(norms))
+        assert not norm.take_sums().any()
+    return norms
+
+
+@pytest.mark.parametrize("rows", [(40, 40), (40, 3), (40, 0), (3, 0), (1, 1)])
+def test_statistics_of_workers_pool_to_those_of_one_batch_with_all_inputs(rows):
+    """Two workers see inputs with other means, and other numbers of them; 0 rows are a dummy batch."""
+    torch.manual_seed(0)
+    inputs = [
+        torch.randn(n, C, dtype=torch.float64) * scale + scale
+        for n, scale in zip(rows, (1.0, 3.0), strict=True)
+    ]
+    alone = nn.BatchNorm1d(C).double().train()
+    alone(torch.cat(inputs))
+    for norm in worker_norms([[x if len(x) else None] for x in inputs]):
+        torch.testing.assert_close(norm.running_mean, alone.running_mean, atol=1e-12, rtol=0)
+        torch.testing.assert_close(norm.running_var, alone.running_var, atol=1e-12, rtol=0)
+
+
+def test_equal_passes_of_workers_have_the_weight_of_as_many_updates():
+    """A G step and an F step pass the same inputs. The second worker has a dummy batch in both."""
+    torch.manual_seed(0)
+    x = torch.randn(9, C, dtype=torch.float64) + 2
+    alone = nn.BatchNorm1d(C).double().train()
+    alone(x), alone(x)
+    for norm in worker_norms([[x, x], [None, None]]):
+        torch.testing.assert_close(norm.running_mean, alone.running_mean, atol=1e-12, rtol=0)
+        torch.testing.assert_close(norm.running_var, alone.running_var, atol=1e-12, rtol=0)
+
+
+def test_workers_without_two_rows_keep_the_running_statistics():
+    x = torch.randn(1, C, dtype=torch.float64)
+    for norm in (*worker_norms([[None], [None]]), *worker_norms([[x], [None]]), *worker_norms([[], []])):
+        assert not norm.running_mean.any() and torch.equal(norm.running_var, torch.ones(C).double())
+
+
 def test_lagged_norm_does_not_look_at_the_batch_but_learns_from_it():
     norm = GateNorm(C, lagged=True).train()
     x = torch.randn(T, B, C) + 2
@@ -283,9 +339,61 @@ def test_running_mean_equals_the_mean_one_by_one(window, mask):
     torch.testing.assert_close(RunningMean(window)(x, mask, None), expected, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("window", [None, 1, 3, 5, 6, 100])
+@pytest.mark.parametrize("mask", [None, padding_mask(left=True), padding_mask(left=False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_means_of_long_inputs_equal_the_mean_one_by_one(monkeypatch, window, mask, dtype):
+    """Outputs and gradients are equal. The limit is set so that the inputs count as long."""
+    monkeypatch.setattr(gates, "LARGEST_MATRIX", 4)
+    x = (torch.randn(T, B, C, dtype=dtype) + 10).requires_grad_(True)
+    found = RunningMean(window)(x, mask, None)
+    expected = mean_of_recent(x.double(), mask, window).transpose(0, 1)
+    tolerance = {"atol": 1e-12 if dtype == torch.float64 else 2e-6, "rtol": 0}
+    torch.testing.assert_close(found.double(), expected, **tolerance)
+    weight = torch.randn_like(expected)
+    torch.testing.assert_close(
+        torch.autograd.grad((found * weight).sum(), x)[0],
+        torch.autograd.grad((expected * weight).sum(), x)[0],
+        **tolerance,
+    )
+
+
+@pytest.mark.parametrize("window", [None, 100, 1000])
+def test_both_ways_to_average_long_inputs_agree(monkeypatch, window):
+    """They differ by 1e-6 in float32 at most over 700 inputs, in outputs and gradients."""
+    x = torch.randn(700, 2, C, requires_grad=True)
+    mask = torch.zeros(2, 700, dtype=torch.bool)
+    mask[0, :300] = mask[1, 650:] = True
+    weight, results = torch.randn(2, 700, C), []
+    for largest in (0, 700 * 700):
+        monkeypatch.setattr(gates, "LARGEST_MATRIX", largest)
+        means = RunningMean(window)(x, mask, None)
+        results.append((means, *torch.autograd.grad((means * weight).sum(), x)))
+    torch.testing.assert_close(*results, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [256, 257, 700])
+def test_long_inputs_have_no_square_matrix(length):
+    """A matrix of [T, T] for each sentence would be the largest tensor."""
+    largest = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest.append(result.numel())
+            return result
+
+    with Watch():
+        RunningMean(100)(torch.randn(length, 2, C), None, None)
+    assert (max(largest) >= length**2) == (length == 256)
+
+
+@pytest.mark.parametrize("largest", [0, 256 * 256])
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize("chunks", [[1] * T, [2, 1, 3], [T]])
-def test_running_mean_step_by_step_with_reordering(window, chunks):
+def test_running_mean_step_by_step_with_reordering(monkeypatch, window, chunks, largest):
+    monkeypatch.setattr(gates, "LARGEST_MATRIX", largest)
     x = torch.randn(T, B, C, dtype=torch.float64)
     mask = padding_mask(left=False)
     running, state, done, order = RunningMean(window), {}, 0, torch.arange(B)
@@ -336,12 +444,14 @@ def test_specialised_inference_takes_the_expert_with_the_largest_gate():
 @pytest.mark.parametrize("network", [None, Fixed(torch.zeros(B, 1, 8))])
 def test_random_inference_keeps_one_expert_that_the_seed_decides(network):
     def drawn(seed):
-        torch.manual_seed(seed)
         mixture = ExpertMixture(8, 1, network, inference="random").eval()
+        mixture.draw_expert(torch.Generator().manual_seed(seed))
         scales = [mixture(torch.zeros(T, B, 1), None, None, B) for _ in range(2)]
         assert torch.equal(*scales)
         return tuple((scales[0].expand(B, 8, 1, 1) == 0).view(B, 8).nonzero()[:, 1].tolist())
 
+    with pytest.raises(RuntimeError, match="draw_expert"):
+        ExpertMixture(8, 1, network, inference="random").eval()(torch.zeros(T, B, 1), None, None, B)
     assert drawn(1) == drawn(1)
     experts = {drawn(seed) for seed in range(20)}
     assert len(experts) > 3 and all(len(set(expert)) == 1 for expert in experts)

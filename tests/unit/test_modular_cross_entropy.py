@@ -12,15 +12,18 @@ from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
-from modular_fairseq.models.dma import semantic_masks
+from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.registry import CRITERIA
-from modular_fairseq.training.criterion_check import check_criterion
+from modular_fairseq.training.criterion_check import check_command_line, check_criterion
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock, task
 
-PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0}
+PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0, "diversity_weight": 0.0}
 ONE_HEAD = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
-TERMS = {"kl": 1, "qq": 1, "xq": -1}
+TERMS = {"kl": 1, "qq": 1, "xq": -1, "diversity": 1}
+
+
+DMA = {"attention_type": "dma"}
 
 
 def criterion(sentence_avg=False, **changes):
@@ -30,7 +33,10 @@ def criterion(sentence_avg=False, **changes):
         "sentence_avg": sentence_avg,
         **changes,
     }
-    return ModularCrossEntropyCriterion.build_criterion(OmegaConf.create(settings), task())
+    options = OmegaConf.create(settings)
+    made = ModularCrossEntropyCriterion.build_criterion(options, task())
+    made.options = options  # for `trainer`
+    return made
 
 
 def dma(**changes):
@@ -85,7 +91,7 @@ def test_without_dma_it_is_fairseqs(model, training):
 
 
 def test_the_loss_is_cross_entropy_plus_weighted_terms():
-    weights = {"kl_weight": 0.3, "qq_weight": 2.0, "xq_weight": 0.5}
+    weights = {"kl_weight": 0.3, "qq_weight": 2.0, "xq_weight": 0.5, "diversity_weight": 0.7}
     model, sample = dma(), batch(LENGTHS)
     loss, size, logged = criterion(**weights)(model, sample)
     nll, _, _ = criterion(**PLAIN)(model, sample)
@@ -99,7 +105,7 @@ def test_the_loss_is_cross_entropy_plus_weighted_terms():
 
 def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
     model, sample = dma(), batch(LENGTHS)
-    asked = criterion()
+    asked = criterion(diversity_weight=0.1)
     asked(model, sample)
     model(**sample["net_input"])
     by_module = [mask.losses for mask in semantic_masks(model).values()]
@@ -190,33 +196,50 @@ def test_qq_at_intervals_has_the_same_weight_on_average():
 
 def test_options_of_the_bounds_reach_them():
     model, sample = dma(), batch(LENGTHS)
-    usual = criterion()(model, sample)[2]
+    every = {"diversity_weight": 0.1}
+    usual = criterion(**every)(model, sample)[2]
     for change, changed in (
         ({"qq_densities": "gmm"}, "qq"),
         ({"qq_densities": "per_head"}, "qq"),
         ({"qq_pairs": 1}, "qq"),
+        ({"qq_estimator": "released"}, "qq"),
+        ({"qq_estimator": "clusters"}, "qq"),
         ({"xq_critic": "mean"}, "xq"),
+        ({"xq_critic": "others"}, "xq"),
     ):
-        found = criterion(**change)(model, sample)[2]
+        found = criterion(**every, **change)(model, sample)[2]
         assert {name for name in TERMS if abs(found[name] - usual[name]) > 1e-9} == {changed}
 
 
-def test_the_floor_of_qq_takes_its_gradient_and_not_its_value():
+def test_below_its_floor_qq_is_the_floor_and_has_no_gradient():
     model, sample = dma(), batch(LENGTHS)
     results = []
-    for floor in (-math.inf, 1e9):
+    for floor in (-math.inf, 9.0):
         asked = criterion(kl_weight=0.0, qq_weight=1.0, xq_weight=0.0, qq_floor=floor)
         results.append((asked(model, sample)[2]["qq"], gradient(model, [asked(model, sample)])))
     plain = gradient(model, [criterion(**PLAIN)(model, sample)])
-    (value, with_qq), (value_too, without) = results
-    assert value == value_too and torch.equal(without, plain) and (with_qq - plain).abs().max() > 1e-3
+    (_, with_qq), (value, without) = results
+    assert (
+        value / sample["ntokens"] == 9
+        and torch.equal(without, plain)
+        and (with_qq - plain).abs().max() > 1e-3
+    )
 
 
-@pytest.mark.parametrize(("clusters", "posterior"), [(1, "expected"), (4, "expected"), (4, "sample")])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dma_clusters": 1},
+        {},
+        {"dma_posterior": "sample"},
+        {"dma_posterior": "sample", "dma_sampled_scores": True, "dma_variance": "computed"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("wanted", [PLAIN, *({**PLAIN, name: 1.0} for name in PLAIN)], ids=str)
-def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, clusters, posterior):
+def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, changes):
     """DistributedDataParallel stops if a parameter has no gradient."""
-    model = dma(dma_clusters=clusters, dma_posterior=posterior)
+    model = dma(**changes)
     criterion(**wanted)(model, batch(LENGTHS))[0].backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
@@ -278,6 +301,23 @@ def test_all_is_logged_as_a_mean():
             {**PLAIN, "aux_warmup_updates": 10},
             "--aux-warmup-updates has no effect with --kl-weight 0 --qq-weight 0 --xq-weight 0; leave it out",
         ),
+        ({"diversity_weight": -1.0}, "--diversity-weight must be 0 or a positive number, not -1.0"),
+        (
+            {"qq_weight": 0.0, "qq_estimator": "released"},
+            "--qq-estimator has no effect with --qq-weight 0; leave it out",
+        ),
+        (
+            {"qq_estimator": "released", "qq_floor": -1.0},
+            "--qq-floor has no effect with --qq-estimator released; leave it out",
+        ),
+        (
+            {"qq_estimator": "released", "qq_pairs": 2},
+            "--qq-pairs has no effect with --qq-estimator released; leave it out",
+        ),
+        (
+            {"qq_estimator": "clusters", "qq_densities": "gmm"},
+            "--qq-densities has no effect with --qq-estimator clusters; leave it out",
+        ),
     ],
 )
 def test_bad_settings_are_refused(changes, sentence):
@@ -286,11 +326,22 @@ def test_bad_settings_are_refused(changes, sentence):
     assert sentence in str(error.value)
 
 
+def test_the_former_default_of_the_floor_is_no_wish_of_the_user():
+    """A checkpoint of version 0.1 has it, whatever its model, and must be validated with its criterion."""
+    asked_for = {
+        floor: [option for each in criterion(qq_floor=floor).auxiliary for option in each.asked_for]
+        for floor in (0.0, -2.0, -1.0)
+    }
+    assert asked_for == {0.0: [], -2.0: [], -1.0: ["--qq-floor"]}
+
+
 def trainer(model, criterion):
     return SimpleNamespace(
         get_model=lambda: model,
         get_criterion=lambda: criterion,
-        cfg=SimpleNamespace(criterion=SimpleNamespace(_name="its_name")),
+        cfg=SimpleNamespace(
+            model=model.cfg, criterion=getattr(criterion, "options", SimpleNamespace(_name="its_name"))
+        ),
     )
 
 
@@ -316,6 +367,12 @@ def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
         ({"dma_clusters": 1}, {"qq_weight": 0.5}, "--qq-weight has no effect with --dma-clusters 1"),
         ({"dma_clusters": 1}, {"xq_critic": "mean"}, "--xq-critic has no effect with --dma-clusters 1"),
         (ONE_HEAD, {"qq_floor": -1.0}, "--qq-floor has no effect with 1 attention head"),
+        (ONE_HEAD, {"xq_critic": "others"}, "--xq-critic others needs at least 2 attention heads"),
+        (
+            {"dma_clusters": 1},
+            {"diversity_weight": 0.5},
+            "--diversity-weight has no effect with --dma-clusters 1",
+        ),
         ({}, {"qq_pairs": 6}, "--qq-pairs 6 has no effect, as 4 heads have 6 pairs"),
         (
             {},
@@ -338,6 +395,42 @@ def test_options_of_losses_that_are_not_zero_are_taken():
         ({}, {"qq_pairs": 11, "qq_densities": "gmm"}),
     ):
         check_criterion(trainer(dma(**changes), criterion(**options)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "sentence"),
+    [
+        ({"mae_gate_lr": 0.2}, {}, "--mae-gate-lr has no effect without --attention-type mae"),
+        (
+            {"attention_type": "mae", "mae_training": "joint_main", "mae_gate_lr": 0.2},
+            {},
+            "--mae-gate-lr has no effect with --mae-training joint_main",
+        ),
+        (
+            {"attention_type": "mae", "mae_gating": "uniform", "mae_gate_loss": "sentence"},
+            {},
+            "--mae-gate-loss has no effect with --mae-gating uniform",
+        ),
+        (DMA, {"qq_weight": 0.0, "qq_floor": 0.0}, "--qq-floor has no effect with --qq-weight 0"),
+        (
+            DMA,
+            {"qq_estimator": "released", "qq_floor": 0.0},
+            "--qq-floor has no effect with --qq-estimator released",
+        ),
+        ({}, {"qq_floor": 0.0}, "--qq-floor cannot have an effect"),
+    ],
+)
+def test_a_former_default_on_the_command_line_is_refused_where_it_has_no_effect(changes, options, sentence):
+    """A checkpoint may hold it, so the model and the criterion are built."""
+    asked = trainer(build(**changes), criterion(**options))
+    with pytest.raises(UsageError, match=sentence):
+        check_command_line(asked)
+
+
+def test_a_former_default_on_the_command_line_is_taken_where_it_has_an_effect():
+    check_command_line(trainer(build(**DMA), criterion(qq_floor=0.0)))
+    model = build(attention_type="mae", mae_gate_lr=0.2, mae_gate_loss="sentence")
+    check_command_line(trainer(model, criterion()))
 
 
 def test_a_criterion_that_leaves_the_losses_out_is_refused():

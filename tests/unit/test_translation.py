@@ -29,6 +29,7 @@ MAE = [
     {"mae_inference": "specialised"},
     {"mae_inference": "random"},
     {"mae_training": "joint"},
+    {"mae_training": "joint_main"},
     {"mae_gating": "uniform"},
     {"mae_gating": "uniform", "mae_inference": "random"},
 ]
@@ -158,7 +159,7 @@ def test_every_parameter_learns_or_is_declared_not_to(changes):
     logits(model, batch(LENGTHS)).square().sum().backward()
     gates = {id(p) for p in gate_parameters(model)}
     for key, p in model.named_parameters():
-        learns = id(p) not in gates or changes.get("mae_training") == "joint"
+        learns = id(p) not in gates or changes.get("mae_training") == "joint_main"
         assert (p.grad is not None) == p.requires_grad == learns, key
 
 
@@ -257,7 +258,8 @@ def test_finetuning_leaves_frozen_parameters_out(finetune, trainable):
     assert {key for key, p in model.named_parameters() if p.requires_grad} == {
         key for key, _ in model.named_parameters() if trainable(key)
     }
-    assert model.gate_training.interval == (5 if finetune == "all" else 1)
+    assert model.gate_training.interval_of(False) == (5 if finetune == "all" else 1)
+    assert model.gate_training.interval_of(True) == 1
 
 
 def test_ftg_plus_updates_a_ninth_of_the_model():
@@ -332,7 +334,19 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
         ),
         (
             {"attention_type": "mae", "mae_training": "joint", "mae_gate_interval": 2},
-            "--mae-gate-interval has no effect with --mae-training joint",
+            "--mae-gate-interval has no effect with --mae-training joint, which takes no G steps",
+        ),
+        (
+            {"attention_type": "mae", "mae_training": "joint", "mae_finetune": "gates"},
+            "--mae-finetune has no effect with --mae-training joint, which takes no G steps",
+        ),
+        (
+            {"attention_type": "mae", "mae_training": "joint_main", "mae_gate_lr": 2.0},
+            "--mae-gate-lr has no effect with --mae-training joint_main, where the main optimizer",
+        ),
+        (
+            {"attention_type": "mae", "mae_training": "joint_main", "mae_gate_loss": "token"},
+            "--mae-gate-loss has no effect with --mae-training joint_main, where the main optimizer",
         ),
         (
             {"attention_type": "mae", "mae_finetune": "gates", "mae_gate_interval": 2},
@@ -379,6 +393,13 @@ def test_random_experts_depend_on_their_seed_alone():
 
     assert experts(1, 1) == experts(1, 2)
     assert len({tuple(experts(seed, 1)) for seed in range(5)}) > 1 and len(set(experts(1, 1))) > 1
+
+
+def test_drawing_random_experts_leaves_the_initial_weights_as_they_are():
+    plain, random = (
+        build("mae_transformer", mae_inference=inference).state_dict() for inference in ("mixture", "random")
+    )
+    assert all(torch.equal(plain[key], random[key]) for key in plain)
 
 
 def test_a_source_without_a_key_gives_finite_gradients():

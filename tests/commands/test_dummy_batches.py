@@ -1,0 +1,76 @@
+"""Test that the dummy batches of a worker without data enter neither steps nor statistics of gates."""
+
+import logging
+
+import pytest
+import torch
+from fairseq.logging import metrics
+
+from modular_fairseq.training import bcd
+from tests.watched_trainer import Watched
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "--mae-training joint",
+        "--mae-gate-interval 1",
+        "--mae-gate-interval 5",
+        "--mae-finetune gates --finetune-from-model a.pt",
+    ],
+)
+@pytest.mark.parametrize("step", ["train", "valid"])
+def test_dummy_batches_enter_no_statistics(reversal_data, caplog, args, step):
+    """A worker that has run out of batches gets an empty one, and takes part with its first batch instead."""
+    watched = Watched(reversal_data, *args.split())
+    trainer = watched.trainer
+    trainer.begin_epoch(1)
+    trainer.begin_valid_epoch(1)
+    trainer._dummy_batch = watched.batches[3]
+    hook = bcd.bcd_of(trainer)
+    monitor = hook.train_monitor if step == "train" else hook.valid_monitor
+
+    def take(samples):
+        with metrics.aggregate(new_root=True) as log:
+            for sample in samples if step == "valid" else [samples]:
+                (trainer.valid_step if step == "valid" else trainer.train_step)(sample)
+        return log
+
+    def sums():
+        return {mixture: total.clone() for mixture, total in monitor.sums.items()}
+
+    def norms():
+        return [t.clone() for norm in hook.norms.norms for t in (norm.running_mean, norm.running_var)]
+
+    gates, running = watched.state()[0], norms()
+    caplog.set_level(logging.INFO)
+    log = take([{}])
+    takes_a_step = step == "train" and "interval 5" not in args
+    assert ("skipped: no batch was left" in caplog.text) == takes_a_step
+    assert "finite" not in caplog.text
+    assert "gate_entropy" not in log
+    assert not any(total.any() for total in sums().values())
+    assert all(torch.equal(a, b) for a, b in zip(running, norms(), strict=True))
+    assert watched.state()[0] == gates
+    take([watched.batches[0]])
+    counted = sums()
+    assert all(total[1:].sum() > 0 for total in counted.values())
+    take([{}])
+    assert all(torch.equal(total, counted[mixture]) for mixture, total in sums().items())
+
+
+def test_a_dummy_batch_does_not_count_in_a_joint_step(reversal_data):
+    """Neither its gradient nor its tokens do."""
+
+    def gates_after(samples):
+        watched = Watched(
+            reversal_data,
+            *["--mae-training", "joint", "--update-freq", "2", "--dropout", "0", "--mae-gate-dropout", "0"],
+        )
+        watched.trainer.begin_epoch(1)
+        watched.trainer._dummy_batch = watched.batches[3]
+        watched.step([watched.batches[i] if i is not None else {} for i in samples])
+        return [p.detach().clone() for p in watched.gates]
+
+    for a, b in zip(gates_after([None, 0]), gates_after([0]), strict=True):
+        torch.testing.assert_close(a, b)
