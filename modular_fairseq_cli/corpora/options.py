@@ -15,6 +15,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "source-lang": {"required": True, "metavar": "L"},
     "target-lang": {"required": True, "metavar": "L"},
     "archive": {"action": "append", "type": Path, "metavar": "FILE"},
+    "train": {"metavar": "NAME,NAME"},
+    "valid-last": {"type": int, "metavar": "N"},
     "tokenized": {"action": "store_true", "default": None},
     "lowercase": {"action": "store_true"},
     "keep-case": {"action": "store_false", "dest": "lowercase"},
@@ -100,7 +102,7 @@ def _description(recipe: Recipe) -> str:
 
 def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
     """Exit with a sentence if a value is impossible, or if options exclude each other."""
-    for name in ("workers", "bpe_merges", "vocab_size"):
+    for name in ("workers", "bpe_merges", "vocab_size", "valid_last"):
         if getattr(user, name) is not None and getattr(user, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(user, name)}: give 1 or more")
     if user.bpe_merges and user.vocab_size:
@@ -114,6 +116,11 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):
             parser.error(f"{option} {lang}: give the ending of the files, such as de")
+    train = user.train.split(",") if user.train is not None else []
+    if not all(re.fullmatch(r"[^/\s]+", name) for name in train) or len(set(train)) < len(train):
+        parser.error(
+            f"--train {user.train}: give different names of files without their endings, as in train,extra"
+        )
     if user.source_lang and user.source_lang == user.target_lang:
         parser.error(f"--target-lang {user.target_lang}: must differ from --source-lang")
     _check_archives(parser, recipe, user.archive or [])

@@ -40,8 +40,7 @@ def run(recipe: Recipe, user: Namespace) -> None:
     out = user.out
     kept = (settings.read(out) or {}) if out.is_dir() else {}
     if recipe.text == "folder":
-        languages = (chosen["source_lang"], chosen["target_lang"])
-        chosen["files"] = input_files(user.folder, languages, kept.get("files", {}))
+        chosen["files"] = input_files(user.folder, chosen, kept.get("files", {}))
     finished = (out / "bin").is_dir()
     archives = Path(os.path.normpath(out / ".." / "archives"))
     if not finished:

@@ -31,8 +31,9 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
     """Return the settings that follow from a recipe and the options of its user, ready for JSON.
 
     The keys are the fields of `Recipe`, and also "source_lang", "target_lang", "subwords" ("subword-nmt" or
-    "sentencepiece") and, with --like, "like" (the path of the other folder). Data that is binarized as it is
-    has only "data_set" and the languages, which are None.
+    "sentencepiece"). "like" (the path of the other folder), "train_files" and "valid_last" are there only if
+    the user gave these options. Data that is binarized as it is has only "data_set" and the languages, which
+    are None.
 
     Raises:
         UsageError: --like does not name a finished folder with the same languages.
@@ -60,6 +61,10 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
         "vocab_size": _first(user.vocab_size, recipe.vocab_size),
         "dictionaries": _first(user.dictionaries, recipe.dictionaries if words else "separate"),
     }
+    if user.train:
+        chosen["train_files"] = user.train.split(",")
+    if user.valid_last:
+        chosen["valid_last"] = user.valid_last
     return chosen | (like(user.like, {source, target}) if user.like else {})
 
 

@@ -149,12 +149,42 @@ def sacrebleu_lines(test_set: str, pair: str, field: str) -> Iterator[str]:
 def folder(
     recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
 ) -> None:
-    """Write the text of the user's folder: {train,valid,test}.LANG, or the same names with .gz."""
+    """Write the text of the user's folder: {train,valid,test}.LANG, or the same names with .gz.
+
+    With `train_files`, training files have these names. With `valid_last` = N, only the last N pairs of valid
+    are for validation, and the others are for training.
+    """
     languages = (settings["source_lang"], settings["target_lang"])
-    for split in SPLITS:
-        paths = [find(user.folder, split, lang) for lang in languages]
-        sides = [(str(path), read_lines(read_file(path), str(path))) for path in paths]
-        write_pair(part, split, languages, sides, blank_lines=split == "train")
+    last = settings.get("valid_last", 0)
+
+    def sides(name: str) -> list[tuple[str, Iterator[str]]]:
+        paths = [find(user.folder, name, lang) for lang in languages]
+        return [(str(path), read_lines(read_file(path), str(path))) for path in paths]
+
+    for name in settings.get("train_files", ["train"]):
+        write_pair(part, "train", languages, sides(name), blank_lines=True)
+    if last:
+        names, lines = zip(*((name, list(side)) for name, side in sides("valid")), strict=True)
+        check_pair(*(Side(name, len(side)) for name, side in zip(names, lines, strict=True)), True)
+        if last >= len(lines[0]):
+            raise UsageError(
+                f"--valid-last {last}: {names[0]} has {len(lines[0])} lines; give a smaller number, or leave "
+                "the option out"
+            )
+        for split, these in ("train", slice(-last)), ("valid", slice(-last, None)):
+            write_pair(
+                part,
+                split,
+                languages,
+                [
+                    (f"{name} (the {split} part)", iter(side[these]))
+                    for name, side in zip(names, lines, strict=True)
+                ],
+                blank_lines=split == "train",
+            )
+    else:
+        write_pair(part, "valid", languages, sides("valid"))
+    write_pair(part, "test", languages, sides("test"))
 
 
 def read_file(path: Path) -> Iterator[bytes]:
@@ -163,43 +193,43 @@ def read_file(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def find(folder: Path, split: str, lang: str) -> Path:
-    """Return the path of one side of a split. Raises UsageError if there is none."""
-    for name in (f"{split}.{lang}", f"{split}.{lang}.gz"):
+def find(folder: Path, stem: str, lang: str) -> Path:
+    """Return the path of one side of a text, such as train. Raises UsageError if there is none."""
+    for name in (f"{stem}.{lang}", f"{stem}.{lang}.gz"):
         if (folder / name).is_file():
             return folder / name
     raise UsageError(
-        f"{folder / f'{split}.{lang}'} is missing: the folder needs train, valid and test text in both "
-        "languages"
+        f"{folder / f'{stem}.{lang}'} is missing: the folder needs train, valid and test text in both "
+        "languages; --train gives the names of training files that are called otherwise"
     )
 
 
 def input_files(
-    folder: Path, languages: tuple[str, str], kept: dict[str, dict[str, Any]]
+    folder: Path, settings: dict[str, Any], kept: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return what identifies each input file, by its name SPLIT.LANG.
+    """Return what identifies each input file, by its name, such as train.de.
 
     The values have the keys "bytes" (size), "modified" (time of the last change in ns) and "sha256". A file
     whose content is the same keeps the values of `kept`.
 
     Args:
         folder: the user's folder.
-        languages: source and target.
+        settings: see `settings.choose`.
         kept: what an earlier call returned; a file that has the same size and time is not read again.
 
     Raises:
         UsageError: a file is missing.
     """
     files = {}
-    for split in SPLITS:
-        for lang in languages:
-            path = find(folder, split, lang)
+    for stem in (*settings.get("train_files", ["train"]), "valid", "test"):
+        for lang in (settings["source_lang"], settings["target_lang"]):
+            path = find(folder, stem, lang)
             state = path.stat()
             seen = {"bytes": state.st_size, "modified": state.st_mtime_ns}
-            known = kept.get(f"{split}.{lang}", {})
+            known = kept.get(f"{stem}.{lang}", {})
             if not seen.items() <= known.items() and (found := digest(path)) != known.get("sha256"):
                 known = seen | {"sha256": found}
-            files[f"{split}.{lang}"] = known
+            files[f"{stem}.{lang}"] = known
     return files
 
 

@@ -427,6 +427,45 @@ def test_tokens_that_are_given_stay_as_they_are_and_references_are_detokenized(s
     assert like(tmp_path / "out", {"de", "en"})["tokens"] == "moses"
 
 
+def test_training_text_in_several_files_and_in_a_part_of_valid(scripts_root, tmp_path):
+    def change(texts):
+        for lang in ("de", "en"):
+            pairs = texts.pop(f"train.{lang}").splitlines(keepends=True)
+            texts[f"first.{lang}"], texts[f"more.{lang}"] = b"".join(pairs[:100]), b"".join(pairs[100:])
+            texts[f"valid.{lang}"] = b"\n" + texts[f"valid.{lang}"]  # an empty line is no fault in train
+
+    folder, out = write_folder(tmp_path / "folder", change), tmp_path / "out"
+    options = ("--bpe-merges", 100, "--workers", 1, "--train", "more,first", "--valid-last")
+    for number, said in ((6, f"--valid-last 6: {folder}/valid.de has 6 lines"), (7, "--valid-last 7: ")):
+        result = prepare(scripts_root, "raw", folder, *LANGS, "--out", out, *options, number)
+        assert refusal(result).startswith(said)
+    result = prepare(scripts_root, "raw", folder, *LANGS, "--out", out, *options, 2)
+    assert result.returncode == 0, result.stderr
+    for lang in ("de", "en"):
+        first, more, valid = (lines(folder / f"{name}.{lang}") for name in ("first", "more", "valid"))
+        assert len(valid) == 6
+        assert lines(out / f"text/train.{lang}") == [*more, *first, *valid[:-2]]
+        assert lines(out / f"text/valid.{lang}") == valid[-2:]
+        assert lines(out / f"text/test.{lang}") == lines(folder / f"test.{lang}")
+    result = prepare(scripts_root, "raw", folder, *LANGS, "--out", out, *options, 3)
+    assert refusal(result).startswith(f"{out} was prepared with valid last 2, not 3")
+    with (folder / "more.de").open("a") as file:
+        file.write("neu\n")
+    result = prepare(scripts_root, "raw", folder, *LANGS, "--out", out, *options, 2)
+    assert refusal(result).startswith(f"more.de is not the file that {out} was prepared from")
+
+
+def test_a_part_of_valid_has_no_empty_line_and_as_many_lines_on_both_sides(scripts_root, tmp_path):
+    options = ("--valid-last", 2, "--out", tmp_path / "out")
+    blank = lambda texts: texts.update({f"valid.{each}": b"a\nb\nc\n\n" for each in ("de", "en")})  # noqa: E731
+    folder = write_folder(tmp_path / "blank", blank)
+    said = f"{folder}/valid.de (the valid part), line 2: is empty, and a score needs both sides"
+    assert refusal(prepare(scripts_root, "raw", folder, *LANGS, *options)).startswith(said)
+    folder = write_folder(tmp_path / "unequal", lambda texts: texts.update({"valid.de": b"a\nb\nc\n"}))
+    said = f"{folder}/valid.de has 3 lines and {folder}/valid.en has 5"
+    assert refusal(prepare(scripts_root, "raw", folder, *LANGS, *options)).startswith(said)
+
+
 def test_the_dictionary_is_joined(raw):
     _, out, _ = raw
     joined = (out / "bin/dict.de.txt").read_text()
@@ -558,6 +597,9 @@ def test_text_may_be_corrected_until_it_was_accepted(scripts_root, tmp_path):
             ["--tokenized", "--vocab-size", "9"],
             "--tokenized: cannot be given beside --vocab-size, which takes",
         ),
+        (["--valid-last", "0"], "--valid-last 0: give 1 or more"),
+        (["--train", "a,a"], "--train a,a: give different names of files without their endings"),
+        (["--train", "../a"], "--train ../a: give different names of files without their endings"),
         (["--tokenized", "--like", "x"], "--tokenized: cannot be given beside --like, which takes"),
     ],
 )
