@@ -205,6 +205,7 @@ class ExpertTokens:
         layer, stream: its place, from 1 (`places.place`).
         side: whose tokens its instances consist of, one of `places.SIDES`.
         experts: for each expert, its typical tokens (`TokenCounts.indicative`). A list may be empty.
+        information: the mutual information of tokens and experts in nats (`tokens.information`).
     """
 
     module: str
@@ -212,6 +213,7 @@ class ExpertTokens:
     stream: int | None
     side: str
     experts: list[list[dict]]
+    information: float
 
 
 @dataclass
@@ -220,10 +222,12 @@ class ExpertReport(Report):
 
     Attributes:
         minimum_count: tokens that occur less often are in no list.
+        information: the mean over the modules of their mutual information, in nats.
         modules: one entry for each attention module.
     """
 
     minimum_count: int
+    information: float
     modules: list[ExpertTokens]
 
     def text(self) -> str:
@@ -237,6 +241,9 @@ class ExpertReport(Report):
             lines.append(
                 f"  expert {number}: " + (" ".join(entry["token"] for entry in tokens[:5]) or "(none)")
             )
+        lines.append(
+            f"mutual information of tokens and experts: {self.information:.3f} nats (0 if independent)"
+        )
         return "\n".join(lines)
 
     def tables(self) -> dict[str, list[dict]]:
@@ -280,5 +287,6 @@ class Experts(Analysis):
         for name, counts in self.counts.items():
             side = side_of_instances(self.mixtures[name])
             experts = counts.indicative(dictionary_of(side, self.model).symbols)
-            reports.append(ExpertTokens(name, *place(name, self.mixtures), side, experts))
-        return ExpertReport(MINIMUM_COUNT, reports)
+            where = (name, *place(name, self.mixtures), side)
+            reports.append(ExpertTokens(*where, experts, counts.information()))
+        return ExpertReport(MINIMUM_COUNT, mean(each.information for each in reports), reports)

@@ -11,10 +11,12 @@ sentence belongs to an expert, each of its tokens is counted once.
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 MINIMUM_COUNT = 5  # a token must occur this often in all groups together; the PMI of rarer ones says little
+DRAWS = 20  # random tables of counts, whose mean PMI is what chance gives
 MOST = 10  # maximum number of tokens that are listed for a group
 
 
@@ -52,6 +54,10 @@ class TokenCounts:
         """
         return indicative(self.counts.view(-1, self.groups), symbols)
 
+    def information(self) -> float:
+        """Return the mutual information of tokens and groups in nats; see the function of this name."""
+        return information(self.counts.view(-1, self.groups))
+
 
 def indicative(counts: Tensor, symbols: list[str]) -> list[list[dict]]:
     """Return the typical tokens of every group from counts [V, groups]; see `TokenCounts.indicative`."""
@@ -77,6 +83,34 @@ def indicative(counts: Tensor, symbols: list[str]) -> list[list[dict]]:
             ]
         )
     return lists
+
+
+def information(counts: Tensor) -> float:
+    """Return the mutual information of tokens and groups, in nats: their mean PMI, less that of chance.
+
+    Only tokens that occur `MINIMUM_COUNT` times or more count. A finite sample of independent tokens and
+    groups has a positive mean PMI as well, which is large if most tokens are rare. So the groups of each
+    token are drawn anew from the shares of all groups, `DRAWS` times with fixed seeds, and the mean of what
+    these counts give is subtracted. The result is about 0 if tokens and groups are independent.
+
+    Args:
+        counts: how often each token occurs in each group, [V, groups].
+    """
+    kept = counts.cpu().numpy().astype(np.int64)
+    kept = kept[kept.sum(axis=1) >= MINIMUM_COUNT]
+    if not len(kept):
+        return 0.0
+    of_token, shares = kept.sum(axis=1), kept.sum(axis=0) / kept.sum()
+    drawn = [np.random.default_rng(seed).multinomial(of_token, shares) for seed in range(DRAWS)]
+    return mean_pmi(kept) - float(np.mean([mean_pmi(each) for each in drawn]))
+
+
+def mean_pmi(counts: np.ndarray) -> float:
+    """Return the mean PMI in nats over all occurrences of tokens in groups, from counts [V, groups]."""
+    joint = counts / counts.sum()
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+    seen = joint > 0
+    return float((joint[seen] * np.log(joint[seen] / independent[seen])).sum())
 
 
 def rows(lists: Iterable[list[dict]], group: str) -> list[dict]:

@@ -165,7 +165,8 @@ def folder(
         write_pair(part, "train", languages, sides(name), blank_lines=True)
     if last:
         names, lines = zip(*((name, list(side)) for name, side in sides("valid")), strict=True)
-        check_pair(*(Side(name, len(side)) for name, side in zip(names, lines, strict=True)), True)
+        source, target = (Side(name, len(side)) for name, side in zip(names, lines, strict=True))
+        check_pair(source, target, blank_lines=True)
         if last >= len(lines[0]):
             raise UsageError(
                 f"--valid-last {last}: {names[0]} has {len(lines[0])} lines; give a smaller number, or leave "

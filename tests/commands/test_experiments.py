@@ -23,8 +23,8 @@ from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.runs.config import read_config, scaled
 from modular_fairseq.runs.corpora import TOYS
 from modular_fairseq.runs.evaluations.bleu import Bleu, generate_command
+from modular_fairseq.runs.evaluations.model_analyses import Redundancy
 from modular_fairseq.runs.evaluations.perplexity import Perplexity
-from modular_fairseq.runs.evaluations.redundancy import Redundancy
 from modular_fairseq.runs.papers import plan as planning
 from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq_cli.errors import UsageError

@@ -1,6 +1,7 @@
 """Compute the analyses of trained models by loops over sentences, words and heads in plain Python."""
 
 import math
+import random
 from collections import Counter
 
 CLASSES = ("vertical", "diagonal", "shift forward", "shift backward", "soft diagonal", "heterogeneous")
@@ -41,6 +42,34 @@ def indicative(pairs, groups, minimum=5, most=10):
                 found.append((token, math.log(p_joint / (p_token * p_group)), joint[token, group], total))
         lists.append(sorted(found, key=lambda entry: (-round(entry[1], 9), -entry[2], entry[0]))[:most])
     return lists
+
+
+def information(pairs, groups, minimum=5, draws=200):
+    """Return the mutual information of tokens and groups in nats, less that of groups drawn at random.
+
+    Args:
+        pairs, groups, minimum: as for `indicative`.
+        draws: how often the group of each occurrence is drawn anew from the groups of all.
+    """
+
+    def mean_pmi(pairs):
+        joint, tokens, of_group = (
+            Counter(pairs),
+            Counter(token for token, _ in pairs),
+            Counter(group for _, group in pairs),
+        )
+        return sum(
+            count / len(pairs) * math.log(count * len(pairs) / (tokens[token] * of_group[group]))
+            for (token, group), count in joint.items()
+        )
+
+    totals = Counter(token for token, _ in pairs)
+    kept = [(token, group) for token, group in pairs if totals[token] >= minimum]
+    if not kept:
+        return 0.0
+    drawing, of_all = random.Random(1), [group for _, group in kept]
+    chance = [mean_pmi([(token, drawing.choice(of_all)) for token, _ in kept]) for _ in range(draws)]
+    return mean_pmi(kept) - sum(chance) / draws
 
 
 def pearson(xs, ys):

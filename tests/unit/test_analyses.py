@@ -103,6 +103,25 @@ def test_indicative_tokens_of_known_counts():
     assert counts.of_groups().tolist() == [10, 10]
 
 
+def test_information_is_the_mean_pmi_less_that_of_chance():
+    """Token a is always in group 0, token b always in group 1, and token c is too rare to count."""
+    certain = torch.tensor([[1000, 0], [0, 1000], [4, 0]])
+    assert tokens.mean_pmi(certain[:2].numpy()) == pytest.approx(math.log(2))
+    assert tokens.information(certain) == pytest.approx(math.log(2), abs=0.002)
+    assert tokens.information(certain) == tokens.information(certain)  # its random numbers have fixed seeds
+    assert tokens.information(torch.tensor([[4, 0]])) == 0.0
+
+
+def test_information_of_independent_tokens_and_groups_is_about_zero():
+    """Without the correction, 1,000 tokens that occur 6 times seem to have an information of 0.5 nats."""
+    generator = torch.Generator().manual_seed(1)
+    groups = torch.randint(8, (6000,), generator=generator)
+    counts = tokens.TokenCounts(1000, 8)
+    counts.add(torch.arange(6000) % 1000, groups)
+    assert tokens.mean_pmi(counts.counts.view(1000, 8).numpy()) > 0.5
+    assert abs(counts.information()) < 0.02
+
+
 # Experts (MAE)
 
 
@@ -126,8 +145,12 @@ def test_tokens_of_experts_are_those_of_the_reference(context):
     assert [each.module for each in report.modules] == list(expert_mixtures(model))
     for each in report.modules:
         assert_same_lists(each.experts, reference.indicative(pairs[each.module], 4))
+        assert each.information == pytest.approx(reference.information(pairs[each.module], 4), abs=0.05)
     assert {each.side for each in report.modules} == (
         {"source"} if context == "source" else {"source", "target"}
+    )
+    assert report.information == pytest.approx(
+        sum(each.information for each in report.modules) / len(report.modules)
     )
     assert any(len(expert) > 1 for expert in report.modules[0].experts)
     assert report.text().splitlines()[1].startswith("  expert 1: ")
@@ -284,12 +307,17 @@ def test_one_mechanism_has_none_to_compete_with():
 
 def test_tables_say_what_the_reports_do():
     token = {"token": "a", "pmi": 1.0, "count": 2, "total": 3}
-    experts = ExpertReport(5, [ExpertTokens("m", 1, None, "source", [[token], [{**token, "token": "b"}]])])
+    lists = [[token], [{**token, "token": "b"}]]
+    experts = ExpertReport(5, 0.25, [ExpertTokens("m", 1, None, "source", lists, 0.25)])
     assert experts.tables()["experts"] == [
         {"module": "m", "expert": 1, **token},
         {"module": "m", "expert": 2, **token, "token": "b"},
     ]
-    assert experts.text().splitlines()[1:] == ["  expert 1: a", "  expert 2: b"]
+    assert experts.text().splitlines()[1:] == [
+        "  expert 1: a",
+        "  expert 2: b",
+        "mutual information of tokens and experts: 0.250 nats (0 if independent)",
+    ]
     head = HeadClusters([0.6, 0.4], [0.7, 0.3], 0.5, 0.2, [[token], []])
     tables = ClusterReport([ModuleClusters("m", "k", 1, None, [head])]).tables()
     assert [(row["head"], row["cluster"], row["usage"], row["share"]) for row in tables["clusters"]] == [

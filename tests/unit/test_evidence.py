@@ -8,6 +8,7 @@ import yaml
 
 from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
+from modular_fairseq.runs.evidence.command import cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
 from modular_fairseq_cli.errors import UsageError
@@ -86,6 +87,12 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
         (changed(seeds=[1]), "seeds is [1]; it must be a list of at least two different numbers"),
         (changed(seeds=[1, "2"]), "it must be a list of at least two different numbers"),
         (changed(row_minus="c"), "has only one of row_minus and baseline_minus; give both"),
+        (changed(baseline=None), "claim first must have both baseline and differ"),
+        (changed(differ=None), "claim first must have both baseline and differ"),
+        (
+            changed(baseline=None, differ=None, row_minus="c", baseline_minus="d"),
+            "if it is about a single row, neither of them and no row_minus",
+        ),
         (changed(registered="soon"), "claim first has the date 'soon'; it must be a date such as"),
         ({**SPEC, "claims": [CLAIM, CLAIM]}, "two claims are called first"),
         ({**SPEC, "changes": [{"date": "2026-12-01"}]}, "each of `changes` needs a date and a reason"),
@@ -201,6 +208,20 @@ def test_losses_of_rows_are_compared():
     )
     expected = over_seeds_and_sentences(list(by_sentence.mean(axis=1)), by_sentence)
     assert found.interval == pytest.approx(expected)
+
+
+def test_a_claim_about_one_row_is_about_its_quantity_itself():
+    rows = records()
+    for seed in (1, 2, 3):
+        rows["multi30k/a", seed]["curves"]["valid"]["gate_entropy"][1][1] = 1.5 - 0.1 * seed
+    single = claim(quantity="gate_entropy_change", expected="below", baseline="", differ=[])
+    assert single.rows == ["a"]
+    found = find(single, rows)
+    assert found.interval == pytest.approx(over_seeds([-0.6, -0.7, -0.8]))
+    assert found.excess == pytest.approx(0.7)
+    cells = cells_of(found, None)
+    assert cells[0].endswith("(a below 0)") and cells[2] == "-0.700 ± 0.100" and cells[3] == ""
+    assert numbers_of(found, None)[4:7] == pytest.approx([-0.7, None, -0.7])
 
 
 def test_seeds_without_both_rows_are_missing():

@@ -18,7 +18,7 @@ from modular_fairseq.runs.evaluation import (
     evaluations_of,
     register,
 )
-from modular_fairseq.runs.evaluations.redundancy import Redundancy
+from modular_fairseq.runs.evaluations.model_analyses import Redundancy
 from modular_fairseq.runs.papers.command import find_table, name_failure
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.run import Run

@@ -25,7 +25,9 @@ A claims.yaml has these keys:
         differ: [attention_type, mae_*]     # the keys in which the files of both rows differ
 
 A claim about a loss, as of a row with a single expert against the same row with all, also has `row_minus` and
-`baseline_minus`: the rows whose quantity is subtracted first.
+`baseline_minus`: the rows whose quantity is subtracted first. A claim about a single row, such as that a
+quantity falls during training, has neither `baseline` nor `differ`: the quantity itself is above or below
+`margin`.
 """
 
 import datetime
@@ -58,18 +60,18 @@ class Claim(NamedTuple):
     table: str
     quantity: str
     row: str
-    baseline: str
     expected: str
     seeds: tuple[int, ...]
-    differ: tuple[str, ...]
+    baseline: str = ""
+    differ: tuple[str, ...] = ()
     margin: float = 0.0
     row_minus: str = ""
     baseline_minus: str = ""
 
     @property
     def rows(self) -> list[str]:
-        """The names of all rows that the claim needs."""
-        return [name for name in (self.row, self.baseline, self.row_minus, self.baseline_minus) if name]
+        """The names of all rows that the claim needs, the baseline first."""
+        return [name for name in (self.baseline, self.row, self.baseline_minus, self.row_minus) if name]
 
     @property
     def digest(self) -> str:
@@ -166,6 +168,13 @@ def _claim(path: str | os.PathLike, spec: Any) -> Claim:
         )
     if bool(spec.get("row_minus")) != bool(spec.get("baseline_minus")):
         raise UsageError(f"{path}: claim {name} has only one of row_minus and baseline_minus; give both")
+    if bool(spec.get("baseline")) != bool(spec.get("differ")) or (
+        spec.get("baseline_minus") and not spec.get("baseline")
+    ):
+        raise UsageError(
+            f"{path}: claim {name} must have both baseline and differ (the keys in which the two rows "
+            "differ), or, if it is about a single row, neither of them and no row_minus"
+        )
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in spec.items()
     }
@@ -200,7 +209,7 @@ def _date(path: str | os.PathLike, what: str, value: Any) -> datetime.date:
 
 
 def check_differences(claim: Claim, row: Config, baseline: Config) -> None:
-    """Refuse a claim whose rows differ in other keys than it says.
+    """Refuse a claim whose two rows differ in other keys than it says.
 
     Args:
         claim: the claim.

@@ -309,9 +309,12 @@ def cells_of(finding: Finding, p: float | None) -> list[str]:
     if interval:
         difference, *limits = map(signed.format, interval[:3])
         gap = f"{difference} [{', '.join(limits)}]"
-    of_margin = f" by {claim.margin:g}" if claim.margin else ""
+    if claim.baseline:
+        compared = f"{claim.baseline} by {claim.margin:g}" if claim.margin else claim.baseline
+    else:
+        compared, sides = f"{claim.margin:g}", [sides[0], ()]
     return [
-        f"{claim.says} ({claim.row} {claim.expected} {claim.baseline}{of_margin})",
+        f"{claim.says} ({claim.row} {claim.expected} {compared})",
         quantity.heading,
         *(shown(side, quantity.pattern) for side in sides),
         gap,
@@ -325,6 +328,8 @@ def numbers_of(finding: Finding, p: float | None) -> list[Any]:
     claim, interval = finding.claim, finding.interval
     sides = list(zip(*finding.values.values(), strict=True)) or [(), ()]
     means = [sum(side) / len(side) if side else None for side in sides]
+    if not claim.baseline:
+        means[1] = None
     limits = interval[:4] if interval else [None] * 4
     ends = [claim.expected, claim.margin, verdict(finding, p)]
     return [claim.name, claim.kind, claim.quantity, len(finding.values), *means, *limits, p, *ends]

@@ -56,8 +56,9 @@ class Plan:
             self.tables[name] = table = read_table(path)
             self.planners[name] = RowPlanner(arguments, read_scale(path, register.scale), table.evaluations)
         for claim in register.claims:
-            row, baseline = (self.config(claim, each) for each in (claim.row, claim.baseline))
-            check_differences(claim, row, baseline)
+            configs = [self.config(claim, each) for each in (claim.row, claim.baseline) if each]
+            if len(configs) == 2:
+                check_differences(claim, *configs)
         self.jobs = self._jobs()
 
     def row(self, claim: Claim, name: str) -> Row:
@@ -82,9 +83,8 @@ class Plan:
             for seed in sorted({seed for claim in claims for seed in claim.seeds}):
                 for claim in claims:
                     if seed in claim.seeds:
-                        for name in (claim.baseline, claim.row, claim.baseline_minus, claim.row_minus):
-                            if name:
-                                self._add(jobs, claim, name, seed)
+                        for name in claim.rows:
+                            self._add(jobs, claim, name, seed)
         return list(jobs.values())
 
     def _add(self, jobs: dict[str, Job], claim: Claim, name: str, seed: int) -> None:

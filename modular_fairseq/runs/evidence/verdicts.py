@@ -1,7 +1,8 @@
 """Test registered claims by the records that exist.
 
-A claim compares two rows, seed by seed. For BLEU the 95 % interval of the difference accounts for seeds and
-sentences (`scoring.intervals`); for other quantities it accounts for seeds. The verdict on a primary claim is
+A claim compares two rows, seed by seed, or a row with 0. For BLEU the 95 % interval of the difference
+accounts for seeds and sentences (`scoring.intervals`); for other quantities it accounts for seeds. The
+verdict on a primary claim is
 
     holds       all seeds are there, the difference exceeds the margin in the expected direction, and p < 0.05
     fails       the same in the other direction: the difference is below the margin, and p < 0.05
@@ -28,7 +29,8 @@ class Finding(NamedTuple):
 
     Args:
         claim: the claim.
-        values: for each seed that is complete the quantity of the row and of the baseline.
+        values: for each seed that is complete the quantity of the row and of the baseline. The latter is 0
+            if there is no baseline.
         interval: the difference with its interval, or None if fewer than two seeds are complete.
         missing: the seeds that are not complete.
     """

@@ -1,0 +1,141 @@
+"""Evaluations that take numbers from analyses of the trained model, by `modular-fairseq analyze`."""
+
+import itertools
+import os
+import shlex
+from abc import abstractmethod
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, ClassVar
+
+from modular_fairseq.analysis.model_and_data import model_options
+from modular_fairseq.analysis.places import SOURCE
+from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
+from modular_fairseq.runs.run import Say
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.analysis_folder import INDEX
+from modular_fairseq_cli.files import read_json
+
+MAPS = {"all": "all maps", "encoder": "encoder"}
+
+
+class AnalysisEvaluation(Evaluation):
+    """The base of evaluations that read the result of one analysis.
+
+    Attributes:
+        analysis: the name of the analysis.
+    """
+
+    analysis: ClassVar[str]
+    takes_overrides = False
+
+    def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
+        return self.columns.keys() <= found.keys()
+
+    def command(self, measurement: Measurement) -> list[str]:
+        """Return the words of the command that analyses the model."""
+        own = ["--path", measurement.run.checkpoint, "--gen-subset", measurement.subset]
+        own += ["--out", measurement.path(self.analysis)]
+        return ["modular-fairseq", "analyze", self.analysis, measurement.run.corpus.binarized, *own]
+
+    def commands(self, measurement: Measurement) -> list[str]:
+        return [shlex.join(self.command(measurement))]
+
+    def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
+        if not self.applies(measurement):
+            return dict.fromkeys(self.columns)
+        measurement.run.execute(self.command(measurement), f"{self.analysis}.log", say)
+        found = read_json(os.path.join(measurement.path(self.analysis), INDEX))
+        assert found is not None  # the command has written the file
+        return self.read(found["analyses"][self.analysis])
+
+    def applies(self, measurement: Measurement) -> bool:
+        """Return whether the analysis can be made of the trained model."""
+        return True
+
+    @abstractmethod
+    def read(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Return the columns from the analysis's part of analysis.json."""
+
+
+def options_of(measurement: Measurement) -> Mapping[str, Any]:
+    """Return the options of the trained model."""
+    return model_options(load_checkpoint(measurement.run.checkpoint))
+
+
+def _redundancy(measure: str, definition: str, maps: str) -> Column:
+    """Return a column of LR or HR.
+
+    The paper prints figures by divergence, of the encoder self-attention. No other column has one.
+    """
+    heading = f"{measure} ({definition}, {MAPS[maps]})"
+    printed = (definition, maps) == ("divergence", "encoder")
+    return Column(
+        heading,
+        f"paper: {heading}" if printed else "",
+        "{:.3f}",
+        "" if printed else f"{measure}_divergence_encoder",
+    )
+
+
+@register
+class Redundancy(AnalysisEvaluation):
+    """The evaluation that measures layer redundancy (LR) and head redundancy (HR) of attention weights.
+
+    Each (Chien and Huang 2022) is measured by two definitions, which `analysis.redundancy` explains, for the
+    attention maps of all types and for those of the encoder.
+    """
+
+    analysis = "redundancy"
+    columns = {
+        f"{measure}_{definition}_{maps}": _redundancy(measure, definition, maps)
+        for definition, maps, measure in itertools.product(("distance", "divergence"), MAPS, ("LR", "HR"))
+    }
+
+    def read(self, report: dict[str, Any]) -> dict[str, Any]:
+        return {column: report[column] for column in self.columns}
+
+
+@register
+class ExpertInformation(AnalysisEvaluation):
+    """The evaluation that measures how much experts of MAE specialise in tokens.
+
+    The number is the mean pointwise mutual information of tokens and experts (Peng et al. 2020, section 5.1),
+    in nats; see `analysis.tokens.information`.
+    """
+
+    analysis = "experts"
+    columns = {"expert_information": Column("tokens and experts, nats", "", "{:.3f}")}
+
+    def applies(self, measurement: Measurement) -> bool:
+        options = options_of(measurement)
+        return options.get("attention_type") == "mae" and options["mae_gating"] == "learned"
+
+    def read(self, report: dict[str, Any]) -> dict[str, Any]:
+        return {"expert_information": report["information"]}
+
+
+@register
+class CompetitionByDepth(AnalysisEvaluation):
+    """The evaluation that measures whether competition in TIM is surer in deeper layers of the encoder.
+
+    The number is the mean entropy of the competition in the last encoder layer that has one, less that in the
+    first, as a share of the entropy of mechanisms that are equally active (Lamb et al. 2021, figure 3). It is
+    negative if the competition is surer in the last layer.
+    """
+
+    analysis = "competition"
+    columns = {"competition_by_depth": Column("entropy of competition, last less first layer", "", "{:+.3f}")}
+
+    def applies(self, measurement: Measurement) -> bool:
+        options = options_of(measurement)
+        competes = options.get("tim_layers", "none") != "none" and not options["tim_no_competition"]
+        return competes and options["tim_mechanisms"] > 1
+
+    def read(self, report: dict[str, Any]) -> dict[str, Any]:
+        layers: dict[int, list[float]] = {}  # streams have several of a layer
+        for each in report["layers"]:
+            if each["side"] == SOURCE:
+                layers.setdefault(each["layer"], []).append(each["entropy"] / each["uniform"])
+        depth = fmean(layers[max(layers)]) - fmean(layers[min(layers)]) if len(layers) > 1 else None
+        return {"competition_by_depth": depth}

@@ -1,0 +1,66 @@
+"""Test the evaluations of tables that take their numbers from `modular-fairseq analyze`."""
+
+import math
+import shutil
+
+import pytest
+
+from modular_fairseq.analysis import analyze
+from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.evaluation import Measurement
+from modular_fairseq.runs.evaluations.model_analyses import CompetitionByDepth, ExpertInformation
+from modular_fairseq.runs.run import Run
+from tests.fairseq_commands import run_train
+
+TIM = ("--tim-layers", "all", "--encoder-layers", 3)
+MAE = ("--attention-type", "mae")
+
+
+def train(data, folder, *options):
+    """Train for an epoch. The last checkpoint serves as the best, which fairseq finds once in a process."""
+    run_train(data, *options, "--max-epoch", 1, "--save-dir", folder)
+    shutil.copy(folder / "checkpoint_last.pt", folder / "checkpoint_best.pt")
+
+
+def measure(evaluation, data, folder, *options):
+    """Train a model with these options, and return its evaluation and its checkpoint."""
+    train(data, folder, "--arch", "modular_transformer", "--criterion", "modular_cross_entropy", *options)
+    run = Run("run", str(folder), Corpus(str(data), ("de", "en")), [], 1)
+    found = evaluation().measure(Measurement(run, subset="valid"), lambda line: None)
+    return found, str(folder / "checkpoint_best.pt")
+
+
+def test_the_information_of_experts_is_that_of_the_analysis(reversal_data, tmp_path):
+    found, checkpoint = measure(ExpertInformation, reversal_data, tmp_path, *MAE)
+    report = analyze(checkpoint, reversal_data, "valid", ["experts"])["experts"]
+    assert found == {"expert_information": report.information} and report.information != 0
+
+
+def test_competition_by_depth_compares_the_last_encoder_layer_with_the_first(reversal_data, tmp_path):
+    found, checkpoint = measure(CompetitionByDepth, reversal_data, tmp_path, *TIM)
+    layers = analyze(checkpoint, reversal_data, "valid", ["competition"])["competition"].layers
+    first, middle, last, *decoder = (layer.entropy / math.log(2) for layer in layers)
+    assert [layer.module.split(".")[0] for layer in layers] == ["encoder"] * 3 + ["decoder"] * len(decoder)
+    assert found["competition_by_depth"] == pytest.approx(last - first, abs=1e-12) and last != first
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "options"),
+    [
+        (ExpertInformation, TIM),
+        (ExpertInformation, (*MAE, "--mae-gating", "uniform")),
+        (CompetitionByDepth, MAE),
+        (CompetitionByDepth, (*TIM, "--tim-no-competition")),
+        (CompetitionByDepth, ("--tim-layers", "all")),  # a single encoder layer has no depth
+    ],
+)
+def test_other_models_have_no_value(evaluation, options, reversal_data, tmp_path):
+    found, _ = measure(evaluation, reversal_data, tmp_path, *options)
+    assert found == dict.fromkeys(evaluation.columns)
+
+
+def test_another_plugins_or_fairseqs_model_has_no_value(reversal_data, tmp_path):
+    train(reversal_data, tmp_path, "--arch", "transformer")
+    measurement = Measurement(Run("run", str(tmp_path), Corpus(str(reversal_data)), [], 1))
+    for evaluation in (ExpertInformation, CompetitionByDepth):
+        assert evaluation().measure(measurement, print) == dict.fromkeys(evaluation.columns)
