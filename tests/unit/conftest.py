@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 
+import matplotlib.font_manager  # noqa: F401  (its first import on a machine calls fc-list, for its cache of fonts)
 import pytest
 from fairseq_cli import generate, train
 

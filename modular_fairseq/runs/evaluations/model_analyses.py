@@ -4,15 +4,14 @@ import itertools
 import os
 import shlex
 from abc import abstractmethod
-from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, ClassVar
 
-from modular_fairseq.analysis.model_and_data import model_options
+from modular_fairseq.analysis.analyses import ALL, build
+from modular_fairseq.analysis.model_and_data import load
 from modular_fairseq.analysis.places import SOURCE
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import Say
-from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.files import read_json
 
@@ -24,9 +23,12 @@ class AnalysisEvaluation(Evaluation):
 
     Attributes:
         analysis: the name of the analysis.
+        needs_mechanism: whether the analysis is of a mechanism that not every model has. The columns of a
+            model without it have no value.
     """
 
     analysis: ClassVar[str]
+    needs_mechanism: ClassVar[bool] = False
     takes_overrides = False
 
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
@@ -42,25 +44,21 @@ class AnalysisEvaluation(Evaluation):
         return [shlex.join(self.command(measurement))]
 
     def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
-        if not self.applies(measurement):
+        if self.needs_mechanism and not self._applies(measurement):
             return dict.fromkeys(self.columns)
         measurement.run.execute(self.command(measurement), f"{self.analysis}.log", say)
         found = read_json(os.path.join(measurement.path(self.analysis), INDEX))
         assert found is not None  # the command has written the file
         return self.read(found["analyses"][self.analysis])
 
-    def applies(self, measurement: Measurement) -> bool:
-        """Return whether the analysis can be made of the trained model."""
-        return True
+    def _applies(self, measurement: Measurement) -> bool:
+        run = measurement.run
+        loaded = load(run.checkpoint, run.corpus.binarized, measurement.subset)
+        return self.analysis in build([ALL], loaded.model)[0]
 
     @abstractmethod
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
         """Return the columns from the analysis's part of analysis.json."""
-
-
-def options_of(measurement: Measurement) -> Mapping[str, Any]:
-    """Return the options of the trained model."""
-    return model_options(load_checkpoint(measurement.run.checkpoint))
 
 
 def _redundancy(measure: str, definition: str, maps: str) -> Column:
@@ -105,11 +103,8 @@ class ExpertInformation(AnalysisEvaluation):
     """
 
     analysis = "experts"
+    needs_mechanism = True
     columns = {"expert_information": Column("tokens and experts, nats", "", "{:.3f}")}
-
-    def applies(self, measurement: Measurement) -> bool:
-        options = options_of(measurement)
-        return options.get("attention_type") == "mae" and options["mae_gating"] == "learned"
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
         return {"expert_information": report["information"]}
@@ -125,12 +120,8 @@ class CompetitionByDepth(AnalysisEvaluation):
     """
 
     analysis = "competition"
+    needs_mechanism = True
     columns = {"competition_by_depth": Column("entropy of competition, last less first layer", "", "{:+.3f}")}
-
-    def applies(self, measurement: Measurement) -> bool:
-        options = options_of(measurement)
-        competes = options.get("tim_layers", "none") != "none" and not options["tim_no_competition"]
-        return competes and options["tim_mechanisms"] > 1
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
         layers: dict[int, list[float]] = {}  # streams have several of a layer
