@@ -206,18 +206,21 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
         config: the row.
         scale: changes of the row's values. "divide": {"group.key": n} divides values by a whole number.
             "set": {"group.key": value} replaces values. "finetuning" does the same after that, but only for a
-            row that is fine-tuned. Keys that the row does not set are skipped, so one scale serves all rows.
-            Whole numbers remain whole numbers of at least 1.
+            row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same last, but only for
+            rows that are trained on this corpus. Keys that the row does not set are skipped, so one scale
+            serves all rows. Whole numbers remain whole numbers of at least 1.
 
     Raises:
         UsageError: the scale has other parts, or a key that is not of the form group.key.
     """
-    if not scale.keys() <= {"divide", "set", "finetuning"} or not all(
-        key.count(".") == 1 for part in scale.values() for key in part
+    corpora = scale.get("corpora", {})
+    parts = [*corpora.values(), *(part for name, part in scale.items() if name != "corpora")]
+    if not scale.keys() <= {"divide", "set", "finetuning", "corpora"} or not all(
+        key.count(".") == 1 for part in parts for key in part
     ):
         raise UsageError(
-            "a scale has `divide:`, `set:` and `finetuning:`, each with keys of the form group.key; see "
-            "configs/scales/smoke.yaml"
+            "a scale has `divide:`, `set:` and `finetuning:`, each with keys of the form group.key, and "
+            "`corpora:` with the same for each corpus; see configs/scales/smoke.yaml"
         )
     values = copy.deepcopy(config.values)
     for key, by in scale.get("divide", {}).items():
@@ -226,7 +229,7 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             value = values[group][name]
             values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
     finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
-    for key, value in {**scale.get("set", {}), **finetuning}.items():
+    for key, value in {**scale.get("set", {}), **finetuning, **corpora.get(config.data, {})}.items():
         group, name = key.split(".")
         if name in values.get(group, {}):
             values[group][name] = value

@@ -20,6 +20,8 @@ TOYS = {
     "wmt14.en-de.40k": (2, "de", "--keep-case --bpe-merges 1500"),
     "iwslt14.de-en.like-wmt14": (1, "de", "--like wmt14.en-de"),
     "multi30k.de-en": (4, "de", "--bpe-merges 1000"),
+    "iwslt14-seventh.de-en": (5, "de", "--bpe-merges 1000"),
+    "multi30k.de-en.like-iwslt14-seventh": (4, "de", "--like iwslt14-seventh.de-en"),
     "wmt17.zh-en": (3, "zh", "--keep-case --separate-dictionaries --vocab-size 600"),
 }
 

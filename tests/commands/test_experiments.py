@@ -178,7 +178,7 @@ def test_rows_have_the_hyper_parameters_that_the_appendices_print(files, printed
             assert {key: of_row[key] for key in printed} == printed
 
 
-@pytest.mark.parametrize("scale", ["paper", "small", "smoke"])
+@pytest.mark.parametrize("scale", ["paper", "small", "cpu", "smoke"])
 def test_every_row_is_a_model_at_every_scale(scale):
     for path in ROWS:
         config = scaled(read_config(path), planning.read_scale(path, scale))
@@ -229,7 +229,8 @@ def test_the_manual_explains_every_key_that_a_row_uses():
 
 def test_every_table_has_a_script_and_stand_ins_for_its_corpora():
     scripted = [re.search(r"^table=(\S+)$", script.read_text(), re.MULTILINE)[1] for script in SCRIPTS]
-    registered = {"multi30k", "multi30k-experts"}  # scripts/evidence.sh makes their runs
+    # scripts/evidence.sh makes the runs of these tables.
+    registered = {"multi30k", "multi30k-experts", "multi30k-transfer", "iwslt14-seventh"}
     assert {*scripted} | registered == {table.parent.name for table in TABLES} and len(TABLES) == len(
         {*scripted} | registered
     )
@@ -283,7 +284,20 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     )
     assert trained.get("optimization.max_epoch") == 4 and tuned.get("optimization.max_epoch") == 2
     assert trained.get("optimization.lr") == tuned.get("optimization.lr") == [1]
-    for wrong in ({"dived": {}}, {"set": {"max_epoch": 3}}, {"finetuning": {"max_epoch": 3}}):
+    scale["corpora"] = {
+        trained.data: {"optimization.max_epoch": 7, "dataset.batch_size": 9},
+        "another": {"optimization.lr": [2]},
+    }
+    assert scaled(config, scale).get("optimization.max_epoch") == 4  # of a third corpus
+    on_corpus = scaled(read_config(CONFIGS / "mae-7" / "ftg.yaml"), scale)
+    assert on_corpus.data == trained.data and on_corpus.get("optimization.max_epoch") == 7
+    assert on_corpus.get("optimization.lr") == [1] and on_corpus.get("dataset.batch_size") is None
+    for wrong in (
+        {"dived": {}},
+        {"set": {"max_epoch": 3}},
+        {"finetuning": {"max_epoch": 3}},
+        {"corpora": {"a": {"max_epoch": 3}}},
+    ):
         with pytest.raises(UsageError, match="a scale has"):
             scaled(config, wrong)
 
