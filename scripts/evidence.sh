@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the runs that results/claims.yaml registers, and write a record of each into results/.
+# Make the runs that results/claims.yaml registers, and write a record of each into results/evidence/.
 #
 #     bash scripts/evidence.sh TEXT                  # TEXT has the raw text of the corpora in folders
 #     bash scripts/evidence.sh TEXT --jobs 2         # two runs at a time, each on one thread
@@ -9,8 +9,8 @@
 #
 # The runs are made by a frozen clone at the commit that the claims name, so work in this checkout may go on.
 # They have the lowest priority. The script may be killed at any time; the same command continues. Finished runs
-# lie in results/ and are not made again, also if EVIDENCE is lost: the folder for the clone, the corpora and the
-# checkpoints (default: evidence).
+# lie in results/evidence/ and are not made again. This is so also if EVIDENCE is lost, the folder for the clone,
+# the corpora and the checkpoints (default: evidence).
 
 set -euo pipefail
 
@@ -31,15 +31,17 @@ while (($#)); do
     case $1 in
     --status) options=(--status) ;;
     --table) options=() ;;
-    --jobs) options+=(--jobs "${2:?--jobs needs a number}") && shift ;;
-    --device) options+=(--device "${2:?--device needs cpu or cuda}") && shift ;;
+    --jobs | --device)
+        (($# > 1)) || die "$1 needs a value; see --help"
+        options+=("$1" "$2") && shift
+        ;;
     --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
     -*) die "$1 is no option; see --help" ;;
     *) text=$(cd "$1" 2>/dev/null && pwd) || die "$1 is no folder; give the folder of the raw text" ;;
     esac
     shift
 done
-[[ -n $commit ]] || die "$claims names no commit; add the line commit: HASH"
+((${#commit} == 40)) || die "$claims names no commit yet; put its hash of 40 digits into the line commit:"
 
 if [[ ! -e $clone/done ]]; then
     rm -rf "$clone"

@@ -71,6 +71,23 @@ class Corpus(NamedTuple):
             sums[f"train {language}"] = " ".join(digest(path)[:16] for path in sorted(lengths))
         return sums
 
+    def contents(self) -> dict[str, str]:
+        """Return the digests of all files of the prepared corpus: the whole of it, also for a subset.
+
+        The keys are the names of the files in bin/ and raw/, such as "raw/test.en".
+        """
+        files = [
+            os.path.join(folder, name)
+            for folder in (self.whole, os.path.join(self.folder, "raw"))
+            if os.path.isdir(folder)
+            for name in sorted(os.listdir(folder))
+        ]
+        return {
+            os.path.relpath(path, self.folder): digest(path)[:16]
+            for path in files
+            if os.path.isfile(path) and not path.endswith(".log")
+        }
+
     def _sides(self) -> dict[str, str]:
         """Return the languages, keyed by the suffix that they add to file names."""
         return {f".{language}": language for language in self.languages} or {"": "text"}

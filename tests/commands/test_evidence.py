@@ -1,6 +1,9 @@
 """Test that `modular-fairseq evidence` makes the registered runs once, records them and tests the claims."""
 
+import contextlib
+import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,11 +12,13 @@ import pytest
 import yaml
 
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.evidence import command
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.places import ROOT
 
-COMMIT = "0123abc"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ANOTHER = COMMIT[::-1]
 
 
 def claims(place):
@@ -39,35 +44,57 @@ def claims(place):
         "baseline": "experts",
         "differ": [],
     }
-    sums = Corpus(str(place / "data/toy.de-en/bin"), ("de", "en")).sums()
+    tuned = alone | {
+        "name": "tuning-helps",
+        "row": "gates-50",
+        "baseline": "untuned",
+        "differ": ["mae_finetune", "mae_gate_interval"],
+    }
+    table = place / "configs/mine/table.yaml"
+    content = yaml.safe_load(table.read_text()) | {"start_seed": "same"}
+    content["rows"].append({"name": "gates-50", "config": "gates.yaml", "percent": 50, "subset": "valid"})
+    table.write_text(yaml.safe_dump(content))
+    sums = Corpus(str(place / "data/toy.de-en/bin"), ("de", "en")).contents()
     spec = {
         "commit": COMMIT,
         "scale": "paper",
         "corpora": {"toy.de-en": {"command": "modular-fairseq prepare", "sums": sums}},
         "changes": [],
-        "claims": [claim, alone],
+        "claims": [claim, alone, tuned],
     }
     path = place / "claims.yaml"
     path.write_text(yaml.safe_dump(spec))
     return path
 
 
-def evidence(place, *args):
+def words_of(place, *args):
     command = ["evidence", place / "claims.yaml", "--data", place / "data", "--out", place / "runs", *args]
-    words = [sys.executable, "-m", "modular_fairseq_cli", *map(str, command)]
+    return [*map(str, command)]
+
+
+def evidence(place, *args):
+    words = [sys.executable, "-m", "modular_fairseq_cli", *words_of(place, *args)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+
+
+def make(place, *args):
+    """Make runs as if the code were an unchanged clone of the registered commit and the claims committed."""
+    told = {"rev-parse": COMMIT, "ls-files": "claims.yaml"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "git", lambda folder, word, *more: told.get(word, ""))
+        cli.main(words_of(place, "--run", "--commit", COMMIT, *args))
 
 
 @pytest.fixture(scope="session")
 def made(table_folder, tmp_path_factory, fast_commands):
-    """Make all runs of the claims, and return their folder and the finished process."""
+    """Make all runs of the claims, and return their folder and what the command printed."""
     place = tmp_path_factory.mktemp("evidence")
     for name in ("data", "configs"):
         shutil.copytree(table_folder / name, place / name)
     claims(place)
-    done = evidence(place, "--run", "--commit", COMMIT, "--jobs", "2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    return place, done
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        make(place, "--jobs", "2")
+    return place, printed.getvalue()
 
 
 @pytest.fixture
@@ -75,7 +102,8 @@ def place(made, tmp_path):
     """Return a copy of the folder that a test may change. It has records, but no runs."""
     for name in ("data", "configs", "evidence"):
         shutil.copytree(made[0] / name, tmp_path / name)
-    shutil.copy(made[0] / "claims.yaml", tmp_path)
+    text = (made[0] / "claims.yaml").read_text()
+    (tmp_path / "claims.yaml").write_text(text.replace(str(made[0]), str(tmp_path)))
     return tmp_path
 
 
@@ -87,9 +115,11 @@ def test_each_run_leaves_a_record_without_text(made):
     place, _ = made
     found = record(place)
     assert found["commit"] == COMMIT and set(found["claims"]) == {"experts-above-plain", "one-expert-loses"}
+    assert found["start"] is None and found["settings"]["model.attention_type"] == "mae"
+    assert found["corpus"].keys() > {"raw/test.en", "bin/dict.de.txt", "bin/train.de-en.de.bin"}
     assert found["made"]["device"] == "cpu"
     assert set(record(place, "plain")["claims"]) == {"experts-above-plain"}
-    training = json.loads((place / "runs/paper/mine/experts/seed-1/training.json").read_text())
+    training = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1/training.json").read_text())
     assert found["training"] == training and found["core_minutes"] > 0
     curve = found["curves"]["valid"]["ppl"]
     assert len(curve) == 4 and curve[-1][0] > training["updates"] / 2
@@ -98,7 +128,7 @@ def test_each_run_leaves_a_record_without_text(made):
         next(each for row, each in rows.items() if row.endswith(name))
         for name in ("/experts", "/specialised")
     )
-    results = json.loads((place / "runs/paper/mine/experts/seed-1/test.json").read_text())
+    results = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1/test.json").read_text())
     assert whole["bleu"] == results["bleu"] and whole["chrf"] == results["chrf"] != alone["chrf"]
     size = len((place / "data/toy.de-en/raw/test.en").read_text().splitlines())
     assert len(whole["by_sentence"]) == size
@@ -108,28 +138,54 @@ def test_each_run_leaves_a_record_without_text(made):
     assert words and not [word for word in words if f" {word} " in text or f'"{word}"' in text]
 
 
+def test_a_fine_tuned_run_starts_from_its_own_seed_and_names_the_checkpoint(made):
+    place, _ = made
+    for row, trains in (("gates-50", True), ("untuned", False)):
+        for seed in (1, 2):
+            found, start = record(place, row, seed), record(place, "experts", seed)
+            assert found["start"] == {
+                "run": f"mine/experts/seed-{seed}",
+                "checkpoint": start["training"]["checkpoint"],
+            }
+            assert bool(found["curves"]) == trains and found["corpus"] == start["corpus"]
+    assert record(place, "untuned", 1)["training"] != record(place, "untuned", 2)["training"]
+
+
 def test_the_table_shows_differences_and_verdicts(made):
-    place, done = made
+    place, printed = made
     values = [[record(place, row, seed)["rows"] for seed in (1, 2)] for row in ("experts", "plain")]
     scores = [[next(iter(rows.values()))[0]["bleu"] for rows in side] for side in values]
     gap = sum(scores[0]) / 2 - sum(scores[1]) / 2
-    (line,) = [line for line in done.stdout.splitlines() if "experts above plain" in line]
-    assert f"{gap:+.2f} [" in line and "primary claims" in done.stdout
+    (line,) = [line for line in printed.splitlines() if "experts above plain" in line]
+    assert f"{gap:+.2f} [" in line and "primary claims" in printed
+    assert "In " in printed and "of 6 runs the last validation was the best" in printed
     for kind in ("txt", "md", "tsv"):
         assert (place / f"evidence/table.{kind}").exists()
     names, *rows = [line.split("\t") for line in (place / "evidence/table.tsv").read_text().splitlines()]
-    assert [row[names.index("seeds")] for row in rows] == ["2", "2"]
+    assert [row[names.index("seeds")] for row in rows] == ["2"] * 3
     assert float(rows[0][names.index("difference")]) == pytest.approx(gap)
     assert rows[0][names.index("verdict")] in ("holds", "fails", "open")
     assert rows[1][names.index("verdict")] == ""
 
 
-def test_runs_with_records_are_not_made_again(place):
+def test_runs_with_records_are_not_made_again(place, capsys):
     before = (place / "evidence/mine/plain/seed-2.json").read_bytes()
-    done = evidence(place, "--run", "--commit", COMMIT)
-    assert done.returncode == 0 and "experts above plain" in done.stdout, done.stderr[-2000:]
+    make(place)
+    assert "experts above plain" in capsys.readouterr().out
     assert not (place / "runs").exists()
     assert (place / "evidence/mine/plain/seed-2.json").read_bytes() == before
+
+
+def test_a_lost_checkpoint_that_is_fine_tuned_is_made_again_without_its_record(place):
+    path = place / "evidence/mine/experts/seed-2.json"
+    before = path.read_bytes()
+    (place / "evidence/mine/gates-50/seed-2.json").unlink()
+    make(place)
+    assert path.read_bytes() == before
+    start = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-2/training.json").read_text())
+    assert record(place, "gates-50", 2)["start"]["checkpoint"] == start["checkpoint"]
+    assert not (place / f"runs/{COMMIT}/paper/mine/experts/seed-2/test.json").exists()
+    assert not (place / f"runs/{COMMIT}/paper/mine/plain").exists()
 
 
 def test_status_counts_runs_in_their_order(place, capsys):
@@ -141,7 +197,7 @@ def test_status_counts_runs_in_their_order(place, capsys):
     for row in ("plain", "experts"):
         (place / f"evidence/mine/{row}/seed-2.json").unlink()
     text = status()
-    assert "primary: 2 of 4 runs are done\nsecondary: 0 of 0 runs are done" in text
+    assert "primary: 2 of 4 runs are done\nsecondary: 4 of 4 runs are done" in text
     assert "next: mine/plain/seed-2, mine/experts/seed-2" in text and "core-hours were spent" in text
 
 
@@ -166,33 +222,97 @@ def refused(place, *args):
 
 
 def test_results_of_another_commit_or_corpus_are_refused(place):
-    change(place, commit="beef")
-    assert "was made by commit 0123abc, but" in refused(place) and "registers beef" in refused(place)
-    assert "--commit 0123abc:" in refused(place, "--run", "--commit", COMMIT)
-    moved = {"date": "2026-12-24", "reason": "a defect of MAE", "before": COMMIT}
-    change(place, commit="beef", changes=[moved])
+    change(place, commit=ANOTHER)
+    assert f"was made by commit {COMMIT}, but" in refused(place)
+    moved = {"date": "2026-11-22", "reason": "a defect of MAE", "before": COMMIT}
+    change(place, commit=ANOTHER, changes=[moved])
     assert evidence(place).returncode == 0
-    change(place, commit="beef", changes=[moved | {"rows": ["mine/experts"]}])
-    done = evidence(place, "--status")
-    assert "primary: 2 of 4 runs are done" in done.stdout, done.stderr[-2000:]
-    change(place, corpora={"toy.de-en": {"command": "x", "sums": {"train de": "other"}}})
+    change(place, commit=ANOTHER, changes=[moved | {"rows": ["mine/experts"]}])
+    done = evidence(place, "--status")  # the rows that were fine-tuned from experts do not count either
+    text = "primary: 2 of 4 runs are done\nsecondary: 0 of 4 runs are done"
+    assert text in done.stdout, done.stderr[-2000:]
+    change(place, changes=[moved | {"rows": ["mine/exprts"]}])
+    assert "a change names the row mine/exprts, which is not trained for any claim; give" in refused(place)
+    change(
+        place,
+        commit=COMMIT,
+        changes=[],
+        corpora={"toy.de-en": {"command": "x", "sums": {"raw/test.en": "other"}}},
+    )
     assert "is of another corpus toy.de-en than" in refused(place)
 
 
+def test_other_code_and_claims_that_are_not_committed_are_refused(place, monkeypatch):
+    run = ("--run", "--commit")
+    assert f"--commit {ANOTHER}:" in refused(place, *run, ANOTHER)
+    told = {"rev-parse": ANOTHER, "ls-files": "claims.yaml", "status": ""}
+    monkeypatch.setattr(command, "git", lambda folder, word, *more: told[word])
+    assert f"is commit {ANOTHER}, but" in refused(place, *run, COMMIT)
+    told |= {"rev-parse": COMMIT, "status": " M file"}
+    assert "is changed, but" in refused(place, *run, COMMIT)
+    told |= {"status": "", "ls-files": ""}
+    assert "claims.yaml has changes that were not committed" in refused(place, *run, COMMIT)
+    change(place, commit="none")
+    assert "names no commit yet, so no run can be made" in refused(place, *run, "none")
+
+
+def test_git_says_nothing_outside_of_a_repository(tmp_path):
+    assert command.git(str(tmp_path), "rev-parse", "HEAD") == ""
+    assert len(command.git(str(ROOT), "rev-parse", "HEAD")) == 40
+
+
+def test_a_row_or_table_that_has_changed_since_is_refused(place):
+    rows = [path for path in (place / "configs/mine").iterdir() if path.name != "table.yaml"]
+    texts = {row: row.read_text() for row in rows}
+
+    def replace(old, new):
+        for row, text in texts.items():
+            assert old in text
+            row.write_text(text.replace(old, new))
+
+    replace("- 0.005", "- 0.006")
+    assert "was made with optimization.lr [0.005], but its row has [0.006] now" in refused(place)
+    replace("max_tokens: 60", "max_tokens: 60\n  required_batch_size_multiple: 1")
+    assert evidence(place).returncode == 0  # such as an option that the project got later
+    replace("beam: 2", "beam: 3")
+    assert "measured row" in refused(place) and "in another way than its table says now" in refused(place)
+
+
+def edit(place, **changes):
+    """Change claims.yaml, and return its content."""
+    spec = yaml.safe_load((place / "claims.yaml").read_text()) | changes
+    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
+    return spec
+
+
 def test_claims_that_were_changed_after_a_run_are_refused(place):
-    spec = yaml.safe_load((place / "claims.yaml").read_text())
+    spec = edit(place)
     spec["claims"][0]["margin"] = 0.5
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
-    assert "claim experts-above-plain was changed after the run mine/plain/seed-1 was made" in refused(place)
-    spec["changes"] = [{"date": "2020-01-01", "reason": "too early", "claims": ["experts-above-plain"]}]
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
-    assert "was changed after" in refused(place)
-    spec["changes"][0]["date"] = "2999-01-01"
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
+    edit(place, **spec)
+    said = refused(place)
+    assert "claim experts-above-plain was changed after the run mine/plain/seed-1 was made" in said
+    digest = re.search(r"with `claims: {experts-above-plain: (\w+)}`$", said)[1]
+    entry = {"date": "2026-11-22", "reason": "a misprint", "claims": {"experts-above-plain": digest}}
+    edit(place, changes=[entry])
     assert evidence(place).returncode == 0
+    spec["claims"][0]["margin"] = 0.6  # the entry explains one change, not another one
+    edit(place, claims=spec["claims"])
+    assert "was changed after" in refused(place)
+    spec["claims"][0]["margin"] = 0.5
     spec["claims"].append(spec["claims"][1] | {"name": "late", "quantity": "chrf"})
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
-    assert "claim late was registered after the run mine/experts/seed-1 was made" in refused(place)
+    edit(place, claims=spec["claims"])
+    assert "claim late was added after the run mine/experts/seed-1 was made" in refused(place)
+
+
+def test_a_claim_that_was_removed_after_a_run_is_refused(place):
+    spec = edit(place)
+    edit(place, claims=spec["claims"][1:])
+    assert "claim experts-above-plain was removed after the run mine/experts/seed-1 was made" in refused(
+        place
+    )
+    entry = {"date": "2026-11-22", "reason": "a misunderstanding", "removed": ["experts-above-plain"]}
+    edit(place, claims=spec["claims"][1:], changes=[entry])
+    assert evidence(place).returncode == 0
 
 
 def test_rows_that_do_not_exist_or_differ_in_more_are_refused(place):
@@ -210,18 +330,29 @@ def test_rows_that_do_not_exist_or_differ_in_more_are_refused(place):
 )
 def test_options_of_run_are_refused_without_it(place, words):
     option, value = words[-2:]
-    assert f"{option} {value} has no effect without --run; leave it out" in refused(place, *words)
+    others = " and --status" if option == "--jobs" else ""
+    assert f"{option} {value} has no effect without --run{others}; leave it out" in refused(place, *words)
 
 
 def test_a_corpus_that_differs_is_refused_before_any_run(place):
     shutil.rmtree(place / "evidence")
-    change(place, corpora={"toy.de-en": {"command": "x", "sums": {"train de": "other"}}})
-    assert "differs from the corpus toy.de-en that" in refused(place, "--run", "--commit", COMMIT)
+    right = yaml.safe_load((place / "claims.yaml").read_text())["corpora"]["toy.de-en"]["sums"]
+    for sums, said in (
+        (right | {"raw/test.en": "0"}, "the corpus toy.de-en differs in raw/test.en from the one that"),
+        (right | {"raw/more": "0"}, "the corpus toy.de-en differs in raw/more from the one that"),
+        ({}, "registers no digests of the corpus toy.de-en; copy those that --prepare TEXT prints"),
+    ):
+        change(place, corpora={"toy.de-en": {"command": "x", "sums": sums}})
+        with pytest.raises(SystemExit, match=said):
+            make(place)
     assert "there are no records in" in refused(place)
 
 
-def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch):
+def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch, capsys):
     called = []
+    for name, text in (("bin/dict.de.txt", "a 1"), ("raw/test.en", "a"), ("bin/preprocess.log", "x")):
+        (tmp_path / "D/c" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "D/c" / name).write_text(text)
     monkeypatch.setattr(
         "modular_fairseq.runs.evidence.command.call_command", lambda *words: called.append(words)
     )
@@ -235,8 +366,19 @@ def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch
             }
         )
     )
-    cli.main(["evidence", str(tmp_path / "claims.yaml"), "--data", "D", "--prepare", "T x"])
-    assert called == [("prepare", "raw", "T x/c", "--out", "D/c")]
+    data = str(tmp_path / "D")
+    words = ["evidence", str(tmp_path / "claims.yaml"), "--data", data, "--prepare", "T x"]
+    cli.main(words)
+    assert called == [("prepare", "raw", "T x/c", "--out", f"{data}/c")]
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["c"]["sums"].keys() == {"bin/dict.de.txt", "raw/test.en"}
+    spec = yaml.safe_load((tmp_path / "claims.yaml").read_text())
+    spec["corpora"]["c"]["sums"] = printed["c"]["sums"]
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump(spec))
+    cli.main(words)
+    (tmp_path / "D/c/raw/test.en").write_text("b")
+    with pytest.raises(SystemExit, match="the corpus c differs in raw/test.en from the one that"):
+        cli.main(words)
 
 
 def test_a_gpu_gets_as_many_runs_as_fit(monkeypatch):
@@ -261,6 +403,6 @@ def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
     plan = Plan(register, str(tmp_path), str(tmp_path))
     primary = [job for job in plan.jobs if job.primary]
     assert [job.seed for job in primary] == sorted(job.seed for job in primary)
-    assert len(primary) == 5 * 7
+    assert len(primary) == 5 * 8
     with pytest.raises(UsageError):
         plan.row(register.claims[0], "none")

@@ -8,7 +8,7 @@ import pytest
 from modular_fairseq.analysis import analyze
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import Measurement
-from modular_fairseq.runs.evaluations.model_analyses import CompetitionByDepth, ExpertInformation
+from modular_fairseq.runs.evaluations.model_analyses import CompetitionByDepth, ExpertInformation, GateEntropy
 from modular_fairseq.runs.run import Run
 from tests.fairseq_commands import run_train
 
@@ -33,7 +33,17 @@ def measure(evaluation, data, folder, *options):
 def test_the_information_of_experts_is_that_of_the_analysis(reversal_data, tmp_path):
     found, checkpoint = measure(ExpertInformation, reversal_data, tmp_path, *MAE)
     report = analyze(checkpoint, reversal_data, "valid", ["experts"])["experts"]
-    assert found == {"expert_information": report.information} and report.information != 0
+    encoder, *decoder = report.modules
+    assert encoder.module.startswith("encoder.") and all(each.side == "target" for each in decoder)
+    assert found == {"expert_information": encoder.information} and encoder.information != report.information
+
+
+def test_the_entropy_of_gates_is_that_of_the_encoder(reversal_data, tmp_path):
+    found, checkpoint = measure(GateEntropy, reversal_data, tmp_path, *MAE)
+    report = analyze(checkpoint, reversal_data, "valid", ["gates"])["gates"]
+    assert (
+        found == {"gate_entropy_encoder": report.modules[0].entropy} and report.modules[0].kind == "encoder"
+    )
 
 
 def test_competition_by_depth_compares_the_last_encoder_layer_with_the_first(reversal_data, tmp_path):

@@ -197,6 +197,62 @@ MUTATIONS = [
         'or "none"',
         "test_scoring",
     ),
+    Mutation(
+        "statistics",
+        f"{SCORING}/intervals.py",
+        "max(n * float(of_sentences.var(ddof=1)) - both, 0.0)",
+        "0.0",
+        "test_intervals",
+    ),
+    Mutation(
+        "statistics",
+        f"{SCORING}/intervals.py",
+        "m * score(whole) - (m - 1) * without",
+        "m * score(whole) - m * without",
+        "test_intervals",
+    ),
+    Mutation(
+        "statistics",
+        f"{SCORING}/intervals.py",
+        "float(values.std(ddof=1)) / math.sqrt(n)",
+        "float(values.std()) / math.sqrt(n)",
+        "test_intervals",
+    ),
+    Mutation(
+        "statistics",
+        "modular_fairseq_cli/curves.py",
+        "set.intersection(*map(set, curves))",
+        "set.union(*map(set, curves))",
+        "test_curves",
+    ),
+    Mutation(
+        "statistics",
+        f"{RUNS}/evidence/verdicts.py",
+        'sign = 1 if self.claim.expected == "above" else -1',
+        "sign = 1",
+        "test_evidence",
+    ),
+    Mutation(
+        "statistics",
+        f"{RUNS}/evidence/verdicts.py",
+        "p * (tests - rank)",
+        "p * tests",
+        "test_evidence",
+    ),
+    Mutation(
+        "statistics",
+        "modular_fairseq/analysis/tokens.py",
+        " - float(np.mean([mean_pmi(each) for each in drawn]))",
+        "",
+        "test_analyses",
+    ),
+    Mutation(
+        "data",
+        "modular_fairseq_cli/corpora/texts.py",
+        '("train", slice(-last))',
+        '("train", slice(last))',
+        "test_data_prep",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.places import ROOT
 
-COMMIT = "0123abcdef"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 # In place of the command in the clone: it writes down its arguments.
 STUB = """#!/bin/sh
 echo "$(nice) $*" >>"$(dirname "$0")/calls"
@@ -59,7 +59,7 @@ def test_status_and_table_need_no_text(checkout, option, words):
         ([], "give the folder of the raw text"),
         (["nowhere"], "nowhere is no folder; give the folder of the raw text"),
         (["--fast"], "--fast is no option; see --help"),
-        (["--jobs"], "--jobs needs a number"),
+        (["--jobs"], "--jobs needs a value; see --help"),
     ],
 )
 def test_what_it_cannot_use_is_refused(checkout, args, sentence):
@@ -69,12 +69,15 @@ def test_what_it_cannot_use_is_refused(checkout, args, sentence):
 
 def test_a_commit_that_does_not_exist_is_refused(checkout):
     subprocess.run(["git", "init", "--quiet", str(checkout)], check=True)
-    (checkout / "results/claims.yaml").write_text("commit: 0123456789\n")
+    (checkout / "results/claims.yaml").write_text(f"commit: {COMMIT[::-1]}\n")
     done, _ = call(checkout, "text")
-    assert done.returncode != 0 and "commit 0123456789 is not in this repository" in done.stderr
+    assert done.returncode != 0 and f"commit {COMMIT[::-1]} is not in this repository" in done.stderr
     (checkout / "results/claims.yaml").write_text("scale: cpu\n")
     done, _ = call(checkout, "text")
-    assert done.returncode != 0 and "names no commit; add the line commit: HASH" in done.stderr
+    assert (
+        done.returncode != 0
+        and "names no commit yet; put its hash of 40 digits into the line commit:" in done.stderr
+    )
 
 
 def test_help_is_the_comment_at_its_head(checkout):

@@ -14,6 +14,7 @@ from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CLAIM = {
     "name": "first",
     "registered": "2026-11-22",
@@ -29,7 +30,7 @@ CLAIM = {
     "differ": ["attention_type", "mae_*"],
 }
 SPEC = {
-    "commit": "0123abc",
+    "commit": COMMIT,
     "scale": "cpu",
     "corpora": {"c": {"command": "modular-fairseq prepare raw", "sums": {}}},
     "changes": [],
@@ -58,12 +59,20 @@ def changed(**changes):
 
 def test_claims_are_read(tmp_path):
     spec = SPEC | {
-        "changes": [{"date": "2026-12-01", "reason": "a defect", "claims": ["first"], "before": "99"}]
+        "changes": [
+            {
+                "date": "2026-11-01",
+                "reason": "a defect",
+                "claims": {"first": "99"},
+                "removed": ["z"],
+                "before": "9",
+            }
+        ]
     }
     register = read_claims(written(tmp_path, spec))
     assert register.claims == [claim()]
-    assert register.changes == [Change("2026-12-01", "a defect", ("first",), (), "99")]
-    assert (register.commit, register.scale) == ("0123abc", "cpu")
+    assert register.changes == [Change("2026-11-01", "a defect", {"first": "99"}, ("z",), (), "9")]
+    assert (register.commit, register.scale) == (COMMIT, "cpu")
 
 
 def test_the_digest_of_a_claim_depends_on_all_of_it():
@@ -95,11 +104,24 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
         ),
         (changed(registered="soon"), "claim first has the date 'soon'; it must be a date such as"),
         ({**SPEC, "claims": [CLAIM, CLAIM]}, "two claims are called first"),
-        ({**SPEC, "changes": [{"date": "2026-12-01"}]}, "each of `changes` needs a date and a reason"),
-        ({**SPEC, "changes": [{"date": "2026-12-01", "reason": " "}]}, "has no reason; give it"),
+        ({**SPEC, "commit": "0123abc"}, "commit is '0123abc'; it must be a hash of 40 digits, or none"),
+        ({**SPEC, "changes": [{"date": "2026-11-01"}]}, "each of `changes` needs a date and a reason"),
+        ({**SPEC, "changes": [{"date": "2026-11-01", "reason": " "}]}, "has no reason; give it"),
         (
-            {**SPEC, "changes": [{"date": "2026-12-01", "reason": "x", "claims": ["z"]}]},
+            {**SPEC, "changes": [{"date": "2026-11-01", "reason": "x", "claims": {"z": "0"}}]},
             "changes names the claim z, which does not exist",
+        ),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-01", "reason": "x", "claims": ["first"]}]},
+            "must be names with digests, as in `claims: {name:",
+        ),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-01", "reason": "x", "removed": ["first"]}]},
+            "says that the claim first was removed, but it is there",
+        ),
+        (
+            {**SPEC, "changes": [{"date": "2999-01-01", "reason": "x"}]},
+            "a change has the date 2999-01-01, which is in the future",
         ),
         ({**SPEC, "changes": [{"date": "x", "reason": "x"}]}, "a change has the date 'x'"),
     ],
@@ -139,11 +161,14 @@ def test_rows_that_differ_in_more_or_less_are_refused(row, sentence):
 
 
 def test_changes_say_which_commits_count():
-    changes = [Change("2026-12-01", "r", (), ("t/a",), "old"), Change("2026-12-02", "r", (), (), "new")]
+    changes = [
+        Change("2026-11-01", "r", rows=("t/a",), before="old"),
+        Change("2026-11-02", "r", before="new"),
+    ]
     register = Register("p", "newest", "cpu", {}, changes, [])
     assert register.commits("t/a") == {"newest", "new"}
     assert register.commits("t/b") == {"newest", "new", "old"}
-    reworded = register._replace(changes=[Change("2026-12-01", "r", ("first",))])
+    reworded = register._replace(changes=[Change("2026-11-01", "r", {"first": "0"})])
     assert reworded.commits("t/b") == {"newest"}
 
 
@@ -155,8 +180,10 @@ def records(rows="abcd", seeds=(1, 2, 3)):
     return {
         (f"multi30k/{row}", seed): {
             "training": {"parameters": 7},
+            "made": {"device": "cpu"},
             "curves": {
-                "valid": {"ppl": [[10, 9.0], [20, 8.0 - seed]], "gate_entropy": [[10, 2.0], [20, 1.5]]}
+                "valid": {"ppl": [[10, 9.0], [20, 8.0 - seed]], "gate_entropy": [[10, 2.0], [20, 1.5]]},
+                "train": {"nll_loss": [[10, 4.0], [20, 3.0 + seed]]},
             },
             "rows": {
                 f"multi30k/{row}": [
@@ -194,8 +221,11 @@ def test_a_margin_moves_the_hypothesis_but_not_the_interval(expected, sign):
     assert found.interval[:3] == pytest.approx(plain.interval[:3])
     by_sentence = np.stack([SENTENCES["a", seed] - SENTENCES["b", seed] - 0.5 * sign for seed in (1, 2, 3)])
     moved = over_seeds_and_sentences(list(by_sentence.mean(axis=1)), by_sentence)
-    assert found.p_value == pytest.approx(moved.p_value) and found.p_value != pytest.approx(plain.p_value)
+    assert found.interval.p_value == pytest.approx(moved.p_value)
+    assert found.interval.p_value != pytest.approx(plain.interval.p_value)
     assert found.excess == pytest.approx(sign * plain.interval.difference - 0.5)
+    half = moved.p_value / 2
+    assert found.p_values == pytest.approx((half, 1 - half) if found.excess > 0 else (1 - half, half))
 
 
 def test_losses_of_rows_are_compared():
@@ -219,9 +249,9 @@ def test_a_claim_about_one_row_is_about_its_quantity_itself():
     found = find(single, rows)
     assert found.interval == pytest.approx(over_seeds([-0.6, -0.7, -0.8]))
     assert found.excess == pytest.approx(0.7)
-    cells = cells_of(found, None)
+    cells = cells_of(found, (None, None))
     assert cells[0].endswith("(a below 0)") and cells[2] == "-0.700 ± 0.100" and cells[3] == ""
-    assert numbers_of(found, None)[4:7] == pytest.approx([-0.7, None, -0.7])
+    assert numbers_of(found, (None, None))[4:7] == pytest.approx([-0.7, None, -0.7])
 
 
 def test_seeds_without_both_rows_are_missing():
@@ -229,8 +259,16 @@ def test_seeds_without_both_rows_are_missing():
     del rows["multi30k/b", 2]
     found = find(claim(), rows)
     assert found.missing == [2] and list(found.values) == [1, 3] and found.interval.seeds == 2
-    assert verdict(found, 0.001) == "2 of 3 seeds"
-    assert find(claim(), {}).interval is None
+    assert verdict(found, (0.001, 1.0)) == "2 of 3 seeds"
+    assert find(claim(), {}).interval is None and find(claim(), {}).p_values == (None, None)
+
+
+def test_a_pair_on_different_devices_does_not_count():
+    rows = records()
+    rows["multi30k/b", 3]["made"]["device"] = "cuda"
+    assert find(claim(), rows).missing == [3]
+    rows["multi30k/a", 3]["made"]["device"] = "cuda"
+    assert find(claim(), rows).missing == []
 
 
 def test_holm():
@@ -241,22 +279,33 @@ def test_holm():
 
 def test_verdicts():
     found = find(claim(), records())
-    better = found._replace(interval=found.interval._replace(difference=1.0))
-    worse = found._replace(interval=found.interval._replace(difference=-1.0))
-    assert [verdict(better, p) for p in (0.04, 0.05, None)] == ["holds", "open", "open"]
-    assert verdict(worse, 0.04) == "fails"
-    assert verdict(better._replace(claim=claim(kind="secondary")), 0.001) == ""
-    assert verdict(better._replace(claim=claim(margin=2.0)), 0.04) == "fails"
+    pairs = [(0.04, 1.0), (0.05, 1.0), (None, None), (1.0, 0.04), (0.2, 0.9)]
+    assert [verdict(found, p) for p in pairs] == ["holds", "open", "open", "fails", "open"]
+    assert verdict(found._replace(claim=claim(kind="secondary")), (0.001, 1.0)) == ""
+
+
+def test_a_difference_below_the_margin_is_against_the_claim():
+    rows = records()
+    for seed in (1, 2, 3):
+        for row, value in (("a", 0.60 + 0.001 * seed), ("b", 0.65)):
+            for each in rows[f"multi30k/{row}", seed]["rows"][f"multi30k/{row}"]:
+                each["chrf"] = value
+    for expected, sign in (("below", -1), ("above", 1)):
+        far, near = (find(claim(quantity="chrf", expected=expected, margin=m), rows) for m in (0.08, 0.02))
+        assert (far.p_values[1] < 0.01) and (far.excess < 0)
+        assert (near.p_values[0] < 0.01) == (sign < 0)
 
 
 def test_quantities_of_curves():
     (record,) = records("a", (2,)).values()
     values = {
-        name: QUANTITIES[name].of(record, "multi30k/a") for name in ("gate_entropy", "early_perplexity")
+        name: QUANTITIES[name].of(record, "multi30k/a") for name in ("final_train_nll", "early_perplexity")
     }
-    assert values == {"gate_entropy": 1.5, "early_perplexity": None}
+    assert values == {"final_train_nll": 5.0, "early_perplexity": None}
     assert QUANTITIES["gate_entropy_change"].of(record, "multi30k/a") == -0.5
     record["curves"]["valid"]["ppl"] = [[epoch, 10.0 - epoch] for epoch in range(1, 8)]
     assert QUANTITIES["early_perplexity"].of(record, "multi30k/a") == 5.0
     assert QUANTITIES["parameters"].of(record, "multi30k/a") == 7
-    assert QUANTITIES["mean_nll"].of(record, "multi30k/a") is None
+    assert QUANTITIES["valid_nll"].of(record, "multi30k/a") is None
+    record["curves"]["valid"]["nll_loss"] = [[10, 4.0], [20, 3.0], [30, 3.5]]
+    assert QUANTITIES["valid_nll"].of(record, "multi30k/a") == 3.0

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from modular_fairseq.analysis.analyses import ALL, build
+from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.analysis.model_and_data import load
 from modular_fairseq.analysis.places import SOURCE
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
@@ -95,19 +96,36 @@ class Redundancy(AnalysisEvaluation):
 
 
 @register
+class GateEntropy(AnalysisEvaluation):
+    """The evaluation that measures how focused the gates of MAE are (Peng et al. 2020, section 5.1).
+
+    The number is the mean entropy of the gates in nats, averaged over the layers of the encoder.
+    """
+
+    analysis = "gates"
+    needs_mechanism = True
+    columns = {"gate_entropy_encoder": Column("entropy of gates (encoder), nats", "", "{:.3f}")}
+
+    def read(self, report: dict[str, Any]) -> dict[str, Any]:
+        return {"gate_entropy_encoder": report["kinds"].get(ENCODER)}
+
+
+@register
 class ExpertInformation(AnalysisEvaluation):
     """The evaluation that measures how much experts of MAE specialise in tokens.
 
-    The number is the mean pointwise mutual information of tokens and experts (Peng et al. 2020, section 5.1),
-    in nats; see `analysis.tokens.information`.
+    The number is the mean pointwise mutual information of source tokens and experts of the encoder (Peng et
+    al. 2020, section 5.1), in nats; see `analysis.tokens.information`. It is 0 if they are independent. Gates
+    that have not been trained have a positive one, because they compute with the tokens' vectors.
     """
 
     analysis = "experts"
     needs_mechanism = True
-    columns = {"expert_information": Column("tokens and experts, nats", "", "{:.3f}")}
+    columns = {"expert_information": Column("tokens and experts (encoder), nats", "", "{:.3f}")}
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
-        return {"expert_information": report["information"]}
+        of_encoder = [each["information"] for each in report["modules"] if each["side"] == SOURCE]
+        return {"expert_information": fmean(of_encoder) if of_encoder else None}
 
 
 @register

@@ -7,7 +7,7 @@ A claims.yaml has these keys:
     corpora:                    # for each corpus how it is prepared, and the digests of the result
       multi30k.de-en:
         command: modular-fairseq prepare raw {text}/multi30k ... --out {data}/multi30k.de-en
-        sums: {dictionary de: 0123..., ...}
+        sums: {bin/dict.de.txt: 0123..., ...}       # which --prepare prints
     changes: []                 # whatever changed after a run that it concerns, see `Change`
     claims:
       - name: mae-7-above-base
@@ -19,8 +19,9 @@ A claims.yaml has these keys:
         quantity: bleu          # see `quantities.QUANTITIES`
         row: mae-7
         baseline: base
-        expected: above         # the row is above the baseline, or below it, by more than `margin`
-        margin: 0
+        expected: above         # or below
+        margin: 0               # above: row > baseline + margin; below: row < baseline - margin
+        printed: 0.9            # the difference that the paper prints; not tested
         seeds: [1, 2, 3, 4, 5]
         differ: [attention_type, mae_*]     # the keys in which the files of both rows differ
 
@@ -35,6 +36,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +67,7 @@ class Claim(NamedTuple):
     baseline: str = ""
     differ: tuple[str, ...] = ()
     margin: float = 0.0
+    printed: float | None = None
     row_minus: str = ""
     baseline_minus: str = ""
 
@@ -74,9 +77,19 @@ class Claim(NamedTuple):
         return [name for name in (self.baseline, self.row, self.baseline_minus, self.row_minus) if name]
 
     @property
+    def table_name(self) -> str:
+        """The name of the table, also if `table` is a path."""
+        return Path(self.table).parent.name if self.table.endswith(".yaml") else self.table
+
+    @property
+    def bound(self) -> float:
+        """What the difference is compared with: the margin, with its sign."""
+        return self.margin if self.expected == "above" else 0.0 - self.margin
+
+    @property
     def digest(self) -> str:
         """A digest of what was claimed, which every result that the claim needs records."""
-        content = json.dumps([*self], ensure_ascii=True)
+        content = json.dumps([*self._replace(table=self.table_name)], ensure_ascii=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -86,15 +99,19 @@ class Change(NamedTuple):
     Args:
         date: its date.
         reason: why it was necessary.
-        claims: names of the claims whose text was changed.
-        rows: rows, as TABLE/ROW, whose results of earlier commits count no longer.
+        claims: the names of claims that were changed or added, each with the digest of its present text
+            (`Claim.digest`). A later change of the same claim needs another entry.
+        removed: names of claims that were removed.
+        rows: rows that are trained, as TABLE/ROW, whose results of earlier commits count no longer. Runs that
+            were fine-tuned from theirs do not count either.
         before: the commit that `commit` named before; "": it was not changed. Its results of other rows than
             `rows` go on counting.
     """
 
     date: str
     reason: str
-    claims: tuple[str, ...] = ()
+    claims: dict[str, str] = {}
+    removed: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     before: str = ""
 
@@ -136,11 +153,14 @@ def read_claims(path: str | os.PathLike) -> Register:
         raise UsageError(f"{path}: the file must have the keys {', '.join(sorted(KEYS))}, and no others")
     claims = [_claim(path, each) for each in spec["claims"]]
     names = [claim.name for claim in claims]
+    commit = str(spec["commit"])
+    if commit != "none" and not re.fullmatch("[0-9a-f]{40}", commit):
+        raise UsageError(f"{path}: commit is {commit!r}; it must be a hash of 40 digits, or none")
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{path}: two claims are called {name}; rename one of them")
     changes = [_change(path, each, names) for each in spec["changes"] or []]
-    return Register(str(path), str(spec["commit"]), spec["scale"], spec["corpora"] or {}, changes, claims)
+    return Register(str(path), commit, spec["scale"], spec["corpora"] or {}, changes, claims)
 
 
 def _claim(path: str | os.PathLike, spec: Any) -> Claim:
@@ -168,9 +188,7 @@ def _claim(path: str | os.PathLike, spec: Any) -> Claim:
         )
     if bool(spec.get("row_minus")) != bool(spec.get("baseline_minus")):
         raise UsageError(f"{path}: claim {name} has only one of row_minus and baseline_minus; give both")
-    if bool(spec.get("baseline")) != bool(spec.get("differ")) or (
-        spec.get("baseline_minus") and not spec.get("baseline")
-    ):
+    if ("baseline" in spec) != ("differ" in spec) or ("baseline_minus" in spec and "baseline" not in spec):
         raise UsageError(
             f"{path}: claim {name} must have both baseline and differ (the keys in which the two rows "
             "differ), or, if it is about a single row, neither of them and no row_minus"
@@ -188,15 +206,30 @@ def _change(path: str | os.PathLike, spec: Any, names: list[str]) -> Change:
             f"{path}: each of `changes` needs a date and a reason, and may have claims, rows and before; "
             f"correct {spec!r}"
         )
-    for name in spec.get("claims", []):
+    claims = spec.get("claims", {})
+    if not isinstance(claims, dict):
+        raise UsageError(
+            f"{path}: the claims of the change of {spec['date']} must be names with digests, as in "
+            "`claims: {name: 0123456789abcdef}`"
+        )
+    for name in claims:
         if name not in names:
-            raise UsageError(f"{path}: changes names the claim {name}, which does not exist; correct it")
+            raise UsageError(
+                f"{path}: changes names the claim {name}, which does not exist; correct it, or list it under "
+                "`removed`"
+            )
+    for name in spec.get("removed", []):
+        if name in names:
+            raise UsageError(f"{path}: changes says that the claim {name} was removed, but it is there")
     if not str(spec["reason"]).strip():
         raise UsageError(f"{path}: the change of {spec['date']} has no reason; give it")
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in spec.items()
     }
-    return Change(**values | {"date": str(_date(path, "a change", spec["date"]))})
+    date = _date(path, "a change", spec["date"])
+    if date > datetime.date.today():
+        raise UsageError(f"{path}: a change has the date {date}, which is in the future; correct it")
+    return Change(**values | {"date": str(date)})
 
 
 def _date(path: str | os.PathLike, what: str, value: Any) -> datetime.date:

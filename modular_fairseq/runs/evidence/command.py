@@ -3,7 +3,7 @@
     modular-fairseq evidence results/claims.yaml                    # shows what the records say
     modular-fairseq evidence results/claims.yaml --status           # counts runs, and estimates the time left
     modular-fairseq evidence results/claims.yaml --prepare TEXT     # prepares the corpora in --data
-    modular-fairseq evidence results/claims.yaml --run              # makes the runs that are missing
+    modular-fairseq evidence results/claims.yaml --run --commit HASH    # makes the runs that are missing
 
 CLAIMS is the file that registers the claims: the rows of tables that are compared, the quantity, the seeds
 and the rule for the verdict. The runs have a fixed order. Runs of primary claims come first, and all rows are
@@ -13,7 +13,7 @@ from its last checkpoint in OUT, if that is still there.
 
 Without --run, the command writes table.txt, .md and .tsv into the same folder. The interval of a
 difference in BLEU accounts for seeds and sentences, and other intervals for seeds. The p-values of primary
-claims are corrected by Holm's method.
+claims are one-sided, as claims have a direction, and are corrected by Holm's method.
 
 scripts/evidence.sh makes the runs in a frozen clone at the commit that CLAIMS names, so that work on the
 project can go on.
@@ -31,13 +31,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+import yaml
 
 from modular_fairseq.runs.corpora import call_command
+from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence.claims import KINDS, Register, read_claims
 from modular_fairseq.runs.evidence.jobs import Job, Plan
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import record_of, write_record
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
+from modular_fairseq.runs.run import PLUGIN, Run
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
@@ -50,7 +53,10 @@ TIME = "core-seconds.json"  # in the folder of a run: the time of processors tha
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "modular-fairseq evidence CLAIMS [--data DIR] [--out DIR] [--run | --status] [options]"
+    parser.usage = (
+        "modular-fairseq evidence CLAIMS [--data DIR] [--out DIR] [--prepare TEXT | --run --commit HASH | "
+        "--status] [options]"
+    )
     parser.add_argument("claims", metavar="CLAIMS", help="file that registers the claims")
     parser.add_argument(
         "--data", default="data", metavar="DIR", help="folder of the prepared corpora (default: data)"
@@ -72,7 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--run", action="store_true", help="make the runs that are missing")
     what.add_argument("--status", action="store_true", help="count the runs, and estimate the time left")
     what.add_argument(
-        "--prepare", metavar="TEXT", help="prepare the corpora from the raw text in folders of TEXT"
+        "--prepare",
+        metavar="TEXT",
+        help="prepare the corpora from the raw text in folders of TEXT, and compare them with the registered "
+        "digests, or print digests to register",
     )
     what.add_argument("--one", metavar="RUN", help=argparse.SUPPRESS)  # a process of --run
 
@@ -83,7 +92,8 @@ def run(args: argparse.Namespace) -> None:
     needs_run = {"--jobs": args.jobs, "--device": args.device, "--commit": args.commit}
     for option, value in needs_run.items():
         if value is not None and not (args.run or args.one or (args.status and option == "--jobs")):
-            raise UsageError(f"{option} {value} has no effect without --run; leave it out")
+            others = " and --status" if option == "--jobs" else ""
+            raise UsageError(f"{option} {value} has no effect without --run{others}; leave it out")
     args.device = args.device or "cpu"
     register = read_claims(args.claims)
     if args.prepare:
@@ -91,8 +101,8 @@ def run(args: argparse.Namespace) -> None:
         return
     results = os.path.join(os.path.dirname(os.path.abspath(args.claims)), "evidence")
     plan = Plan(register, os.path.abspath(args.data), os.path.abspath(args.out))
-    if args.run or args.one:
-        refuse_another_commit(register, args.commit)
+    if args.run:
+        refuse_another_code(register, args.commit)
     if args.one:
         make_one(plan, args.one, results, args)
         return
@@ -121,12 +131,43 @@ def prepare(register: Register, text: str, data: str) -> None:
         data: the folder of the prepared corpora.
 
     Raises:
-        UsageError: a command failed. It has written the reason to standard error.
+        UsageError: a command failed and has written the reason to standard error, or a corpus differs from
+            the registered one.
     """
     for name, corpus in register.corpora.items():
         say(f"preparing {name}")
         words = shlex.split(corpus["command"])
         call_command(*(word.format(text=text, data=data) for word in words[1:]))
+        found = Corpus(os.path.join(data, name, "bin")).contents()
+        if corpus["sums"]:
+            compare(register, name, found)
+        else:
+            print(yaml.safe_dump({name: {"sums": found}}, width=10**6), end="")
+
+
+def compare(register: Register, name: str, found: dict[str, str]) -> None:
+    """Refuse a corpus that differs from the registered one.
+
+    Args:
+        register: the claims.
+        name: the name of the corpus.
+        found: the result of `Corpus.contents`.
+
+    Raises:
+        UsageError: it differs, or no digests are registered.
+    """
+    sums = register.corpora.get(name, {}).get("sums")
+    if not sums:
+        raise UsageError(
+            f"{register.path} registers no digests of the corpus {name}; copy those that --prepare TEXT "
+            "prints into its `sums`"
+        )
+    for file in [*sums, *found]:
+        if sums.get(file) != found.get(file):
+            raise UsageError(
+                f"the corpus {name} differs in {file} from the one that {register.path} registers; prepare "
+                "it again by --prepare TEXT, from the same text"
+            )
 
 
 def default_jobs(device: str) -> int:
@@ -143,35 +184,56 @@ def default_jobs(device: str) -> int:
     return max(1, min(free // MEMORY, processors()))
 
 
-def refuse_another_commit(register: Register, commit: str | None) -> None:
-    """Refuse to make runs with another commit than registered.
+def refuse_another_code(register: Register, commit: str | None) -> None:
+    """Refuse to make runs with other code or other claims than those in the history.
 
     Raises:
-        UsageError: `commit` is not the registered one.
+        UsageError: no commit is registered; the code that runs is not the registered commit, or was changed;
+            or the claims have changes that were not committed.
     """
+    if register.commit == "none":
+        raise UsageError(f"{register.path} names no commit yet, so no run can be made")
     if commit != register.commit:
         raise UsageError(
             f"--commit {commit}: {register.path} registers commit {register.commit}; run "
             "scripts/evidence.sh, which makes a clone of it"
         )
+    code = os.path.dirname(PLUGIN)
+    head, changed = git(code, "rev-parse", "HEAD"), git(code, "status", "--porcelain", "-uno")
+    if head != commit or changed:
+        raise UsageError(
+            f"the code in {code} is {'changed' if head == commit else f'commit {head}'}, but {register.path} "
+            f"registers commit {commit}; run scripts/evidence.sh, which makes a clone of it"
+        )
+    folder, name = os.path.split(os.path.abspath(register.path))
+    if git(folder, "status", "--porcelain", "--", name) or not git(folder, "ls-files", "--", name):
+        raise UsageError(f"{register.path} has changes that were not committed; commit them before any run")
+
+
+def git(folder: str, *words: str) -> str:
+    """Return what a command of git prints, or "" if it fails, as outside of a repository."""
+    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> None:
     """Make the runs that have no record yet, several at a time.
 
+    A run that another one is fine-tuned from is made again if its checkpoint was lost. Its record stays.
+
     Raises:
         UsageError: some runs failed. The others are made nevertheless.
     """
     missing = [job for job in plan.jobs if job.run.name not in records]
-    for corpus in dict.fromkeys(job.run.corpus for job in missing):
+    starts = {job.run.start.name for job in missing if isinstance(job.run.start, Run)}
+    missing = [
+        job
+        for job in plan.jobs
+        if job.run.name not in records or (job.run.name in starts and not os.path.exists(job.run.checkpoint))
+    ]
+    for folder, corpus in {job.run.corpus.folder: job.run.corpus for job in missing}.items():
         corpus.check(f"{plan.register.path}")
-        name = corpus.folder.rpartition("/")[2]
-        registered = plan.register.corpora.get(name, {})
-        if corpus.sums() != registered.get("sums"):
-            raise UsageError(
-                f"{corpus.folder} differs from the corpus {name} that {plan.register.path} registers; "
-                "prepare it by --prepare TEXT, from the same text"
-            )
+        compare(plan.register, os.path.basename(folder), corpus.contents())
     begun: set[str] = set()
     finished = {name: threading.Event() for name in (job.run.name for job in missing)}
     failures = []
@@ -185,7 +247,7 @@ def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> N
         command = [sys.executable, "-m", "modular_fairseq_cli", "evidence", args.claims]
         command += ["--data", args.data, "--out", args.out, "--commit", args.commit, "--one", job.run.name]
         command += ["--device", args.device]
-        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if args.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""  # fairseq takes a GPU that it sees
         done = subprocess.run(command, env=environment, preexec_fn=lifetime.before_exec())
@@ -213,8 +275,11 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
     """
     (job,) = [job for job in plan.jobs if job.run.name == name]
     os.makedirs(job.run.folder, exist_ok=True)
+    job.run.check()
     try:
         job.run.train(say)
+        if name in plan.records(results):
+            return  # only its checkpoint was lost
         for measurements in job.measurements.values():
             for measurement in measurements:
                 measurement.finish(say)
@@ -267,39 +332,45 @@ def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
     }
     findings = [find(claim, by_row) for claim in plan.register.claims]
     primary = [finding for finding in findings if finding.claim.kind == "primary"]
-    corrected = dict(
-        zip(
-            (finding.claim.name for finding in primary),
-            holm([finding.p_value for finding in primary], len(primary)),
-            strict=True,
-        )
-    )
+    sides = zip(*(finding.p_values for finding in primary), strict=True) if primary else ((), ())
+    both = zip(*(holm(side, len(primary)) for side in sides), strict=True)
+    corrected = dict(zip((finding.claim.name for finding in primary), both, strict=True))
     lines, numbers = [], [NUMBERS]
     for kind in KINDS:
         mine = [finding for finding in findings if finding.claim.kind == kind]
         if mine:
-            lines.append(Line([f"{kind} claims", *[""] * 6], True))
+            lines.append(Line([f"{kind} claims", *[""] * 7], True))
         for finding in mine:
-            p = corrected.get(finding.claim.name)
+            p = corrected.get(finding.claim.name, (None, None))
             lines.append(Line(cells_of(finding, p)))
             numbers.append(numbers_of(finding, p))
-    heads = ["", "quantity", "row", "baseline", "difference [95 %]", "p (Holm)", "verdict"]
-    return Sheet(f"Claims of {plan.register.path}", heads, lines, numbers, NOTES)
+    heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p (Holm)", "verdict"]
+    notes = [*NOTES, *([last_epochs(plan, records)] if records else [])]
+    return Sheet(f"Claims of {plan.register.path}", heads, lines, numbers, notes)
 
 
 NUMBERS: list[Any] = [
-    *("claim", "kind", "quantity", "seeds", "row_mean", "baseline_mean"),
-    *("difference", "low", "high", "p", "p_holm", "expected", "margin", "verdict"),
+    *("claim", "kind", "quantity", "seeds", "row_mean", "baseline_mean", "difference", "low", "high"),
+    *("p_two_sided", "p_holm", "p_holm_against", "expected", "margin", "paper", "verdict"),
 ]
 NOTES = [
     "Row and baseline are means ± standard deviations over seeds. The difference is between pairs of the "
     "same seed. Its interval accounts for seeds, and for BLEU also for the choice of sentences.",
-    "The p of a primary claim belongs to the hypothesis that the difference equals the margin, corrected by "
-    "Holm's method over all primary claims. Secondary claims have no verdict.",
+    "The p of a primary claim is one-sided, for the claim, and corrected by Holm's method over all primary "
+    "claims. Secondary claims have no verdict. The paper's difference was measured on other data and at "
+    "another size.",
 ]
 
 
-def cells_of(finding: Finding, p: float | None) -> list[str]:
+def last_epochs(plan: Plan, records: dict[str, Any]) -> str:
+    """Return a sentence about how many runs had not converged: their last validation was their best."""
+    curves = [record["curves"].get("valid", {}).get("nll_loss") for record in records.values()]
+    values = [[value for _, value in curve] for curve in curves if curve]
+    late = sum(min(each) == each[-1] for each in values)
+    return f"In {late} of {len(values)} runs the last validation was the best, so longer training might help."
+
+
+def cells_of(finding: Finding, p: tuple[float | None, float | None]) -> list[str]:
     """Return the cells of a claim for people."""
     claim, quantity = finding.claim, QUANTITIES[finding.claim.quantity]
     sides = list(zip(*finding.values.values(), strict=True)) or [(), ()]
@@ -310,20 +381,21 @@ def cells_of(finding: Finding, p: float | None) -> list[str]:
         difference, *limits = map(signed.format, interval[:3])
         gap = f"{difference} [{', '.join(limits)}]"
     if claim.baseline:
-        compared = f"{claim.baseline} by {claim.margin:g}" if claim.margin else claim.baseline
+        compared = f"{claim.baseline} {claim.bound:+g}" if claim.margin else claim.baseline
     else:
-        compared, sides = f"{claim.margin:g}", [sides[0], ()]
+        compared, sides = f"{claim.bound:g}", [sides[0], ()]
     return [
         f"{claim.says} ({claim.row} {claim.expected} {compared})",
         quantity.heading,
         *(shown(side, quantity.pattern) for side in sides),
         gap,
-        "" if p is None else f"{p:.3f}",
+        "" if claim.printed is None else signed.format(claim.printed),
+        "" if p[0] is None else f"{p[0]:.3f}",
         verdict(finding, p),
     ]
 
 
-def numbers_of(finding: Finding, p: float | None) -> list[Any]:
+def numbers_of(finding: Finding, p: tuple[float | None, float | None]) -> list[Any]:
     """Return the numbers of a claim for programs."""
     claim, interval = finding.claim, finding.interval
     sides = list(zip(*finding.values.values(), strict=True)) or [(), ()]
@@ -331,5 +403,5 @@ def numbers_of(finding: Finding, p: float | None) -> list[Any]:
     if not claim.baseline:
         means[1] = None
     limits = interval[:4] if interval else [None] * 4
-    ends = [claim.expected, claim.margin, verdict(finding, p)]
-    return [claim.name, claim.kind, claim.quantity, len(finding.values), *means, *limits, p, *ends]
+    ends = [claim.expected, claim.margin, claim.printed, verdict(finding, p)]
+    return [claim.name, claim.kind, claim.quantity, len(finding.values), *means, *limits, *p, *ends]

@@ -1,12 +1,13 @@
 """The runs that registered claims need, in the order in which they are made."""
 
 import argparse
+import os
 from typing import Any, NamedTuple
 
 from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evidence.claims import Claim, Register, check_differences
-from modular_fairseq.runs.evidence.records import read_record
+from modular_fairseq.runs.evidence.records import how, plain, read_record, recorded
 from modular_fairseq.runs.papers.command import find_table
 from modular_fairseq.runs.papers.plan import RowPlanner, read_scale
 from modular_fairseq.runs.papers.table import Row, Table, read_table
@@ -38,10 +39,11 @@ class Plan:
     Args:
         register: the claims.
         data: the folder of the prepared corpora.
-        out: the folder for the files of runs.
+        out: the folder for the files of runs. The runs of each commit are in a folder of their own.
 
     Raises:
-        UsageError: a claim names a row that does not exist, or its rows differ in more than it says.
+        UsageError: a claim or a change names a row that does not exist, or the rows of a claim differ in more
+            than it says.
     """
 
     def __init__(self, register: Register, data: str, out: str):
@@ -51,15 +53,29 @@ class Plan:
         for name in dict.fromkeys(claim.table for claim in register.claims):
             path = find_table(name)
             arguments = argparse.Namespace(
-                table=path, out=out, data=data, scale=register.scale, pretrained=None, options=[]
+                table=path,
+                out=os.path.join(out, register.commit),
+                data=data,
+                scale=register.scale,
+                pretrained=None,
+                options=[],
             )
             self.tables[name] = table = read_table(path)
-            self.planners[name] = RowPlanner(arguments, read_scale(path, register.scale), table.evaluations)
+            scale = read_scale(path, register.scale)
+            self.planners[name] = RowPlanner(arguments, scale, table.evaluations, table.same_start)
         for claim in register.claims:
             configs = [self.config(claim, each) for each in (claim.row, claim.baseline) if each]
             if len(configs) == 2:
                 check_differences(claim, *configs)
         self.jobs = self._jobs()
+        trained = {row_of(job.run) for job in self.jobs}
+        for change in register.changes:
+            for name in change.rows:
+                if name not in trained:
+                    raise UsageError(
+                        f"{register.path}: a change names the row {name}, which is not trained for any "
+                        f"claim; give some of {', '.join(sorted(trained))}"
+                    )
 
     def row(self, claim: Claim, name: str) -> Row:
         """Return a row of a claim's table."""
@@ -94,15 +110,25 @@ class Plan:
             start = run.start
             jobs[start.name] = Job(start, start.seed, {}, {}, claim.kind == "primary")
         job = jobs.setdefault(run.name, Job(run, seed, {}, {}, claim.kind == "primary"))
-        job.measurements.setdefault(f"{claim.table}/{name}", found)
+        job.measurements.setdefault(f"{claim.table_name}/{name}", found)
         job.claims[claim.name] = claim.digest
 
     def records(self, results: str) -> dict[str, dict[str, Any]]:
         """Return the records of all jobs that are done, keyed by the names of their runs.
 
         Raises:
-            UsageError: a record does not fit the register; see `check_record`.
+            UsageError: a record does not fit the register (see `check_record`), or was made for a claim that
+                is not in the register any more.
         """
+        known = {claim.name for claim in self.register.claims}
+        known.update(*(change.removed for change in self.register.changes))
+        for name, each in recorded(results).items():
+            for claim in each["claims"]:
+                if claim not in known:
+                    raise UsageError(
+                        f"{self.register.path}: claim {claim} was removed after the run {name} was made for "
+                        "it; restore it, or add a change with its date and reason that lists it as `removed`"
+                    )
         found = {}
         for job in self.jobs:
             record = read_record(results, job.run.name)
@@ -120,32 +146,57 @@ class Plan:
                 changed after it was made.
         """
         path, name = self.register.path, job.run.name
-        row = name.rpartition("/seed-")[0]
-        if record["commit"] not in self.register.commits(row):
-            outdated = {change.before for change in self.register.changes if row in change.rows}
+        rows = [row_of(job.run)]
+        if isinstance(job.run.start, Run):
+            rows.append(row_of(job.run.start))
+        if not all(record["commit"] in self.register.commits(row) for row in rows):
+            outdated = {
+                change.before for change in self.register.changes if any(row in change.rows for row in rows)
+            }
             if record["commit"] in outdated:
                 return False
             raise UsageError(
                 f"the record {name} was made by commit {record['commit']}, but {path} registers "
                 f"{self.register.commit}; make it again, or add a change with its reason to {path}"
             )
-        corpus = job.run.corpus.folder.rpartition("/")[2]
+        corpus = os.path.basename(job.run.corpus.folder)
         registered = self.register.corpora.get(corpus, {}).get("sums", {})
         if record["corpus"] != registered:
             raise UsageError(
                 f"the record {name} is of another corpus {corpus} than {path} registers; prepare the corpus "
                 "by the command there, and make the run again"
             )
+        # Options that the project has got since then are not in the record.
+        present = plain(job.run.settings) or {}
+        for key, value in (record["settings"] or {}).items():
+            if key not in present or present[key] != value:
+                raise UsageError(
+                    f"the record {name} was made with {key} {value}, but its row has "
+                    f"{present.get(key, 'none')} now; restore the row or the scale, or run "
+                    "scripts/evidence.sh, which uses the rows of the registered commit"
+                )
+        for row, measurements in job.measurements.items():
+            if row in record["rows"] and [each["how"] for each in record["rows"][row]] != [
+                how(each) for each in measurements
+            ]:
+                raise UsageError(
+                    f"the record {name} measured row {row} in another way than its table says now; restore "
+                    "the table, or run scripts/evidence.sh, which uses the tables of the registered commit"
+                )
         for claim, digest in job.claims.items():
-            what = "changed" if claim in record["claims"] else "registered"
-            if record["claims"].get(claim) != digest and not self._is_explained(claim, record):
+            what = "changed" if claim in record["claims"] else "added"
+            if record["claims"].get(claim) != digest and not self._is_explained(claim, digest):
                 raise UsageError(
                     f"{path}: claim {claim} was {what} after the run {name} was made; restore it, or add a "
-                    "change with its date and reason"
+                    f"change with its date and reason, and with `claims: {{{claim}: {digest}}}`"
                 )
         return job.measurements.keys() <= record["rows"].keys()
 
-    def _is_explained(self, claim: str, record: dict[str, Any]) -> bool:
+    def _is_explained(self, claim: str, digest: str) -> bool:
         """Return whether a change gives the reason why a claim is not the one that a record was made for."""
-        made = record["made"]["date"]
-        return any(claim in change.claims and change.date >= made for change in self.register.changes)
+        return any(change.claims.get(claim) == digest for change in self.register.changes)
+
+
+def row_of(run: Run) -> str:
+    """Return the name of the row that a run trains, TABLE/ROW."""
+    return run.name.rpartition("/seed-")[0]

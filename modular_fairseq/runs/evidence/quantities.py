@@ -1,6 +1,5 @@
 """The quantities that claims compare: numbers of one run, taken from its record (`records.py`)."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,11 +32,13 @@ def _column(name: str) -> Callable[[dict[str, Any], str], float | None]:
     return read
 
 
-def _curve(name: str, of: Callable[[list[float]], float | None]) -> Callable[[dict, str], float | None]:
-    """Return a function that computes a number from the values of a curve, one for each validation."""
+def _curve(
+    split: str, name: str, of: Callable[[list[float]], float | None]
+) -> Callable[[dict, str], float | None]:
+    """Return a function that computes a number from the values of a curve, one for each epoch."""
 
     def read(record: dict[str, Any], row: str) -> float | None:
-        values = [value for _, value in record["curves"].get("valid", {}).get(name, [])]
+        values = [value for _, value in record["curves"].get(split, {}).get(name, [])]
         return of(values) if values else None
 
     return read
@@ -49,18 +50,20 @@ def _at_epoch(number: int) -> Callable[[list[float]], float | None]:
 
 QUANTITIES = {
     **{name: Quantity(column.heading, column.pattern, _column(name)) for name, column in COLUMNS.items()},
-    "early_perplexity": Quantity("valid. perplexity after 5 epochs", "{:.2f}", _curve("ppl", _at_epoch(5))),
-    "mean_nll": Quantity(
-        "mean valid. negative log-likelihood over all epochs, bits",
-        "{:.3f}",
-        _curve("nll_loss", lambda values: math.fsum(values) / len(values)),
+    "early_perplexity": Quantity(
+        "valid. perplexity after 5 epochs", "{:.2f}", _curve("valid", "ppl", _at_epoch(5))
     ),
-    "gate_entropy": Quantity(
-        "entropy of gates at the end, nats", "{:.3f}", _curve("gate_entropy", lambda values: values[-1])
+    "valid_nll": Quantity(
+        "valid. negative log-likelihood (best epoch), bits", "{:.3f}", _curve("valid", "nll_loss", min)
+    ),
+    "final_train_nll": Quantity(
+        "training negative log-likelihood (last epoch), bits",
+        "{:.3f}",
+        _curve("train", "nll_loss", lambda values: values[-1]),
     ),
     "gate_entropy_change": Quantity(
         "entropy of gates, last less first epoch, nats",
         "{:+.3f}",
-        _curve("gate_entropy", lambda values: values[-1] - values[0]),
+        _curve("valid", "gate_entropy", lambda values: values[-1] - values[0]),
     ),
 }

@@ -3,13 +3,17 @@
 A record has no text of a corpus. Its keys are
 
     commit        the commit that made the run
-    corpus        digests of the corpus, as `Corpus.sums` returns them
+    corpus        digests of the corpus, as `Corpus.contents` returns them
+    settings      everything but the corpus that the weights depend on (`Run.settings`)
+    start         for a fine-tuned run the name of the run that it starts from, and the digest of the
+                  checkpoint of that run
     commands      the commands that made the run
     claims        for each claim that needs the run its digest (`Claim.digest`) when the run was made
     training      the statistics of the training (`Run.statistics`)
     curves        the curves of the log, by split and name, as lists of [update, value]
-    rows          for each row of the table its measurements, one for each set of overrides: their columns,
-                  and "by_sentence": the pseudo-values of BLEU (`scoring.intervals.pseudo_values`)
+    rows          for each row of the table its measurements, one for each set of overrides: how they were
+                  made ("how"), their columns, and "by_sentence": the pseudo-values of BLEU
+                  (`scoring.intervals.pseudo_values`)
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, and the versions of Python and torch
 """
@@ -60,15 +64,21 @@ def record_of(
         claims: the digest of each claim that needs it.
         core_minutes: the time of processors that it has taken.
     """
+    log = read_log(Path(run.path("train.log"))) if run.trains else {}
     curves = {
         split: {name: points for name, points in by_name.items() if name in CURVES}
-        for split, by_name in read_log(Path(run.path("train.log"))).items()
+        for split, by_name in log.items()
         if split in ("train", "valid")
     }
+    start = None
+    if isinstance(run.start, Run) and run.start.training:
+        start = {"run": run.start.name, "checkpoint": run.start.training["checkpoint"]}
     commands = [" ".join(command) for command in run.commands]
     return {
         "commit": commit,
-        "corpus": run.corpus.sums(),
+        "corpus": run.corpus.contents(),
+        "settings": plain(run.settings),
+        "start": start,
         "commands": commands,
         "claims": claims,
         "training": run.training,
@@ -88,9 +98,25 @@ def _numbers(measurement: Measurement) -> dict[str, Any]:
     result = {key: value for key, value in measurement.finished_result().items() if key not in TEXT}
     for key in ("generate", "checkpoint"):
         result.pop(key, None)
+    result["how"] = how(measurement)
     if "bleu" in result:
         result["by_sentence"] = [round(float(value), 2) for value in sentence_scores(measurement)]
     return result
+
+
+def how(measurement: Measurement) -> dict[str, Any]:
+    """Return what a measurement depends on, apart from the run, as it is read from JSON."""
+    made = {
+        "subset": measurement.subset,
+        "overrides": measurement.overrides,
+        "decoding": measurement.decoding,
+    }
+    return plain(made)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as it is read again from JSON, in which tuples are lists."""
+    return json.loads(json.dumps(value))
 
 
 def path_of(results: str | os.PathLike, name: str) -> Path:
@@ -101,6 +127,13 @@ def path_of(results: str | os.PathLike, name: str) -> Path:
 def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
     """Return the record of a run, or None if there is none."""
     return read_json(path_of(results, name), "restore it, or remove it to make the run again")
+
+
+def recorded(results: str | os.PathLike) -> dict[str, dict[str, Any]]:
+    """Return all records of a folder, keyed by the names of their runs."""
+    paths = sorted(Path(results).glob("*/*/seed-*.json"))
+    names = [str(path.relative_to(results).with_suffix("")) for path in paths]
+    return {name: record for name in names if (record := read_record(results, name)) is not None}
 
 
 def write_record(results: str | os.PathLike, name: str, record: dict[str, Any]) -> None:

@@ -4,12 +4,14 @@ A claim compares two rows, seed by seed, or a row with 0. For BLEU the 95 % inte
 accounts for seeds and sentences (`scoring.intervals`); for other quantities it accounts for seeds. The
 verdict on a primary claim is
 
-    holds       all seeds are there, the difference exceeds the margin in the expected direction, and p < 0.05
-    fails       the same in the other direction: the difference is below the margin, and p < 0.05
+    holds       all seeds are there, and the hypothesis that the row is not above baseline + margin (or not
+                below baseline - margin) has p < 0.05
+    fails       all seeds are there, and the opposite hypothesis, that the row is above it, has p < 0.05
     open        otherwise: the seeds cannot tell
 
-where p is corrected by Holm's method for the number of primary claims (Holm 1979). p belongs to the
-hypothesis that the difference equals the margin. Secondary claims have intervals, but no verdicts.
+Both p are one-sided, as claims have a direction. Each is corrected by Holm's method for the number of primary
+claims (Holm 1979). Secondary claims have intervals, but no verdicts. A pair of runs on different devices does
+not count.
 """
 
 from collections.abc import Sequence
@@ -41,17 +43,20 @@ class Finding(NamedTuple):
     missing: list[int]
 
     @property
-    def p_value(self) -> float | None:
-        """The p of the hypothesis that the difference equals the margin, not corrected."""
-        return self.interval.p_value if self.interval else None
-
-    @property
     def excess(self) -> float | None:
-        """The difference less the margin, positive in the expected direction."""
+        """How far the difference is beyond its bound, positive in the expected direction."""
         if self.interval is None:
             return None
         sign = 1 if self.claim.expected == "above" else -1
-        return sign * self.interval.difference - self.claim.margin
+        return sign * (self.interval.difference - self.claim.bound)
+
+    @property
+    def p_values(self) -> tuple[float | None, float | None]:
+        """The one-sided p for the claim and against it, not corrected."""
+        if self.interval is None or self.excess is None:
+            return None, None
+        half = self.interval.p_value / 2
+        return (half, 1 - half) if self.excess > 0 else (1 - half, half)
 
 
 def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Finding:
@@ -63,7 +68,8 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
     """
     values, by_sentence = {}, []
     for seed in claim.seeds:
-        if not all((f"{claim.table}/{row}", seed) in records for row in claim.rows):
+        found = [records.get((f"{claim.table_name}/{row}", seed)) for row in claim.rows]
+        if not all(found) or len({each["made"].get("device") for each in found if each}) > 1:
             continue
         sides = [
             _value(claim, records, seed, *names)
@@ -77,16 +83,16 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
         if our_sentences is not None and their_sentences is not None:
             by_sentence.append(our_sentences - their_sentences)
     differences = [ours - theirs for ours, theirs in values.values()]
-    # The test is of the margin, so it is subtracted, and added to the interval again.
-    margin = claim.margin if claim.expected == "above" else -claim.margin
-    beyond = [difference - margin for difference in differences]
+    # The test is of the bound, so it is subtracted, and added to the interval again.
+    bound = claim.bound
+    beyond = [difference - bound for difference in differences]
     if len(by_sentence) == len(differences) >= 2:
-        interval = over_seeds_and_sentences(beyond, np.stack(by_sentence) - margin)
+        interval = over_seeds_and_sentences(beyond, np.stack(by_sentence) - bound)
     else:
         interval = over_seeds(beyond)
     if interval:
         interval = interval._replace(
-            difference=interval.difference + margin, low=interval.low + margin, high=interval.high + margin
+            difference=interval.difference + bound, low=interval.low + bound, high=interval.high + bound
         )
     return Finding(claim, values, interval, [seed for seed in claim.seeds if seed not in values])
 
@@ -100,7 +106,7 @@ def _value(
     for name, sign in ((row, 1), (minus, -1)):
         if not name:
             continue
-        key = f"{claim.table}/{name}"
+        key = f"{claim.table_name}/{name}"
         record = records[key, seed]
         value = QUANTITIES[claim.quantity].of(record, key)
         total = None if value is None or total is None else total + sign * value
@@ -128,13 +134,19 @@ def holm(p_values: Sequence[float | None], tests: int) -> list[float | None]:
     return corrected
 
 
-def verdict(finding: Finding, corrected: float | None) -> str:
-    """Return "holds", "fails", "open", or such as "3 of 5 seeds"; "" for a secondary claim."""
+def verdict(finding: Finding, corrected: tuple[float | None, float | None]) -> str:
+    """Return "holds", "fails", "open", or such as "3 of 5 seeds"; "" for a secondary claim.
+
+    Args:
+        finding: what the records say.
+        corrected: the p for the claim and against it, corrected.
+    """
     claim = finding.claim
     if finding.missing:
         return f"{len(finding.values)} of {len(claim.seeds)} seeds"
     if claim.kind != "primary":
         return ""
-    if corrected is None or corrected >= LEVEL or finding.excess is None:
-        return "open"
-    return "holds" if finding.excess > 0 else "fails"
+    for p, word in zip(corrected, ("holds", "fails"), strict=True):
+        if p is not None and p < LEVEL:
+            return word
+    return "open"

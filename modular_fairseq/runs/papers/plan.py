@@ -49,7 +49,7 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
         raise UsageError("--jobs and --samples must be at least 1")
     if args.jobs is not None and not args.run:
         raise UsageError("--jobs has no effect without --run; leave it out")
-    planner = RowPlanner(args, read_scale(args.table, args.scale), table.evaluations)
+    planner = RowPlanner(args, read_scale(args.table, args.scale), table.evaluations, table.same_start)
     results = {row.name: planner.results(row, seeds) for row in table.rows if row.name}
     for option in by_option(args.options):
         if option in OWN_OPTIONS or option in differences(results):
@@ -128,10 +128,17 @@ class RowPlanner:
         args: the arguments of `modular-fairseq table`.
         scale: changes of all rows, as for `scaled`.
         evaluations: the evaluations of all rows.
+        same_start: see `Table`.
     """
 
-    def __init__(self, args: argparse.Namespace, scale: dict, evaluations: tuple[Evaluation, ...]):
-        self.args, self.scale, self.evaluations = args, scale, evaluations
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        scale: dict,
+        evaluations: tuple[Evaluation, ...],
+        same_start: bool = False,
+    ):
+        self.args, self.scale, self.evaluations, self.same_start = args, scale, evaluations, same_start
         self.folder = os.path.join(os.path.abspath(args.out), args.scale)
         self.data = os.path.abspath(args.data)
 
@@ -142,8 +149,8 @@ class RowPlanner:
     def run(self, config: Config, seed: int, trains: bool = True) -> Run:
         """Return the run of a row with one seed.
 
-        A row that is fine-tuned starts from --pretrained, or from the run with seed 1 of the row that it
-        names.
+        A row that is fine-tuned starts from --pretrained, or from a run of the row that it names: the one
+        with seed 1, or with the same seed if the table says so.
 
         Args:
             config: the row, scaled.
@@ -154,7 +161,8 @@ class RowPlanner:
         if start is not None and self.args.pretrained:
             start = os.path.abspath(self.args.pretrained)
         elif start is not None:
-            start = self.run(self.config(os.path.join(os.path.dirname(config.path), start)), 1)
+            path = os.path.join(os.path.dirname(config.path), start)
+            start = self.run(self.config(path), seed if self.same_start else 1)
         values = {group: dict(keys) for group, keys in config.values.items()}
         values.get("checkpoint", {}).pop("finetune_from_model", None)
         values.get("common", {}).pop("seed", None)
@@ -195,7 +203,8 @@ class RowPlanner:
         """
         config = on_subset(self.config(row.config), row.percent)
         decoding = tuple(config.generate_options())
-        runs = [self.run(config, seed, not row.pretrained) for seed in seeds[: 1 if row.pretrained else None]]
+        alike = row.pretrained and not self.same_start  # all seeds would evaluate the same checkpoint
+        runs = [self.run(config, seed, not row.pretrained) for seed in seeds[: 1 if alike else None]]
         if row.pretrained and runs[0].start is None:
             raise UsageError(
                 f"{self.args.table}: row {row.name} is pretrained, but {config.path} names no checkpoint "

@@ -6,6 +6,7 @@ A table.yaml has these keys:
     baseline: base                      # the row that the others are compared with
     columns: [bleu, parameters]         # see `COLUMNS`; the columns of evaluations decide what is measured
     figure: [bleu]                      # columns that are also drawn over the share of the training data
+    start_seed: same                    # seed n of a fine-tuned row starts from seed n (default: from seed 1)
     notes: [...]                        # sentences below the table
     rows:
       # This row is trained, from base.yaml beside table.yaml.
@@ -44,7 +45,7 @@ STATISTICS = {
 }
 # All columns that a table may have, keyed by name.
 COLUMNS = {name: column for each in EVALUATIONS for name, column in each.columns.items()} | STATISTICS
-KEYS = {"title", "baseline", "columns", "figure", "rows", "notes"}
+KEYS = {"title", "baseline", "columns", "figure", "start_seed", "rows", "notes"}
 ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides", "pretrained", "percent"}
 
 
@@ -79,6 +80,8 @@ class Table(NamedTuple):
 
     Args:
         name: name of the folder of the table.yaml, such as mae-3.
+        same_start: whether a run that is fine-tuned starts from the run with its own seed. If not, it starts
+            from the run with seed 1.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Table(NamedTuple):
     rows: list[Row]
     notes: list[str]
     figure: list[str] = []
+    same_start: bool = False
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -116,8 +120,12 @@ def read_table(path: str | os.PathLike) -> Table:
         or not {"title", "columns"} <= spec.keys() <= KEYS
     ):
         raise UsageError(
-            f"{path}: the file must have title, columns and rows, and may have baseline, figure and notes; "
-            "see configs/mae-3/table.yaml"
+            f"{path}: the file must have title, columns and rows, and may have baseline, figure, start_seed "
+            "and notes; see configs/mae-3/table.yaml"
+        )
+    if spec.get("start_seed", "same") != "same":
+        raise UsageError(
+            f"{path}: start_seed is {spec['start_seed']!r}; it must be same, or be left out for seed 1"
         )
     if not isinstance(spec["columns"], list):
         raise UsageError(f"{path}: columns must be a list, as in columns: [bleu, parameters]")
@@ -179,7 +187,9 @@ def read_table(path: str | os.PathLike) -> Table:
             )
     notes = spec.get("notes", [])
     notes = [notes] if isinstance(notes, str) else notes
-    return Table(path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, figure)
+    return Table(
+        path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, figure, "start_seed" in spec
+    )
 
 
 def _check_figure(path: Path, row: str, column: str, columns: list[str]) -> None:
