@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -376,14 +377,17 @@ def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch
     spec["corpora"]["c"]["sums"] = printed["c"]["sums"]
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(spec))
     cli.main(words)
+    assert len(called) == 1  # no claim needs it, and its digests are known
+    job = SimpleNamespace(run=SimpleNamespace(corpus=Corpus(f"{data}/c/bin")))
+    monkeypatch.setattr(command, "Plan", lambda *args: SimpleNamespace(jobs=[job]))
+    cli.main(words)
+    assert len(called) == 2
     (tmp_path / "D/c/raw/test.en").write_text("b")
     with pytest.raises(SystemExit, match="the corpus c differs in raw/test.en from the one that"):
         cli.main(words)
 
 
 def test_a_gpu_gets_as_many_runs_as_fit(monkeypatch):
-    from modular_fairseq.runs.evidence import command
-
     assert command.default_jobs("cpu") == 1
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UsageError, match="--device cuda: torch sees no GPU; use --device cpu"):

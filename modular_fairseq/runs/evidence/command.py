@@ -125,6 +125,8 @@ def run(args: argparse.Namespace) -> None:
 def prepare(register: Register, text: str, data: str) -> None:
     """Prepare the corpora by their registered commands, which skip finished steps.
 
+    A corpus that no claim needs is prepared only as long as it has no digests.
+
     Args:
         register: the claims. A command has {text} and {data} in place of the following folders.
         text: the folder of the raw text.
@@ -134,7 +136,10 @@ def prepare(register: Register, text: str, data: str) -> None:
         UsageError: a command failed and has written the reason to standard error, or a corpus differs from
             the registered one.
     """
+    needed = {os.path.basename(job.run.corpus.folder) for job in Plan(register, data, data).jobs}
     for name, corpus in register.corpora.items():
+        if corpus["sums"] and name not in needed:
+            continue
         say(f"preparing {name}")
         words = shlex.split(corpus["command"])
         call_command(*(word.format(text=text, data=data) for word in words[1:]))
