@@ -347,6 +347,9 @@ def test_a_corpus_that_differs_is_refused_before_any_run(place):
         with pytest.raises(SystemExit, match=said):
             make(place)
     assert "there are no records in" in refused(place)
+    shutil.rmtree(place / "data")
+    with pytest.raises(SystemExit, match="data/toy.de-en/bin does not exist; prepare it by --prepare TEXT"):
+        make(place)
 
 
 def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch, capsys):

@@ -237,7 +237,9 @@ def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> N
         if job.run.name not in records or (job.run.name in starts and not os.path.exists(job.run.checkpoint))
     ]
     for folder, corpus in {job.run.corpus.folder: job.run.corpus for job in missing}.items():
-        corpus.check(f"{plan.register.path}")
+        if not os.path.isdir(corpus.whole):
+            raise UsageError(f"{corpus.whole} does not exist; prepare it by --prepare TEXT")
+        corpus.check(plan.register.path)
         compare(plan.register, os.path.basename(folder), corpus.contents())
     begun: set[str] = set()
     finished = {name: threading.Event() for name in (job.run.name for job in missing)}
