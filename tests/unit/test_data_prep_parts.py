@@ -332,14 +332,14 @@ def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
     for split in texts.SPLITS:
         for lang in ("de", "en"):
             (tmp_path / f"{split}.{lang}").write_text(f"{split} {lang}\n")
-    summed = []
+    summed, settings = [], {"source_lang": "de", "target_lang": "en"}
     monkeypatch.setattr(texts, "digest", lambda path: summed.append(path.name) or digest(path))
-    kept = texts.input_files(tmp_path, ("de", "en"), {})
+    kept = texts.input_files(tmp_path, settings, {})
     assert len(summed) == 6 and len(set(summed)) == 6
-    assert texts.input_files(tmp_path, ("de", "en"), kept) == kept and len(summed) == 6
+    assert texts.input_files(tmp_path, settings, kept) == kept and len(summed) == 6
     os.utime(tmp_path / "train.de", (1, 1))
     (tmp_path / "test.en").write_text("another\n")
-    changed = texts.input_files(tmp_path, ("de", "en"), kept)
+    changed = texts.input_files(tmp_path, settings, kept)
     assert summed[6:] == ["train.de", "test.en"]
     assert {name for name in kept if kept[name] != changed[name]} == {"test.en"}
     assert changed["test.en"]["sha256"] == digest(tmp_path / "test.en")
