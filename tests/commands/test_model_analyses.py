@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from modular_fairseq.analysis import analyze
+from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.model_analyses import CompetitionByDepth, ExpertInformation, GateEntropy
@@ -41,9 +42,7 @@ def test_the_information_of_experts_is_that_of_the_analysis(reversal_data, tmp_p
 def test_the_entropy_of_gates_is_that_of_the_encoder(reversal_data, tmp_path):
     found, checkpoint = measure(GateEntropy, reversal_data, tmp_path, *MAE)
     report = analyze(checkpoint, reversal_data, "valid", ["gates"])["gates"]
-    assert (
-        found == {"gate_entropy_encoder": report.modules[0].entropy} and report.modules[0].kind == "encoder"
-    )
+    assert found == {"gate_entropy_encoder": report.modules[0].entropy} and report.modules[0].kind == ENCODER
 
 
 def test_competition_by_depth_compares_the_last_encoder_layer_with_the_first(reversal_data, tmp_path):
