@@ -236,12 +236,11 @@ def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> N
         for job in plan.jobs
         if job.run.name not in records or (job.run.name in starts and not os.path.exists(job.run.checkpoint))
     ]
-    for folder, corpus in {job.run.corpus.folder: job.run.corpus for job in missing}.items():
+    for corpus in dict.fromkeys(job.run.corpus for job in missing):
         if not os.path.isdir(corpus.whole):
             raise UsageError(f"{corpus.whole} does not exist; prepare it by --prepare TEXT")
-        corpus.check(plan.register.path)
-        compare(plan.register, os.path.basename(folder), corpus.contents())
-    begun: set[str] = set()
+        compare(plan.register, os.path.basename(corpus.folder), corpus.contents())
+        corpus.check(plan.register.path)  # which draws the subset before runs do so side by side
     finished = {name: threading.Event() for name in (job.run.name for job in missing)}
     failures = []
 
@@ -249,7 +248,6 @@ def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> N
         start = getattr(job.run.start, "name", "")
         if start in finished:
             finished[start].wait()
-        begun.add(job.run.name)
         say(f"[{number} of {len(missing)}] {job.run.name}")
         command = [sys.executable, "-m", "modular_fairseq_cli", "evidence", args.claims]
         command += ["--data", args.data, "--out", args.out, "--commit", args.commit, "--one", job.run.name]
