@@ -27,7 +27,7 @@ to .07 (docs/looking-inside.md).
 A model has up to three types of attention: encoder self-attention, decoder self-attention and
 cross-attention. All values are computed for each type, because heads of different types attend to different
 things. The values of the model that end in `_all` are the means over the types that have a value. All types
-have the same weight. The values that end in `_encoder` are those of the encoder self-attention. The paper's
+have the same weight. The values that end in `_encoder` are of the encoder self-attention only. The paper's
 figures compare with `LR_divergence_encoder` and `HR_divergence_encoder`, and with nothing else.
 
 The weights are those that attention uses in evaluation. The mask of DMA is multiplied in and the result is

@@ -86,7 +86,7 @@ def indicative(counts: Tensor, symbols: list[str]) -> list[list[dict]]:
 
 
 def information(counts: Tensor) -> float:
-    """Return the mutual information of tokens and groups, in nats: their mean PMI, less that of chance.
+    """Return how much groups tell about tokens: the mean PMI minus its value for random groups, in nats.
 
     Only tokens that occur `MINIMUM_COUNT` times or more count. A finite sample of independent tokens and
     groups has a positive mean PMI as well, which is large if most tokens are rare. So the groups of each

@@ -227,7 +227,7 @@ class SemanticMask(IncrementalModule, DividesInput):
         query_padding_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Compute the losses of the queries, and add those of the tokens (KL divergence and diversity).
+        """Compute the losses of the queries, and the KL divergence and diversity loss of the tokens.
 
         In cross-attention the tokens of both sides count. The diversity loss is the mean of the two sides, as
         it compares tokens of one sentence with each other.

@@ -77,9 +77,9 @@ def log_gate_statistics(
 
 @replace("fairseq.trainer.Trainer.zero_grad")
 def zero_gradients_of_gates(zero_grad: Callable, trainer: Trainer) -> None:
-    """Forget the gradients of gates that learn jointly, when fairseq forgets those of its optimizer.
+    """Clear the gradients of jointly trained gates whenever fairseq clears those that its optimizer uses.
 
-    It does so before an update, before it tries a batch again, and when memory has run out
+    fairseq does so before an update, before it tries a batch again, and when memory has run out
     (fairseq/trainer.py:1192-1193).
     """
     zero_grad(trainer)

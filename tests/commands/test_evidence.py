@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.evidence import command
+from modular_fairseq.runs.evidence import corpora, making
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.places import ROOT
@@ -82,7 +82,7 @@ def make(place, *args):
     """Make runs as if the code were an unchanged clone of the registered commit and the claims committed."""
     told = {"rev-parse": COMMIT, "ls-files": "claims.yaml"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "git", lambda folder, word, *more: told.get(word, ""))
+        patch.setattr(making, "git", lambda folder, word, *more: told.get(word, ""))
         cli.main(words_of(place, "--run", "--commit", COMMIT, *args))
 
 
@@ -247,7 +247,7 @@ def test_other_code_and_claims_that_are_not_committed_are_refused(place, monkeyp
     run = ("--run", "--commit")
     assert f"--commit {ANOTHER}:" in refused(place, *run, ANOTHER)
     told = {"rev-parse": ANOTHER, "ls-files": "claims.yaml", "status": ""}
-    monkeypatch.setattr(command, "git", lambda folder, word, *more: told[word])
+    monkeypatch.setattr(making, "git", lambda folder, word, *more: told[word])
     assert f"is commit {ANOTHER}, but" in refused(place, *run, COMMIT)
     told |= {"rev-parse": COMMIT, "status": " M file"}
     assert "is changed, but" in refused(place, *run, COMMIT)
@@ -258,8 +258,8 @@ def test_other_code_and_claims_that_are_not_committed_are_refused(place, monkeyp
 
 
 def test_git_says_nothing_outside_of_a_repository(tmp_path):
-    assert command.git(str(tmp_path), "rev-parse", "HEAD") == ""
-    assert len(command.git(str(ROOT), "rev-parse", "HEAD")) == 40
+    assert making.git(str(tmp_path), "rev-parse", "HEAD") == ""
+    assert len(making.git(str(ROOT), "rev-parse", "HEAD")) == 40
 
 
 def test_a_row_or_table_that_has_changed_since_is_refused(place):
@@ -358,7 +358,7 @@ def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch
         (tmp_path / "D/c" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "D/c" / name).write_text(text)
     monkeypatch.setattr(
-        "modular_fairseq.runs.evidence.command.call_command", lambda *words: called.append(words)
+        "modular_fairseq.runs.evidence.corpora.call_command", lambda *words: called.append(words)
     )
     (tmp_path / "claims.yaml").write_text(
         yaml.safe_dump(
@@ -382,7 +382,7 @@ def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch
     cli.main(words)
     assert len(called) == 1  # no claim needs it, and its digests are known
     job = SimpleNamespace(run=SimpleNamespace(corpus=Corpus(f"{data}/c/bin")))
-    monkeypatch.setattr(command, "Plan", lambda *args: SimpleNamespace(jobs=[job]))
+    monkeypatch.setattr(corpora, "Plan", lambda *args: SimpleNamespace(jobs=[job]))
     cli.main(words)
     assert len(called) == 2
     (tmp_path / "D/c/raw/test.en").write_text("b")
@@ -391,15 +391,15 @@ def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch
 
 
 def test_a_gpu_gets_as_many_runs_as_fit(monkeypatch):
-    assert command.default_jobs("cpu") == 1
+    assert making.default_jobs("cpu") == 1
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UsageError, match="--device cuda: torch sees no GPU; use --device cpu"):
-        command.default_jobs("cuda")
+        making.default_jobs("cuda")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(command, "processors", lambda: 16)
+    monkeypatch.setattr(making, "processors", lambda: 16)
     for free, jobs in ((139, 16), (13, 3), (2, 1)):
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda free=free: (free * 2**30, 140 * 2**30))
-        assert command.default_jobs("cuda") == jobs
+        assert making.default_jobs("cuda") == jobs
 
 
 def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):

@@ -8,7 +8,7 @@ import yaml
 
 from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
-from modular_fairseq.runs.evidence.command import cells_of, numbers_of
+from modular_fairseq.runs.evidence.overview import cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
 from modular_fairseq_cli.errors import UsageError

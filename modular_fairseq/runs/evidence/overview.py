@@ -1,0 +1,115 @@
+"""Show what the records say about the claims, and how much is done."""
+
+from typing import Any
+
+from modular_fairseq.runs.evidence.claims import KINDS
+from modular_fairseq.runs.evidence.jobs import Plan
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
+from modular_fairseq.runs.sheet import Line, Sheet
+from modular_fairseq_cli.scoring.spread import shown
+
+
+def status(plan: Plan, records: dict[str, Any], jobs: int) -> str:
+    """Return sentences about what is done, and how long the rest will take."""
+    lines = []
+    for kind in KINDS:
+        mine = [job for job in plan.jobs if job.primary == (kind == "primary")]
+        done = [job for job in mine if job.run.name in records]
+        lines.append(f"{kind}: {len(done)} of {len(mine)} runs are done")
+    minutes = [record["core_minutes"] for record in records.values()]
+    left = len(plan.jobs) - len(records)
+    if minutes:
+        spent, each = sum(minutes) / 60, sum(minutes) / len(minutes) / 60
+        lines.append(
+            f"{spent:.1f} core-hours were spent; about {left * each:.1f} are left, which take "
+            f"{left * each / jobs:.1f} hours with --jobs {jobs}"
+        )
+    coming = [job.run.name for job in plan.jobs if job.run.name not in records][:3]
+    lines.append(f"next: {', '.join(coming)}" if coming else "all runs are done")
+    return "\n".join(lines)
+
+
+def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
+    """Return the table of claims: primary ones with verdicts, then secondary ones."""
+    by_row = {
+        (row, job.seed): records[job.run.name]
+        for job in plan.jobs
+        if job.run.name in records
+        for row in job.measurements
+    }
+    findings = [find(claim, by_row) for claim in plan.register.claims]
+    primary = [finding for finding in findings if finding.claim.kind == "primary"]
+    sides = zip(*(finding.p_values for finding in primary), strict=True) if primary else ((), ())
+    both = zip(*(holm(side, len(primary)) for side in sides), strict=True)
+    corrected = dict(zip((finding.claim.name for finding in primary), both, strict=True))
+    lines, numbers = [], [NUMBERS]
+    for kind in KINDS:
+        mine = [finding for finding in findings if finding.claim.kind == kind]
+        if mine:
+            lines.append(Line([f"{kind} claims", *[""] * 7], True))
+        for finding in mine:
+            p = corrected.get(finding.claim.name, (None, None))
+            lines.append(Line(cells_of(finding, p)))
+            numbers.append(numbers_of(finding, p))
+    heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p (Holm)", "verdict"]
+    notes = [*NOTES, *([last_epochs(plan, records)] if records else [])]
+    return Sheet(f"Claims of {plan.register.path}", heads, lines, numbers, notes)
+
+
+NUMBERS: list[Any] = [
+    *("claim", "kind", "quantity", "seeds", "row_mean", "baseline_mean", "difference", "low", "high"),
+    *("p_two_sided", "p_holm", "p_holm_against", "expected", "margin", "paper", "verdict"),
+]
+NOTES = [
+    "Row and baseline are means ± standard deviations over seeds. The difference is between pairs of the "
+    "same seed. Its interval accounts for seeds, and for BLEU also for the choice of sentences.",
+    "The p of a primary claim is one-sided, for the claim, and corrected by Holm's method over all primary "
+    "claims. Secondary claims have no verdict. The paper's difference was measured on other data and at "
+    "another size.",
+]
+
+
+def last_epochs(plan: Plan, records: dict[str, Any]) -> str:
+    """Return a sentence about how many runs had not converged: their last validation was their best."""
+    curves = [record["curves"].get("valid", {}).get("nll_loss") for record in records.values()]
+    values = [[value for _, value in curve] for curve in curves if curve]
+    late = sum(min(each) == each[-1] for each in values)
+    return f"In {late} of {len(values)} runs the last validation was the best, so longer training might help."
+
+
+def cells_of(finding: Finding, p: tuple[float | None, float | None]) -> list[str]:
+    """Return the cells of a claim for people."""
+    claim, quantity = finding.claim, QUANTITIES[finding.claim.quantity]
+    sides = list(zip(*finding.values.values(), strict=True)) or [(), ()]
+    signed = quantity.pattern if ":+" in quantity.pattern else quantity.pattern.replace(":", ":+")
+    interval = finding.interval
+    gap = ""
+    if interval:
+        difference, *limits = map(signed.format, interval[:3])
+        gap = f"{difference} [{', '.join(limits)}]"
+    if claim.baseline:
+        compared = f"{claim.baseline} {claim.bound:+g}" if claim.margin else claim.baseline
+    else:
+        compared, sides = f"{claim.bound:g}", [sides[0], ()]
+    return [
+        f"{claim.says} ({claim.row} {claim.expected} {compared})",
+        quantity.heading,
+        *(shown(side, quantity.pattern) for side in sides),
+        gap,
+        "" if claim.printed is None else signed.format(claim.printed),
+        "" if p[0] is None else f"{p[0]:.3f}",
+        verdict(finding, p),
+    ]
+
+
+def numbers_of(finding: Finding, p: tuple[float | None, float | None]) -> list[Any]:
+    """Return the numbers of a claim for programs."""
+    claim, interval = finding.claim, finding.interval
+    sides = list(zip(*finding.values.values(), strict=True)) or [(), ()]
+    means = [sum(side) / len(side) if side else None for side in sides]
+    if not claim.baseline:
+        means[1] = None
+    limits = interval[:4] if interval else [None] * 4
+    ends = [claim.expected, claim.margin, claim.printed, verdict(finding, p)]
+    return [claim.name, claim.kind, claim.quantity, len(finding.values), *means, *limits, *p, *ends]
