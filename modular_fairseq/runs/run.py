@@ -37,6 +37,10 @@ DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum los
 Say = Callable[[str], Any]  # a function that shows a line of text to the user
 
 
+class Diverged(UsageError):
+    """A training that has ended because its gradients were infinite or no numbers."""
+
+
 class Run(NamedTuple):
     """A training with one seed, which writes into a folder of its own.
 
@@ -185,6 +189,7 @@ class Run(NamedTuple):
             say: is called with a sentence about each command, and with its progress.
 
         Raises:
+            Diverged: the training diverged.
             UsageError: `check` refuses the run, another process works in its folder, or a command failed; the
                 message then names its log.
         """
@@ -216,6 +221,7 @@ class Run(NamedTuple):
             Whether the training diverged.
 
         Raises:
+            Diverged: the training diverged, and `may_diverge` is false.
             UsageError: a command failed; the message names its log.
         """
         diverged = False
@@ -287,6 +293,7 @@ class Run(NamedTuple):
             The last lines of the command's output.
 
         Raises:
+            Diverged: a training diverged, and `may_diverge` is false.
             UsageError: the command failed.
         """
         os.makedirs(self.folder, exist_ok=True)
@@ -300,13 +307,20 @@ class Run(NamedTuple):
 
         program = [sys.executable, "-m", MODULES[command[0]], *command[1:]]
         status, tail = call(program, self.path(log), show or say_progress)
-        if status != 0 and not (may_diverge and any(map(DIVERGED.search, tail))):
-            last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no output")
-            raise UsageError(
-                f"{self.name}: {command[0]} failed with status {status} ({last}); see {self.path(log)}; "
-                "finished work is kept"
+        if status == 0:
+            return tail
+        if diverged := next((found for line in tail if (found := DIVERGED.search(line))), None):
+            if may_diverge:
+                return tail
+            raise Diverged(
+                f"{self.name}: the training diverged ({diverged[1]}); see {self.path(log)}; lower the "
+                "learning rate, or make its warm-up longer"
             )
-        return tail
+        last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no output")
+        raise UsageError(
+            f"{self.name}: {command[0]} failed with status {status} ({last}); see {self.path(log)}; "
+            "finished work is kept"
+        )
 
     def _is_trained(self) -> bool:
         """Return whether the last checkpoint has reached --max-update, --max-epoch or --patience."""

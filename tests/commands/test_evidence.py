@@ -189,6 +189,26 @@ def test_a_lost_checkpoint_that_is_fine_tuned_is_made_again_without_its_record(p
     assert not (place / f"runs/{COMMIT}/paper/mine/plain").exists()
 
 
+def test_a_run_that_diverges_is_recorded_and_not_made_again(place, capfd):
+    for row in ("plain", "experts"):
+        config = place / f"configs/mine/{row}.yaml"
+        content = yaml.safe_load(config.read_text())
+        content["optimization"]["lr"] = [1e30]
+        config.write_text(yaml.safe_dump(content))
+    shutil.rmtree(place / "evidence")
+    make(place)
+    assert "mine/plain/seed-1: the training diverged (gradients are Nan/Inf)" in capfd.readouterr().out
+    for row in ("experts", "gates-50"):
+        found = record(place, row, 2)
+        assert found["diverged"] and found["training"] is None and found["rows"] == {}
+    assert not (place / f"runs/{COMMIT}/paper/mine/gates-50/seed-2/train.log").exists()
+    notes = (place / "evidence/table.txt").read_text()
+    assert "0 of 2 seeds" in notes and "mine/plain/seed-1, mine/experts/seed-1, mine/plain/seed-2" in notes
+    shutil.rmtree(place / "runs")
+    make(place)
+    assert not (place / "runs").exists()
+
+
 def test_status_counts_runs_in_their_order(place, capsys):
     def status():
         cli.main(["evidence", str(place / "claims.yaml"), "--data", str(place / "data"), "--status"])

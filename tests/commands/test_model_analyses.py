@@ -9,7 +9,12 @@ from modular_fairseq.analysis import analyze
 from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import Measurement
-from modular_fairseq.runs.evaluations.model_analyses import CompetitionByDepth, ExpertInformation, GateEntropy
+from modular_fairseq.runs.evaluations.model_analyses import (
+    CompetitionByDepth,
+    ExpertInformation,
+    GateEntropy,
+    Redundancy,
+)
 from modular_fairseq.runs.run import Run
 from tests.fairseq_commands import run_train
 
@@ -73,3 +78,11 @@ def test_another_plugins_or_fairseqs_model_has_no_value(reversal_data, tmp_path)
     measurement = Measurement(Run("run", str(tmp_path), Corpus(str(reversal_data)), [], 1))
     for evaluation in (ExpertInformation, CompetitionByDepth):
         assert evaluation().measure(measurement, print) == dict.fromkeys(evaluation.columns)
+
+
+@pytest.mark.parametrize(("evaluation", "skips"), [(GateEntropy, True), (Redundancy, False)])
+def test_commands_say_which_models_skip_them(evaluation, skips):
+    run = Run("run", "folder", Corpus("data", ("de", "en")), [], 1)
+    (line,) = evaluation().commands(Measurement(run))
+    assert line.startswith(f"modular-fairseq analyze {evaluation.analysis} ")
+    assert line.endswith("  # skipped for a model without such a part") == skips

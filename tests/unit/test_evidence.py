@@ -179,6 +179,7 @@ SENTENCES = {(row, seed): RANDOM.normal(30, 5, 20).round(2) for row in "abcd" fo
 def records(rows="abcd", seeds=(1, 2, 3)):
     return {
         (f"multi30k/{row}", seed): {
+            "diverged": False,
             "training": {"parameters": 7},
             "made": {"device": "cpu"},
             "curves": {

@@ -42,7 +42,8 @@ class AnalysisEvaluation(Evaluation):
         return ["modular-fairseq", "analyze", self.analysis, measurement.run.corpus.binarized, *own]
 
     def commands(self, measurement: Measurement) -> list[str]:
-        return [shlex.join(self.command(measurement))]
+        note = "  # skipped for a model without such a part" if self.needs_mechanism else ""
+        return [shlex.join(self.command(measurement)) + note]
 
     def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
         if self.needs_mechanism and not self._applies(measurement):

@@ -139,7 +139,8 @@ class Plan:
     def check_record(self, job: Job, record: dict[str, Any]) -> bool:
         """Return whether a record counts.
 
-        It does not if a change has outdated its commit, or if it lacks the measurements of a row.
+        It does not if a change has outdated its commit, or if it lacks the measurements of a row and did not
+        diverge.
 
         Raises:
             UsageError: it is of another commit or corpus than registered, or a claim was registered or
@@ -190,7 +191,7 @@ class Plan:
                     f"{path}: claim {claim} was {what} after the run {name} was made; restore it, or add a "
                     f"change with its date and reason, and with `claims: {{{claim}: {digest}}}`"
                 )
-        return job.measurements.keys() <= record["rows"].keys()
+        return record["diverged"] or job.measurements.keys() <= record["rows"].keys()
 
     def _is_explained(self, claim: str, digest: str) -> bool:
         """Return whether a change gives the reason why a claim is not the one that a record was made for."""

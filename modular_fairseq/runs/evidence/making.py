@@ -16,7 +16,7 @@ from modular_fairseq.runs.evidence.claims import Register
 from modular_fairseq.runs.evidence.corpora import compare
 from modular_fairseq.runs.evidence.jobs import Job, Plan
 from modular_fairseq.runs.evidence.records import record_of, write_record
-from modular_fairseq.runs.run import PLUGIN, Run
+from modular_fairseq.runs.run import PLUGIN, Diverged, Run
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
@@ -75,18 +75,15 @@ def git(folder: str, *words: str) -> str:
 def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> None:
     """Make the runs that have no record yet, several at a time.
 
-    A run that another one is fine-tuned from is made again if its checkpoint was lost. Its record stays.
+    A run that another one is fine-tuned from is made again if its checkpoint was lost. Its record stays. A
+    run that diverged is not made again.
 
     Raises:
         UsageError: some runs failed. The others are made nevertheless.
     """
     missing = [job for job in plan.jobs if job.run.name not in records]
     starts = {job.run.start.name for job in missing if isinstance(job.run.start, Run)}
-    missing = [
-        job
-        for job in plan.jobs
-        if job.run.name not in records or (job.run.name in starts and not os.path.exists(job.run.checkpoint))
-    ]
+    missing = [job for job in plan.jobs if job.run.name not in records or _is_lost(job.run, starts, records)]
     for corpus in dict.fromkeys(job.run.corpus for job in missing):
         if not os.path.isdir(corpus.whole):
             raise UsageError(f"{corpus.whole} does not exist; prepare it by --prepare TEXT")
@@ -117,8 +114,15 @@ def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> N
         raise UsageError(f"these runs failed: {', '.join(failures)}; the messages above say why")
 
 
+def _is_lost(run: Run, starts: set[str], records: dict[str, Any]) -> bool:
+    """Return whether a recorded run is in `starts`, which are needed, and its checkpoint is not there."""
+    return run.name in starts and not records[run.name]["diverged"] and not os.path.exists(run.checkpoint)
+
+
 def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> None:
     """Make a run and write its record.
+
+    A run that diverges is recorded as such. A run that should start from it is recorded, but not made.
 
     Args:
         plan: the plan.
@@ -131,17 +135,25 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
     """
     (job,) = [job for job in plan.jobs if job.run.name == name]
     os.makedirs(job.run.folder, exist_ok=True)
-    job.run.check()
+    records = plan.records(results)
+    start = job.run.start
+    diverged = isinstance(start, Run) and start.name in records and records[start.name]["diverged"]
     try:
-        job.run.train(say)
-        if name in plan.records(results):
-            return  # only its checkpoint was lost
-        for measurements in job.measurements.values():
-            for measurement in measurements:
-                measurement.finish(say)
+        if not diverged:
+            job.run.check()
+            job.run.train(say)
+            if name in records:
+                return  # only its checkpoint was lost
+            for measurements in job.measurements.values():
+                for measurement in measurements:
+                    measurement.finish(say)
+    except Diverged as error:
+        say(str(error))
+        diverged = True
     finally:
         seconds = add_time(job)
-    record = record_of(job.run, job.measurements, args.commit, job.claims, seconds / 60)
+    measured = {} if diverged else job.measurements
+    record = record_of(job.run, measured, args.commit, job.claims, seconds / 60, diverged)
     record["made"]["device"] = args.device
     write_record(results, name, record)
 

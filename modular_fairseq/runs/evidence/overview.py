@@ -36,7 +36,7 @@ def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
         (row, job.seed): records[job.run.name]
         for job in plan.jobs
         if job.run.name in records
-        for row in job.measurements
+        for row in records[job.run.name]["rows"]
     }
     findings = [find(claim, by_row) for claim in plan.register.claims]
     primary = [finding for finding in findings if finding.claim.kind == "primary"]
@@ -54,6 +54,8 @@ def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
             numbers.append(numbers_of(finding, p))
     heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p (Holm)", "verdict"]
     notes = [*NOTES, *([last_epochs(plan, records)] if records else [])]
+    if diverged := [name for name, record in records.items() if record["diverged"]]:
+        notes.append(f"No verdict is given on claims that need a run that diverged: {', '.join(diverged)}.")
     return Sheet(f"Claims of {plan.register.path}", heads, lines, numbers, notes)
 
 

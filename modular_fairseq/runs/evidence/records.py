@@ -16,6 +16,9 @@ A record has no text of a corpus. Its keys are
                   (`scoring.intervals.pseudo_values`)
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, and the versions of Python and torch
+
+A training that diverged, and a run that should start from one, have records too. "diverged" is true there,
+"training" is null, and there are no curves and rows.
 """
 
 import datetime
@@ -54,6 +57,7 @@ def record_of(
     commit: str,
     claims: dict[str, str],
     core_minutes: float,
+    diverged: bool = False,
 ) -> dict[str, Any]:
     """Return the record of a finished run.
 
@@ -63,8 +67,10 @@ def record_of(
         commit: the commit that made it.
         claims: the digest of each claim that needs it.
         core_minutes: the time of processors that it has taken.
+        diverged: whether the run diverged, or was not made because it should start from one that diverged.
+            It has no measurements then.
     """
-    log = read_log(Path(run.path("train.log"))) if run.trains else {}
+    log = read_log(Path(run.path("train.log"))) if run.trains and not diverged else {}
     curves = {
         split: {name: points for name, points in by_name.items() if name in CURVES}
         for split, by_name in log.items()
@@ -81,6 +87,7 @@ def record_of(
         "start": start,
         "commands": commands,
         "claims": claims,
+        "diverged": diverged,
         "training": run.training,
         "curves": curves,
         "rows": {row: [_numbers(each) for each in found] for row, found in measurements.items()},
