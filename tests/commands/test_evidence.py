@@ -197,7 +197,7 @@ def test_a_run_that_diverges_is_recorded_and_not_made_again(place, capfd):
         config.write_text(yaml.safe_dump(content))
     shutil.rmtree(place / "evidence")
     make(place)
-    assert "mine/plain/seed-1: the training diverged (gradients are Nan/Inf)" in capfd.readouterr().out
+    assert "mine/plain/seed-1: the training diverged (gradients are Nan/Inf)" in capfd.readouterr().err
     for row in ("experts", "gates-50"):
         found = record(place, row, 2)
         assert found["diverged"] and found["training"] is None and found["rows"] == {}
@@ -278,8 +278,10 @@ def test_other_code_and_claims_that_are_not_committed_are_refused(place, monkeyp
 
 
 def test_git_says_nothing_outside_of_a_repository(tmp_path):
-    assert making.git(str(tmp_path), "rev-parse", "HEAD") == ""
-    assert len(making.git(str(ROOT), "rev-parse", "HEAD")) == 40
+    words = (str(tmp_path), "rev-parse", "--is-inside-work-tree")
+    assert making.git(*words) == ""
+    making.git(str(tmp_path), "init")
+    assert making.git(*words) == "true"
 
 
 def test_a_row_or_table_that_has_changed_since_is_refused(place):
