@@ -17,6 +17,10 @@ class UsageError(ValueError):
     """
 
 
+class NoEffectError(UsageError):
+    """An option that the user has set, and that would have no effect."""
+
+
 def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
     """Return a `UsageError` that says why ``torch.load`` refused ``file``.
 

@@ -18,7 +18,8 @@ STYLES = [(color, marker) for marker in "os^D" for color in plt.rcParams["axes.p
 runs: dict[str, dict[str, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
 with open(FOLDER / "dma-redundancy.csv", encoding="utf-8", newline="") as file:
     for row in csv.DictReader(file):
-        numbers = {key: float(row[key]) for key in ("perplexity", *MEASURES)}
+        numbers = {measure: float(row[f"{measure}_divergence_encoder"]) for measure in MEASURES}
+        numbers["perplexity"] = float(row["perplexity"])
         runs[row["size"]][row["model"]].append(numbers)
 names = list(dict.fromkeys(name for models in runs.values() for name in models))
 # So that the same numbers give the same file, with text instead of outlines of letters.

@@ -23,8 +23,8 @@ class Differences(NamedTuple):
     """How much heads differ, summed over rows. A row is one query.
 
     Attributes:
-        distances, divergences: of every two heads, float64 [N, N]. Only the values above the diagonal are
-            set.
+        distances: the distances of every two heads, float64 [N, N]. Only values above the diagonal are not 0.
+        divergences: their divergences, in the same form.
         generalised: the generalised divergence of the heads of each module, float64 [M].
     """
 

@@ -302,6 +302,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _line(name: str, width: int, values: Iterable[float | str | None]) -> str:
-    """Return a line of a table: a name, and columns of 7 characters; None becomes a dash, a text itself."""
+    """Return a line of a table: a name, and columns of 7 characters. None is shown as a dash."""
     cells = ("-" if v is None else v if isinstance(v, str) else f"{v:.3f}" for v in values)
     return f"{name:<{width}}" + "".join(f"{cell:>7}" for cell in cells)

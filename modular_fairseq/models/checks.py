@@ -16,7 +16,7 @@ from modular_fairseq.models.fairseq_options import Options, resolved, value_of
 from modular_fairseq.models.mechanism import SEAMS, Mechanism
 from modular_fairseq.models.options import FAMILIES, PRESETS, flag, is_set
 from modular_fairseq.models.registry import MECHANISMS
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import NoEffectError, UsageError
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Choice:
             unless: the circumstance in which they have no effect, such as "without --x" or "with --y 1".
 
         Raises:
-            UsageError: the user has set one of them.
+            NoEffectError: the user has set one of them.
         """
         for name in names:
             if name in self.changed:
-                raise UsageError(f"{flag(name)} has no effect {unless}; leave it out")
+                raise NoEffectError(f"{flag(name)} has no effect {unless}; leave it out")
 
     def check_multiple(self, name: str, divisor: str) -> None:
         """Raise UsageError unless option `name` is a positive multiple of a positive option `divisor`."""
@@ -129,7 +129,7 @@ def has_effect(options: Options, family: type, mechanism: Mechanism, name: str) 
     try:
         if used:
             mechanism.check(Choice(options, _stacks(options), {name}))
-    except UsageError:
+    except NoEffectError:
         return False
     return used
 

@@ -25,7 +25,7 @@ from modular_fairseq.models.options import flag, is_set
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.modules.mutual_information import CRITICS, DENSITIES, ESTIMATORS
 from modular_fairseq.modules.semantic_mask import SemanticMask
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import NoEffectError, UsageError
 
 # The paper does not give its weights. In an untrained dma_transformer_iwslt_de_en KL is 3.81, L_Dqq 0.000 and
 # L_Dxq 0.024 (random tokens).
@@ -228,30 +228,36 @@ class DmaLosses(AuxiliaryLosses):
         asking.asked_for = [flag(name)]
         try:
             asking.check_model(model)
-        except UsageError:
+        except NoEffectError:
             return False
         return True
 
     def check_model(self, model: nn.Module) -> None:
         masks = semantic_masks(model).values()
-        heads = max(mask.num_heads for mask in masks)
+        heads, fewest = (of(mask.num_heads for mask in masks) for of in (max, min))
         pairs = heads * (heads - 1) // (2 if self.how["densities"] == "pooled" else 1)
         for option in self.asked_for:
             if option.startswith(("--qq", "--xq", "--diversity")) and all(
                 mask.tokens.clusters == 1 for mask in masks
             ):
-                raise UsageError(
+                raise NoEffectError(
                     f"{option} has no effect with --dma-clusters 1, as all queries are in one cluster; leave "
                     "it out"
                 )
             if option.startswith("--qq") and heads == 1:
-                raise UsageError(
+                raise NoEffectError(
                     f"{option} has no effect with 1 attention head, as L_Dqq compares heads; leave it out"
                 )
-        if self.how["critic"] == "others" and heads == 1:
-            raise UsageError("--xq-critic others needs at least 2 attention heads; use --xq-critic head")
-        if self.how["pairs"] >= pairs > 0:
+        if self.how["critic"] == "others" and fewest == 1:
             raise UsageError(
+                "--xq-critic others needs at least 2 heads in every attention module; use --xq-critic head"
+            )
+        if self.how["critic"] == "mean" and heads == 1:
+            raise NoEffectError(
+                "--xq-critic mean has no effect with 1 attention head, which is the mean; leave it out"
+            )
+        if self.how["pairs"] >= pairs > 0:
+            raise NoEffectError(
                 f"--qq-pairs {self.how['pairs']} has no effect, as {heads} heads have {pairs} pairs; leave "
                 "it out to use all of them"
             )
@@ -269,7 +275,7 @@ def _check_loss_options(cfg: Options) -> list[str]:
         if name.endswith("_weight") and value is not None and not 0 <= value < math.inf:
             raise UsageError(f"{option} must be 0 or a positive number, not {value}")
         if name == "qq_floor" and not value < math.inf:
-            raise UsageError(f"{option} must be a number, such as 0, or -inf, not {value}")
+            raise UsageError(f"{option} must be a number, such as -2, or -inf, not {value}")
         smallest = {"aux_warmup_updates": 0, "qq_pairs": 0, "qq_interval": 1}.get(name)
         if smallest is not None and value < smallest:
             raise UsageError(f"{option} must be at least {smallest}, not {value}")
@@ -288,10 +294,10 @@ def _check_loss_options(cfg: Options) -> list[str]:
             # A weight whose default is 0 is not named.
             defaults = {f.name: f.default for f in own}
             without = " ".join(f"{flag(weight)} 0" for weight in weights if defaults[weight] != 0)
-            raise UsageError(f"{flag(name)} has no effect with {without}; leave it out")
+            raise NoEffectError(f"{flag(name)} has no effect with {without}; leave it out")
     for name in IGNORED_BY[str(values["qq_estimator"])]:
         if name in asked_for:
-            raise UsageError(
+            raise NoEffectError(
                 f"{flag(name)} has no effect with --qq-estimator {values['qq_estimator']}; leave it out"
             )
     return [flag(name) for name in asked_for]

@@ -217,6 +217,6 @@ def short_training(options: Options, epochs: int, warmup_updates: int) -> list[s
     starts_afresh = options.mae_gate_interval is None and not getattr(options, "finetune_from_model", None)
     if not learns_in_g_steps or not starts_afresh or epochs >= SHORT_TRAINING:
         return []
-    default = next(f.default for f in fields(MaeOptions) if f.name == "mae_gate_lr")
-    rate = ["--mae-gate-lr", "0.5"] if options.mae_gate_lr == default else []
-    return ["--mae-gate-interval", "2", *rate]
+    defaults = {f.name: f.default for f in fields(MaeOptions)}
+    as_by_default = all(getattr(options, name) == defaults[name] for name in ("mae_gate_lr", "mae_gate_loss"))
+    return ["--mae-gate-interval", "2", *(["--mae-gate-lr", "0.5"] if as_by_default else [])]

@@ -97,6 +97,8 @@ def check(choice: Choice) -> None:
         choice.refuse(["tim_communication_dim"], "with --tim-communication-heads 0")
     elif options.tim_communication_dim < 1:
         raise UsageError(f"--tim-communication-dim must be at least 1, not {options.tim_communication_dim}")
+    if options.tim_mechanisms == 1:
+        choice.refuse(["tim_no_competition"], "with --tim-mechanisms 1, which has no competition")
     for stack in choice.stacks:
         for each in ("embed_dim", "ffn_embed_dim", "attention_heads"):
             choice.check_multiple(f"{stack}_{each}", "tim_mechanisms")

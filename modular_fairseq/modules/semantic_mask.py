@@ -69,6 +69,9 @@ class SemanticMask(IncrementalModule, DividesInput):
         self_attention: whether the keys are at the positions of the queries.
         in_evaluation: whether the mask is used outside training. False in the paper's decoder self-attention.
 
+    Raises:
+        ValueError: latents are to be drawn with another posterior than "sample".
+
     Attributes:
         wanted: which losses a forward pass in training computes. It must not change before the backward pass,
             in which activation checkpointing computes everything a second time.
@@ -89,6 +92,8 @@ class SemanticMask(IncrementalModule, DividesInput):
         in_evaluation: bool = True,
     ):
         super().__init__()
+        if draws_latents and posterior != "sample":
+            raise ValueError(f"draws_latents needs the posterior 'sample', not {posterior!r}")
         self.num_heads = num_heads
         self.draws_latents = draws_latents
         self.self_attention = self_attention

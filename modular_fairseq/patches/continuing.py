@@ -7,7 +7,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.trainer import Trainer
 
 from modular_fairseq.patches.registry import replace
-from modular_fairseq.training.former_defaults import warn_of_former_defaults
+from modular_fairseq.training.former_defaults import warn_of_other_defaults
 from modular_fairseq.training.optimizer_state import OtherParametersError, compare_parameters, refusal
 
 
@@ -47,7 +47,7 @@ def refuse_other_optimizers(
 def name_former_defaults(
     load_checkpoint: Callable, trainer: Trainer, filename: str, *args: Any, **kwargs: Any
 ) -> Any:
-    """Warn if a training continues with defaults of options that have changed since its checkpoint.
+    """Warn if a training continues with other defaults of options than those of its checkpoint.
 
     fairseq takes the options of a training from the command line only, also when it continues
     (fairseq/trainer.py:467-640). The first worker warns. A training that starts from the weights of
@@ -56,5 +56,5 @@ def name_former_defaults(
     extra_state = load_checkpoint(trainer, filename, *args, **kwargs)
     continues = extra_state is not None and filename != trainer.cfg.checkpoint.finetune_from_model
     if continues and trainer.data_parallel_rank == 0:
-        warn_of_former_defaults(trainer, filename)
+        warn_of_other_defaults(trainer, filename)
     return extra_state

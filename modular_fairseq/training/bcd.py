@@ -90,6 +90,7 @@ class BlockCoordinateDescent:
     def begin_epoch(self, epoch: int) -> None:
         """Note which epoch begins (1 is the first), and reset the statistics of training."""
         if self.epoch == 0 and self.alternates:
+            logger.info(f"G steps are taken in the epochs that are a multiple of {self.interval}")
             warn_if_gates_never_learn(self.trainer, epoch, self.interval)
         self.epoch = epoch
         self.train_monitor.reset()

@@ -11,6 +11,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from modular_fairseq.models import assembly
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -44,7 +45,8 @@ def family_of(args: Namespace) -> type[FairseqDataclass] | None:
 def short_training(words: Sequence[str], epochs: int, warmup_updates: int) -> list[str]:
     """Return the arguments that fairseq-train needs in addition when a training is short.
 
-    The defaults of some mechanisms suit long trainings only. An arch of fairseq needs no such arguments.
+    The defaults of some mechanisms suit long trainings only. An arch of fairseq needs no such arguments. An
+    option that `words` give is not returned.
 
     Args:
         words: the arguments of fairseq-train, without the data.
@@ -56,4 +58,8 @@ def short_training(words: Sequence[str], epochs: int, warmup_updates: int) -> li
     if family is None:
         return []
     options = Namespace(**{**vars(args), **vars(resolved(args, family))})
-    return assembly.short_training(options, epochs, warmup_updates)
+    needed = by_option(assembly.short_training(options, epochs, warmup_updates))
+    given = by_option(list(words))
+    return [
+        word for option, values in needed.items() if option not in given for word in (option, *values) if word
+    ]

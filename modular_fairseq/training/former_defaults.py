@@ -17,18 +17,22 @@ from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropy
 from modular_fairseq.models.checks import has_effect
 from modular_fairseq.models.options import FAMILIES, flag
 from modular_fairseq.models.registry import MECHANISMS
+from modular_fairseq.training.gate_checks import warn_of_another_interval
 
 logger = logging.getLogger(__name__)
 
 
-def warn_of_former_defaults(trainer: Trainer, filename: str) -> None:
-    """Log which options a training needs to go on from a checkpoint as it was, if defaults have changed.
+def warn_of_other_defaults(trainer: Trainer, filename: str) -> None:
+    """Log which options a training needs to go on from a checkpoint as it was, if defaults are others now.
 
     An option counts if the checkpoint has its former default, the trainer has the present one, and the option
     has an effect. A user who gives the present default is warned too, because the options of a trainer do not
     show who set them.
     """
     saved = _saved_options(filename)
+    if saved:
+        fine_tuned = bool(_value(saved.get("checkpoint"), "finetune_from_model"))
+        warn_of_another_interval(trainer, fine_tuned, filename)
     words = [
         f"{flag(f.name)} {f.metadata['former_default']}"
         for part, f in _options_with_effect(trainer)
@@ -70,5 +74,10 @@ def _options_with_effect(trainer: Trainer) -> Iterator[tuple[str, Field]]:
 
 def _is(options: Any, name: str, value: Any) -> bool:
     """Tell whether an option of a checkpoint or of a trainer has a value. It may be saved as a string."""
-    found = options.get(name) if isinstance(options, dict) else getattr(options, name, None)
+    found = _value(options, name)
     return found is not None and (found == value or str(found) == str(value))
+
+
+def _value(options: Any, name: str) -> Any:
+    """Return the value of an option of a checkpoint or of a trainer, or None if it has none."""
+    return options.get(name) if isinstance(options, dict) else getattr(options, name, None)

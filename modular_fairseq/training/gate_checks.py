@@ -64,6 +64,29 @@ def warn_if_gates_never_learn(trainer: Trainer, epoch: int, interval: int) -> No
     )
 
 
+def warn_of_another_interval(trainer: Trainer, fine_tuned: bool, filename: str) -> None:
+    """Warn if a training continues with another default of --mae-gate-interval than it began with.
+
+    The default depends on --finetune-from-model, which fairseq does not need to continue.
+
+    Args:
+        trainer: the trainer.
+        fine_tuned: whether the training began with --finetune-from-model.
+        filename: the path of the checkpoint that the training continues from.
+    """
+    settings: GateTraining | None = getattr(trainer.get_model(), "gate_training", None)
+    if settings is None or settings.joint:
+        return
+    given = bool(trainer.cfg.checkpoint.finetune_from_model)
+    then, now = settings.interval_of(fine_tuned), settings.interval_of(given)
+    if then != now:
+        logger.warning(
+            f"{filename} was trained {'with' if fine_tuned else 'without'} --finetune-from-model, on which "
+            f"the default of --mae-gate-interval depends: it was {then}, and is {now} now; to continue as "
+            f"before, give --mae-gate-interval {then}"
+        )
+
+
 def _ends_before(trainer: Trainer, epoch: int, first: int) -> bool:
     """Tell whether --max-update is reached before epoch `first`, as far as that is known."""
     updates = _updates_before(trainer, epoch, first)

@@ -81,3 +81,23 @@ def test_fine_tuning_and_inference_are_no_continuation(reversal_data, warnings_o
     assert warnings_of(f"{MAE} --finetune-from-model {path}", 1) == []
     run_generate(reversal_data, path)
     assert former_defaults.__name__ not in {each.name for each in caplog.records}
+
+
+def test_a_fine_tuning_that_continues_without_its_model_is_told_its_interval(reversal_data, tmp_path, caplog):
+    """fairseq needs --finetune-from-model only at the beginning, but an interval depends on it."""
+    caplog.set_level(logging.INFO)
+
+    def train(epochs, options="", folder="tuned"):
+        caplog.clear()
+        args = [*MAE.split(), *options.split(), "--max-epoch", epochs, "--save-dir", tmp_path / folder]
+        run_train(reversal_data, *args)
+        return "\n".join(each.getMessage() for each in caplog.records)
+
+    train(1, folder="trained")
+    start = f"--finetune-from-model {tmp_path}/trained/checkpoint_last.pt"
+    assert "the epochs that are a multiple of 1\n" in train(1, start)
+    assert "it was 1" not in train(2, start)
+    said = train(3)
+    assert "it was 1, and is 5 now; to continue as before, give --mae-gate-interval 1\n" in said
+    assert "the epochs that are a multiple of 5\n" in said
+    assert "it was 1" not in train(5, "--mae-gate-interval 1")

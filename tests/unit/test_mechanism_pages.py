@@ -1,8 +1,10 @@
 """Test that docs/mechanisms has the options, defaults, arch sizes and names of the code."""
 
+import csv
 import re
 from dataclasses import fields
 from enum import Enum
+from statistics import mean
 
 import pytest
 
@@ -25,6 +27,10 @@ OPTIONS = {
     "dma": [MECHANISMS["dma"].options, DmaLossOptions],
     "multistream": [MECHANISMS["stream"].options],
     "tim": [MECHANISMS["tim"].options],
+}
+PLAIN = {
+    "plain attention": "plain",
+    "DMA, [to the letter](#where-the-defaults-depart-from-the-paper)": "to the letter",
 }
 DOTTED = re.compile(r"(?:modules|models|criterions|training|analysis|runs)(?:\.[A-Za-z]\w*)+")
 SHARED = {True: {"share_all_embeddings": True}, False: {"share_decoder_input_output_embed": True}}
@@ -91,3 +97,29 @@ def test_names_of_code_exist(page):
     assert names or page == "index"
     for name in names:
         resolve(name)
+
+
+def test_the_redundancy_of_dma_is_that_of_its_file():
+    """The page shows means over seeds, and in brackets the mean difference from plain attention."""
+    columns = ["perplexity", "LR_divergence_encoder", "HR_divergence_encoder", "BLEU"]
+    runs: dict[str, dict[str, dict[str, dict[str, str]]]] = {}
+    with open(FOLDER / "dma-redundancy.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            runs.setdefault(row["size"], {}).setdefault(row["model"], {})[row["seed"]] = row
+    shown = [rows for headings, rows in tables(PAGES["dma"]) if headings[-4:-1] == ["perplexity", "LR", "HR"]]
+    shown += [rows for headings, rows in tables(PAGES["dma"]) if headings[-3:] == ["perplexity", "LR", "HR"]]
+    assert len(shown) == 2
+    for rows, models in zip(shown, reversed(runs.values()), strict=True):
+        assert len(rows) == len(models)
+        for name, *cells in rows:
+            seeds = models[next((each for each in models if f"`{each}`" in name), PLAIN.get(name, name))]
+            if cells[0] == ", ".join(seeds):
+                cells = cells[1:]
+            for cell, column in zip(cells, columns, strict=False):
+                number, *difference = map(float, re.findall(r"[+-]?\d*\.\d+", cell))
+                half = 0.5 * 10.0 ** -len(cell.split()[0].partition(".")[2]) + 1e-9
+                assert abs(number - mean(float(row[column]) for row in seeds.values())) <= half, (name, cell)
+                gaps = [
+                    float(row[column]) - float(models["plain"][seed][column]) for seed, row in seeds.items()
+                ]
+                assert all(abs(each - mean(gaps)) <= half for each in difference), (name, cell)

@@ -367,7 +367,13 @@ def test_losses_of_dma_asked_of_another_model_are_refused(changes, model):
         ({"dma_clusters": 1}, {"qq_weight": 0.5}, "--qq-weight has no effect with --dma-clusters 1"),
         ({"dma_clusters": 1}, {"xq_critic": "mean"}, "--xq-critic has no effect with --dma-clusters 1"),
         (ONE_HEAD, {"qq_floor": -1.0}, "--qq-floor has no effect with 1 attention head"),
-        (ONE_HEAD, {"xq_critic": "others"}, "--xq-critic others needs at least 2 attention heads"),
+        (ONE_HEAD, {"xq_critic": "others"}, "--xq-critic others needs at least 2 heads in every attention"),
+        (
+            {"encoder_attention_heads": 1},
+            {"xq_critic": "others"},
+            "--xq-critic others needs at least 2 heads in every attention",
+        ),
+        (ONE_HEAD, {"xq_critic": "mean"}, "--xq-critic mean has no effect with 1 attention head"),
         (
             {"dma_clusters": 1},
             {"diversity_weight": 0.5},
@@ -390,7 +396,7 @@ def test_options_of_losses_that_are_not_zero_are_taken():
     for changes, options in (
         ({"dma_clusters": 1}, {"kl_weight": 0.5}),
         ({"dma_clusters": 1}, PLAIN),
-        (ONE_HEAD, {"xq_critic": "mean"}),
+        ({"encoder_attention_heads": 1}, {"xq_critic": "mean"}),
         ({}, {"qq_pairs": 5}),
         ({}, {"qq_pairs": 11, "qq_densities": "gmm"}),
     ):

@@ -224,7 +224,8 @@ def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
 
     gates = ["--mae-gate-interval", "2", "--mae-gate-lr", "0.5"]
     assert words("mae_transformer", 5) == gates
-    assert words("mae_transformer", 5, "--mae-gate-lr 0.3") == gates[:2]
+    for given in ("--mae-gate-lr 0.3", "--mae-gate-lr 0.1", "--mae-gate-loss sentence"):
+        assert words("mae_transformer", 5, given) == gates[:2]
     assert words("mae_transformer", 12) == []
     assert words("mae_transformer", 5, "--mae-gating uniform") == []
     assert words("mae_transformer", 5, "--mae-training joint") == []

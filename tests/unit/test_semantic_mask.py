@@ -260,33 +260,45 @@ def test_losses_are_those_of_its_tokens_and_queries(kind):
     module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
     query, key = inputs(kind)
     attend(module, kind, query, key, query_padding_mask=padding(T, kind))
-    d, losses = C // H, module.mask.losses
-    valid = {length: padding(length, kind).logical_not() for length in (T, S)}
+    losses = module.mask.losses
     assert {name: tuple(value.shape) for name, value in losses.items()} == {
         "kl": (B,),
         "qq": (B,),
         "xq": (B,),
     }
-    for b in range(B):
-        of_tokens, of_queries = [], []
-        for h in range(H):
-            part = slice(h * d, (h + 1) * d)
-            sides = [query[valid[T][b], b, part]] + ([key[valid[S][b], b, part]] if kind == "cross" else [])
-            z, q = torch.cat(sides), module.q_proj(query[valid[T][b], b])[:, part]
-            for mixture, x, found in (
-                (module.mask.tokens, z, of_tokens),
-                (module.mask.queries.mixture, q, of_queries),
-            ):
-                found.append(
-                    reference.divergence(mixture, h, x, reference.expected_posterior(mixture, h, x)).mean()
-                )
-        expected = torch.stack(of_tokens).mean() + torch.stack(of_queries).mean()
-        torch.testing.assert_close(losses["kl"][b], expected, atol=1e-12, rtol=0)
-    queries = module.mask.queries.mixture(module.q_proj(query).view(T, B, H, d))
+    sides = [query, key] if kind == "cross" else [query]
+    expected = divergences(module.mask.tokens, kind, sides)
+    expected = expected + divergences(module.mask.queries.mixture, kind, [module.q_proj(query)])
+    torch.testing.assert_close(losses["kl"], expected, atol=1e-12, rtol=0)
+    queries = module.mask.queries.mixture(module.q_proj(query).view(T, B, H, C // H))
+    valid = padding(T, kind).logical_not()
     torch.testing.assert_close(
-        losses["qq"], upper_bound(queries.posterior, queries.log_joint, valid[T]), atol=1e-13, rtol=0
+        losses["qq"], upper_bound(queries.posterior, queries.log_joint, valid), atol=1e-13, rtol=0
     )
-    torch.testing.assert_close(losses["xq"], lower_bound(queries.posterior, valid[T]), atol=1e-13, rtol=0)
+    torch.testing.assert_close(losses["xq"], lower_bound(queries.posterior, valid), atol=1e-13, rtol=0)
+
+
+def divergences(mixture, kind, vectors, samples=None):
+    """Return the mean KL over heads and tokens [B] by the reference.
+
+    Args:
+        vectors: vectors [T or S, B, C] of which all tokens count together.
+        samples: samples of them that decide the clusters; None: the expected densities do.
+    """
+
+    def tokens(all_of, b, h):
+        part = slice(h * C // H, (h + 1) * C // H)
+        return torch.cat([x[padding(len(x), kind)[b].logical_not(), b, part] for x in all_of])
+
+    def mean(b, h):
+        x = tokens(vectors, b, h)
+        if samples is None:
+            posterior = reference.expected_posterior(mixture, h, x)
+        else:
+            posterior = reference.posterior(mixture, h, tokens(samples, b, h))
+        return reference.divergence(mixture, h, x, posterior).mean()
+
+    return torch.stack([torch.stack([mean(b, h) for h in range(H)]).mean() for b in range(B)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -311,6 +323,11 @@ def test_the_diversity_loss_is_that_of_its_tokens_and_queries(kind):
     (wanted,) = torch.autograd.grad(torch.stack(expected).sum(), module.mask.tokens.scaled_centroids)
     torch.testing.assert_close(gradient, wanted, atol=1e-12, rtol=0)
     assert wanted.abs().max() > 1e-3
+
+
+def test_latents_are_drawn_from_samples_only():
+    with pytest.raises(ValueError, match="draws_latents needs the posterior 'sample', not 'expected'"):
+        SemanticMask(H, C, CLUSTERS, draws_latents=True)
 
 
 @pytest.mark.parametrize("variance", ["learned", "computed", "fixed"])
@@ -345,6 +362,14 @@ def test_samples_enter_scores_clusters_and_losses(kind, variance):
     valid = padding(T, kind).logical_not()
     losses = module.mask.losses
     torch.testing.assert_close(losses["xq"], lower_bound(clusters.posterior, valid), atol=1e-13, rtol=0)
+    torch.testing.assert_close(
+        losses["qq"], upper_bound(clusters.posterior, clusters.log_joint, valid), atol=1e-13, rtol=0
+    )
+    sides, samples = ([query, key], [z.tokens, z.keys]) if kind == "cross" else ([query], [z.tokens])
+    kl = divergences(module.mask.tokens, kind, sides, samples)
+    mixture, flat = module.mask.queries.mixture, q.permute(2, 0, 1, 3).flatten(2)
+    kl = kl + divergences(mixture, kind, [module.q_proj(z.tokens)], [flat])
+    torch.testing.assert_close(losses["kl"], kl, atol=1e-12, rtol=0)
     module.eval()
     assert torch.equal(attend(module, kind, query, key)[0], attend(module, kind, query, key)[0])
 
