@@ -16,7 +16,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 claims=$root/results/claims.yaml
-work=${EVIDENCE:-$root/evidence}
+mkdir -p "${EVIDENCE:-$root/evidence}"
+work=$(cd "${EVIDENCE:-$root/evidence}" && pwd)
 commit=$(sed -n 's/^commit: *\([0-9a-f]*\).*/\1/p' "$claims")
 clone=$work/$commit
 
@@ -43,17 +44,25 @@ while (($#)); do
 done
 ((${#commit} == 40)) || die "$claims names no commit yet; put its hash of 40 digits into the line commit:"
 
+if [[ ${options[0]:-} == --run ]]; then
+    [[ -n $text ]] || die "give the folder of the raw text"
+    if command -v flock >/dev/null; then
+        exec 9>"$work/lock"
+        flock -n 9 || die "another evidence.sh works in $work; wait for it, or set EVIDENCE to another folder"
+    fi
+fi
 if [[ ! -e $clone/done ]]; then
     rm -rf "$clone"
-    mkdir -p "$work"
     git clone --quiet --no-checkout "$root" "$clone"
     git -C "$clone" checkout --quiet --detach "$commit" || die "commit $commit is not in this repository"
     bash "$clone/scripts/setup.sh"
     touch "$clone/done"
 fi
+# Python prefers modules in the present folder and in these variables to the modules of the clone.
+cd "$clone"
+unset PYTHONPATH PYTHONHOME
 command=("$clone/.venv/bin/modular-fairseq" evidence "$claims" --data "$work/data" --out "$work/runs")
 if [[ ${options[0]:-} == --run ]]; then
-    [[ -n $text ]] || die "give the folder of the raw text"
     "${command[@]}" --prepare "$text"
     options+=(--commit "$commit")
 fi

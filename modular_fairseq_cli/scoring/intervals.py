@@ -120,6 +120,12 @@ def of_scores(
     return over_seeds_and_sentences(differences, np.stack(values))
 
 
+def sentence_counts(metric: Metric, hypotheses: Sequence[str]) -> Floats:
+    """Return the counts [sentences, counts] whose sums over sentences are all that a metric depends on."""
+    # sacrebleu offers them to its own bootstrap only, by this method and the one in `pseudo_values`.
+    return np.asarray(metric._extract_corpus_statistics(list(hypotheses), None), dtype=np.float64)
+
+
 def pseudo_values(metric: Metric, hypotheses: Sequence[str]) -> tuple[float, Floats]:
     """Return the score of a corpus, and the jackknife's pseudo-value of each sentence [sentences].
 
@@ -129,8 +135,7 @@ def pseudo_values(metric: Metric, hypotheses: Sequence[str]) -> tuple[float, Flo
         metric: sacrebleu's metric, which knows its references.
         hypotheses: the translations.
     """
-    # sacrebleu offers its statistics of sentences to its own bootstrap only, by these two methods.
-    statistics = np.asarray(metric._extract_corpus_statistics(list(hypotheses), None), dtype=np.float64)
+    statistics = sentence_counts(metric, hypotheses)
     whole, m = statistics.sum(axis=0), len(statistics)
 
     def score(counts: Floats) -> float:

@@ -7,13 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from sacrebleu.metrics import BLEU
 
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.evidence import corpora, making
+from modular_fairseq.runs.evidence import corpora, making, processor_time
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.places import ROOT
@@ -134,6 +136,10 @@ def test_each_run_leaves_a_record_without_text(made):
     size = len((place / "data/toy.de-en/raw/test.en").read_text().splitlines())
     assert len(whole["by_sentence"]) == size
     assert abs(sum(whole["by_sentence"]) / size - whole["bleu"]) < 5
+    lengths, references, *matches = map(sum, zip(*whole["counts"], strict=True))
+    numbers = [sum(max(0, each[0] - n) for each in whole["counts"]) for n in range(4)]
+    assert BLEU.compute_bleu(matches, numbers, lengths, references).score == pytest.approx(whole["bleu"])
+    assert {"ppl", "lr", "gate_entropy"} <= found["curves"]["train"].keys()
     words = set((place / "data/toy.de-en/raw/test.en").read_text().split())
     text = (place / "evidence/mine/experts/seed-1.json").read_text()
     assert words and not [word for word in words if f" {word} " in text or f'"{word}"' in text]
@@ -146,10 +152,11 @@ def test_a_fine_tuned_run_starts_from_its_own_seed_and_names_the_checkpoint(made
             found, start = record(place, row, seed), record(place, "experts", seed)
             assert found["start"] == {
                 "run": f"mine/experts/seed-{seed}",
-                "checkpoint": start["training"]["checkpoint"],
+                "weights": start["weights"],
             }
             assert bool(found["curves"]) == trains and found["corpus"] == start["corpus"]
-    assert record(place, "untuned", 1)["training"] != record(place, "untuned", 2)["training"]
+    assert record(place, "untuned", 1)["weights"] == record(place, "experts", 1)["weights"]
+    assert record(place, "untuned", 1)["weights"] != record(place, "untuned", 2)["weights"]
 
 
 def test_the_table_shows_differences_and_verdicts(made):
@@ -183,10 +190,88 @@ def test_a_lost_checkpoint_that_is_fine_tuned_is_made_again_without_its_record(p
     (place / "evidence/mine/gates-50/seed-2.json").unlink()
     make(place)
     assert path.read_bytes() == before
-    start = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-2/training.json").read_text())
-    assert record(place, "gates-50", 2)["start"]["checkpoint"] == start["checkpoint"]
+    assert record(place, "gates-50", 2)["start"]["weights"] == record(place, "experts", 2)["weights"]
     assert not (place / f"runs/{COMMIT}/paper/mine/experts/seed-2/test.json").exists()
     assert not (place / f"runs/{COMMIT}/paper/mine/plain").exists()
+
+
+def start_of(place):
+    """Make a run that starts from experts/seed-2 again, and return the folder of the latter."""
+    (place / "evidence/mine/gates-50/seed-2.json").unlink()
+    make(place)
+    (place / "evidence/mine/gates-50/seed-2.json").unlink()
+    return place / f"runs/{COMMIT}/paper/mine/experts/seed-2"
+
+
+def test_a_start_that_is_not_finished_is_made_again(place, capfd):
+    folder = start_of(place)
+    (folder / "training.json").unlink()  # as after a kill, with the best checkpoint so far
+    make(place)
+    assert (folder / "training.json").exists()
+    (place / "evidence/mine/gates-50/seed-2.json").unlink()
+    (folder / "averaged.pt").unlink()
+    make(place)
+    assert (folder / "averaged.pt").exists() and (folder / "training.json").exists()
+    (place / "evidence/mine/gates-50/seed-2.json").unlink()
+    (folder / "averaged.pt").unlink()
+    path = place / "evidence/mine/experts/seed-2.json"
+    content = json.loads(path.read_text())
+    content["weights"] = "another"
+    path.write_text(json.dumps(content))
+    assert "the record mine/untuned/seed-2 starts from another model than" in refused(place)
+    (place / "evidence/mine/untuned/seed-2.json").unlink()
+    with pytest.raises(SystemExit, match="these runs failed: mine/experts/seed-2, mine/"):
+        make(place)
+    said = capfd.readouterr().err
+    assert "mine/experts/seed-2 was made again and gave another model than its record says" in said
+
+
+def test_runs_use_this_code_and_the_claims_as_they_were(place, tmp_path, monkeypatch):
+    (tmp_path / "modular_fairseq_cli").mkdir()
+    (tmp_path / "modular_fairseq_cli/__init__.py").write_text("raise SystemExit('the code in this folder')")
+    monkeypatch.chdir(tmp_path)
+    path = place / "evidence/mine/plain/seed-2.json"
+    path.unlink()
+    before, check = (place / "claims.yaml").read_bytes(), making.compare
+
+    def change_claims(*args):
+        check(*args)
+        monkeypatch.setattr(making.subprocess, "run", start)
+
+    run = making.subprocess.run
+
+    def start(*args, **kwargs):
+        (place / "claims.yaml").write_text("another: branch")
+        done = run(*args, **kwargs)
+        (place / "claims.yaml").write_bytes(before)
+        return done
+
+    monkeypatch.setattr(making, "compare", change_claims)
+    make(place)
+    assert path.exists() and (place / f"runs/{COMMIT}/claims.yaml").read_bytes() == before
+    assert not (place / f"runs/{COMMIT}/paper/mine/plain/seed-2/checkpoint_last.pt").exists()
+
+
+def test_processor_time_counts_processes_that_still_run(tmp_path, monkeypatch):
+    path = tmp_path / "seconds.json"
+    path.write_text("100.0")
+    monkeypatch.setattr(processor_time, "INTERVAL", 0.1)
+    busy = "while time.process_time() < 1: pass\nprint('used', flush=True)\ninput()"
+    with (
+        processor_time.measured(str(path)),
+        subprocess.Popen(
+            [sys.executable, "-c", f"import time\n{busy}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout.readline() == "used\n"
+        time.sleep(1)
+        while_it_runs = json.loads(path.read_text())
+        process.communicate("\n")
+    assert while_it_runs > 100.9 or sys.platform != "linux"
+    assert 100.9 < json.loads(path.read_text()) < 110
 
 
 def test_a_run_that_diverges_is_recorded_and_not_made_again(place, capfd):
@@ -343,6 +428,10 @@ def test_rows_that_do_not_exist_or_differ_in_more_are_refused(place):
     spec["claims"][0]["differ"] = ["attention_type"]
     (place / "claims.yaml").write_text(yaml.safe_dump(spec))
     assert "rows experts and plain differ in mae_gate_interval" in refused(place)
+    spec["claims"][2] |= {"baseline": "experts", "differ": ["*"]}
+    spec["claims"][0]["differ"] = ["attention_type", "mae_*"]
+    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
+    assert "row gates-50 has percent 50, and row experts has 100; compare rows" in refused(place)
     spec["claims"][0] |= {"row": "exprts"}
     (place / "claims.yaml").write_text(yaml.safe_dump(spec))
     assert "names the row exprts, which table" in refused(place)

@@ -1,5 +1,6 @@
 """Test scripts/evidence.sh: what it calls in the clone, and what it refuses."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 # In place of the command in the clone: it writes down its arguments.
 STUB = """#!/bin/sh
 echo "$(nice) $*" >>"$(dirname "$0")/calls"
+pwd >"$(dirname "$0")/folder"
+echo "${PYTHONPATH-unset}" >"$(dirname "$0")/path"
 """
 
 
@@ -45,6 +48,24 @@ def test_corpora_are_prepared_before_runs_of_lowest_priority(checkout):
     own = f"evidence {checkout}/results/claims.yaml --data {checkout}/made/data --out {checkout}/made/runs"
     assert first.endswith(f" {own} --prepare {checkout}/text")
     assert second == f"19 {own} --run --jobs 2 --commit {COMMIT}"
+
+
+def test_the_code_of_the_clone_runs_and_not_the_code_in_the_present_folder(checkout, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(checkout))
+    assert call(checkout, "--status")[0].returncode == 0
+    clone = checkout / "made" / COMMIT
+    found = [(clone / ".venv/bin" / name).read_text().strip() for name in ("folder", "path")]
+    assert found == [str(clone), "unset"]
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="there is no program flock")
+def test_a_second_script_is_refused_and_deletes_nothing(checkout):
+    (checkout / "made" / COMMIT / "done").unlink()
+    with open(checkout / "made/lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done, calls = call(checkout, "text")
+    assert done.returncode == 1 and "another evidence.sh works in" in done.stderr and not calls
+    assert (checkout / "made" / COMMIT / ".venv").exists()
 
 
 @pytest.mark.parametrize(("option", "words"), [("--status", " --status"), ("--table", "")])

@@ -1,6 +1,7 @@
 """Test how claims are read, refused, and decided by records."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.overview import cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.records import plain
 from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
+from tests.places import ROOT
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CLAIM = {
@@ -80,6 +83,7 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
     assert len(digests) == 1
     others = [{"row": "c"}, {"margin": 0.1}, {"seeds": [1, 2]}, {"says": "x"}, {"expected": "below"}]
     assert len(digests | {claim(**change).digest for change in others}) == 1 + len(others)
+    assert claim(margin=0.0, row_minus="").digest in digests  # as if claims had no such keys
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def config(**model):
 
 
 def test_rows_may_differ_in_what_the_claim_says():
-    check_differences(claim(), config(attention_type="mae", mae_gate_lr=1), config())
+    check_differences(claim(), "ab", [config(attention_type="mae", mae_gate_lr=1), config()])
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_rows_may_differ_in_what_the_claim_says():
 )
 def test_rows_that_differ_in_more_or_less_are_refused(row, sentence):
     with pytest.raises(UsageError, match=sentence):
-        check_differences(claim(), config(**row), config())
+        check_differences(claim(), "ab", [config(**row), config()])
 
 
 def test_changes_say_which_commits_count():
@@ -172,6 +176,7 @@ def test_changes_say_which_commits_count():
     assert reworded.commits("t/b") == {"newest"}
 
 
+CPU = yaml.safe_load((ROOT / "configs/scales/cpu.yaml").read_text())
 RANDOM = np.random.default_rng(1)
 SENTENCES = {(row, seed): RANDOM.normal(30, 5, 20).round(2) for row in "abcd" for seed in (1, 2, 3, 4)}
 
@@ -261,6 +266,7 @@ def test_seeds_without_both_rows_are_missing():
     found = find(claim(), rows)
     assert found.missing == [2] and list(found.values) == [1, 3] and found.interval.seeds == 2
     assert verdict(found, (0.001, 1.0)) == "2 of 3 seeds"
+    assert found.p_values == (None, None)  # so that Holm's method does not count it
     assert find(claim(), {}).interval is None and find(claim(), {}).p_values == (None, None)
 
 
@@ -310,3 +316,18 @@ def test_quantities_of_curves():
     assert QUANTITIES["valid_nll"].of(record, "multi30k/a") is None
     record["curves"]["valid"]["nll_loss"] = [[10, 4.0], [20, 3.0], [30, 3.5]]
     assert QUANTITIES["valid_nll"].of(record, "multi30k/a") == 3.0
+
+
+def test_settings_of_records_are_strict_json():
+    assert plain({"a": (1, 2), "floor": -math.inf}) == {"a": [1, 2], "floor": "-Infinity"}
+
+
+@pytest.mark.parametrize("corpus", ["multi30k.de-en", *CPU["corpora"]])
+def test_the_learning_rate_of_the_small_size_decays_to_0_over_all_epochs(corpus):
+    """The number of updates of an epoch is that of the corpus, which is not here, so it is compared itself."""
+    updates = {"multi30k.de-en": 497, "iwslt14-seventh.de-en": 672}
+    values = CPU["set"] | CPU["corpora"].get(corpus, {})
+    epochs = values["optimization.max_epoch"]
+    assert values["lr_scheduler.total_num_update"] == updates[corpus] * epochs and epochs >= 10
+    finetuning = CPU["finetuning"]
+    assert finetuning["lr_scheduler.total_num_update"] == 623 * finetuning["optimization.max_epoch"]

@@ -125,10 +125,13 @@ def test_the_redundancy_of_version_01_is_measured_again(tmp_path, monkeypatch):
         folder = tmp_path / "test.redundancy"
         assert command[:3] == ["modular-fairseq", "analyze", "redundancy"] and str(folder) in command
         folder.mkdir()
-        (folder / INDEX).write_text(json.dumps({"analyses": {"redundancy": new | {"sentences": 3}}}))
+        types = [{"type": "encoder", "LR_distance": 0.5, "modules": ["a"]}]
+        report = new | {"sentences": 3, "types": types}
+        (folder / INDEX).write_text(json.dumps({"analyses": {"redundancy": report}}))
 
     monkeypatch.setattr(Run, "execute", analyse)
     of.finish(print)
+    new["redundancy"] = {"types": [{"type": "encoder", "LR_distance": 0.5}]}
     assert json.loads((tmp_path / "test.json").read_text()) == old | new
     assert of.result == old | new | {"updates": 3}
 

@@ -20,7 +20,7 @@ from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, read_output, score
-from modular_fairseq_cli.scoring.intervals import Interval, of_scores, pseudo_values
+from modular_fairseq_cli.scoring.intervals import Interval, of_scores, pseudo_values, sentence_counts
 from modular_fairseq_cli.scoring.metrics import make_metrics
 
 
@@ -157,9 +157,15 @@ def output_of(measurement: Measurement) -> Output:
     )
 
 
-def sentence_scores(measurement: Measurement) -> NDArray[np.float64]:
-    """Return the pseudo-value of each sentence of a translation in BLEU (`intervals.pseudo_values`)."""
-    return pseudo_values(metric_of(measurement), output_of(measurement).hypotheses)[1]
+def sentence_scores(measurement: Measurement) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what BLEU has for each sentence of a translation.
+
+    Returns:
+        the pseudo-values [sentences] (`intervals.pseudo_values`), and sacrebleu's counts [sentences, 10]: the
+        lengths of hypothesis and reference, the matches of 1- to 4-grams, and the numbers of those.
+    """
+    metric, hypotheses = metric_of(measurement), output_of(measurement).hypotheses
+    return pseudo_values(metric, hypotheses)[1], sentence_counts(metric, hypotheses)
 
 
 def metric_of(measurement: Measurement) -> Metric:

@@ -51,7 +51,8 @@ class AnalysisEvaluation(Evaluation):
         measurement.run.execute(self.command(measurement), f"{self.analysis}.log", say)
         found = read_json(os.path.join(measurement.path(self.analysis), INDEX))
         assert found is not None  # the command has written the file
-        return self.read(found["analyses"][self.analysis])
+        report = found["analyses"][self.analysis]
+        return self.read(report) | {self.analysis: _numbers(report)}
 
     def _applies(self, measurement: Measurement) -> bool:
         run = measurement.run
@@ -61,6 +62,18 @@ class AnalysisEvaluation(Evaluation):
     @abstractmethod
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
         """Return the columns from the analysis's part of analysis.json."""
+
+
+def _numbers(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the lists of a report with an entry for each module, layer or type, without nested values."""
+    return {
+        key: [
+            {name: each for name, each in entry.items() if isinstance(each, str | int | float)}
+            for entry in value
+        ]
+        for key, value in report.items()
+        if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value)
+    }
 
 
 def _redundancy(measure: str, definition: str, maps: str) -> Column:

@@ -37,6 +37,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,8 +89,16 @@ class Claim(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """A digest of what was claimed, which every result that the claim needs records."""
-        content = json.dumps([*self._replace(table=self.table_name)], ensure_ascii=True)
+        """A digest of what was claimed, which every result that the claim needs records.
+
+        Keys with their default values do not count, so a claim keeps its digest if claims get another key.
+        """
+        given = {
+            key: value
+            for key, value in self._replace(table=self.table_name)._asdict().items()
+            if key not in self._field_defaults or value != self._field_defaults[key]
+        }
+        content = json.dumps(given, ensure_ascii=True, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -241,32 +250,29 @@ def _date(path: str | os.PathLike, what: str, value: Any) -> datetime.date:
         ) from None
 
 
-def check_differences(claim: Claim, row: Config, baseline: Config) -> None:
-    """Refuse a claim whose two rows differ in other keys than it says.
+def check_differences(claim: Claim, names: Sequence[str], configs: Sequence[Config]) -> None:
+    """Refuse a claim if two rows that it compares differ in other keys than it says.
 
     Args:
         claim: the claim.
-        row, baseline: the files of its rows, scaled.
+        names: the names of the two rows.
+        configs: their files, scaled.
 
     Raises:
         UsageError: they differ in another key, or do not differ in one that the claim names.
     """
-    keys = {
-        f"{group}.{key}"
-        for each in (row, baseline)
-        for group, values in each.values.items()
-        for key in values
-    }
+    keys = {f"{group}.{key}" for each in configs for group, values in each.values.items() for key in values}
+    row, baseline = configs
     differing = {key.partition(".")[2] for key in keys if row.get(key) != baseline.get(key)}
+    rows = f"rows {' and '.join(names)}"
     for key in sorted(differing):
         if not any(fnmatch.fnmatch(key, pattern) for pattern in claim.differ):
             raise UsageError(
-                f"claim {claim.name}: rows {claim.row} and {claim.baseline} differ in {key}, which the claim "
-                "does not name; correct the rows, or add it to `differ`"
+                f"claim {claim.name}: {rows} differ in {key}, which the claim does not name; correct the "
+                "rows, or add it to `differ`"
             )
     for pattern in claim.differ:
         if not fnmatch.filter(differing, pattern):
             raise UsageError(
-                f"claim {claim.name}: rows {claim.row} and {claim.baseline} do not differ in {pattern}, as "
-                "`differ` says; correct it"
+                f"claim {claim.name}: {rows} do not differ in {pattern}, as `differ` says; correct it"
             )

@@ -61,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prepare the corpora from the raw text in folders of TEXT, and compare them with the registered "
         "digests, or print digests to register",
     )
-    what.add_argument("--one", metavar="RUN", help=argparse.SUPPRESS)  # a process of --run
+    # A process of --run gets these two.
+    what.add_argument("--one", metavar="RUN", help=argparse.SUPPRESS)
+    parser.add_argument("--results", metavar="DIR", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     if args.run:
         refuse_another_code(register, args.commit)
     if args.one:
-        make_one(plan, args.one, results, args)
+        make_one(plan, args.one, args.results, args)
         return
     records = plan.records(results)
     if args.status:
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.run:
         args.jobs = args.jobs or default_jobs(args.device)
-        make_all(plan, records, args)
+        make_all(plan, records, results, args)
         records = plan.records(results)
     if records:
         print(sheet(plan, records).write(results), end="")

@@ -64,9 +64,10 @@ class Plan:
             scale = read_scale(path, register.scale)
             self.planners[name] = RowPlanner(arguments, scale, table.evaluations, table.same_start)
         for claim in register.claims:
-            configs = [self.config(claim, each) for each in (claim.row, claim.baseline) if each]
-            if len(configs) == 2:
-                check_differences(claim, *configs)
+            for rows in ((claim.row, claim.baseline), (claim.row_minus, claim.baseline_minus)):
+                if all(rows):
+                    check_differences(claim, rows, [self.config(claim, each) for each in rows])
+                    self.check_data(claim, *rows)
         self.jobs = self._jobs()
         trained = {row_of(job.run) for job in self.jobs}
         for change in register.changes:
@@ -76,6 +77,20 @@ class Plan:
                         f"{register.path}: a change names the row {name}, which is not trained for any "
                         f"claim; give some of {', '.join(sorted(trained))}"
                     )
+
+    def check_data(self, claim: Claim, *names: str) -> None:
+        """Raise UsageError if two rows are measured on other parts of the data, or trained on other shares.
+
+        A row that is not trained has no share.
+        """
+        first, second = (self.row(claim, name) for name in names)
+        for key in ("percent", "subset"):
+            untrained = key == "percent" and (first.pretrained or second.pretrained)
+            if not untrained and getattr(first, key) != getattr(second, key):
+                raise UsageError(
+                    f"claim {claim.name}: row {names[0]} has {key} {getattr(first, key)}, and row {names[1]} "
+                    f"has {getattr(second, key)}; compare rows with the same data"
+                )
 
     def row(self, claim: Claim, name: str) -> Row:
         """Return a row of a claim's table."""
@@ -134,6 +149,13 @@ class Plan:
             record = read_record(results, job.run.name)
             if record is not None and self.check_record(job, record):
                 found[job.run.name] = record
+        for name, record in found.items():
+            start = record["start"] and found.get(record["start"]["run"])
+            if start and not record["diverged"] and start["weights"] != record["start"]["weights"]:
+                raise UsageError(
+                    f"the record {name} starts from another model than the record {record['start']['run']} "
+                    "has; remove the record that is older, to make this run again"
+                )
         return found
 
     def check_record(self, job: Job, record: dict[str, Any]) -> bool:
@@ -177,9 +199,8 @@ class Plan:
                     "scripts/evidence.sh, which uses the rows of the registered commit"
                 )
         for row, measurements in job.measurements.items():
-            if row in record["rows"] and [each["how"] for each in record["rows"][row]] != [
-                how(each) for each in measurements
-            ]:
+            then = [each["how"] for each in record["rows"].get(row, [])]
+            if then and not _as_before(then, [how(each) for each in measurements]):
                 raise UsageError(
                     f"the record {name} measured row {row} in another way than its table says now; restore "
                     "the table, or run scripts/evidence.sh, which uses the tables of the registered commit"
@@ -196,6 +217,15 @@ class Plan:
     def _is_explained(self, claim: str, digest: str) -> bool:
         """Return whether a change gives the reason why a claim is not the one that a record was made for."""
         return any(change.claims.get(claim) == digest for change in self.register.changes)
+
+
+def _as_before(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
+    """Return whether measurements are made in the same ways as then. Ways may have got more keys."""
+    return len(then) == len(now) and all(
+        each.get(key) == value
+        for earlier, each in zip(then, now, strict=True)
+        for key, value in earlier.items()
+    )
 
 
 def row_of(run: Run) -> str:

@@ -1,13 +1,13 @@
 """Make the registered runs, each in a process of its own, and write their records."""
 
 import argparse
-import json
 import os
-import resource
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,15 +15,17 @@ import torch
 from modular_fairseq.runs.evidence.claims import Register
 from modular_fairseq.runs.evidence.corpora import compare
 from modular_fairseq.runs.evidence.jobs import Job, Plan
-from modular_fairseq.runs.evidence.records import record_of, write_record
+from modular_fairseq.runs.evidence.processor_time import measured
+from modular_fairseq.runs.evidence.records import record_of, weights_digest, write_record
 from modular_fairseq.runs.run import PLUGIN, Diverged, Run
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.files import only_one, read_json
 from modular_fairseq_cli.processes import processors, say
 
 MEMORY = 4 * 2**30  # bytes of a GPU for a run of the size of --scale cpu; assumed, not measured
 TIME = "core-seconds.json"  # in the folder of a run: the time of processors that it has taken so far
+CODE = os.path.dirname(PLUGIN)  # the folder of the code that runs
 
 
 def default_jobs(device: str) -> int:
@@ -54,11 +56,10 @@ def refuse_another_code(register: Register, commit: str | None) -> None:
             f"--commit {commit}: {register.path} registers commit {register.commit}; run "
             "scripts/evidence.sh, which makes a clone of it"
         )
-    code = os.path.dirname(PLUGIN)
-    head, changed = git(code, "rev-parse", "HEAD"), git(code, "status", "--porcelain", "-uno")
+    head, changed = git(CODE, "rev-parse", "HEAD"), git(CODE, "status", "--porcelain", "-uno")
     if head != commit or changed:
         raise UsageError(
-            f"the code in {code} is {'changed' if head == commit else f'commit {head}'}, but {register.path} "
+            f"the code in {CODE} is {'changed' if head == commit else f'commit {head}'}, but {register.path} "
             f"registers commit {commit}; run scripts/evidence.sh, which makes a clone of it"
         )
     folder, name = os.path.split(os.path.abspath(register.path))
@@ -72,23 +73,35 @@ def git(folder: str, *words: str) -> str:
     return done.stdout.strip()
 
 
-def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> None:
+def make_all(plan: Plan, records: dict[str, Any], results: str, args: argparse.Namespace) -> None:
     """Make the runs that have no record yet, several at a time.
 
     A run that another one is fine-tuned from is made again if its checkpoint was lost. Its record stays. A
-    run that diverged is not made again.
+    run that diverged is not made again. The runs read a copy of the claims, so changes of the file do not
+    reach them.
+
+    Args:
+        plan: the plan.
+        records: the records that exist.
+        results: the folder of records.
+        args: `claims`, `data`, `out`, `commit`, `jobs` and `device` are those of the command line.
 
     Raises:
         UsageError: some runs failed. The others are made nevertheless.
     """
     missing = [job for job in plan.jobs if job.run.name not in records]
     starts = {job.run.start.name for job in missing if isinstance(job.run.start, Run)}
-    missing = [job for job in plan.jobs if job.run.name not in records or _is_lost(job.run, starts, records)]
+    missing = [
+        job
+        for job in plan.jobs
+        if job.run.name not in records or (job.run.name in starts and _is_lost(job.run, records))
+    ]
     for corpus in dict.fromkeys(job.run.corpus for job in missing):
         if not os.path.isdir(corpus.whole):
             raise UsageError(f"{corpus.whole} does not exist; prepare it by --prepare TEXT")
         compare(plan.register, os.path.basename(corpus.folder), corpus.contents())
         corpus.check(plan.register.path)  # which draws the subset before runs do so side by side
+    claims = os.path.join(os.path.abspath(args.out), plan.register.commit, "claims.yaml")
     finished = {name: threading.Event() for name in (job.run.name for job in missing)}
     failures = []
 
@@ -96,33 +109,48 @@ def make_all(plan: Plan, records: dict[str, Any], args: argparse.Namespace) -> N
         start = getattr(job.run.start, "name", "")
         if start in finished:
             finished[start].wait()
-        say(f"[{number} of {len(missing)}] {job.run.name}")
-        command = [sys.executable, "-m", "modular_fairseq_cli", "evidence", args.claims]
-        command += ["--data", args.data, "--out", args.out, "--commit", args.commit, "--one", job.run.name]
-        command += ["--device", args.device]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if args.device == "cpu":
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # fairseq takes a GPU that it sees
-        done = subprocess.run(command, env=environment, preexec_fn=lifetime.before_exec())
-        if done.returncode:
-            failures.append(job.run.name)
-        finished[job.run.name].set()
+        try:
+            say(f"[{number} of {len(missing)}] {job.run.name}")
+            command = [sys.executable, "-m", "modular_fairseq_cli", "evidence", claims]
+            command += ["--data", os.path.abspath(args.data), "--out", os.path.abspath(args.out)]
+            command += ["--commit", args.commit, "--device", args.device]
+            command += ["--one", job.run.name, "--results", results]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            if args.device == "cpu":
+                environment["CUDA_VISIBLE_DEVICES"] = ""  # fairseq takes a GPU that it sees
+            # `python -m` prefers the packages in the present folder, so this must be the folder of this code.
+            done = subprocess.run(command, env=environment, cwd=CODE, preexec_fn=lifetime.before_exec())
+            if done.returncode:
+                failures.append(job.run.name)
+        finally:
+            finished[job.run.name].set()
 
-    with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(make, range(1, len(missing) + 1), missing))
+    if not missing:
+        return
+    os.makedirs(os.path.dirname(claims), exist_ok=True)
+    with only_one(os.path.dirname(claims)):
+        shutil.copyfile(args.claims, claims)
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(make, range(1, len(missing) + 1), missing))
     if failures:
         raise UsageError(f"these runs failed: {', '.join(failures)}; the messages above say why")
 
 
-def _is_lost(run: Run, starts: set[str], records: dict[str, Any]) -> bool:
-    """Return whether a recorded run is in `starts`, which are needed, and its checkpoint is not there."""
-    return run.name in starts and not records[run.name]["diverged"] and not os.path.exists(run.checkpoint)
+def _is_lost(run: Run, records: dict[str, Any]) -> bool:
+    """Return whether a recorded run has no finished checkpoint any more. One that diverged never had it."""
+    return not records[run.name]["diverged"] and not _is_there(run)
+
+
+def _is_there(run: Run) -> bool:
+    """Return whether a run has ended and its checkpoint exists."""
+    return run.training is not None and os.path.exists(run.checkpoint)
 
 
 def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> None:
     """Make a run and write its record.
 
-    A run that diverges is recorded as such. A run that should start from it is recorded, but not made.
+    A run that diverges is recorded as such. A run that should start from it is recorded, but not made. When a
+    record is written, the checkpoint that training would continue from is removed.
 
     Args:
         plan: the plan.
@@ -131,40 +159,57 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
         args: `commit` is the commit that makes it, and `device` where.
 
     Raises:
-        UsageError: the run failed.
+        UsageError: the run failed; the run that it starts from is not finished; or the run was made again,
+            for runs that start from it, and gave another model than the recorded one.
     """
     (job,) = [job for job in plan.jobs if job.run.name == name]
-    os.makedirs(job.run.folder, exist_ok=True)
-    records = plan.records(results)
-    start = job.run.start
-    diverged = isinstance(start, Run) and start.name in records and records[start.name]["diverged"]
-    try:
-        if not diverged:
-            job.run.check()
-            job.run.train(say)
-            if name in records:
-                return  # only its checkpoint was lost
-            for measurements in job.measurements.values():
-                for measurement in measurements:
-                    measurement.finish(say)
-    except Diverged as error:
-        say(str(error))
-        diverged = True
-    finally:
-        seconds = add_time(job)
-    measured = {} if diverged else job.measurements
-    record = record_of(job.run, measured, args.commit, job.claims, seconds / 60, diverged)
+    run, records = job.run, plan.records(results)
+    os.makedirs(run.folder, exist_ok=True)
+    with measured(run.path(TIME)):
+        diverged = not _make(run, records, job)
+    if name in records:  # only its checkpoint was lost
+        if weights_digest(run.checkpoint) != records[name]["weights"]:
+            raise UsageError(
+                f"{name} was made again and gave another model than its record says, as another processor "
+                "may round differently; remove its record and those of the runs that start from it, to make "
+                "them all again"
+            )
+        return
+    minutes = (read_json(run.path(TIME)) or 0.0) / 60
+    measurements = {} if diverged else job.measurements
+    record = record_of(run, measurements, args.commit, job.claims, minutes, diverged)
     record["made"]["device"] = args.device
     write_record(results, name, record)
+    if not diverged and os.path.exists(run.last):
+        os.remove(run.last)
 
 
-def add_time(job: Job) -> float:
-    """Add the time that processors have spent on this process to the run's time, and return the sum in s.
+def _make(run: Run, records: dict[str, Any], job: Job) -> bool:
+    """Train a run and, if it has no record yet, measure it.
 
-    The processes that this process has started count too.
+    Returns:
+        whether it has a model: it has none if the run, or the run that it starts from, diverged.
+
+    Raises:
+        UsageError: the run failed, or the run that it starts from is not finished.
     """
-    path = job.run.path(TIME)
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    seconds = (read_json(path) or 0.0) + sum(each.ru_utime + each.ru_stime for each in used)
-    write_file(path, json.dumps(seconds) + "\n")
-    return seconds
+    if isinstance(run.start, Run):
+        if records.get(run.start.name, {}).get("diverged"):
+            return False
+        if not _is_there(run.start):
+            raise UsageError(f"{run.name} starts from {run.start.name}, which is not finished; make it first")
+    if run.trains and run.training is not None and not os.path.exists(run.checkpoint):
+        for path in (run.path("training.json"), run.last):
+            with suppress(FileNotFoundError):
+                os.remove(path)
+    run.check()
+    try:
+        run.train(say)
+    except Diverged as error:
+        say(str(error))
+        return False
+    if run.name not in records:
+        for measurements in job.measurements.values():
+            for measurement in measurements:
+                measurement.finish(say)
+    return True

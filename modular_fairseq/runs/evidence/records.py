@@ -5,23 +5,26 @@ A record has no text of a corpus. Its keys are
     commit        the commit that made the run
     corpus        digests of the corpus, as `Corpus.contents` returns them
     settings      everything but the corpus that the weights depend on (`Run.settings`)
-    start         for a fine-tuned run the name of the run that it starts from, and the digest of the
-                  checkpoint of that run
+    weights       the digest of the weights of the model that is measured (`weights_digest`)
+    start         for a fine-tuned run the name of the run that it starts from, and the digest of the weights
+                  of that run
     commands      the commands that made the run
     claims        for each claim that needs the run its digest (`Claim.digest`) when the run was made
     training      the statistics of the training (`Run.statistics`)
     curves        the curves of the log, by split and name, as lists of [update, value]
     rows          for each row of the table its measurements, one for each set of overrides: how they were
-                  made ("how"), their columns, and "by_sentence": the pseudo-values of BLEU
-                  (`scoring.intervals.pseudo_values`)
+                  made ("how"), their columns, the numbers of the analyses by module, and for BLEU
+                  "by_sentence", the pseudo-values (`scoring.intervals.pseudo_values`), and "counts", for each
+                  sentence sacrebleu's lengths of hypothesis and reference and its matches of 1- to 4-grams
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, and the versions of Python and torch
 
 A training that diverged, and a run that should start from one, have records too. "diverged" is true there,
-"training" is null, and there are no curves and rows.
+"training" and "weights" are null, and there are no curves and rows.
 """
 
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -33,6 +36,7 @@ import torch
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.bleu import sentence_scores
 from modular_fairseq.runs.run import Run
+from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.files import read_json, write_file
 from modular_fairseq_cli.training_log import read_log
 
@@ -40,8 +44,10 @@ CURVES = (
     "ppl",
     "nll_loss",
     "loss",
+    "lr",
     "gate_entropy",
     "gate_max_share",
+    "gate_min_share",
     "gate_rare_experts",
     "g_loss",
     "kl",
@@ -78,12 +84,13 @@ def record_of(
     }
     start = None
     if isinstance(run.start, Run) and run.start.training:
-        start = {"run": run.start.name, "checkpoint": run.start.training["checkpoint"]}
+        start = {"run": run.start.name, "weights": weights_digest(run.start.checkpoint)}
     commands = [" ".join(command) for command in run.commands]
     return {
         "commit": commit,
         "corpus": run.corpus.contents(),
         "settings": plain(run.settings),
+        "weights": None if diverged else weights_digest(run.checkpoint),
         "start": start,
         "commands": commands,
         "claims": claims,
@@ -107,7 +114,9 @@ def _numbers(measurement: Measurement) -> dict[str, Any]:
         result.pop(key, None)
     result["how"] = how(measurement)
     if "bleu" in result:
-        result["by_sentence"] = [round(float(value), 2) for value in sentence_scores(measurement)]
+        scores, counts = sentence_scores(measurement)
+        result["by_sentence"] = [round(float(value), 2) for value in scores]
+        result["counts"] = counts[:, :6].astype(int).tolist()
     return result
 
 
@@ -121,9 +130,21 @@ def how(measurement: Measurement) -> dict[str, Any]:
     return plain(made)
 
 
+def weights_digest(path: str) -> str:
+    """Return a digest of the names and values of the weights in a checkpoint.
+
+    The checkpoint itself has another digest each time that it is made, because it has times in it.
+    """
+    found = hashlib.sha256()
+    for name, tensor in sorted(load_checkpoint(path)["model"].items()):
+        found.update(name.encode())
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
 def plain(value: Any) -> Any:
-    """Return a value as it is read again from JSON, in which tuples are lists."""
-    return json.loads(json.dumps(value))
+    """Return a value as it is read again from JSON. Tuples are lists there, and infinity is a text."""
+    return json.loads(json.dumps(value), parse_constant=str)
 
 
 def path_of(results: str | os.PathLike, name: str) -> Path:

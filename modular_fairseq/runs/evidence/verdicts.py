@@ -52,8 +52,8 @@ class Finding(NamedTuple):
 
     @property
     def p_values(self) -> tuple[float | None, float | None]:
-        """The one-sided p for the claim and against it, not corrected."""
-        if self.interval is None or self.excess is None:
+        """The one-sided p for the claim and against it, not corrected; None if a seed is missing."""
+        if self.missing or self.interval is None or self.excess is None:
             return None, None
         half = self.interval.p_value / 2
         return (half, 1 - half) if self.excess > 0 else (1 - half, half)
