@@ -324,7 +324,7 @@ def test_settings_of_records_are_strict_json():
 
 @pytest.mark.parametrize("corpus", ["multi30k.de-en", *CPU["corpora"]])
 def test_the_learning_rate_of_the_small_size_decays_to_0_over_all_epochs(corpus):
-    """The number of updates of an epoch is that of the corpus, which is not here, so it is compared itself."""
+    """The corpora are not here, so this test knows the number of their updates in an epoch."""
     updates = {"multi30k.de-en": 497, "iwslt14-seventh.de-en": 672}
     values = CPU["set"] | CPU["corpora"].get(corpus, {})
     epochs = values["optimization.max_epoch"]
