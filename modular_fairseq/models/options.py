@@ -67,15 +67,18 @@ def of_a_command_line() -> Iterator[None]:
         _of_a_command_line.reset(token)
 
 
+def are_of_a_command_line() -> bool:
+    """Tell whether options are those of a command line, inside of `of_a_command_line`."""
+    return _of_a_command_line.get()
+
+
 def is_set(field: Field, value: Any) -> bool:
     """Tell whether the user has set an option to `value`.
 
     The default does not count as set. A default of an earlier version ("former_default" in the metadata of
     the field) counts as set only inside `of_a_command_line`.
     """
-    former = (
-        field.default if _of_a_command_line.get() else field.metadata.get("former_default", field.default)
-    )
+    former = field.default if are_of_a_command_line() else field.metadata.get("former_default", field.default)
     return value not in (field.default, former)
 
 

@@ -14,6 +14,7 @@ from modular_fairseq.models.architectures import TINY_CPU, register_all, size
 from modular_fairseq.models.assembly import build_arrangement
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.fairseq_options import Options
+from modular_fairseq.models.options import are_of_a_command_line
 from modular_fairseq.models.registry import LayerParts, LayerPlace, register_layer
 from modular_fairseq.modules.independent_mechanisms import Competition, InterMechanismAttention
 from modular_fairseq_cli.errors import UsageError
@@ -97,7 +98,7 @@ def check(choice: Choice) -> None:
         choice.refuse(["tim_communication_dim"], "with --tim-communication-heads 0")
     elif options.tim_communication_dim < 1:
         raise UsageError(f"--tim-communication-dim must be at least 1, not {options.tim_communication_dim}")
-    if options.tim_mechanisms == 1:
+    if options.tim_mechanisms == 1 and are_of_a_command_line():  # checkpoints of 0.1 may have both
         choice.refuse(["tim_no_competition"], "with --tim-mechanisms 1, which has no competition")
     for stack in choice.stacks:
         for each in ("embed_dim", "ffn_embed_dim", "attention_heads"):

@@ -204,10 +204,6 @@ def test_without_residual_connections_a_layer_forgets_its_input(pre_norm):
         ),
         ({"tim_mechanisms": 4}, "--tim-mechanisms has no effect without --tim-layers middle or all"),
         ({"tim_no_competition": True}, "--tim-no-competition has no effect without --tim-layers"),
-        (
-            {"tim_layers": "all", "tim_mechanisms": 1, "tim_no_competition": True},
-            "--tim-no-competition has no effect with --tim-mechanisms 1",
-        ),
         ({"tim_communication_dim": 16}, "--tim-communication-dim has no effect without --tim-layers"),
         ({"tim_layers": "first"}, "--tim-layers is 'first'; it must be one of none, middle, all"),
         (

@@ -408,6 +408,11 @@ def test_options_of_losses_that_are_not_zero_are_taken():
     [
         ({"mae_gate_lr": 0.2}, {}, "--mae-gate-lr has no effect without --attention-type mae"),
         (
+            {"tim_layers": "all", "tim_mechanisms": 1, "tim_no_competition": True},
+            {},
+            "--tim-no-competition has no effect with --tim-mechanisms 1",
+        ),
+        (
             {"attention_type": "mae", "mae_training": "joint_main", "mae_gate_lr": 0.2},
             {},
             "--mae-gate-lr has no effect with --mae-training joint_main",
@@ -426,7 +431,9 @@ def test_options_of_losses_that_are_not_zero_are_taken():
         ({}, {"qq_floor": 0.0}, "--qq-floor cannot have an effect"),
     ],
 )
-def test_a_former_default_on_the_command_line_is_refused_where_it_has_no_effect(changes, options, sentence):
+def test_an_option_of_old_checkpoints_is_refused_on_the_command_line_where_it_has_no_effect(
+    changes, options, sentence
+):
     """A checkpoint may hold it, so the model and the criterion are built."""
     asked = trainer(build(**changes), criterion(**options))
     with pytest.raises(UsageError, match=sentence):
