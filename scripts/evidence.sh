@@ -58,6 +58,13 @@ if [[ ! -e $clone/done ]]; then
     bash "$clone/scripts/setup.sh"
     touch "$clone/done"
 fi
+# Records have the commands of their runs. They name files as if the working folder were evidence/.
+shorten() {
+    [[ ! -d $root/results/evidence ]] ||
+        find "$root/results/evidence" -name '*.json' -exec sed -i "s#$work/#evidence/#g" {} +
+}
+shorten
+trap shorten EXIT
 # Python prefers modules in the present folder and in these variables to the modules of the clone.
 cd "$clone"
 unset PYTHONPATH PYTHONHOME
@@ -66,4 +73,4 @@ if [[ ${options[0]:-} == --run ]]; then
     "${command[@]}" --prepare "$text"
     options+=(--commit "$commit")
 fi
-exec nice -n 19 "${command[@]}" "${options[@]}"
+nice -n 19 "${command[@]}" "${options[@]}"
