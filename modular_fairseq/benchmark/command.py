@@ -3,6 +3,7 @@
     modular-fairseq bench
     modular-fairseq bench --rounds 15 --json times.json 'mae_transformer_iwslt_de_en --mae-dropped-heads 2'
     modular-fairseq bench --layers 'modular_transformer_iwslt_de_en --tim-layers all' tim_transformer
+    modular-fairseq bench --kernels mae_transformer_iwslt_de_en
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
     modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
 
@@ -25,6 +26,14 @@ over rounds and [min..max]. If the times of the two copies differ by more than 3
 disturbed the measurement. The table then shows seconds but no ratios, and the exit status is 1. Times are CPU
 time of the process, summed over threads, or wall time on a GPU.
 
+With --kernels, nothing is timed. The rows show how many kernels a model launches, by phase: forward pass,
+backward pass, and update, which is all the rest (norm of the gradient, optimizer, log). On a GPU most of the
+time of a small model goes into launches. They are counted as calls of aten operations that are no views, on
+any machine. On a CPU torch uses other operations than on a GPU for dropout (5 instead of 1), for attention
+and for grouped linear layers. "Waits" are the moments in which the CPU needs a result of the device before it
+can go on. With --device cuda, "launches" is the number of kernels that the GPU ran. It is the larger number
+if one operation launches several kernels, as an optimizer for all parameters does.
+
 The rows of the table are:
 
     training step  fairseq's Trainer.train_step: forward pass, loss, backward pass and Adam
@@ -42,22 +51,18 @@ import json
 import logging
 import os
 import platform
-import random
 import re
-import sys
-import time
 from dataclasses import asdict
 from importlib.metadata import distributions
 from typing import Any
 
 import torch
-from fairseq.tasks.translation import TranslationTask
-from omegaconf import DictConfig
 
-from modular_fairseq.benchmark.comparison import STOCK, Comparison, Times, evaluate, format_comparison
-from modular_fairseq.benchmark.configs import Configs, group_by_stock, parse_model
-from modular_fairseq.benchmark.jobs import Jobs, all_jobs, count_parameters, random_task
-from modular_fairseq.models.options import nested_config
+from modular_fairseq.benchmark.comparison import Comparison, format_comparison
+from modular_fairseq.benchmark.configs import parse_model
+from modular_fairseq.benchmark.counts import Row, count_kernels, format_rows
+from modular_fairseq.benchmark.jobs import random_task
+from modular_fairseq.benchmark.timing import compare
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
@@ -69,11 +74,15 @@ COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest
     "length": (30, 2, "number of tokens in the longest sentences; the shortest have 4/5 of it"),
     "search-sentences": (16, 1, "number of sentences that are translated at a time"),
     "beam": (5, 1, "beam size"),
-    "steps": (30, 1, "number of tokens in every translation"),
+    "steps": (30, 2, "number of tokens in every translation"),
     "source-types": (8848, 10, "size of the source dictionary"),
     "target-types": (6632, 10, "size of the target dictionary"),
     "threads": (None, 1, "number of threads of torch (default: 1 on a CPU, torch's own choice on a GPU)"),
 }
+# A count needs no more than this to meet all operations.
+SIZES_TO_COUNT = {"sentences": 4, "length": 10, "search-sentences": 4, "steps": 10}
+PRECISIONS = {"float32": "", "fp16": "--fp16", "amp": "--amp", "bf16": "--bf16", "amp-bf16": "--amp --bf16"}
+PRECISIONS_TO_COUNT = ("float32", "fp16", "amp")
 
 
 def default_models() -> list[str]:
@@ -90,13 +99,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(map(repr, default_models()))}, and the models that the --user-dir names)",
     )
     for name, (default, _, text) in COUNTS.items():
+        counting = f"; with --kernels: {SIZES_TO_COUNT[name]}" if name in SIZES_TO_COUNT else ""
         parser.add_argument(
             f"--{name}",
             type=int,
-            default=default,
             metavar="N",
-            help=f"{text} (default: {default})" if default else text,
+            help=f"{text} (default: {default}{counting})" if default else text,
         )
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="count kernels and waits for the device instead of measuring times",
+    )
+    parser.add_argument(
+        "--precisions",
+        metavar="NAMES",
+        help="number formats in which every model is measured, separated by commas: "
+        f"{', '.join(PRECISIONS)}. fp16, for example, adds --fp16 to the options of the model (default: "
+        f"float32; with --kernels: {','.join(PRECISIONS_TO_COUNT)})",
+    )
     parser.add_argument(
         "--layers",
         action="store_true",
@@ -122,13 +143,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     logging.disable(logging.INFO)  # silences the log of trainers and models that are built
-    check_arguments(args)
+    complete_arguments(args)
     if args.threads or args.device == "cpu":
         torch.set_num_threads(args.threads or 1)
     import_user_dir(args)
-    args.models = args.models or default_models()
+    flags = [PRECISIONS[name] for name in args.precisions]
+    args.models = [
+        f"{model} {flag}".rstrip()
+        for flag in flags
+        for model in dict.fromkeys(args.models or default_models())
+    ]
     task = random_task(args.source_types, args.target_types)
-    configs = {model: parse_model(model, task, args) for model in dict.fromkeys(args.models)}
+    configs = {model: parse_model(model, task, args) for model in args.models}
     versions = {
         name: next((d.version for d in distributions(name=name)), None)
         for name in ("torch", "fairseq-fixed", "modular_fairseq")
@@ -140,26 +166,51 @@ def run(args: argparse.Namespace) -> None:
         "settings": vars(args),
     }
     print(format_header(report), flush=True)
-    comparisons = []
-    for group in group_by_stock(configs):
-        comparisons.append(compare(group, task, args))
-        print(f"\n{format_comparison(comparisons[-1])}", flush=True)
+    comparisons: list[Comparison] = []
+    counts: list[list[Row]] = []
+    for model, pair in configs.items():
+        if args.kernels:
+            counts.append(count_kernels(model, pair, task, args))
+            print(f"\n{format_rows(counts[-1])}", flush=True)
+        else:
+            comparisons.append(compare(model, pair, task, args))
+            print(f"\n{format_comparison(comparisons[-1])}", flush=True)
     if args.json:
+        report |= (
+            {"counts": [[row.as_json() for row in rows] for rows in counts]}
+            if args.kernels
+            else {"comparisons": [asdict(comparison) for comparison in comparisons]}
+        )
         with open(args.json, "w") as file:
-            json.dump(
-                {**report, "comparisons": [asdict(comparison) for comparison in comparisons]}, file, indent=1
-            )
+            json.dump(report, file, indent=1)
     refusals = [refusal for comparison in comparisons for refusal in comparison.refusals]
     if refusals:
         raise UsageError(f"{'; '.join(refusals)}; close other programs, or increase --rounds")
 
 
-def check_arguments(args: argparse.Namespace) -> None:
-    """Raise UsageError for values of options with which nothing can be timed or written."""
-    for name, (_, smallest, _) in COUNTS.items():
-        value = getattr(args, name.replace("-", "_"))
-        if value is not None and value < smallest:
+def complete_arguments(args: argparse.Namespace) -> None:
+    """Fill in the defaults, which depend on what is measured, and check all values.
+
+    Raises:
+        UsageError: with a value, nothing can be measured or written.
+    """
+    for name in ("layers", "rounds"):
+        if args.kernels and getattr(args, name):
+            raise UsageError(f"--{name} has no effect with --kernels; leave one of them out")
+    for name, (default, smallest, _) in COUNTS.items():
+        attribute = name.replace("-", "_")
+        value = getattr(args, attribute)
+        if value is None:
+            setattr(args, attribute, SIZES_TO_COUNT.get(name, default) if args.kernels else default)
+        elif value < smallest:
             raise UsageError(f"--{name} must be at least {smallest}, not {value}")
+    if args.precisions is None:
+        args.precisions = list(PRECISIONS_TO_COUNT) if args.kernels else ["float32"]
+    else:
+        args.precisions = list(dict.fromkeys(args.precisions.split(",")))
+    for name in args.precisions:
+        if name not in PRECISIONS:
+            raise UsageError(f"--precisions has {name!r}; use some of {', '.join(PRECISIONS)}")
     if 2 * args.beam >= args.target_types:
         raise UsageError(
             f"--beam must be less than half of --target-types {args.target_types}, not {args.beam}"
@@ -177,77 +228,6 @@ def check_arguments(args: argparse.Namespace) -> None:
         )
 
 
-def compare(group: dict[str, Configs], task: TranslationTask, args: argparse.Namespace) -> Comparison:
-    """Time the models of a group of `group_by_stock`."""
-    stock = next(iter(group.values())).stock
-    jobs, intervals, equal = all_jobs(
-        stock, {model: configs.own for model, configs in group.items()}, task, args
-    )
-    size, other_sizes = format_size(stock), {}
-    for model, configs in group.items():
-        if format_size(configs.own) != size:
-            ours, theirs = (
-                count_parameters(*kind, task) / 1e6 for kind in ((model, configs.own), (STOCK[0], stock))
-            )
-            other_sizes[model] = (
-                f"{format_size(configs.own)}; {ours:.1f} million parameters, stock {theirs:.1f}"
-            )
-    title = f"fairseq's Transformer ({size})"
-    return evaluate(title, equal, measure(jobs, args, title), intervals, other_sizes)
-
-
-def measure(jobs: Jobs, args: argparse.Namespace, title: str) -> Times:
-    """Run every job once in each round, and return the times.
-
-    Every round has a random order of its own. There are `args.rounds` + 1 rounds, and the first one is not
-    counted.
-
-    Args:
-        args: the options of `modular-fairseq bench`.
-        title: a description of the models, for messages about the progress.
-    """
-    order = random.Random(args.seed)
-    times: Times = {key: [] for key in jobs}
-    for number in range(args.rounds + 1):
-        print(
-            f"{title}: {f'round {number} of {args.rounds}' if number else 'warming up'}",
-            file=sys.stderr,
-            flush=True,
-        )
-        for key in order.sample(list(jobs), len(jobs)):
-            start = clock(args.device)
-            jobs[key]()
-            if number:
-                times[key].append(clock(args.device) - start)
-    return times
-
-
-def clock(device: str) -> float:
-    """Return a time in seconds, of which only differences have a meaning.
-
-    On a CPU it is the CPU time of all threads of this process. On a GPU it is the wall time after the GPU has
-    finished all its work.
-    """
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def format_size(cfg: DictConfig) -> str:
-    """Describe the size of a model, each value for the encoder and the decoder: "width 512+512, ..."."""
-    names = {
-        "width": "embed_dim",
-        "feed-forward": "ffn_embed_dim",
-        "heads": "attention_heads",
-        "layers": "layers",
-    }
-    config = nested_config(cfg.model)
-    return ", ".join(
-        f"{name} {getattr(config.encoder, key)}+{getattr(config.decoder, key)}" for name, key in names.items()
-    )
-
-
 def format_header(report: dict[str, Any]) -> str:
     """Describe the machine, the versions of packages, the unit of times, and the sizes of batches."""
     settings, versions = (
@@ -255,9 +235,13 @@ def format_header(report: dict[str, Any]) -> str:
         ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version),
     )
     kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
-    sizes = ", ".join(f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name != "threads")
+    unit = "kernels, ratios to stock" if settings["kernels"] else f"{kind} in seconds, ratios to stock"
+    left_out = {"threads", "rounds"} if settings["kernels"] else {"threads"}
+    sizes = ", ".join(
+        f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name not in left_out
+    )
     threads = f"{report['threads']} thread(s)"
-    return f"{report['device']}, {threads}, {versions}; {kind} in seconds, ratios to stock\n{sizes}"
+    return f"{report['device']}, {threads}, {versions}; {unit}\n{sizes}"
 
 
 def device_name(device: str) -> str:

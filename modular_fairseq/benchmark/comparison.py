@@ -42,46 +42,47 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The measurements of all models that are compared with the same stock.
+    """The measurements of a model and its stock.
 
     Attributes:
+        model: an arch and its options.
         stock: a description of stock with its size.
-        equal_hypotheses: for each model, how many hypotheses of a beam search equal those of stock when the
-            model has stock's weights, and the number of hypotheses. All are equal for plain attention and for
-            gates that start uniform (--mae-gate-init zero). Fewer are equal for a model that computes
-            something else with the same weights, as with --no-residual. The value is None if stock's weights
-            do not fit the model.
-        other_sizes: a description of the size of each model whose size differs from stock's.
+        equal_hypotheses: two numbers. The model gets stock's weights, and both search. The first number is
+            how many hypotheses are the same, and the second one is how many there are. All are the same for
+            plain attention and for gates that start uniform (--mae-gate-init zero). Fewer are for a model
+            that computes something else with the same weights, as with --no-residual. The value is None if
+            stock's weights do not fit the model.
+        other_size: a description of the model's size if it differs from stock's, or None.
         differences: for each kind of work, the relative difference between the two copies of stock (the
             median over rounds).
         refusals: one sentence for each kind of work whose ratios are not reported.
         rows: the lines of the table.
     """
 
+    model: str
     stock: str
-    equal_hypotheses: dict[str, tuple[int, int] | None]
-    other_sizes: dict[str, str]
+    equal_hypotheses: tuple[int, int] | None
+    other_size: str | None
     differences: dict[str, float]
     refusals: list[str]
     rows: list[Row]
 
 
 def evaluate(
+    model: str,
     stock: str,
-    equal: dict[str, tuple[int, int] | None],
     times: Times,
-    intervals: dict[str, int | None],
-    other_sizes: dict[str, str] | None = None,
+    equal: tuple[int, int] | None = None,
+    interval: int | None = None,
+    other_size: str | None = None,
 ) -> Comparison:
     """Compute the ratio of each time to the mean of the two copies of stock in the same round.
 
     Args:
-        stock: a description of stock, for messages.
-        equal: see `Comparison.equal_hypotheses`.
-        times: the times of the models and of both copies of stock.
-        intervals: for each model that has G steps, the number of epochs of which one has G steps
-            (--mae-gate-interval).
-        other_sizes: see `Comparison.other_sizes`.
+        model, stock, equal, other_size: see `Comparison`.
+        times: the times of the model and of both copies of stock.
+        interval: the number of epochs of which one has G steps (--mae-gate-interval), or None if the model
+            has no G steps.
     """
     peers: dict[str, list[float]] = {}
     differences: dict[str, float] = {}
@@ -102,10 +103,10 @@ def evaluate(
         )
         rows.append(Row(model, work, seconds, ratios, median(ratios) if ratios else None))
 
-    for (model, work), seconds in times.items():
-        add_row(model, work, seconds)
+    by_model = sorted(times.items(), key=lambda item: (*STOCK, model).index(item[0][0]))
+    for (timed, work), seconds in by_model:
+        add_row(timed, work, seconds)
         if work == G_STEP:
-            interval = intervals[model]
             assert interval is not None  # the model has G steps
             average = [f + g / interval for f, g in zip(times[model, F_STEP], seconds, strict=True)]
             add_row(model, f"{BCD}, interval {interval}", average)
@@ -115,27 +116,26 @@ def evaluate(
         for work, difference in differences.items()
         if difference > LIMIT
     ]
-    return Comparison(stock, equal, other_sizes or {}, differences, refusals, rows)
+    return Comparison(model, stock, equal, other_size, differences, refusals, rows)
 
 
 def format_comparison(comparison: Comparison) -> str:
     """Return the table as text: for each model and kind of work the median time and the ratio to stock."""
-    lines, model = [f"stock: {comparison.stock}", *comparison.refusals], None
+    lines, last = [f"stock: {comparison.stock}", *comparison.refusals], ""
     for row in comparison.rows:
-        if row.model != model:
-            model = row.model
-            lines.append(
-                f"{model} (its size differs from stock's: {comparison.other_sizes[model]})"
-                if model in comparison.other_sizes
-                else model
+        if row.model != last:
+            last = row.model
+            size = (
+                f" (its size differs from stock's: {comparison.other_size})" if comparison.other_size else ""
             )
+            lines.append(f"{last}{size if last == comparison.model else ''}")
         ratio = (
             f"{row.ratio:.3f} [{min(row.ratios):.3f}..{max(row.ratios):.3f}]" if row.ratios else "no ratio"
         )
         lines.append(f"    {row.work:<24}{median(row.seconds):>10.4f}  {ratio}")
-    for model, equal in comparison.equal_hypotheses.items():
-        if equal:
-            lines.append(f"{model}: with stock's weights, {equal[0]} of {equal[1]} hypotheses equal stock's")
-        else:
-            lines.append(f"{model}: stock's weights do not fit this model")
+    if comparison.equal_hypotheses:
+        equal, all_of_them = comparison.equal_hypotheses
+        lines.append(f"with stock's weights, {equal} of {all_of_them} hypotheses equal stock's")
+    else:
+        lines.append("stock's weights do not fit this model")
     return "\n".join(lines)

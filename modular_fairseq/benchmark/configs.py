@@ -1,7 +1,7 @@
 """The configurations of the models that are compared, and of the stock Transformers beside them."""
 
 import argparse
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import NamedTuple, NoReturn
 
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
@@ -13,14 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 from modular_fairseq.benchmark.comparison import STOCK
 from modular_fairseq.benchmark.jobs import build
 from modular_fairseq.models.architectures import PEERS
-from modular_fairseq.models.options import nested_config
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 
 COMMON = (
-    "--dropout 0.3 --share-decoder-input-output-embed --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4 "
-    "--clip-norm 0 --criterion modular_cross_entropy --label-smoothing 0.1 --distributed-world-size 1"
+    "--dropout 0.3 --share-decoder-input-output-embed --optimizer torch_adam --adam-betas (0.9,0.98) "
+    "--lr 5e-4 --clip-norm 0 --criterion modular_cross_entropy --label-smoothing 0.1 "
+    "--distributed-world-size 1"
 )
 
 
@@ -53,12 +53,8 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
         _, namespace = parse(words, refuse)
         namespace.cpu = args.device == "cpu"
         cfg = convert_namespace_to_omegaconf(namespace)
-        # Of the --steps tokens of every hypothesis, the last one is </s>, and no other one is.
-        cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b = (
-            args.beam,
-            args.steps - 1,
-            args.steps - 1,
-        )
+        cfg.generation.beam = args.beam
+        set_steps(cfg, args.steps)
         return cfg
 
     def check(kind: str, cfg: DictConfig, prefix: str = "") -> None:
@@ -79,6 +75,8 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
         )
     check(model, own)
     stock = configure(PEERS.get(arch, arch))
+    if stock.optimizer._name == "torch_adam":
+        stock.optimizer = OmegaConf.create({**stock.optimizer, "_name": "adam"})
     if stock.criterion._name == "modular_cross_entropy":
         fairseqs = {f.name: stock.criterion[f.name] for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
         stock.criterion = OmegaConf.create({**fairseqs, "_name": "label_smoothed_cross_entropy"})
@@ -91,16 +89,6 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
     return Configs(own, stock)
 
 
-def group_by_stock(configs: dict[str, Configs]) -> list[dict[str, Configs]]:
-    """Group the models whose stock is the same Transformer.
-
-    Two stock Transformers are the same if they have the same values of fairseq's options, both for the model
-    and for its training.
-    """
-    groups: dict[str, dict[str, Configs]] = {}
-    for model, pair in configs.items():
-        stock = OmegaConf.to_container(pair.stock)
-        assert isinstance(stock, dict)
-        training = {name: value for name, value in stock.items() if name not in ("model", "task")}
-        groups.setdefault(repr((asdict(nested_config(pair.stock.model)), training)), {})[model] = pair
-    return list(groups.values())
+def set_steps(cfg: DictConfig, steps: int) -> None:
+    """Let every hypothesis of a search have `steps` tokens, of which the last one is </s> and no other is."""
+    cfg.generation.min_len = cfg.generation.max_len_b = steps - 1

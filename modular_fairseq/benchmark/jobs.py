@@ -1,6 +1,5 @@
 """Build the models, the random batches and the jobs that `modular-fairseq bench` times."""
 
-import argparse
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, LAYERS, SEARCH, STOCK, TRAINING
+from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, STOCK, TRAINING
 from modular_fairseq.models.options import nested_config
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq_cli.errors import UsageError
@@ -74,39 +73,6 @@ def count_parameters(model: str, cfg: DictConfig, task: TranslationTask) -> int:
     return sum(parameter.numel() for parameter in build(model, cfg, task).parameters())
 
 
-def all_jobs(
-    stock: DictConfig, models: dict[str, DictConfig], task: TranslationTask, args: argparse.Namespace
-) -> tuple[Jobs, dict[str, int | None], dict[str, tuple[int, int] | None]]:
-    """Return the jobs of both copies of stock and of all models.
-
-    Args:
-        stock: the configuration of stock.
-        models: the configuration of each model.
-        args: the options of `modular-fairseq bench`.
-
-    Returns:
-        the jobs; for each model, the interval of its G steps in epochs, or None if it has none; and for each
-        model, how many of its hypotheses equal stock's when it has stock's weights (`count_equal`), or None
-        if these weights do not fit.
-    """
-    weights = build(STOCK[0], stock, task).state_dict()
-    pairs = random_batch(task, args.sentences, args.length, args.seed)
-    sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
-    jobs: Jobs = {}
-    intervals: dict[str, int | None] = {}
-    equal: dict[str, tuple[int, int] | None] = {}
-    for model, cfg in {**dict.fromkeys(STOCK, stock), **models}.items():
-        training, intervals[model] = training_jobs(model, cfg, task, pairs)
-        layers = {(model, LAYERS): layers_job(model, cfg, task, pairs)} if args.layers else {}
-        search, fits = search_job(model, cfg, task, sources, weights)
-        jobs |= {**training, **layers, (model, SEARCH): search}
-        if model == STOCK[0]:
-            reference = search()
-        elif model in models:
-            equal[model] = count_equal(search(), reference) if fits else None
-    return jobs, intervals, equal
-
-
 def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> tuple[Jobs, int | None]:
     """Return a job for a training step, or jobs for an F step and a G step if the gates learn in G steps.
 
@@ -150,14 +116,15 @@ def layers_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) 
     """
     built = build(model, cfg, task)
     tokens = move(built, batch, cfg)["net_input"]
-    start_training(built, cfg, task)  # puts mixtures of experts into their F step
+    trainer = start_training(built, cfg, task)  # puts mixtures of experts into their F step
     for stack, name in ((built.encoder, "src_tokens"), (built.decoder, "prev_output_tokens")):
         stack.embed_tokens = Given(stack.embed_tokens(tokens[name]))
         stack.embed_positions = stack.layernorm_embedding = None
         stack.dropout_module = nn.Identity()  # the dropout of embeddings; layers have dropout of their own
 
     def forward() -> Tensor:
-        with torch.autocast("cuda", enabled=cfg.common.amp and not cfg.common.cpu):
+        device = "cpu" if cfg.common.cpu else "cuda"
+        with torch.autocast(device, trainer.autocast_dtype, enabled=cfg.common.amp):
             return built(**tokens, features_only=True)[0]
 
     gradient = torch.randn_like(forward())
@@ -182,17 +149,18 @@ def move(model: nn.Module, batch: dict, cfg: DictConfig) -> dict:
 
 
 def search_job(
-    model: str, cfg: DictConfig, task: TranslationTask, batch: dict, weights: dict
+    model: str, cfg: DictConfig, task: TranslationTask, batch: dict, weights: dict | None = None
 ) -> tuple[Job, bool]:
     """Return a job for beam search as in fairseq-generate, and whether `weights` fit the model.
 
     The model gets these weights if they fit.
     """
-    built, fits = build(model, cfg, task), True
-    try:
-        built.load_state_dict(dict(weights))
-    except (UsageError, RuntimeError):
-        fits = False
+    built, fits = build(model, cfg, task), weights is not None
+    if weights is not None:
+        try:
+            built.load_state_dict(dict(weights))
+        except (UsageError, RuntimeError):
+            fits = False
     batch = move(built, batch, cfg)
     built.prepare_for_inference_(cfg)
     generator = task.build_generator([built], cfg.generation)

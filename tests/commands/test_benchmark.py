@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from modular_fairseq.benchmark import command as benchmark
-from modular_fairseq.benchmark import jobs
+from modular_fairseq.benchmark import jobs, timing
 from modular_fairseq.benchmark.comparison import (
     BCD,
     F_STEP,
@@ -27,6 +27,7 @@ from modular_fairseq.benchmark.comparison import (
     evaluate,
     format_comparison,
 )
+from modular_fairseq.benchmark.counts import A_STEP
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import nested_config
 from modular_fairseq_cli import main as cli
@@ -60,8 +61,14 @@ def arguments(*args: str) -> argparse.Namespace:
     return parser.parse_args([*SMALL.split(), *args])
 
 
+def completed(*args: str) -> argparse.Namespace:
+    args = arguments(*args)
+    benchmark.complete_arguments(args)
+    return args
+
+
 def parse(*models: str) -> dict:
-    args = arguments(*models)
+    args = completed(*models)
     task = jobs.random_task(args.source_types, args.target_types)
     return {model: benchmark.parse_model(model, task, args) for model in models}
 
@@ -92,7 +99,7 @@ def test_a_ratio_is_the_median_over_rounds_of_the_time_over_the_mean_of_stock_in
         ("model", TRAINING): [1.01, 4.0, 3.99 * 1.5],
         ("model", SEARCH): [0.5, 0.7, 0.6],
     }
-    comparison = evaluate("stock", {}, seconds, {})
+    comparison = evaluate("model", "stock", seconds)
     rows = {(row.model, row.work): row for row in comparison.rows}
     assert rows["model", TRAINING].ratios == pytest.approx([1.0, 2.0, 1.5])
     assert rows["model", TRAINING].ratio == pytest.approx(1.5)
@@ -104,7 +111,7 @@ def test_a_ratio_is_the_median_over_rounds_of_the_time_over_the_mean_of_stock_in
 def test_the_bcd_average_is_f_plus_g_over_the_interval_in_each_round():
     seconds = {key: value * 2 for key, value in times().items()}
     seconds |= {("model", F_STEP): [2.2, 2.0], ("model", G_STEP): [1.5, 1.0], ("model", SEARCH): [1.0, 1.0]}
-    comparison = evaluate("stock", {}, seconds, {"model": 5})
+    comparison = evaluate("model", "stock", seconds, interval=5)
     average = next(row for row in comparison.rows if row.work.startswith(BCD))
     assert average.work == "BCD average, interval 5"
     assert average.seconds == pytest.approx([2.5, 2.2])
@@ -116,12 +123,8 @@ def test_the_bcd_average_is_f_plus_g_over_the_interval_in_each_round():
     ("copies", "refused"), [((2.0, 2.059), False), ((2.0, 2.062), True), ((2.062, 2.0), True)]
 )
 def test_ratios_are_refused_when_the_copies_differ_by_more_than_three_percent(copies, refused):
-    comparison = evaluate(
-        "fairseq's Transformer (heads 8)",
-        {},
-        times(training=copies, training_step=[2.0], beam_search=[0.9]),
-        {},
-    )
+    seconds = times(training=copies, training_step=[2.0], beam_search=[0.9])
+    comparison = evaluate("model", "fairseq's Transformer (heads 8)", seconds)
     assert comparison.differences == pytest.approx(
         {TRAINING: abs(copies[0] - copies[1]) / (sum(copies) / 2), SEARCH: 0.0}
     )
@@ -144,7 +147,7 @@ def test_one_odd_round_does_not_refuse_the_rest():
     """The copies are compared by medians, as the models are."""
     seconds = {(copy, work): [1.0] * 5 for copy in STOCK for work in (TRAINING, SEARCH)}
     seconds[STOCK[0], SEARCH] = [1.0, 1.0, 2.0, 1.0, 1.01]
-    assert evaluate("stock", {}, seconds, {}).refusals == []
+    assert evaluate("model", "stock", seconds).refusals == []
 
 
 def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_not_count(
@@ -159,12 +162,12 @@ def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_
 
         return run
 
-    monkeypatch.setattr(benchmark, "clock", lambda device: now.seconds)
+    monkeypatch.setattr(timing, "clock", lambda device: now.seconds)
     jobs = {
         ("model", name): job(name, seconds)
         for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0))
     }
-    measured = benchmark.measure(jobs, arguments("--rounds", "6"), "title")
+    measured = timing.measure(jobs, completed("--rounds", "6"), "title")
     assert {work: seconds for (_, work), seconds in measured.items()} == {
         "a": [1.0] * 6,
         "b": [2.0] * 6,
@@ -183,27 +186,14 @@ def test_every_job_runs_once_a_round_in_another_order_after_one_round_that_does_
 # Models, stock and batches
 
 
-def test_models_share_stock_when_they_differ_only_in_options_of_ours():
-    no_losses = f"{PLAIN} --attention-type dma --kl-weight 0 --qq-weight 0"
-    configs = parse(
-        PLAIN, FOUR_HEADS, MAE, f"{PLAIN} --adam-eps 1e-6", f"{MAE} --mae-dropped-heads 2", no_losses
-    )
-    groups = benchmark.group_by_stock(configs)
-    assert [list(group) for group in groups] == [
-        [PLAIN, MAE, f"{MAE} --mae-dropped-heads 2", no_losses],
-        [FOUR_HEADS],
-        [f"{PLAIN} --adam-eps 1e-6"],
-    ]
-
-
 def test_a_models_own_options_come_after_those_of_all_models():
     ((cfg, stock),) = parse(f"{MAE} --dropout 0.2 --mae-gate-context source").values()
-    assert stock.model == cfg.model and stock.optimizer == cfg.optimizer
+    assert stock.model == cfg.model and stock.optimizer == {**cfg.optimizer, "_name": "adam"}
     assert (cfg.model.dropout, cfg.model.mae_gate_context, cfg.model.encoder_embed_dim) == (0.2, "source", 32)
     assert (
         cfg.model.share_decoder_input_output_embed
         and cfg.criterion.label_smoothing == 0.1
-        and cfg.optimizer._name == "adam"
+        and cfg.optimizer._name == "torch_adam"
     )
     assert (cfg.generation.beam, cfg.generation.min_len, cfg.generation.max_len_b) == (2, 4, 4)
 
@@ -228,7 +218,7 @@ def test_stock_has_fairseqs_criterion_unless_another_is_asked_for():
 
 
 def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modules():
-    args = arguments()
+    args = completed()
     task = jobs.random_task(args.source_types, args.target_types)
     cfg = benchmark.parse_model(MAE, task, args).own
     stock, copy, mae = (jobs.build(model, cfg, task).state_dict() for model in (*STOCK, MAE))
@@ -256,21 +246,13 @@ def test_presets_as_large_as_a_narrower_plain_one_are_compared_with_that_one():
             ]
 
 
-def test_a_matched_preset_and_the_plain_one_share_stock_and_options_go_to_both():
+def test_options_go_to_a_matched_preset_and_to_the_plain_one_that_it_is_compared_with():
     flags = "--encoder-layers 4 --decoder-layers 4 --encoder-ffn-embed-dim 36 --dropout 0.2"
-    matched, plain = (
-        f"tim_transformer_iwslt_de_en {flags} --tim-communication-heads 0",
-        f"modular_transformer_iwslt_de_en {flags}",
-    )
-    heads = "--encoder-attention-heads 6 --decoder-attention-heads 6"
-    wide = f"{plain} --encoder-embed-dim 576 {heads} --tim-layers middle"
-    configs = parse(matched, plain, wide)
-    assert [list(group) for group in benchmark.group_by_stock(configs)] == [[matched, plain], [wide]]
-    assert (
-        nested_config(configs[matched].stock.model).encoder.ffn_embed_dim == 36
-        and configs[matched].stock.model.dropout == 0.2
-    )
-    assert benchmark.format_size(configs[matched].own) == benchmark.format_size(configs[wide].own)
+    ((own, stock),) = parse(f"tim_transformer_iwslt_de_en {flags} --tim-communication-heads 0").values()
+    for cfg, width in ((own, 576), (stock, 512)):
+        encoder = nested_config(cfg.model).encoder
+        assert (encoder.embed_dim, encoder.ffn_embed_dim, encoder.layers) == (width, 36, 4)
+        assert cfg.model.dropout == 0.2
 
 
 @pytest.mark.parametrize(
@@ -328,7 +310,7 @@ def report(tmp_path_factory):
 
     file = tmp_path_factory.mktemp("bench") / "times.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "measure", measure)
+        patch.setattr(timing, "measure", measure)
         with pytest.raises(SystemExit) as exit:
             cli.main(["bench", *SMALL.split(), "--json", str(file), PLAIN, MAE, NEUTRAL, FOUR_HEADS])
     return SimpleNamespace(ran=ran, json=json.loads(file.read_text()), exit=exit.value.code)
@@ -352,7 +334,7 @@ def layers_report(tmp_path_factory):
 
     file = tmp_path_factory.mktemp("bench") / "times.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "measure", measure)
+        patch.setattr(timing, "measure", measure)
         out = io.StringIO()
         with redirect_stdout(out), pytest.raises(SystemExit) as exit:
             cli.main(["bench", *SMALL.split(), "--layers", "--json", str(file), TIM, MAE, STREAMS, MATCHED])
@@ -360,13 +342,17 @@ def layers_report(tmp_path_factory):
 
 
 def test_layers_are_a_row_of_every_model_if_asked_for(layers_report):
-    small, streams, wide = layers_report.json["comparisons"]
-    assert [(row["model"], row["work"]) for row in small["rows"]] == [
-        *((model, work) for model in (*STOCK, TIM) for work in (TRAINING, LAYERS, SEARCH)),
-        *((MAE, work) for work in (F_STEP, G_STEP, f"{BCD}, interval 5", LAYERS, SEARCH)),
-    ]
-    assert [(row["model"], row["work"]) for row in streams["rows"]] == [
-        (model, work) for model in (*STOCK, STREAMS) for work in (TRAINING, LAYERS, SEARCH)
+    tim, mae, streams, wide = layers_report.json["comparisons"]
+    for model, comparison in ((TIM, tim), (STREAMS, streams)):
+        assert [(row["model"], row["work"]) for row in comparison["rows"]] == [
+            (side, work) for side in (*STOCK, model) for work in (TRAINING, LAYERS, SEARCH)
+        ]
+    assert [row["work"] for row in mae["rows"] if row["model"] == MAE] == [
+        F_STEP,
+        G_STEP,
+        f"{BCD}, interval 5",
+        LAYERS,
+        SEARCH,
     ]
     assert {row["work"]: row["ratio"] for row in wide["rows"] if row["model"] == MATCHED} == {
         TRAINING: 1.0,
@@ -376,7 +362,7 @@ def test_layers_are_a_row_of_every_model_if_asked_for(layers_report):
 
 
 def test_layers_are_refused_by_themselves(layers_report):
-    small, _, wide = layers_report.json["comparisons"]
+    small, _, _, wide = layers_report.json["comparisons"]
     assert {row["work"] for row in small["rows"] if row["ratio"] is None} == {LAYERS} and len(
         small["refusals"]
     ) == 1
@@ -391,25 +377,20 @@ def test_layers_are_refused_by_themselves(layers_report):
 
 
 def test_a_model_of_another_size_than_stock_says_so(layers_report):
-    small, streams, wide = layers_report.json["comparisons"]
+    small, _, streams, wide = layers_report.json["comparisons"]
     assert wide["stock"] == "fairseq's Transformer (width 512+512, feed-forward 36+36, heads 4+4, layers 4+4)"
-    sizes = wide["other_sizes"][MATCHED]
+    sizes = wide["other_size"]
     assert (
         sizes.startswith("width 576+576, feed-forward 36+36, heads 6+6, layers 4+4; ")
         and " million parameters, stock " in sizes
     )
     assert f"\n{MATCHED} (its size differs from stock's: {sizes})\n" in layers_report.out
-    assert small["other_sizes"] == streams["other_sizes"] == {}
+    assert small["other_size"] is streams["other_size"] is None
     assert f"\n{TIM}\n" in layers_report.out and f"\n{STREAMS}\n" in layers_report.out
-    assert (
-        small["equal_hypotheses"][TIM]
-        is streams["equal_hypotheses"][STREAMS]
-        is wide["equal_hypotheses"][MATCHED]
-        is None
-    )
+    assert all(each["equal_hypotheses"] is None for each in (small, streams, wide))
 
 
-def layers_job(model: str, flags: str = "") -> tuple[torch.nn.Module, jobs.Job]:
+def layers_job(model: str, flags: str = "", sentences: int = 3) -> tuple[torch.nn.Module, jobs.Job]:
     """Return a model, and the job that times its layers."""
     task = jobs.random_task(40, 30)
     ((cfg, _),) = parse(f"{PLAIN if model in STOCK else model} {flags}").values()
@@ -417,7 +398,7 @@ def layers_job(model: str, flags: str = "") -> tuple[torch.nn.Module, jobs.Job]:
     with pytest.MonkeyPatch.context() as patch:
         build = jobs.build
         patch.setattr(jobs, "build", lambda *args: built.append(build(*args)) or built[-1])
-        job = jobs.layers_job(model, cfg, task, jobs.random_batch(task, 3, 8, 1))
+        job = jobs.layers_job(model, cfg, task, jobs.random_batch(task, sentences, 8, 1))
     return built[0], job
 
 
@@ -444,7 +425,10 @@ def test_the_layers_job_gives_all_layers_their_gradients_and_nothing_else(model)
 
 def test_the_layers_job_does_the_same_work_for_stock_and_plain_layers():
     no_dropout = "--dropout 0 --attention-dropout 0 --activation-dropout 0"
-    (stock, stock_job), (plain, plain_job) = (layers_job(model, no_dropout) for model in (STOCK[0], PLAIN))
+    # One sentence has no padding, at which the two would differ.
+    (stock, stock_job), (plain, plain_job) = (
+        layers_job(model, no_dropout, sentences=1) for model in (STOCK[0], PLAIN)
+    )
     features = stock_job()
     torch.testing.assert_close(plain_job(), features)
     theirs = gradients(stock)
@@ -459,8 +443,7 @@ def test_the_command_fails_with_a_sentence_when_ratios_are_refused(report):
         "copies of fairseq's Transformer ("
     )
     assert report.exit.endswith("; close other programs, or increase --rounds")
-    # The message names the stock of 4 heads and the stock of 8.
-    assert report.exit.count("\n") == 0 and report.exit.count("differ by") == 2
+    assert report.exit.count("\n") == 0 and report.exit.count("differ by") == 4  # once for each model
 
 
 def test_the_json_has_settings_versions_times_and_ratios(report):
@@ -472,35 +455,32 @@ def test_the_json_has_settings_versions_times_and_ratios(report):
     assert "modular_fairseq" in report.json["versions"]
     assert report.json["settings"]["models"] == [PLAIN, MAE, NEUTRAL, FOUR_HEADS]
     assert (report.json["settings"]["length"], report.json["settings"]["beam"]) == (8, 2)
-    eight, four = report.json["comparisons"]
-    assert eight["stock"] == "fairseq's Transformer (width 32+32, feed-forward 32+32, heads 8+8, layers 1+1)"
+    plain, mae, neutral, four = report.json["comparisons"]
+    assert [each["model"] for each in (plain, mae, neutral, four)] == [PLAIN, MAE, NEUTRAL, FOUR_HEADS]
+    assert plain["stock"] == "fairseq's Transformer (width 32+32, feed-forward 32+32, heads 8+8, layers 1+1)"
     assert "heads 4+4" in four["stock"]
-    assert [(row["model"], row["work"], row["ratio"]) for row in eight["rows"]] == [
-        *((copy, work, ratio) for copy in STOCK for work, ratio in ((TRAINING, 1.0), (SEARCH, None))),
+    stock = [(copy, work, ratio) for copy in STOCK for work, ratio in ((TRAINING, 1.0), (SEARCH, None))]
+    assert [(row["model"], row["work"], row["ratio"]) for row in plain["rows"]] == [
+        *stock,
         *((PLAIN, work, ratio) for work, ratio in ((TRAINING, 1.0), (SEARCH, None))),
-        *(
-            (MAE, work, ratio)
-            for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 5", 1.2), (SEARCH, None))
-        ),
-        *(
-            (NEUTRAL, work, ratio)
-            for work, ratio in ((F_STEP, 1.0), (G_STEP, 1.0), (f"{BCD}, interval 1", 2.0), (SEARCH, None))
-        ),
     ]
+    for model, comparison, interval, average in ((MAE, mae, 5, 1.2), (NEUTRAL, neutral, 1, 2.0)):
+        assert [(row["model"], row["work"], row["ratio"]) for row in comparison["rows"]] == [
+            *stock,
+            *((model, work, 1.0) for work in (F_STEP, G_STEP)),
+            (model, f"{BCD}, interval {interval}", average),
+            (model, SEARCH, None),
+        ]
     assert [row["seconds"] for row in four["rows"] if row["work"] == SEARCH] == [
         [1.0, 1.0],
         [1.1, 1.1],
         [1.0, 1.0],
     ]
-    assert eight["differences"] == pytest.approx({TRAINING: 0.0, SEARCH: 0.1 / 1.05})
+    assert plain["differences"] == pytest.approx({TRAINING: 0.0, SEARCH: 0.1 / 1.05})
 
 
 def test_plain_attention_and_uniform_gates_give_stocks_hypotheses(report):
-    equal = {
-        model: pair
-        for comparison in report.json["comparisons"]
-        for model, pair in comparison["equal_hypotheses"].items()
-    }
+    equal = {each["model"]: each["equal_hypotheses"] for each in report.json["comparisons"]}
     assert equal[PLAIN] == equal[NEUTRAL] == equal[FOUR_HEADS] == [6, 6]
     assert equal[MAE][0] < 6  # gates that do not start uniform make another model
 
@@ -521,7 +501,7 @@ def test_jobs_do_what_they_are_called(report):
 
 def test_f_steps_change_no_gate_and_g_steps_nothing_else():
     """This holds at interval 1, too, where in training an F step never comes without a G step."""
-    args = arguments()
+    args = completed()
     task = jobs.random_task(args.source_types, args.target_types)
     cfg = benchmark.parse_model(NEUTRAL, task, args).own
     built = []
@@ -569,6 +549,9 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
         (["--steps", "2000", PLAIN], "--length and --steps must not be larger than the --max-source-pos"),
         (["--rounds", "0"], "--rounds must be at least 1, not 0"),
         (["--length", "1"], "--length must be at least 2, not 1"),
+        (["--precisions", "float32,half"], "--precisions has 'half'; use some of float32, fp16, amp, bf16"),
+        (["--kernels", "--rounds", "3"], "--rounds has no effect with --kernels; leave one of them out"),
+        (["--kernels", "--layers"], "--layers has no effect with --kernels; leave one of them out"),
         (["--beam", "15"], "--beam must be less than half of --target-types 30, not 15"),
         (
             ["--user-dir", "nowhere"],
@@ -609,3 +592,46 @@ def test_the_models_that_mechanisms_want_timed_are_the_default(monkeypatch):
     with pytest.raises(UsageError, match="enough"):
         benchmark.run(args)
     assert seen[0] == "modular_transformer_iwslt_de_en" and seen[-1] == extra.benched[0] and len(seen) > 6
+
+
+# Kernels
+
+
+@pytest.fixture(scope="module")
+def kernels_report(tmp_path_factory):
+    """Run the command with --kernels on two models, and return what it printed and wrote."""
+    file = tmp_path_factory.mktemp("bench") / "kernels.json"
+    out = io.StringIO()
+    with redirect_stdout(out):
+        sizes = SMALL.replace("--steps 5", "--steps 6").split()
+        flags = ["--kernels", "--precisions", "float32,fp16", "--json", str(file)]
+        cli.main(["bench", *sizes, *flags, PLAIN, NEUTRAL])
+    return SimpleNamespace(out=out.getvalue(), json=json.loads(file.read_text()))
+
+
+def test_kernels_are_counted_in_every_precision(kernels_report):
+    counts = kernels_report.json["counts"]
+    models = [f"{model}{flag}" for flag in ("", " --fp16") for model in (PLAIN, NEUTRAL)]
+    assert [rows[-1]["model"] for rows in counts] == models
+    for rows in counts:
+        works = [F_STEP, G_STEP] if "mae" in rows[-1]["model"] else [TRAINING]
+        assert [row["work"] for row in rows] == [TRAINING, A_STEP, *works, A_STEP]
+        for row in rows:
+            by_phase = {phase: sum(calls.values()) for phase, calls in row["operations"].items()}
+            assert sum(by_phase.values()) == row["kernels"] > 0 and row["launches"] is None
+            assert all(by_phase.values()) or row["work"] == A_STEP
+        assert rows[0]["operations"] == counts[0][0]["operations"] or "--fp16" in rows[-1]["model"]
+
+
+def test_the_table_of_kernels_has_ratios_to_stock(kernels_report):
+    (stock, _, f_step, g_step, search), lines = (
+        kernels_report.json["counts"][1],
+        kernels_report.out.split("\n"),
+    )
+    shown = lines[lines.index(NEUTRAL) :]
+    for row, start in ((f_step, "    model, F step "), (g_step, "    model, G step ")):
+        (line,) = (line for line in shown[:14] if line.startswith(start))
+        kernels, ratio, forward, backward, update, waits = line.removeprefix(start).split()
+        assert (int(kernels), float(ratio)) == (row["kernels"], round(row["kernels"] / stock["kernels"], 2))
+        assert int(forward) + int(backward) + int(update) == row["kernels"] and int(waits) == row["waits"]
+    assert f"    model, {A_STEP} " in kernels_report.out and search["kernels"] == int(search["kernels"])

@@ -1,0 +1,120 @@
+"""Time training and search of a model and of two copies of its stock."""
+
+import argparse
+import random
+import sys
+import time
+
+import torch
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig
+
+from modular_fairseq.benchmark.comparison import LAYERS, SEARCH, STOCK, Comparison, Times, evaluate
+from modular_fairseq.benchmark.configs import Configs
+from modular_fairseq.benchmark.jobs import (
+    Jobs,
+    build,
+    count_equal,
+    count_parameters,
+    layers_job,
+    random_batch,
+    search_job,
+    training_jobs,
+)
+from modular_fairseq.models.options import nested_config
+
+
+def compare(model: str, configs: Configs, task: TranslationTask, args: argparse.Namespace) -> Comparison:
+    """Time a model and both copies of its stock.
+
+    Training and search are measured one after the other. Each builds its own models, and frees them at the
+    end, so that memory holds three models at a time.
+    """
+    title = f"fairseq's Transformer ({format_size(configs.stock)})"
+    sides = {**dict.fromkeys(STOCK, configs.stock), model: configs.own}
+    pairs = random_batch(task, args.sentences, args.length, args.seed)
+    jobs: Jobs = {}
+    for side, cfg in sides.items():
+        training, interval = training_jobs(side, cfg, task, pairs)
+        jobs |= training
+    times = measure(jobs, args, title)
+    if args.layers:
+        jobs = {(side, LAYERS): layers_job(side, cfg, task, pairs) for side, cfg in sides.items()}
+        times |= measure(jobs, args, title)
+    jobs.clear()
+    sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
+    weights = build(STOCK[0], configs.stock, task).state_dict()
+    for side, cfg in sides.items():
+        jobs[side, SEARCH], fits = search_job(side, cfg, task, sources, weights)
+    found, stocks = (jobs[side, SEARCH]() for side in (model, STOCK[0]))
+    times |= measure(jobs, args, title)
+    return evaluate(
+        model,
+        title,
+        times,
+        count_equal(found, stocks) if fits else None,
+        interval,
+        describe_other_size(model, configs, task),
+    )
+
+
+def describe_other_size(model: str, configs: Configs, task: TranslationTask) -> str | None:
+    """Describe the sizes of a model and its stock, or return None if they are equal."""
+    if format_size(configs.own) == format_size(configs.stock):
+        return None
+    ours, theirs = (
+        count_parameters(*kind, task) / 1e6 for kind in ((model, configs.own), (STOCK[0], configs.stock))
+    )
+    return f"{format_size(configs.own)}; {ours:.1f} million parameters, stock {theirs:.1f}"
+
+
+def measure(jobs: Jobs, args: argparse.Namespace, title: str) -> Times:
+    """Run every job once in each round, and return the times.
+
+    Every round has a random order of its own. There are `args.rounds` + 1 rounds, and the first one is not
+    counted.
+
+    Args:
+        args: the options of `modular-fairseq bench`.
+        title: a description of the models, for messages about the progress.
+    """
+    order = random.Random(args.seed)
+    times: Times = {key: [] for key in jobs}
+    for number in range(args.rounds + 1):
+        print(
+            f"{title}: {f'round {number} of {args.rounds}' if number else 'warming up'}",
+            file=sys.stderr,
+            flush=True,
+        )
+        for key in order.sample(list(jobs), len(jobs)):
+            start = clock(args.device)
+            jobs[key]()
+            if number:
+                times[key].append(clock(args.device) - start)
+    return times
+
+
+def clock(device: str) -> float:
+    """Return a time in seconds, of which only differences have a meaning.
+
+    On a CPU it is the CPU time of all threads of this process. On a GPU it is the wall time after the GPU has
+    finished all its work.
+    """
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def format_size(cfg: DictConfig) -> str:
+    """Describe the size of a model, each value for the encoder and the decoder: "width 512+512, ..."."""
+    names = {
+        "width": "embed_dim",
+        "feed-forward": "ffn_embed_dim",
+        "heads": "attention_heads",
+        "layers": "layers",
+    }
+    config = nested_config(cfg.model)
+    return ", ".join(
+        f"{name} {getattr(config.encoder, key)}+{getattr(config.decoder, key)}" for name, key in names.items()
+    )
