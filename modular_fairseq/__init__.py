@@ -1,7 +1,7 @@
 """A fairseq plugin that takes the Transformer apart: `fairseq-train --user-dir modular_fairseq`.
 
 Importing this package changes what its commands need changed in fairseq, torch, numpy and the process
-(`patches/`). It also registers the models and the criterion with fairseq.
+(`patches/`). It also registers the models, the criterion and the optimizer with fairseq.
 """
 
 from modular_fairseq import patches
@@ -15,3 +15,4 @@ patches.apply()
 
 from modular_fairseq import models  # noqa: E402, F401
 from modular_fairseq.criterions import modular_cross_entropy  # noqa: E402, F401
+from modular_fairseq.optim import torch_adam  # noqa: E402, F401

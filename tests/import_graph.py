@@ -11,6 +11,8 @@ FLOORS = [
     ["modular_fairseq.models"],
     [
         "modular_fairseq.criterions",
+        "modular_fairseq.optim",
+        "modular_fairseq.search",
         "modular_fairseq.training",
         "modular_fairseq.patches",
         "modular_fairseq.user_dir",

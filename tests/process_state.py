@@ -15,6 +15,7 @@ LEFT_OUT = {
     "fairseq.models": {"MODEL_REGISTRY", "MODEL_DATACLASS_REGISTRY", "ARCH_MODEL_REGISTRY"}
     | {"ARCH_MODEL_NAME_REGISTRY", "ARCH_MODEL_INV_REGISTRY", "ARCH_CONFIG_REGISTRY"},
     "fairseq.criterions": {"CRITERION_REGISTRY", "CRITERION_DATACLASS_REGISTRY"},
+    "fairseq.optim": {"OPTIMIZER_REGISTRY", "OPTIMIZER_DATACLASS_REGISTRY"},
     # `state` records it under the name `get_safe_globals`.
     "torch._weights_only_unpickler": {"_marked_safe_globals_set"},
 }

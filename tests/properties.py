@@ -3,6 +3,8 @@
 Step-by-step decoding equals teacher forcing, no position depends on the future, and padding changes nothing.
 """
 
+import copy
+
 import torch
 
 from tests.helpers import LENGTHS, batch, build, randomize_parts
@@ -20,6 +22,14 @@ def logits(model, sample):
     return model(**sample["net_input"])[0]
 
 
+def real_logits(model, sample):
+    """Return the teacher-forced logits [tokens, V] of the positions that are not padding.
+
+    fairseq's Transformer computes others at padded positions, as padding does not see padding there.
+    """
+    return logits(model, sample)[sample["target"].ne(1)]
+
+
 def step_by_step_equals_teacher_forcing(model):
     """Check that decoding one word at a time gives the logits of a single forward pass."""
     sample = batch([(5, 6), (8, 6), (2, 6)])
@@ -28,7 +38,8 @@ def step_by_step_equals_teacher_forcing(model):
     previous, state = sample["net_input"]["prev_output_tokens"], {}
     for t in range(previous.size(1)):
         found, _ = model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)
-        torch.testing.assert_close(found[:, 0], expected[:, t], atol=1e-5, rtol=0)
+        real = sample["target"][:, t].ne(1)
+        torch.testing.assert_close(found[real, 0], expected[real, t], atol=1e-5, rtol=0)
 
 
 def hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(model, beam=5):
@@ -80,9 +91,19 @@ def a_sentence_gives_the_same_alone_and_in_a_padded_batch(model):
         torch.testing.assert_close(all_logits[i, :t], model(**net_input)[0][0], atol=1e-5, rtol=0)
 
 
+def preparing_it_for_inference_changes_nothing(model):
+    """Check that what fairseq's commands keep for a search gives the same logits, also in a beam."""
+    prepared, sample = copy.deepcopy(model), batch(LENGTHS)
+    prepared.make_generation_fast_(beamable_mm_beam_size=5, need_attn=False)
+    expected, found = (real_logits(each, sample) for each in (model, prepared))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(prepared)
+
+
 PROPERTIES = [
     step_by_step_equals_teacher_forcing,
     hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered,
     words_to_come_do_not_change_earlier_logits,
     a_sentence_gives_the_same_alone_and_in_a_padded_batch,
+    preparing_it_for_inference_changes_nothing,
 ]

@@ -65,10 +65,13 @@ class Watched:
 
 
 PRECISIONS = [
-    "--fp16 --fp16-init-scale 4",  # needs the fixture flat_fp16_on_cpu
+    "--fp16 --fp16-init-scale 4",
     "--fp16 --fp16-no-flatten-grads --fp16-init-scale 4",
     "--memory-efficient-fp16 --fp16-init-scale 4",
     "--amp",
+    "--amp --bf16",
+    "--bf16",
+    "--memory-efficient-bf16",
 ]
 
 COMBINED = "--encoder-layers 4 --streams 2 --stream-skip --tim-layers all"

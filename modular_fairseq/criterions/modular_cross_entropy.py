@@ -75,7 +75,7 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 loss = loss + each.signs[name] * now[name] * total
             without = each.without_gradient(model, now)
             if without:  # DistributedDataParallel needs a gradient for every parameter
-                loss = loss + 0.0 * sum(parameter.sum() for parameter in without)
+                loss = loss + 0.0 * torch.cat([parameter.flatten() for parameter in without]).sum()
         logging_output["loss"] = loss.detach()
         return loss, sample_size, logging_output
 

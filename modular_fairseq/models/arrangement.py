@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
+from modular_fairseq.modules.masks import AttentionMasks
+
 RunLayers = Callable[[Iterable[nn.Module], Tensor], Tensor]
 
 
@@ -42,7 +44,7 @@ class Arrangement:
         self,
         encoder: TransformerEncoderBase,
         x: Tensor,
-        padding_mask: Tensor | None,
+        masks: AttentionMasks,
         states: list[Tensor] | None,
         run_layers: RunLayers,
     ) -> Tensor:
@@ -51,7 +53,7 @@ class Arrangement:
         Args:
             encoder: the encoder that the layers belong to.
             x: the embedded source.
-            padding_mask: bool [B, T], True = pad, or None.
+            masks: the masks of all layers. `masks.key_padding_mask` is bool [B, T], True = pad, or None.
             states: a list that receives the output of every layer, or None.
             run_layers: a function that applies layers one after the other and fills `states`.
         """

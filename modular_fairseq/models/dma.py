@@ -9,13 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import BaseFairseqModel
+from torch import nn
 
 from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register_all, size
 from modular_fairseq.models.checks import Choice
-from modular_fairseq.models.dma_losses import DEFAULT_WEIGHTS, DmaLosses, DmaLossOptions
+from modular_fairseq.models.dma_losses import DEFAULT_WEIGHTS, DmaLosses, DmaLossOptions, semantic_masks
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.registry import Place, register_attention
-from modular_fairseq.modules.gaussian_mixture import CENTROID_MODES, POSTERIORS, VARIANCES
+from modular_fairseq.modules.gaussian_mixture import (
+    CENTROID_MODES,
+    POSTERIORS,
+    VARIANCES,
+    GaussianMixture,
+    compute_densities,
+)
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError
 
@@ -129,12 +137,40 @@ def short_training(options: Options, epochs: int, warmup_updates: int) -> list[s
     return ["--aux-warmup-updates", str(warmup_updates)]
 
 
+def prepare(model: BaseFairseqModel, options: Options) -> None:
+    """Let every forward pass in training compute the densities of all masks at once.
+
+    Activation checkpointing computes layers a second time, one by one, and FSDP gathers the parameters of a
+    layer only when it runs. There every mask computes its own.
+    """
+    sharded = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
+    if not options.checkpoint_activations and not sharded:
+        model.register_forward_pre_hook(_compute_densities)
+        model.register_forward_hook(_forget_densities, always_call=True)
+
+
+def _compute_densities(model: nn.Module, args: Any) -> None:
+    if model.training:
+        compute_densities(_mixtures_of_tokens(model))
+
+
+def _forget_densities(model: nn.Module, args: Any, output: Any) -> None:
+    if model.training:
+        for mixture in _mixtures_of_tokens(model):
+            mixture.prepared = None
+
+
+def _mixtures_of_tokens(model: nn.Module) -> list[GaussianMixture]:
+    return [mask.tokens for mask in semantic_masks(model).values()]
+
+
 @register_attention(
     "dma",
     seam="mask",
     options=DmaOptions,
     summary="disentangled mask attention, a semantic mask in every attention module",
     check=check,
+    after_build=prepare,
     losses=DmaLosses,
     must_agree={".centroid_scale": "--dma-centroid-gradient or --dma-centroid-mode changed between them"},
     short_training=short_training,

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
-import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
@@ -23,6 +22,7 @@ from modular_fairseq.models.auxiliary_losses import AuxiliaryLosses
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.options import flag, is_set
 from modular_fairseq.modules.disentangled_heads import LossSettings
+from modular_fairseq.modules.mask_losses import measure
 from modular_fairseq.modules.mutual_information import CRITICS, DENSITIES, ESTIMATORS
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import NoEffectError, UsageError
@@ -147,15 +147,14 @@ def measuring(model: nn.Module, wanted: LossSettings) -> Iterator[dict[str, Tens
     masks = semantic_masks(model).values()
     losses: dict[str, Tensor] = {}
     for mask in masks:
-        mask.wanted, mask.losses = wanted, {}
+        mask.wanted, mask.seen = wanted, None
     try:
         yield losses
-        by_module = [mask.losses for mask in masks if mask.losses]
-        for name in by_module[0] if by_module else ():
-            losses[name] = torch.stack([of_module[name] for of_module in by_module]).mean(dim=0)
+        for name, by_module in measure([mask for mask in masks if mask.seen], wanted).items():
+            losses[name] = by_module.mean(dim=0)
     finally:
         for mask in masks:
-            mask.losses = {}
+            mask.seen = None
 
 
 class DmaLosses(AuxiliaryLosses):

@@ -15,6 +15,7 @@ from modular_fairseq.models.layers import TransformerEncoderLayer
 from modular_fairseq.models.mechanism import LayerPlace
 from modular_fairseq.models.wrapping import wrap_layer
 from modular_fairseq.modules.beams import sentence_order
+from modular_fairseq.modules.masks import AttentionMasks
 
 
 class TransformerEncoder(TransformerEncoderBase):
@@ -79,14 +80,16 @@ class TransformerEncoder(TransformerEncoderBase):
     def _run_layers(self, x: Tensor, padding_mask: Tensor | None, states: list[Tensor] | None) -> Tensor:
         """Apply all layers to x [T, B, C]. If there is a list `states`, it receives every output."""
 
+        masks = AttentionMasks(None, padding_mask)
+
         def run(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
             for layer in layers:
-                x = layer(x, encoder_padding_mask=padding_mask)
+                x = layer(x, encoder_padding_mask=padding_mask, masks=masks)
                 if states is not None:
                     states.append(x)
             return x
 
-        return self.arrangement.run(self, x, padding_mask, states, run)
+        return self.arrangement.run(self, x, masks, states, run)
 
     def reorder_encoder_out(self, encoder_out: dict, new_order: Tensor) -> dict:
         """Repeat or reorder the encoder output as the beam demands.

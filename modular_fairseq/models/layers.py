@@ -11,6 +11,7 @@ from modular_fairseq.models.mechanism import LayerPlace, Place
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
 from modular_fairseq.modules.independent_mechanisms import weigh
+from modular_fairseq.modules.masks import AttentionMasks
 
 
 class _Layer:
@@ -97,6 +98,7 @@ class _Layer:
         attn_mask: Tensor | None,
         incremental_state: dict | None = None,
         source: tuple[Tensor, Tensor | None] | None = None,
+        masks: AttentionMasks | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Apply the self-attention sub-layer to x [T, B, C] (TIM, Algorithm 1, steps 1 and 2).
 
@@ -109,7 +111,7 @@ class _Layer:
         x = self._before(self.self_attn_layer_norm, x)
         competition = None if self.competition is None else self.competition(x)
         x, weights = self.self_attn(
-            x, x, x, padding_mask, incremental_state, attn_mask=attn_mask, source=source
+            x, x, x, padding_mask, incremental_state, attn_mask=attn_mask, source=source, masks=masks
         )
         if competition is not None:
             x = weigh(x, competition)
@@ -148,7 +150,11 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
         return self._build_attention(cfg, Place(heads, embed_dim, None, self_attention=True, decoder=False))
 
     def forward(
-        self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        encoder_padding_mask: Tensor | None,
+        attn_mask: Tensor | None = None,
+        masks: AttentionMasks | None = None,
     ) -> Tensor:
         """Apply the layer to x [T, B, C], as fairseq's layer does.
 
@@ -156,8 +162,9 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
             x: [T, B, C].
             encoder_padding_mask: bool [B, T], True = pad, or None.
             attn_mask: [T, T], added to the scores, or None.
+            masks: both masks, if other layers share them.
         """
-        x, _ = self._attend_to_self(x, encoder_padding_mask, attn_mask)
+        x, _ = self._attend_to_self(x, encoder_padding_mask, attn_mask, masks=masks)
         return self._feed_forward(self._communicate(x))
 
 
@@ -203,6 +210,8 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         self_attn_padding_mask: Tensor | None = None,
         need_attn: bool = False,
         need_head_weights: bool = False,
+        self_masks: AttentionMasks | None = None,
+        source_masks: AttentionMasks | None = None,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Apply the layer to x [T, rows, C], as fairseq's layer does.
 
@@ -216,12 +225,16 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
                 positions.
             need_attn: also return the weights of the cross-attention, averaged over heads.
             need_head_weights: also return the weights of the cross-attention for each head.
+            self_masks, source_masks: the masks of the self-attention and of the cross-attention, if other
+                layers share them.
 
         Returns:
             the output [T, rows, C], the attention weights or None, and None in the place of fairseq's state.
         """
         source = None if encoder_out is None else (encoder_out, encoder_padding_mask)
-        x, attn = self._attend_to_self(x, self_attn_padding_mask, self_attn_mask, incremental_state, source)
+        x, attn = self._attend_to_self(
+            x, self_attn_padding_mask, self_attn_mask, incremental_state, source, self_masks
+        )
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
             x = self._before(self.encoder_attn_layer_norm, x)
@@ -232,10 +245,11 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,
                 static_kv=True,
-                need_weights=need_attn or need_head_weights or (not self.training and self.need_attn),
+                need_weights=need_attn or need_head_weights,
                 need_head_weights=need_head_weights,
                 query_padding_mask=self_attn_padding_mask,
                 source=source,
+                masks=source_masks,
             )
             x = self._after(self.encoder_attn_layer_norm, x, residual)
         return self._feed_forward(self._communicate(x)), attn, None

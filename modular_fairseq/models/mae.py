@@ -1,7 +1,7 @@
 """Mixture of attentive experts: "A Mixture of h - 1 Heads is Better than h Heads" (Peng et al. 2020).
 
-The maths is in `modules/expert_mixture.py` and `modules/gates.py`, and the options are in
-`models/mae_options.py`. `training/bcd.py` and `training/gate_sgd.py` train the gates.
+The maths is in `modules/expert_mixture.py`, `modules/gates.py` and `modules/gate_inputs.py`, and the options
+are in `models/mae_options.py`. `training/bcd.py` and `training/gate_sgd.py` train the gates.
 """
 
 import math
@@ -25,7 +25,8 @@ from modular_fairseq.models.mae_options import DEFAULT_INTERVAL, MaeOptions, che
 from modular_fairseq.models.registry import Place, register_attention
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.expert_mixture import ExpertMixture
-from modular_fairseq.modules.gates import GateNetwork, RunningMean
+from modular_fairseq.modules.gate_inputs import RunningMean
+from modular_fairseq.modules.gates import GateNetwork
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import register_encoder
 from modular_fairseq.modules.divided_input import DividesInput
+from modular_fairseq.modules.masks import AttentionMasks
 from modular_fairseq.modules.streams import Streams
 from modular_fairseq_cli.errors import UsageError
 
@@ -108,14 +109,14 @@ class MultiStream(Arrangement):
         self,
         encoder: TransformerEncoderBase,
         x: Tensor,
-        padding_mask: Tensor | None,
+        masks: AttentionMasks,
         states: list[Tensor] | None,
         run_layers: RunLayers,
     ) -> Tensor:
         """Apply all layers to x [T, B, C]; see `Arrangement.run`."""
         first, *body, last = encoder.layers
         z = run_layers([first], x)
-        x = run_layers(body, z) if self.streams == 1 else encoder.streams(z, padding_mask, states)
+        x = run_layers(body, z) if self.streams == 1 else encoder.streams(z, masks, states)
         return run_layers([last], x + z if self.skip else x)
 
 

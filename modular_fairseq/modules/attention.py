@@ -6,29 +6,24 @@
 
 A mechanism may give the module a `gate`, which computes the head scale, and a `mask`, which computes the
 score bias. Without them the module equals fairseq's `MultiheadAttention`: it has the same parameter names,
-initialisation, calls and caches, and computes the same numbers. It uses `scaled_dot_product_attention`
-instead of hand-written products.
+initialisation and calls, and computes the same numbers. It uses `scaled_dot_product_attention` instead of
+hand-written products, and keeps keys and values of a search in place (`key_values.py`).
 """
 
 import math
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
 
-from modular_fairseq.modules.beams import fold_beam, sentence_order, unfold_beam
+from modular_fairseq.modules.beams import fold_beam, unfold_beam
 from modular_fairseq.modules.grouped import GroupLinear, build_linear, xavier_uniform
 from modular_fairseq.modules.incremental import IncrementalModule
-
-
-class KeyCache(TypedDict):
-    """Keys and values of earlier steps [B, H, S, head_dim], and their padding mask bool [B, S] or None."""
-
-    prev_key: Tensor
-    prev_value: Tensor
-    prev_key_padding_mask: Tensor | None
+from modular_fairseq.modules.key_values import KeyValues
+from modular_fairseq.modules.masks import AttentionMasks
+from modular_fairseq.modules.projections import Joined, can_be_joined, join, project
 
 
 class MultiheadAttention(IncrementalModule):
@@ -103,6 +98,7 @@ class MultiheadAttention(IncrementalModule):
         self.reset_parameters()
         self.gate = gate
         self.mask = mask
+        self.kept: Joined | None = None  # joined weights for inference (`projections.py`)
 
     def reset_parameters(self) -> None:
         """Initialise the projections as fairseq's `MultiheadAttention` does."""
@@ -127,6 +123,7 @@ class MultiheadAttention(IncrementalModule):
         need_head_weights: bool = False,
         query_padding_mask: Tensor | None = None,
         source: tuple[Tensor, Tensor | None] | None = None,
+        masks: AttentionMasks | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `query` to `key`, and return the output and, if asked for, the attention weights.
 
@@ -146,6 +143,8 @@ class MultiheadAttention(IncrementalModule):
                 self-attention the default is `key_padding_mask`.
             source: `(encoder output [S, B, C'], padding mask bool [B, S] or None)`, the input of a gate with
                 `looks_at_source`. Other gates get the query.
+            masks: `attn_mask` and `key_padding_mask` together, if other modules use the same ones. It then
+                takes the place of `attn_mask`.
 
         Returns:
             output [T, rows, C], and weights: [rows, T, S], or [H, rows, T, S] with `need_head_weights`, or
@@ -159,42 +158,45 @@ class MultiheadAttention(IncrementalModule):
         mask: Any = self.mask
         draws = mask is not None and self.training and getattr(mask, "draws_latents", False)
         latents = mask.draw(query, key) if draws else None
-        q = self._split(self.q_proj(query if latents is None else latents.tokens))
         cache = self._get_input_buffer(incremental_state)
         if static_kv and cache:
-            k, v, key_padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
+            q = self._split(self.q_proj(query))
         else:
             if self.self_attention:
                 key = value = query
             elif self.encoder_decoder_attention:
                 value = key
-            k = self._split(self.k_proj(key if latents is None else latents.keys))
-            v = self._split(self.v_proj(value))
+            q, k, v, both = self._project(query, key, value, latents)
             if incremental_state is not None:
+                new = torch.stack([k, v]) if both is None else both
                 if cache:
-                    key_padding_mask = _append_padding(
-                        cache["prev_key_padding_mask"], cache["prev_key"], key_padding_mask, k
-                    )
-                    k = torch.cat([cache["prev_key"], k], dim=2)
-                    v = torch.cat([cache["prev_value"], v], dim=2)
-                cache = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
-                self._set_input_buffer(incremental_state, cache)
-                self.set_incremental_state(incremental_state, "beam_size", rows // k.size(0))
+                    cache.append(new, key_padding_mask)
+                else:
+                    cache = KeyValues(new, key_padding_mask, grows=not static_kv)
+                    self._set_input_buffer(incremental_state, cache)
+                    self.set_incremental_state(incremental_state, "beam_size", rows // new.size(1))
+        if cache:
+            k, v, key_padding_mask = cache.keys, cache.values, cache.padding_mask
 
         # Hypotheses that share a source are treated as further queries of one sentence.
         beam = rows // k.size(0)
-        bias = _join_masks(attn_mask, key_padding_mask, q.dtype)
-        if bias is not None and bias.size(-2) > 1:
-            bias = bias.repeat(1, 1, beam, 1)
+        need_weights = need_weights or need_head_weights
+        if masks is None or (incremental_state is not None and self.self_attention):
+            masks = AttentionMasks(attn_mask, key_padding_mask)
+        score_bias = None
         if mask is not None:
             known = [query, key, q, query_padding_mask, key_padding_mask, incremental_state]
             if latents is not None:
                 q = mask.draw_queries(q, latents)
                 known.append(latents)
             score_bias = mask(*known)
-            if score_bias is not None:
-                bias = score_bias.to(q.dtype) if bias is None else bias + score_bias.to(q.dtype)
-        heads, weights = self._attend(fold_beam(q, beam), k, v, bias, need_weights or need_head_weights)
+        is_causal = masks.is_causal and score_bias is None and not need_weights
+        bias = None if is_causal else masks.bias(q.dtype)
+        if beam > 1 and bias is not None and bias.size(-2) > 1:
+            bias = bias.repeat(1, 1, beam, 1)
+        if score_bias is not None:
+            bias = score_bias.to(q.dtype) if bias is None else bias + score_bias.to(q.dtype)
+        heads, weights = self._attend(fold_beam(q, beam), k, v, bias, is_causal, need_weights)
         heads = unfold_beam(heads, beam)
 
         if self.gate is not None:
@@ -211,20 +213,69 @@ class MultiheadAttention(IncrementalModule):
         return output, weights
 
     def _split(self, x: Tensor) -> Tensor:
-        """Return x [T, B, C] as a view by heads, [B, H, T, head_dim]."""
-        return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+        """Return x [T, B, C] or [T, B, groups, C / groups] by heads, [B, H, T, head_dim]."""
+        return x.reshape(x.size(0), x.size(1), self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+
+    def _project(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, latents: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return queries, keys and values by heads, [B, H, T or S, head_dim] each.
+
+        There are as few products as there are different inputs. If keys and values come from one product,
+        they are also returned as one tensor [2, B, H, S, head_dim].
+        """
+        if latents is not None:
+            inputs: list[Tensor | None] = [latents.tokens, latents.keys, value]
+        else:
+            inputs = [query, key, value]
+            if query is key is value:
+                joint = project(query, [self.q_proj, self.k_proj, self.v_proj], self.kept)
+                if joint is not None:
+                    (q, k, v), together = self._split_joint(joint)
+                    return q, k, v, together[1:]
+            elif key is not None and key is value:
+                joint = project(key, [self.k_proj, self.v_proj])
+                if joint is not None:
+                    (k, v), together = self._split_joint(joint)
+                    return self._split(self.q_proj(query)), k, v, together
+        linears = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (self._split(linear(x)) for linear, x in zip(linears, inputs, strict=True))
+        return q, k, v, None
+
+    def _split_joint(self, joint: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return joint projections (`projections.project`) by heads, each [B, H, T, head_dim], and together.
+
+        The second value is [n, B, H, T, head_dim].
+        """
+        heads = joint.unflatten(-1, (-1, self.head_dim))
+        if heads.dim() == 5:  # T x B x n x H x D
+            each = [projection.permute(1, 2, 0, 3) for projection in heads.unbind(2)]
+            return each, heads.permute(2, 1, 3, 0, 4)
+        # T x B x groups x n x heads of a group x D
+        together = heads.permute(3, 1, 2, 4, 0, 5).flatten(2, 3)
+        return list(together.unbind()), together
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Keep the joined weights of a self-attention; fairseq calls this before a model translates."""
+        linears: list[nn.Module] = [self.q_proj, self.k_proj, self.v_proj]
+        if self.self_attention and can_be_joined(linears):
+            with torch.no_grad():
+                self.kept = join(linears)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, need_weights: bool
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Compute softmax(q k^T / sqrt(head_dim) + bias) v, [B, H, T, head_dim].
 
-        If `need_weights`, also return the attention weights [B, H, T, S], else None.
+        If `is_causal`, a position sees itself and earlier ones only. If `need_weights`, also return the
+        attention weights [B, H, T, S], else None.
         """
         dropout = self.dropout_module
         if not need_weights:
             p = dropout.p if self.training or dropout.apply_during_inference else 0.0
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=p), None
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=bias, dropout_p=p, is_causal=is_causal
+            ), None
         scores = torch.matmul(q * self.head_dim**-0.5, k.transpose(-2, -1))
         if bias is not None:
             scores = scores + bias
@@ -237,39 +288,27 @@ class MultiheadAttention(IncrementalModule):
         )
         return torch.matmul(dropout(weights.to(v.dtype)), v), weights
 
-    # The caches have the names that fairseq's decoder layers use. They belong to one batch. The module itself
-    # keeps nothing about a search, so generators of different beam sizes can share a model.
+    # A cache belongs to one batch. The module itself keeps nothing about a search, so generators of different
+    # beam sizes can share a model.
 
-    def _get_input_buffer(self, incremental_state: dict | None) -> KeyCache | None:
+    def _get_input_buffer(self, incremental_state: dict | None) -> KeyValues | None:
         return self.get_incremental_state(incremental_state, "attn_state")
 
-    def _set_input_buffer(self, incremental_state: dict, buffer: KeyCache) -> None:
+    def _set_input_buffer(self, incremental_state: dict, buffer: KeyValues) -> None:
         self.set_incremental_state(incremental_state, "attn_state", buffer)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> dict:
-        """Reorder the caches as the beam was reordered: row i becomes the former row `new_order[i]`.
+        """Reorder the cache as the beam was reordered: row i becomes the former row `new_order[i]`.
 
         The keys of cross-attention are kept once per sentence. A hypothesis never moves to another sentence,
         so they change only when sentences leave the batch.
         """
         cache = self._get_input_buffer(incremental_state)
-        if cache:
-            key, value, padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
-            order: Tensor | None = new_order
-            if self.encoder_decoder_attention:
-                beam = self.get_incremental_state(incremental_state, "beam_size") or 1
-                order = sentence_order(new_order, beam, key.size(0))
-            if order is not None:
-                if padding_mask is not None:
-                    padding_mask = padding_mask.index_select(0, order)
-                self._set_input_buffer(
-                    incremental_state,
-                    {
-                        "prev_key": key.index_select(0, order),
-                        "prev_value": value.index_select(0, order),
-                        "prev_key_padding_mask": padding_mask,
-                    },
-                )
+        if cache and self.encoder_decoder_attention:
+            beam = self.get_incremental_state(incremental_state, "beam_size") or 1
+            cache.reorder_sentences(new_order, beam)
+        elif cache:
+            cache.reorder(new_order)
         return incremental_state
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
@@ -279,47 +318,3 @@ class MultiheadAttention(IncrementalModule):
             if packed is not None:
                 for projection, part in zip("qkv", packed.chunk(3), strict=True):
                     state_dict[f"{name}.{projection}_proj.{kind}"] = part
-
-
-def _join_masks(
-    attn_mask: Tensor | None, key_padding_mask: Tensor | None, dtype: torch.dtype
-) -> Tensor | None:
-    """Join an attention mask and a padding mask into one additive mask [B or 1, 1, T or 1, S].
-
-    Args:
-        attn_mask: float or bool [T, S]; of a bool mask True = masked.
-        key_padding_mask: bool [B, S], True = pad.
-        dtype: float type of the result.
-
-    Returns:
-        the mask, or None when nothing is masked.
-    """
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill(
-            attn_mask, float("-inf")
-        )
-    joined = None if attn_mask is None else attn_mask.to(dtype)[None, None]
-    if key_padding_mask is not None:
-        blocked = key_padding_mask.to(torch.bool)[:, None, None, :]
-        if joined is None:
-            joined = torch.zeros((), dtype=dtype, device=blocked.device)
-        joined = torch.where(blocked, float("-inf"), joined)
-    return joined
-
-
-def _append_padding(
-    previous: Tensor | None, previous_key: Tensor, current: Tensor | None, key: Tensor
-) -> Tensor | None:
-    """Return the padding mask of the cached keys and the new keys together, or None if neither has one.
-
-    Args:
-        previous, current: the two masks [B, S'] and [B, S].
-        previous_key, key: the cached and the new keys [B, H, S' or S, head_dim], for their sizes.
-    """
-    if previous is None:
-        if current is None:
-            return None
-        previous = current.new_zeros(previous_key.size(0), previous_key.size(2))
-    elif current is None:
-        current = previous.new_zeros(key.size(0), key.size(2))
-    return torch.cat([previous, current.to(previous.dtype)], dim=1)

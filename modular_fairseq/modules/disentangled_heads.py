@@ -6,13 +6,15 @@ these clusters.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from modular_fairseq.modules.gaussian_mixture import Clustering, GaussianMixture
+from modular_fairseq.modules.gaussian_densities import Clustering
+from modular_fairseq.modules.gaussian_mixture import GaussianMixture, cluster_together
 from modular_fairseq.modules.mutual_information import (
     cluster_information,
     lower_bound,
@@ -54,7 +56,7 @@ class LossSettings:
 
 
 class DisentangledHeads(nn.Module):
-    """Losses of the queries of one attention module.
+    """The mixture that clusters the queries of one attention module, for losses only.
 
     Args:
         num_heads, clusters, head_dim: H, C and D of the mixture of the queries, which all heads share.
@@ -69,33 +71,53 @@ class DisentangledHeads(nn.Module):
         """Draw samples of the queries [B, H, T, head_dim], in float32 or better."""
         return self.mixture.draw(queries.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
 
-    def forward(
-        self, queries: Tensor, valid: Tensor, wanted: LossSettings, drawn: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Compute the losses that are `wanted`.
 
-        Args:
-            queries: projected but not scaled, [B, H, T, head_dim].
-            valid: bool [B, T], False = padding.
-            wanted: which losses to compute, and how.
-            drawn: samples that `draw` has drawn. Without them, the mixture draws some if it needs them.
+def losses_of_queries(
+    modules: Sequence[DisentangledHeads],
+    queries: Sequence[Tensor],
+    valid: Tensor,
+    wanted: LossSettings,
+    drawn: Sequence[Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Compute the losses that are `wanted` for the queries of M attention modules over the same positions.
 
-        Returns:
-            the losses by name, [B] each: kl (in nats per dimension, a mean over heads and tokens), qq (L_Dqq,
-            Eq. 6), xq (L_Dxq, Eq. 7) and diversity.
-        """
-        z = None if drawn is None else drawn.permute(2, 0, 1, 3)
-        clusters = self.mixture(queries.permute(2, 0, 1, 3), wanted.kl, z)
-        losses = {}
-        if wanted.kl:
-            losses["kl"] = mean_over_tokens(clusters.divergence, valid)
-        if wanted.qq:
-            losses["qq"] = between_heads(clusters, valid, wanted).clamp_min(wanted.floor)
-        if wanted.xq:
-            losses["xq"] = lower_bound(clusters.posterior, valid, wanted.critic)
-        if wanted.diversity:
-            losses["diversity"] = diversity(clusters.posterior, valid)
-        return losses
+    All modules are computed together, in a few kernels.
+
+    Args:
+        modules: the mixtures of the modules, which differ only in their parameters.
+        queries: for each module, projected but not scaled queries [B, H, T, head_dim].
+        valid: bool [B, T], False = padding.
+        wanted: which losses to compute, and how.
+        drawn: for each module, samples that `draw` has drawn. Without them, some are drawn if needed.
+
+    Returns:
+        the losses by name, [M, B] each: kl (in nats per dimension, a mean over heads and tokens), qq (L_Dqq,
+        Eq. 6), xq (L_Dxq, Eq. 7) and diversity.
+    """
+    # M x B x H x T x D -> M x T x B x H x D
+    x = stack(queries).permute(0, 3, 1, 2, 4)
+    z = None if drawn is None else stack(drawn).permute(0, 3, 1, 2, 4)
+    clusters = cluster_together([module.mixture for module in modules], x, wanted.kl, z)
+    number = len(modules)
+    of_all = valid.repeat(number, 1)  # a sentence of a module is a row
+    posterior, log_joint = clusters.posterior.flatten(0, 1), clusters.log_joint.flatten(0, 1)
+    losses = {}
+    if wanted.kl:
+        assert clusters.divergence is not None
+        losses["kl"] = mean_over_tokens(clusters.divergence.flatten(0, 1), of_all)
+    if wanted.qq:
+        estimate = between_heads(Clustering(posterior, log_joint, None), of_all, wanted)
+        losses["qq"] = estimate.clamp_min(wanted.floor)
+    if wanted.xq:
+        losses["xq"] = lower_bound(posterior, of_all, wanted.critic)
+    if wanted.diversity:
+        losses["diversity"] = diversity(posterior, of_all)
+    return {name: loss.view(number, -1) for name, loss in losses.items()}
+
+
+def stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Stack tensors in a new first dimension, without a copy of a single one."""
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
 def between_heads(clusters: Clustering, valid: Tensor, wanted: LossSettings) -> Tensor:

@@ -11,16 +11,21 @@ following cases differ only in g: the mixture (G step, inference), one sampled e
 the expert with the largest gate, and one random expert.
 """
 
+import functools
 import itertools
+from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from modular_fairseq.modules.gates import GateNetwork, RunningMean, sentence_mean
+from modular_fairseq.modules.gate_inputs import RunningMean, sentence_mean, valid_positions
+from modular_fairseq.modules.gates import GateNetwork
 from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
 
+MOST_PASSES = 64  # of which a module keeps the gates before it sums them up
 RARE = 0.01  # an expert that fewer than this share of instances choose counts as rare
 INFERENCE_MODES = ("mixture", "specialised", "random")
 
@@ -58,7 +63,17 @@ def mixture_scale(gates: Tensor, dropped: Tensor, dropped_heads: int) -> Tensor:
         dropped_heads: t.
     """
     num_heads = dropped.size(1)
-    return 1 - num_heads / (num_heads - dropped_heads) * (gates @ dropped - dropped_heads / num_heads)
+    less = _less_than_uniform(num_heads, dropped_heads, gates.dtype, gates.device)
+    away = F.linear(gates, dropped.t(), less)  # m_j - t/h
+    return torch.rsub(away, 1, alpha=num_heads / (num_heads - dropped_heads))
+
+
+@functools.lru_cache(maxsize=16)
+def _less_than_uniform(
+    num_heads: int, dropped_heads: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return -t/h for each head, [H]."""
+    return torch.full((num_heads,), -dropped_heads / num_heads, dtype=dtype, device=device)
 
 
 def expert_scale(lacks: Tensor, dropped_heads: int) -> Tensor:
@@ -81,7 +96,8 @@ class GateStatistics:
     """
 
     def __init__(self) -> None:
-        self.sums: Tensor | None = None
+        self._passes: list[tuple[Tensor, Tensor | None]] = []  # not in the sums yet
+        self._sums: Tensor | None = None
 
     def add(self, log_gates: Tensor, valid: Tensor | None) -> None:
         """Add the instances of one forward pass.
@@ -90,12 +106,9 @@ class GateStatistics:
             log_gates: log-probabilities of the experts, [B, T or 1, E].
             valid: bool [B, T or 1], False = padding. None means that all instances count.
         """
-        log_gates = log_gates.detach().double()  # a sum of many float32 numbers would drift
-        weight = log_gates.new_ones(log_gates.shape[:-1]) if valid is None else valid.to(log_gates.dtype)
-        entropy = -(log_gates.exp() * log_gates).sum(dim=-1)
-        chosen = F.one_hot(log_gates.argmax(dim=-1), log_gates.size(-1)).to(weight.dtype)
-        sums = torch.cat([(entropy * weight).sum().view(1), weight.flatten() @ chosen.flatten(0, 1)])
-        self.sums = sums if self.sums is None else self.sums + sums
+        self._passes.append((log_gates.detach(), valid))
+        if len(self._passes) == MOST_PASSES:
+            self._sums = self.take()
 
     def take(self) -> Tensor | None:
         """Return the sums [1 + E] and reset them; None if no instance was added.
@@ -103,8 +116,44 @@ class GateStatistics:
         The first number is the summed entropy of the gates in nats. The others are, for each expert, the
         number of instances whose largest gate it is.
         """
-        sums, self.sums = self.sums, None
-        return sums
+        return take_all([self])[0]
+
+
+def take_all(statistics: list[GateStatistics]) -> list[Tensor | None]:
+    """Take the sums of several modules (see `GateStatistics.take`).
+
+    Gates of the same shape over the same instances are summed up together, in a few kernels for all of them.
+    """
+    alike: dict[tuple[torch.Size, int | None], list[tuple[int, Tensor, Tensor | None]]] = {}
+    sums = []
+    for number, each in enumerate(statistics):
+        for log_gates, valid in each._passes:
+            key = log_gates.shape, None if valid is None else id(valid)
+            alike.setdefault(key, []).append((number, log_gates, valid))
+        sums.append(each._sums)
+        each._passes, each._sums = [], None
+    for passes in alike.values():
+        numbers, gates, valids = zip(*passes, strict=True)
+        for number, new in zip(numbers, _sum_up(torch.stack(gates), valids[0]), strict=True):
+            old = sums[number]
+            sums[number] = new if old is None else old + new
+    return sums
+
+
+def _sum_up(log_gates: Tensor, valid: Tensor | None) -> Tensor:
+    """Return the sums [M, 1 + E] of the gates of M modules (see `GateStatistics.take`), in float64.
+
+    A sum of many float32 numbers would drift.
+
+    Args:
+        log_gates: [M, B, T or 1, E].
+        valid: bool [B, T or 1], or None.
+    """
+    log_gates = log_gates.flatten(1, 2).double()
+    entropy = -(log_gates.exp() * log_gates).sum(dim=-1, keepdim=True)
+    chosen = torch.zeros_like(log_gates).scatter_(-1, log_gates.argmax(dim=-1, keepdim=True), 1.0)
+    both = torch.cat([entropy, chosen], dim=-1)  # M x instances x (1 + E)
+    return both.sum(dim=1) if valid is None else valid.flatten().double() @ both
 
 
 def entropy_and_shares(sums: Tensor) -> tuple[float, Tensor]:
@@ -170,6 +219,7 @@ class ExpertMixture(IncrementalModule):
         self.dropped_heads = dropped_heads
         self.num_experts = dropped.size(0)
         self.register_buffer("dropped", dropped, persistent=False)
+        self.scale_of_expert = expert_scale(dropped, dropped_heads)  # E x H
         self.gate_network = gate_network
         self.running_mean = running_mean
         self.alternates = alternates
@@ -179,6 +229,13 @@ class ExpertMixture(IncrementalModule):
         self.is_discarded = False
         self.step: str | None = None
         self.statistics: GateStatistics | None = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert or move the module as `nn.Module` does, and keep `scale_of_expert` exact in its type."""
+        super()._apply(fn, recurse)
+        dtype = torch.promote_types(self.dropped.dtype, torch.float32)
+        self.scale_of_expert = expert_scale(self.dropped.to(dtype), self.dropped_heads)
+        return self
 
     def draw_expert(self, generator: torch.Generator) -> None:
         """Draw the expert that `inference` "random" uses from now on."""
@@ -217,7 +274,7 @@ class ExpertMixture(IncrementalModule):
             expert = torch.full((1, 1), self._drawn_expert(), device=x.device)
         else:
             return None
-        return expert_scale(self.dropped[expert], self.dropped_heads)
+        return self.scale_of_expert[expert]
 
     def _cached_sentence_scale(
         self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None, rows: int
@@ -228,20 +285,23 @@ class ExpertMixture(IncrementalModule):
         """
         state = self.get_incremental_state(incremental_state, "gate_state")
         if not state:
-            scale = self._scale(x, padding_mask, None).repeat_interleave(rows // x.size(1), dim=0)
+            beam = rows // x.size(1)
+            scale = self._scale(x, padding_mask, None).repeat_interleave(beam, dim=0)
             if incremental_state is None:
                 return scale
-            state = {"scale": scale}
+            state = {"scale": scale, "beam": beam}
             self.set_incremental_state(incremental_state, "gate_state", state)
         return state["scale"]
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        """Reorder the cached scales as the beam was reordered."""
+        """Reorder the cached scales as the beam was reordered.
+
+        The hypotheses of a sentence have the same scale, so nothing moves unless a sentence leaves the batch.
+        """
         state = self.get_incremental_state(incremental_state, "gate_state")
-        if state:
-            self.set_incremental_state(
-                incremental_state, "gate_state", {"scale": state["scale"].index_select(0, new_order)}
-            )
+        if state and (state["beam"] == 1 or new_order.numel() != state["scale"].size(0)):
+            scale = state["scale"].index_select(0, new_order)
+            self.set_incremental_state(incremental_state, "gate_state", {**state, "scale": scale})
 
     def _scale(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
         """Compute the head scales [B, T or 1, H] that the gate gives in the present mode, in float32."""
@@ -255,25 +315,26 @@ class ExpertMixture(IncrementalModule):
                 context, valid = sentence_mean(x, padding_mask), None
             else:
                 context = self.running_mean(x, padding_mask, incremental_state)
-                valid = None if padding_mask is None else padding_mask.logical_not()
+                valid = None if padding_mask is None else valid_positions(padding_mask)
             if self.is_discarded:
                 valid = torch.zeros(context.shape[:2], dtype=torch.bool, device=context.device)
-            log_gates = F.log_softmax(self.gate_network(context, valid), dim=-1)
+            logits = self.gate_network(context, valid)
             # Every input counts once: neither the recomputation in a backward pass nor the hypotheses of a
             # search (--eval-bleu) may count it again.
             if self.statistics is not None and incremental_state is None and not is_recomputation():
-                self.statistics.add(log_gates, valid)
-            dropped = self.dropped.to(log_gates.dtype)
+                self.statistics.add(F.log_softmax(logits.detach(), dim=-1), valid)
             if learning or (not self.training and self.inference == "mixture"):
-                return mixture_scale(log_gates.exp(), dropped, self.dropped_heads)
+                gates = torch.softmax(logits, dim=-1)
+                return mixture_scale(gates, self.dropped.to(gates.dtype), self.dropped_heads)
             if self.training:
-                gumbel = -torch.empty_like(log_gates[:, :1]).exponential_().log()
-                expert = (log_gates + gumbel).argmax(dim=-1)
+                # log g + Gumbel, as a Gumbel number is -log of an exponential one. log g may lack a constant.
+                exponential = torch.empty_like(logits[:, :1]).exponential_()
+                expert = (logits - exponential.log()).argmax(dim=-1)
             elif self.inference == "specialised":
-                expert = log_gates.argmax(dim=-1)
+                expert = logits.argmax(dim=-1)
             else:
-                expert = torch.full(log_gates.shape[:-1], self._drawn_expert(), device=x.device)
-            return expert_scale(dropped[expert], self.dropped_heads)
+                expert = torch.full(logits.shape[:-1], self._drawn_expert(), device=x.device)
+            return self.scale_of_expert.to(logits.dtype)[expert]
 
     def _drawn_expert(self) -> int:
         if self.random_expert is None:

@@ -1,18 +1,16 @@
-"""Gate networks g(.; phi) of a mixture of experts, and their inputs (MAE, section 2.3 and appendix A)."""
+"""Gate networks g(.; phi) and the norm of their inputs, of a mixture of experts (MAE, section 2.3, app. A)."""
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modular_fairseq.modules.dropout import Dropout
-from modular_fairseq.modules.incremental import IncrementalModule
+from modular_fairseq.modules.once import once_for
 from modular_fairseq.modules.recomputation import is_recomputation
 
-# `RunningMean` uses a matrix of weights up to this number of entries (rows x columns), and sums above it.
-LARGEST_MATRIX = 256 * 256
 NORMS = ("batch", "lagged", "layer", "none")
 
 
@@ -58,26 +56,33 @@ class GateNorm(nn.Module):
         mean, var = self._before if is_recomputation() else (self.running_mean, self.running_var)
         if self.training:
             self._before = mean, var
-            batch_mean, batch_var, n = masked_mean_and_variance(x, valid)
-            enough = n > 1
-            if not self.lagged:
-                mean = torch.where(enough, batch_mean, mean)
-                var = torch.where(enough, batch_var, var)
+            instances = Instances.of(x, valid)
+            batch_mean, batch_var = instances.mean_and_variance(x)
+            if not self.lagged and valid is None:
+                mean, var = (batch_mean, batch_var) if instances.number > 1 else (mean, var)
+            elif not self.lagged:
+                mean = torch.where(instances.are_enough, batch_mean, mean)
+                var = torch.where(instances.are_enough, batch_var, var)
             if not is_recomputation():
                 if self._sums is None:
-                    self._update(batch_mean, batch_var, n, self.momentum)
+                    self._update(batch_mean, batch_var, instances.correction, instances.weight(self.momentum))
                 else:
-                    self._add(batch_mean, batch_var, n)
+                    self._add(batch_mean, batch_var, instances.count())
         slope = self.weight * torch.rsqrt(var + self.eps)
-        return slope, self.bias - mean * slope
+        return slope, torch.addcmul(self.bias, mean, slope, value=-1)
 
     @torch.no_grad()
-    def _update(self, mean: Tensor, var: Tensor, n: Tensor, momentum: Tensor | float) -> None:
-        unbiased = var * n / (n - 1).clamp(min=1)
-        weight = momentum * (n > 1).to(mean.dtype)
+    def _update(self, mean: Tensor, var: Tensor, correction: Tensor | float, weight: Tensor | float) -> None:
+        """Move the running mean and variance towards the mean and variance of a batch.
+
+        Args:
+            mean, var: mean and biased variance of the batch, [d] each.
+            correction: factor that makes the variance unbiased.
+            weight: weight of the batch, 0 if it has too few rows.
+        """
         # Not in place, as the backward pass may need the former values of these tensors.
         self.running_mean = self.running_mean.lerp(mean, weight)
-        self.running_var = self.running_var.lerp(unbiased, weight)
+        self.running_var = self.running_var.lerp(var * correction, weight)
 
     @torch.no_grad()
     def _add(self, mean: Tensor, var: Tensor, n: Tensor) -> None:
@@ -124,30 +129,74 @@ class GateNorm(nn.Module):
         n = sums[1]
         mean, square = (sums[2:] / n.clamp(min=1)).chunk(2)
         var = (square - mean.square()).clamp(min=0)
-        dtype = self.running_mean.dtype
-        self._update(
-            mean.to(dtype),
-            var.to(dtype),
-            (n / passes.clamp(min=1)).to(dtype),
-            (1 - (1 - self.momentum) ** passes).to(dtype),
-        )
+        of_pass = n / passes.clamp(min=1)
+        correction = of_pass / (of_pass - 1).clamp(min=1)
+        weight = (1 - (1 - self.momentum) ** passes) * (of_pass > 1)
+        self._update(*(each.to(self.running_mean.dtype) for each in (mean, var, correction, weight)))
 
 
-def masked_mean_and_variance(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean [d], biased variance [d] and number [] of the valid rows of x [..., d].
+class Instances:
+    """The rows of a batch that count in the statistics of norms: sentences, or positions without padding.
+
+    All norms with the same rows share one object (`of`).
 
     Args:
+        like: inputs [..., d], for their type, device and number of rows.
         valid: bool [...], True = counts; None means that all rows count.
+
+    Attributes:
+        number: number of rows that count; a tensor [] if `valid` is given.
+        are_enough: whether there are at least two rows, as bool [] or bool.
+        correction: n / (n - 1), which makes the variance unbiased; 1 or less if there are too few rows.
     """
-    x = x.flatten(0, -2)
-    if valid is None:
-        var, mean = torch.var_mean(x, dim=0, correction=0)
-        return mean, var, x.new_tensor(float(x.size(0)))
-    weight = valid.flatten().to(x.dtype)
-    n = weight.sum()
-    weight = weight / n.clamp(min=1)
-    mean = weight @ x
-    return mean, weight @ (x - mean).square(), n
+
+    number: Any
+    are_enough: Any
+    correction: Any
+
+    def __init__(self, like: Tensor, valid: Tensor | None):
+        self.device, self.dtype = like.device, like.dtype
+        self._weights: dict[float, Any] = {}
+        if valid is None:
+            self.shares = None
+            self.number = like.numel() // like.size(-1)
+            self.are_enough = self.number > 1
+            self.correction = self.number / max(self.number - 1, 1)
+        else:
+            counted = valid.flatten().to(like.dtype)
+            self.number = counted.sum()
+            self.shares = counted / self.number.clamp(min=1)  # of a row in the mean
+            self.are_enough = self.number > 1
+            self.correction = self.number / (self.number - 1).clamp(min=1)
+
+    @classmethod
+    def of(cls, like: Tensor, valid: Tensor | None) -> "Instances":
+        """Return the instances of inputs [..., d]; the same ones for all inputs with the same `valid`."""
+        if valid is None:
+            return cls(like, None)
+        return once_for(valid, ("instances", like.dtype), lambda: cls(like, valid))
+
+    def mean_and_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean [d] and biased variance [d] of the rows of x [..., d] that count."""
+        x = x.flatten(0, -2)
+        if self.shares is None:
+            var, mean = torch.var_mean(x, dim=0, correction=0)
+            return mean, var
+        mean = self.shares @ x
+        return mean, self.shares @ (x - mean).square()
+
+    def weight(self, momentum: float) -> Any:
+        """Return the momentum if there are enough rows, else 0."""
+        if momentum not in self._weights:
+            enough = self.are_enough
+            self._weights[momentum] = momentum * (
+                enough.to(self.dtype) if torch.is_tensor(enough) else enough
+            )
+        return self._weights[momentum]
+
+    def count(self) -> Tensor:
+        """Return the number of rows that count as a tensor []."""
+        return torch.as_tensor(self.number, device=self.device, dtype=self.dtype)
 
 
 class GateNetwork(nn.Module):
@@ -180,6 +229,7 @@ class GateNetwork(nn.Module):
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
         self.dropout = Dropout(dropout)
         self.fc2 = nn.Linear(hidden_dim, num_experts)
+        self.kept: tuple[Tensor, Tensor] | None = None  # the first layer with the norm, for inference
         nn.init.xavier_uniform_(self.fc1.weight)
         nn.init.zeros_(self.fc1.bias)
         if init == "zero":
@@ -193,13 +243,26 @@ class GateNetwork(nn.Module):
             x: inputs, float32 [..., d].
             valid: bool [...], True = counts in the norm's statistics; None means that all rows count.
         """
-        weight, bias = self.fc1.weight, self.fc1.bias
-        if isinstance(self.norm, GateNorm):
-            slope, shift = self.norm(x, valid)
-            weight, bias = weight * slope, bias + weight @ shift
-        elif self.norm is not None:
+        if self.kept is not None and not self.training:
+            weight, bias = self.kept
+        elif isinstance(self.norm, GateNorm):
+            weight, bias = self._fold(*self.norm(x, valid))
+        else:
+            weight, bias = self.fc1.weight, self.fc1.bias
+        if self.norm is not None and not isinstance(self.norm, GateNorm):
             x = self.norm(x)
         return self.fc2(self.dropout(torch.tanh(F.linear(x, weight, bias))))
+
+    def _fold(self, slope: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weight and bias of the first layer that also scale and shift its input, [d] each."""
+        weight = self.fc1.weight
+        return weight * slope, self.fc1.bias + weight @ shift
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Keep the first layer with the norm in it; fairseq calls this before a model translates."""
+        if isinstance(self.norm, GateNorm):
+            with torch.no_grad():
+                self.kept = self._fold(*self.norm.eval()(self.fc1.weight, None))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Convert or move the parameters as `nn.Module` does, but keep them in float32."""
@@ -208,130 +271,7 @@ class GateNetwork(nn.Module):
             moved = fn(t)
             return t.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
 
+        if self.kept is not None:
+            weight, bias = self.kept
+            self.kept = keep_precision(weight), keep_precision(bias)
         return super()._apply(keep_precision, recurse)
-
-
-class RunningMean(IncrementalModule):
-    """The mean of the inputs so far, which does not depend on future inputs.
-
-    It averages all inputs so far (prefix), or the `window` most recent ones. If few inputs are given at once,
-    this is one matrix product with a [T, T] matrix of weights. Longer inputs have cumulative sums in float64,
-    whose time and memory are linear in T.
-
-    Appendix A of the MAE paper averages "all the input vectors" for translation. A decoder would then see the
-    words that it must predict, so the mean is over the prefix.
-
-    Args:
-        window: number of most recent inputs to average; None for all.
-    """
-
-    def __init__(self, window: int | None = None):
-        super().__init__()
-        self.window = window
-
-    def forward(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict | None) -> Tensor:
-        """Compute the mean at every position, float32 [B, T, d], 0 where there is nothing to average.
-
-        Args:
-            x: inputs [T, B, d]; in step-by-step decoding only the new ones.
-            padding_mask: bool [B, T], True = pad, or None.
-            incremental_state: fairseq's dictionary for step-by-step decoding, which keeps the earlier inputs
-                or their sum.
-        """
-        x = _at_least_float32(x)
-        counted = None if padding_mask is None else padding_mask.logical_not().to(x.dtype)
-        if incremental_state is None:
-            return self._means(x, counted)
-        if counted is None:
-            counted = x.new_ones(x.size(1), x.size(0))
-        return self._continue(x, counted, incremental_state)
-
-    def _means(self, x: Tensor, counted: Tensor | None, last: int = 0) -> Tensor:
-        """Compute the means of x [S, B, d] at every position, [B, S, d], or only the `last` ones of them.
-
-        Args:
-            counted: [B, S], 1 for inputs that count and 0 for padding, or None.
-            last: number of last positions to return; 0 for all.
-        """
-        length = x.size(0)
-        rows = last or length
-        if rows * length > LARGEST_MATRIX:
-            return self._means_by_sums(x, counted, rows)
-        # Position t, a row, averages the positions s, columns, with t - window < s <= t.
-        column = torch.arange(length, device=x.device)
-        row = column[length - rows :].unsqueeze(1)
-        seen = column <= row
-        if self.window is not None:
-            seen = seen & (column > row - self.window)
-        weights = seen.to(x.dtype).expand(x.size(1), -1, -1)
-        if counted is not None:
-            weights = weights * counted.unsqueeze(1)
-        weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1)
-        return torch.bmm(weights, x.transpose(0, 1))
-
-    def _means_by_sums(self, x: Tensor, counted: Tensor | None, last: int) -> Tensor:
-        """Compute what `_means` does from cumulative sums, which take time and memory linear in S.
-
-        The sums are float64, so that the difference of two of them loses nothing that float32 would show.
-        """
-        x = x.permute(1, 2, 0)  # [B, d, S], as a sum over the last dimension is the fastest
-        if counted is None:
-            counts = torch.arange(1, x.size(2) + 1, device=x.device, dtype=torch.float64).view(1, 1, -1)
-        else:
-            x = x * counted.unsqueeze(1)
-            counts = counted.unsqueeze(1).cumsum(dim=2, dtype=torch.float64)
-        sums = x.cumsum(dim=2, dtype=torch.float64)
-        if self.window is not None and self.window < x.size(2):
-            sums, counts = (t - F.pad(t[..., : -self.window], (self.window, 0)) for t in (sums, counts))
-        means = sums[..., -last:] / counts[..., -last:].clamp(min=1)
-        return means.to(x.dtype).transpose(1, 2)
-
-    def _continue(self, x: Tensor, counted: Tensor, incremental_state: dict) -> Tensor:
-        """Compute the means [B, T, d] at the positions of new inputs x [T, B, d], and keep the state.
-
-        The state is the sum of the inputs so far and their number, or the inputs that are still in the
-        window. Its first dimension is the batch, so that it can be reordered.
-        """
-        state = self.get_incremental_state(incremental_state, "mean_state") or {}
-        if self.window is None:
-            sums = (x.transpose(0, 1) * counted.unsqueeze(-1)).cumsum(dim=1)
-            counts = counted.cumsum(dim=1)
-            if state:
-                sums, counts = sums + state["sum"], counts + state["count"]
-            self.set_incremental_state(
-                incremental_state, "mean_state", {"sum": sums[:, -1:], "count": counts[:, -1:]}
-            )
-            return sums / counts.clamp(min=1).unsqueeze(-1)
-        new = x.size(0)
-        if state:
-            x = torch.cat([state["inputs"].transpose(0, 1), x])
-            counted = torch.cat([state["counted"], counted], dim=1)
-        keep = max(x.size(0) - self.window + 1, 0)
-        kept = {"inputs": x[keep:].transpose(0, 1), "counted": counted[:, keep:]}
-        self.set_incremental_state(incremental_state, "mean_state", kept)
-        return self._means(x, counted, last=new)
-
-    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        """Reorder the state as the beam was reordered."""
-        state = self.get_incremental_state(incremental_state, "mean_state")
-        if state:
-            state = {name: t.index_select(0, new_order) for name, t in state.items()}
-            self.set_incremental_state(incremental_state, "mean_state", state)
-
-
-def sentence_mean(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Average x [T, B, d] over the positions that are not padding: float32 [B, 1, d].
-
-    Args:
-        padding_mask: bool [B, T], True = pad, or None.
-    """
-    x = _at_least_float32(x)
-    if padding_mask is None:
-        return x.mean(dim=0).unsqueeze(1)
-    counted = padding_mask.logical_not().to(x.dtype)
-    weights = counted / counted.sum(dim=1, keepdim=True).clamp(min=1)
-    return torch.bmm(weights.unsqueeze(1), x.transpose(0, 1))
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -19,11 +19,19 @@ The parameters of the prior are trained as they are, in all three: pi and sigma^
 """
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+
+from modular_fairseq.modules.gaussian_densities import (
+    Clustering,
+    Densities,
+    Sample,
+    divergence_of,
+    log_joint_of,
+)
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")
@@ -31,23 +39,6 @@ VARIANCES = ("learned", "computed", "fixed")
 FIRST_LOG_VARIANCE = -4.0
 FIXED_VARIANCE = 0.01
 LARGEST_LOG_VARIANCE = 8.0  # limit for clusters and for q(z | x); the lower limit is -8
-
-
-class Clustering(NamedTuple):
-    """The clusters of vectors at T positions in B sentences and H heads.
-
-    All tensors are float32, or float64 for float64 vectors.
-
-    Attributes:
-        posterior: q(c | x), [B, H, C, T].
-        log_joint: log p(c, z), of which the posterior is the softmax over c, [B, H, C, T].
-        divergence: KL(q(z, c | x) || p(z, c)) / D in nats per dimension, [B, H, T]; None if it was not asked
-            for.
-    """
-
-    posterior: Tensor
-    log_joint: Tensor
-    divergence: Tensor | None
 
 
 class GaussianMixture(nn.Module):
@@ -91,6 +82,9 @@ class GaussianMixture(nn.Module):
     Raises:
         ValueError: there is less than 1 cluster, the centroid gradient is not positive and finite, or the
             posterior, the centroid mode or the variance is unknown.
+
+    Attributes:
+        prepared: the densities, if they are known (`compute_densities`); otherwise every call computes them.
     """
 
     centroid_scale: Tensor
@@ -132,6 +126,7 @@ class GaussianMixture(nn.Module):
         )
         self.log_variance = nn.Parameter(torch.zeros(mixtures, clusters, dim))
         self.logits = nn.Parameter(torch.zeros(mixtures, clusters))
+        self.prepared: Densities | None = None
         self.noise_log_variance, self.noise_slope = None, None
         if variance != "fixed":
             self.noise_log_variance = nn.Parameter(torch.full((num_heads, dim), FIRST_LOG_VARIANCE))
@@ -141,8 +136,8 @@ class GaussianMixture(nn.Module):
     def draw(self, x: Tensor) -> Tensor:
         """Draw z ~ q(z | x) for vectors x [T, B, H, D], in float32 or better."""
         with torch.autocast(x.device.type, enabled=False):
-            x = x.to(torch.promote_types(x.dtype, torch.float32))
-            return _Sample.apply(x, self._noise(x))
+            x = x.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(0)
+            return Sample.apply(x, _noise_of([self], densities_of([self], x.dtype), x)).squeeze(0)
 
     def forward(self, x: Tensor, divergence: bool = False, z: Tensor | None = None) -> Clustering:
         """Cluster vectors.
@@ -152,71 +147,30 @@ class GaussianMixture(nn.Module):
             divergence: whether to compute the KL divergence.
             z: a sample of q(z | x) that `draw` has drawn. Without it, one is drawn if it is needed.
         """
-        with torch.autocast(x.device.type, enabled=False):
-            x = x.to(torch.promote_types(x.dtype, torch.float32))
-            if z is not None:
-                z = z.to(x.dtype)
-            else:
-                z = _Sample.apply(x, self._noise(x)) if self.sampled and self.training else x
-            log_joint = self._log_joint(z, None if self.sampled else self._noise(x))
-            log_evidence = torch.logsumexp(log_joint, dim=2, keepdim=True)
-            log_posterior = log_joint - log_evidence
-            posterior, kl = log_posterior.exp(), None
-            if divergence:
-                # This is E_q(z,c)[log q(c) - log p(z, c)]. Without a sample, q(c) minimises it, and the
-                # minimum is -logsumexp(log_joint).
-                surprise = -log_evidence.squeeze(2)
-                if self.sampled:
-                    surprise = (posterior * (log_posterior - self._log_joint(x, self._noise(x)))).sum(dim=2)
-                kl = (surprise - _entropy(self._noise(x))) / x.size(-1)
-            return Clustering(posterior, log_joint, kl)
+        z = None if z is None else z.unsqueeze(0)
+        found = cluster_together([self], x.unsqueeze(0), divergence, z, self.prepared)
+        kl = None if found.divergence is None else found.divergence.squeeze(0)
+        return Clustering(found.posterior.squeeze(0), found.log_joint.squeeze(0), kl)
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Keep the densities; fairseq calls this before a model translates."""
+        with torch.no_grad():
+            self.prepared = densities_of([self], torch.promote_types(self.logits.dtype, torch.float32))
+
+    @property
+    def needs_vectors(self) -> bool:
+        """Whether the divergence depends on the vectors themselves, and not only on `log_joint`."""
+        return self.sampled or self.noise_slope is not None
+
+    def kind(self) -> Hashable:
+        """Return what tells apart mixtures that cannot be computed together."""
+        shape, dtype = self.scaled_centroids.shape, self.scaled_centroids.dtype
+        variance = self.noise_log_variance is None, self.noise_slope is None
+        return shape, dtype, self.num_heads, self.sampled, self.gradient_factor, variance
 
     def extra_repr(self) -> str:
         shared = "" if len(self.logits) == self.num_heads else ", shared"
         return f"heads={self.num_heads}, clusters={self.clusters}, dim={self.log_variance.size(2)}{shared}"
-
-    def centroids(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return mu [H or 1, C, D]. In the mode "hook" its gradient is multiplied by c_grad."""
-        mu = self.scaled_centroids.to(dtype) * self.centroid_scale.to(dtype)
-        if self.gradient_factor != 1.0 and mu.requires_grad:
-            mu.register_hook(lambda gradient: gradient * self.gradient_factor)
-        return mu
-
-    def _noise(self, x: Tensor) -> Tensor:
-        """Return log s^2 for vectors x [T, B, H, D]: [H, D], or [T, B, H, D] if it is computed."""
-        if self.noise_log_variance is None:
-            return x.new_full(x.shape[2:], math.log(FIXED_VARIANCE))
-        noise = self.noise_log_variance.to(x.dtype)
-        if self.noise_slope is not None:
-            noise = noise + (x * self.noise_slope.to(x.dtype)).sum(dim=-1, keepdim=True)
-        return noise.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
-
-    def _log_joint(self, z: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Compute log pi_c + log N(z | c): z [T, B, H, D] -> [B, H, C, T].
-
-        With `noise`, the result of `_noise`, compute its expectation under q(z | x) for x = `z`.
-        """
-        length, sentences, heads, dim = z.shape
-        mu = self.centroids(z.dtype)
-        log_variance = self.log_variance.to(z.dtype).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
-        precision = torch.exp(-log_variance)
-        constant = torch.log_softmax(self.logits.to(z.dtype), dim=-1)
-        constant = constant - 0.5 * (
-            dim * math.log(2 * math.pi) + (log_variance + mu * mu * precision).sum(dim=-1)
-        )
-        if noise is not None and noise.dim() == 2:
-            constant = constant - 0.5 * (precision * noise.exp().unsqueeze(1)).sum(dim=-1)
-        # A shared mixture sees the vectors of all heads as vectors of one group.
-        vectors = z.reshape(-1, precision.size(0), dim)
-        sums = _WeightedSums.apply(vectors, -0.5 * precision, mu * precision)
-        if noise is not None and noise.dim() == 4:
-            variances = noise.exp().reshape(vectors.shape).permute(1, 2, 0)
-            sums = sums - 0.5 * torch.bmm(precision, variances)
-        if precision.size(0) == heads:
-            sums = sums.view(heads, -1, length, sentences).permute(3, 0, 1, 2)
-        else:
-            sums = sums.view(-1, length, sentences, heads).permute(2, 3, 0, 1)
-        return sums + constant.unsqueeze(-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Load parameters; centroids that were trained with another scale are converted to this one."""
@@ -231,50 +185,95 @@ class GaussianMixture(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _entropy(noise: Tensor) -> Tensor:
-    """Return the entropy of q(z | x) in nats, [H, 1] or [B, H, T], for log s^2 [H, D] or [T, B, H, D]."""
-    entropy = 0.5 * (noise + 1 + math.log(2 * math.pi)).sum(dim=-1)
-    return entropy.unsqueeze(1) if noise.dim() == 2 else entropy.permute(1, 2, 0)
+def cluster_together(
+    mixtures: Sequence[GaussianMixture],
+    x: Tensor,
+    divergence: bool = False,
+    z: Tensor | None = None,
+    densities: Densities | None = None,
+) -> Clustering:
+    """Cluster vectors by a stack of M mixtures that differ only in their parameters.
 
-
-class _Sample(torch.autograd.Function):
-    """Draw z = x + s * noise for x [T, B, H, D] and log s^2, [H, D] or [T, B, H, D].
-
-    The backward pass needs z, which other functions keep anyway, and not the noise.
+    Args:
+        mixtures: the mixtures.
+        x: vectors of all heads [M, T, B, H, D], of any float type.
+        divergence: whether to compute the KL divergence.
+        z: samples of q(z | x). Without them, samples are drawn if they are needed.
+        densities: what `densities_of` returned for the mixtures.
     """
+    first = mixtures[0]
+    with torch.autocast(x.device.type, enabled=False):
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        if densities is None or densities.linear.dtype != x.dtype or densities.linear.device != x.device:
+            densities = densities_of(mixtures, x.dtype)
+        noise = _noise_of(mixtures, densities, x)
+        if z is not None:
+            z = z.to(x.dtype)
+        else:
+            z = Sample.apply(x, noise) if first.sampled and first.training else x
+        log_joint = log_joint_of(densities, z, None if first.sampled else noise)
+        posterior, kl = torch.softmax(log_joint, dim=3), None
+        if divergence:
+            at_x = log_joint_of(densities, x, noise) if first.sampled else None
+            kl = divergence_of(log_joint, noise, at_x)
+        return Clustering(posterior, log_joint, kl)
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, log_variance: Tensor) -> Tensor:
-        z = torch.addcmul(x, (0.5 * log_variance).exp(), torch.randn_like(x))
-        ctx.save_for_backward(x, z)
-        ctx.per_vector = log_variance.dim() == x.dim()
-        return z
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        x, z = ctx.saved_tensors
-        slope = gradient * (z - x)
-        return gradient, 0.5 * (slope if ctx.per_vector else slope.sum(dim=(0, 1)))
+def densities_of(mixtures: Sequence[GaussianMixture], dtype: torch.dtype) -> Densities:
+    """Compute the densities of mixtures that differ only in their parameters, in a few kernels for all."""
+    first = mixtures[0]
+    mu = _stack([each.scaled_centroids for each in mixtures], dtype)
+    mu = mu * _stack([each.centroid_scale for each in mixtures], dtype)[:, None, None, None]
+    if first.gradient_factor != 1.0 and mu.requires_grad:
+        mu.register_hook(lambda gradient: gradient * first.gradient_factor)
+    log_variance = _stack([each.log_variance for each in mixtures], dtype)
+    log_variance = log_variance.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
+    precision = torch.exp(-log_variance)
+    linear = mu * precision
+    squares = torch.addcmul(log_variance, mu, linear).sum(dim=-1) + mu.size(-1) * math.log(2 * math.pi)
+    log_pi = torch.log_softmax(_stack([each.logits for each in mixtures], dtype), dim=-1)
+    constant = torch.sub(log_pi, squares, alpha=0.5)
+    noise = expected = None
+    if first.noise_log_variance is None:
+        noise = mu.new_full((len(mixtures), first.num_heads, mu.size(-1)), math.log(FIXED_VARIANCE))
+    elif first.noise_slope is None:
+        noise = _stack([each.noise_log_variance for each in mixtures], dtype)
+        noise = noise.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
+    if noise is not None:
+        variances = (precision * noise.exp().unsqueeze(2)).sum(dim=-1)  # M x H x C
+        expected = torch.sub(constant, variances, alpha=0.5)
+    return Densities(-0.5 * precision, linear, constant, expected, noise)
 
 
-class _WeightedSums(torch.autograd.Function):
-    """Compute sum_d a_cd x_d^2 + b_cd x_d: x [N, G, D], a and b [G, C, D] -> [G, C, N].
+def compute_densities(mixtures: Sequence[GaussianMixture]) -> None:
+    """Compute the densities of all mixtures together, in a few kernels, and keep them as `prepared`.
 
-    The backward pass needs x, which other functions keep anyway, and not its square.
+    The caller must set `prepared` to None again before the parameters change.
     """
+    alike: dict[Hashable, list[GaussianMixture]] = {}
+    for mixture in mixtures:
+        alike.setdefault(mixture.kind(), []).append(mixture)
+    for group in alike.values():
+        dtype = torch.promote_types(group[0].logits.dtype, torch.float32)
+        with torch.autocast(group[0].logits.device.type, enabled=False):
+            densities = densities_of(group, dtype).one_by_one()
+        for mixture, each in zip(group, densities, strict=True):
+            mixture.prepared = each
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(x, a, b)
-        x = x.transpose(0, 1)
-        return torch.bmm(b, x.transpose(1, 2)).baddbmm_(a, x.square().transpose(1, 2))
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, a, b = ctx.saved_tensors
-        gradient, x = gradient.contiguous(), x.transpose(0, 1)
-        by_vector = gradient.transpose(1, 2)
-        dx = torch.bmm(by_vector, b).addcmul_(torch.bmm(by_vector, a), x, value=2).transpose(0, 1)
-        return dx, torch.bmm(gradient, x.square()), torch.bmm(gradient, x)
+def _noise_of(mixtures: Sequence[GaussianMixture], densities: Densities, x: Tensor) -> Tensor:
+    """Return log s^2 for vectors x [M, T, B, H, D]: [M, H, D], or [M, T, B, H, D] if it is computed."""
+    if densities.noise is not None:
+        return densities.noise
+    bias, slope = (
+        _stack([getattr(each, name) for each in mixtures], x.dtype)[:, None, None]
+        for name in ("noise_log_variance", "noise_slope")
+    )
+    noise = bias + (x * slope).sum(dim=-1, keepdim=True)
+    return noise.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
+
+
+def _stack(parameters: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    """Stack parameters of M modules, [M, ...], without a copy of a single one."""
+    stacked = parameters[0].unsqueeze(0) if len(parameters) == 1 else torch.stack(list(parameters))
+    return stacked.to(dtype)

@@ -12,6 +12,7 @@ step-by-step decoding.
 """
 
 import math
+from typing import Any
 
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.modules.divided_input import DividesInput
 from modular_fairseq.modules.grouped import build_linear, xavier_uniform
+from modular_fairseq.modules.projections import Joined, join, project
 
 
 class Competition(DividesInput):
@@ -95,6 +97,7 @@ class InterMechanismAttention(nn.Module):
         self.v_proj = build_linear(mechanisms, embed_dim, inner)
         self.q_proj = None if alone else build_linear(mechanisms, embed_dim, inner)
         self.out_proj = build_linear(mechanisms, inner, embed_dim)
+        self.kept: Joined | None = None  # joined weights for inference (`projections.py`)
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
         for projection in (self.k_proj, self.v_proj, self.q_proj):  # as in `MultiheadAttention`
             if projection is not None:
@@ -104,22 +107,36 @@ class InterMechanismAttention(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """Let the mechanisms of each position attend to each other: [T, B, C] -> [T, B, C]."""
-        weights = self._weights(h)
-        v = self._split(self.v_proj(h))
+        if self.q_proj is None or self.k_proj is None:
+            at_least_float32 = torch.promote_types(h.dtype, torch.float32)
+            weights = h.new_ones(*h.shape[:-1], 1, 1, self.num_heads, dtype=at_least_float32)
+            v = self._split(self.v_proj(h))
+        else:
+            linears = [self.q_proj, self.k_proj, self.v_proj]
+            joint = project(h, linears, self.kept)  # ... x mechanisms x 3 x features
+            parts = [linear(h) for linear in linears] if joint is None else joint.unbind(-2)
+            q, k, v = map(self._split, parts)
+            weights = self._weights(q, k)
         weights = self.dropout_module(weights.to(v.dtype))
         # ... x n x heads x head_dim
         heads = (weights.unsqueeze(-1) * v.unsqueeze(-4)).sum(dim=-3)
         return self.out_proj(heads.flatten(2))
 
-    def _weights(self, h: Tensor) -> Tensor:
-        """Compute the attention weights [T, B, n (queries), n (keys), heads], in float32 or better."""
-        if self.q_proj is None or self.k_proj is None:
-            at_least_float32 = torch.promote_types(h.dtype, torch.float32)
-            return h.new_ones(*h.shape[:-1], 1, 1, self.num_heads, dtype=at_least_float32)
-        q, k = self._split(self.q_proj(h)), self._split(self.k_proj(h))
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Keep the joined weights; fairseq calls this before a model translates."""
+        if self.q_proj is not None and self.k_proj is not None:
+            with torch.no_grad():
+                self.kept = join([self.q_proj, self.k_proj, self.v_proj])
+
+    def _weights(self, q: Tensor, k: Tensor) -> Tensor:
+        """Compute the attention weights [T, B, n (queries), n (keys), heads], in float32 or better.
+
+        Args:
+            q, k: queries and keys [T, B, n, heads, head_dim].
+        """
         scores = (q.unsqueeze(-3) * k.unsqueeze(-4)).sum(dim=-1) * self.head_dim**-0.5
         return torch.softmax(scores, dim=-2, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def _split(self, x: Tensor) -> Tensor:
-        """Split [T, B, n x heads x head_dim] into [T, B, n, heads, head_dim]."""
-        return x.unflatten(-1, (self.mechanisms, self.num_heads, self.head_dim))
+        """Split [T, B, n, heads x head_dim], or these in one dimension, into [T, B, n, heads, head_dim]."""
+        return x.reshape(*x.shape[:2], self.mechanisms, self.num_heads, self.head_dim)

@@ -27,10 +27,11 @@ Variational Bounds of Mutual Information", Eq. 1), which holds for every r, at t
 the mutual information. p(c | d) is known exactly, as the clusters are discrete.
 
 All of them are computed for each sentence, from the tokens of that sentence only. Eq. 6 and Eq. 7 compute
-their gradient in the forward pass, head by head, while the products of all pairs of tokens are at hand. Only
-the gradient is kept, which has the size of the posteriors.
+their gradient in the forward pass, while the products of all pairs of tokens are at hand. Only the gradient
+is kept, which has the size of the posteriors.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,9 @@ DENSITIES = ("pooled", "per_head", "gmm")
 ESTIMATORS = ("eq6", "released", "clusters")
 CRITICS = ("head", "mean", "others")
 SMALLEST = 1e-30  # lower limit of G_ij, which is a density up to a factor
+# Of Eq. 6, pairs of tokens of this many pairs of heads are computed at once.
+LARGEST_ON_CPU = 1 << 19  # elements; more do not fit into the caches of a core
+LARGEST_ON_GPU = 1 << 25
 NEVER_CERTAIN = 1e-6  # added to 1 - p in the released estimator, which would be infinite for p = 1
 
 
@@ -198,25 +202,27 @@ def _leave_one_out(
         valid: bool [B, T], False = padding.
         pairs: ordered pairs of heads.
     """
-    sentences, heads, clusters, length = u.shape
-    weights = _pair_weights(valid, u.dtype) / max(len(pairs), 1)
-    value, du, dp = u.new_zeros(sentences), torch.zeros_like(u), torch.zeros_like(p)
-    for a in range(heads):
-        partners = [b for first, b in pairs if first == a]
-        if not partners:
-            continue
-        others = p[:, partners].transpose(1, 2).reshape(sentences, clusters, -1)  # [B, C, partners x T]
-        densities = (
-            torch.bmm(u[:, a].transpose(1, 2), others)
-            .clamp_min_(SMALLEST)
-            .view(sentences, length, -1, length)
-        )
-        slopes = weights.unsqueeze(2) / densities
-        value += densities.log_().mul_(weights.unsqueeze(2)).sum(dim=(1, 2, 3))
-        slopes = slopes.flatten(2)
-        du[:, a] = torch.bmm(others, slopes.transpose(1, 2))
-        dp[:, partners] += torch.bmm(u[:, a], slopes).view(sentences, clusters, -1, length).transpose(1, 2)
+    length = u.size(3)
+    weights = (_pair_weights(valid, u.dtype) / max(len(pairs), 1)).unsqueeze(1)
+    value, du, dp = u.new_zeros(len(u)), torch.zeros_like(u), torch.zeros_like(p)
+    largest = LARGEST_ON_CPU if u.device.type == "cpu" else LARGEST_ON_GPU
+    at_once = max(largest // (len(u) * length * length), 1)  # pairs of heads
+    for start in range(0, len(pairs), at_once):
+        a, b = _indices(tuple(pairs[start : start + at_once]), u.device)
+        of_a, of_b = u.index_select(1, a), p.index_select(1, b)  # B x pairs x C x T
+        densities = torch.matmul(of_a.transpose(2, 3), of_b).clamp_min_(SMALLEST)
+        slopes = weights / densities
+        value += densities.log_().mul_(weights).sum(dim=(1, 2, 3))
+        du.index_add_(1, a, torch.matmul(of_b, slopes.transpose(2, 3)))
+        dp.index_add_(1, b, torch.matmul(of_a, slopes))
     return value, du, dp
+
+
+@functools.lru_cache(maxsize=64)
+def _indices(pairs: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the first and the second heads of pairs as tensors."""
+    first, second = torch.tensor(pairs, device=device).unbind(dim=1)
+    return first, second
 
 
 def _pair_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:

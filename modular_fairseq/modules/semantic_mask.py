@@ -16,22 +16,19 @@ z is the input of the attention module, and each head has its slice of the featu
 same clusters for queries and keys, because posteriors of different clusters could not be compared.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from modular_fairseq.modules.beams import fold_beam, sentence_order
-from modular_fairseq.modules.disentangled_heads import (
-    DisentangledHeads,
-    LossSettings,
-    diversity,
-    mean_over_tokens,
-)
+from modular_fairseq.modules.disentangled_heads import DisentangledHeads, LossSettings
 from modular_fairseq.modules.divided_input import DividesInput
-from modular_fairseq.modules.gaussian_mixture import Clustering, GaussianMixture
+from modular_fairseq.modules.gaussian_densities import Clustering
+from modular_fairseq.modules.gaussian_mixture import GaussianMixture
 from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
 
@@ -51,6 +48,25 @@ class Latents:
     tokens: Tensor
     keys: Tensor
     queries: Tensor | None = None
+
+
+class Seen(NamedTuple):
+    """What a mask has seen in a forward pass, from which its losses are computed.
+
+    Attributes:
+        tokens: the clusters of the tokens at the positions of the queries.
+        keys: the clusters of the keys; in self-attention those of the tokens.
+        projected: the queries of the heads, [rows, H, T, head_dim].
+        drawn: samples of the queries, or None.
+        query_padding_mask, key_padding_mask: bool [rows, T] and [B, S], True = pad, or None.
+    """
+
+    tokens: Clustering
+    keys: Clustering | None
+    projected: Tensor
+    drawn: Tensor | None
+    query_padding_mask: Tensor | None
+    key_padding_mask: Tensor | None
 
 
 class SemanticMask(IncrementalModule, DividesInput):
@@ -75,7 +91,8 @@ class SemanticMask(IncrementalModule, DividesInput):
     Attributes:
         wanted: which losses a forward pass in training computes. It must not change before the backward pass,
             in which activation checkpointing computes everything a second time.
-        losses: the losses of the last forward pass, [B] each, by name (`models/dma.py` takes them).
+        seen: what the last forward pass has seen, if losses are `wanted`. `measure` computes the losses of
+            many masks from it.
     """
 
     def __init__(
@@ -107,7 +124,7 @@ class SemanticMask(IncrementalModule, DividesInput):
         self.tokens = GaussianMixture(num_heads, clusters, embed_dim // num_heads, **settings)
         self.queries = DisentangledHeads(num_heads, clusters, embed_dim // num_heads, **settings)
         self.wanted = LossSettings()
-        self.losses: dict[str, Tensor] = {}
+        self.seen: Seen | None = None
 
     def forward(
         self,
@@ -119,7 +136,7 @@ class SemanticMask(IncrementalModule, DividesInput):
         incremental_state: dict | None = None,
         latents: Latents | None = None,
     ) -> Tensor | None:
-        """Compute the bias log G, and in training also `losses`.
+        """Compute the bias log G, and in training also note in `seen` what losses need.
 
         Args:
             query: [T, rows, C].
@@ -143,13 +160,14 @@ class SemanticMask(IncrementalModule, DividesInput):
         z_tokens = z_keys = drawn = None
         if latents is not None:
             z_tokens, z_keys, drawn = latents.tokens, latents.keys, latents.queries
-        tokens = self.cluster(query, wanted.kl, z_tokens)
+        divergence = wanted.kl and self.tokens.needs_vectors
+        tokens = self.cluster(query, divergence, z_tokens)
         keys: Clustering | None
         if self.self_attention:
             keys = tokens
         elif incremental_state is None or not self.get_incremental_state(incremental_state, "clusters"):
             assert key is not None
-            keys = self.cluster(key, wanted.kl, z_keys)
+            keys = self.cluster(key, divergence, z_keys)
         else:
             keys = None
         if incremental_state is None:
@@ -157,16 +175,24 @@ class SemanticMask(IncrementalModule, DividesInput):
             seen = keys.posterior
         else:
             seen = self._remember(keys, query.size(1), incremental_state)
-        if wanted.any:
-            losses = self._measure(
-                wanted, tokens, keys, projected, drawn, query_padding_mask, key_padding_mask
-            )
-            if not is_recomputation():
-                self.losses = losses
+        if wanted.any and not is_recomputation():
+            self.seen = Seen(tokens, keys, projected, drawn, query_padding_mask, key_padding_mask)
         if self.tokens.clusters == 1:
             return None
         posterior, beam = tokens.posterior, tokens.posterior.size(0) // seen.size(0)
         return _LogOverlap.apply(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
+
+    def kind(self) -> Hashable:
+        """Return what tells apart masks that cannot be measured together, after a forward pass."""
+        assert self.seen is not None
+        of_masks = (self.seen.query_padding_mask, self.seen.key_padding_mask)
+        return (
+            self.self_attention,
+            *(None if mask is None else id(mask) for mask in of_masks),
+            self.seen.projected.shape,
+            self.tokens.kind(),
+            self.queries.mixture.kind(),
+        )
 
     def draw(self, query: Tensor, key: Tensor | None) -> Latents:
         """Draw samples of z for the input of the attention module, query [T, rows, C] and key [S, B, C].
@@ -221,52 +247,6 @@ class SemanticMask(IncrementalModule, DividesInput):
             if order is not None:
                 known = {"posterior": posterior.index_select(0, order), "beam": beam}
                 self.set_incremental_state(incremental_state, "clusters", known)
-
-    def _measure(
-        self,
-        wanted: LossSettings,
-        tokens: Clustering,
-        keys: Clustering | None,
-        projected: Tensor,
-        drawn: Tensor | None,
-        query_padding_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
-    ) -> dict[str, Tensor]:
-        """Compute the losses of the queries, and the KL divergence and diversity loss of the tokens.
-
-        In cross-attention the tokens of both sides count. The diversity loss is the mean of the two sides, as
-        it compares tokens of one sentence with each other.
-        """
-        valid = _valid(query_padding_mask, tokens.posterior)
-        losses = self.queries(projected, valid, wanted, drawn)
-        if wanted.diversity:
-            of_tokens = diversity(tokens.posterior, valid)
-            if not self.self_attention:
-                assert keys is not None
-                of_keys = diversity(keys.posterior, _valid(key_padding_mask, keys.posterior))
-                of_tokens = (of_tokens + of_keys) / 2
-            losses["diversity"] = losses["diversity"] + of_tokens
-        if wanted.kl:
-            divergence = tokens.divergence
-            assert divergence is not None
-            if not self.self_attention:
-                assert keys is not None and keys.divergence is not None
-                divergence = torch.cat([divergence, keys.divergence], dim=2)
-                valid = torch.cat([valid, _valid(key_padding_mask, keys.posterior)], dim=1)
-            losses["kl"] = losses["kl"] + mean_over_tokens(divergence, valid)
-        return losses
-
-
-def _valid(padding_mask: Tensor | None, posterior: Tensor) -> Tensor:
-    """Return which tokens count, bool [B, T].
-
-    Args:
-        padding_mask: bool [B, T], True = pad. None means that all tokens count.
-        posterior: posteriors [B, H, C, T], for their sizes.
-    """
-    if padding_mask is None:
-        return torch.ones(posterior.size(0), posterior.size(3), dtype=torch.bool, device=posterior.device)
-    return padding_mask.to(torch.bool).logical_not()
 
 
 class _LogOverlap(torch.autograd.Function):

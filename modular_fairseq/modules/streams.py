@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from modular_fairseq.modules.masks import AttentionMasks
+
 
 class Streams(nn.ModuleList):
     """The sum of k streams, where `self[i][l]` is layer l of stream i.
@@ -23,7 +25,8 @@ class Streams(nn.ModuleList):
     trained model see the forward pass of every layer.
 
     Args:
-        streams: k lists with equal numbers of layers `(x [T, B, d], encoder_padding_mask) -> [T, B, d]`.
+        streams: k lists with equal numbers of layers, `(x [T, B, d], encoder_padding_mask, masks) -> [T, B,
+            d]`.
         batched: train each layer of all streams at once. The layers must then differ only in their
             parameters, and must not have buffers.
     """
@@ -33,35 +36,39 @@ class Streams(nn.ModuleList):
         self.batched = batched
 
     def forward(
-        self, z: Tensor, encoder_padding_mask: Tensor | None = None, states: list[Tensor] | None = None
+        self, z: Tensor, masks: AttentionMasks | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
         """Return the sum of the streams [T, B, d].
 
         Args:
             z: input of every stream [T, B, d].
-            encoder_padding_mask: bool [B, T], True = pad, or None.
+            masks: the masks of all layers. None masks nothing.
             states: a list that receives the sum over streams after every layer, or None.
         """
         at_once = self.batched and self.training
+        masks = masks or AttentionMasks(None)
         outputs: list[Tensor] | Tensor = z.expand(len(self), *z.shape)
         for layers in zip(*self, strict=True):
             if at_once:
-                outputs = self._at_once(layers, cast(Tensor, outputs), encoder_padding_mask)
+                outputs = self._at_once(layers, cast(Tensor, outputs), masks)
             else:
-                outputs = self._one_by_one(layers, outputs, encoder_padding_mask)
+                outputs = self._one_by_one(layers, outputs, masks)
             if states is not None:
                 states.append(_sum(outputs))
         return _sum(outputs)
 
     @staticmethod
     def _one_by_one(
-        layers: tuple[nn.Module, ...], inputs: list[Tensor] | Tensor, padding_mask: Tensor | None
+        layers: tuple[nn.Module, ...], inputs: list[Tensor] | Tensor, masks: AttentionMasks
     ) -> list[Tensor]:
         """Apply layer i to input i [T, B, d]."""
-        return [layer(x, encoder_padding_mask=padding_mask) for layer, x in zip(layers, inputs, strict=True)]
+        return [
+            layer(x, encoder_padding_mask=masks.key_padding_mask, masks=masks)
+            for layer, x in zip(layers, inputs, strict=True)
+        ]
 
     @staticmethod
-    def _at_once(layers: tuple[nn.Module, ...], inputs: Tensor, padding_mask: Tensor | None) -> Tensor:
+    def _at_once(layers: tuple[nn.Module, ...], inputs: Tensor, masks: AttentionMasks) -> Tensor:
         """Apply layer i to input i at the same time for all i: [k, T, B, d] -> [k, T, B, d].
 
         The dropout masks of the streams are independent, as they are one by one.
@@ -71,7 +78,9 @@ class Streams(nn.ModuleList):
             for name, _ in layers[0].named_parameters()
         }
         run = vmap(
-            lambda parameters, x: functional_call(layers[0], parameters, (x, padding_mask)),
+            lambda parameters, x: functional_call(
+                layers[0], parameters, (x, masks.key_padding_mask), {"masks": masks}
+            ),
             randomness="different",
         )
         return run(stacked, inputs)

@@ -23,6 +23,7 @@ SUBJECTS = (
     "data",
     "precision",
     "options",
+    "search",
     "trainer",
     "continuing",
     "stopping",

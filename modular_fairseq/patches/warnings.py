@@ -73,6 +73,9 @@ KNOWN = [
         FutureWarning,
         r"fairseq\.optim\.amp_optimizer$",
     ),
+    # With --amp on a CPU, fairseq also turns on autocast and a scaler of losses for a GPU.
+    (r"CUDA is not available or torch_xla is imported", UserWarning, r"torch\.cuda\.amp\.autocast_mode$"),
+    (r"torch\.cuda\.amp\.GradScaler is enabled", UserWarning, r"torch\.cuda\.amp\.grad_scaler$"),
     # fairseq's own attention combines a boolean padding mask with an additive causal mask. torch converts the
     # first, and the result is right.
     (

@@ -24,6 +24,7 @@ from fairseq import utils
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from modular_fairseq.models.mae import GateTraining, expert_mixtures
 from modular_fairseq.modules.expert_mixture import GateStatistics
@@ -65,6 +66,7 @@ class BlockCoordinateDescent:
         self.valid_monitor = GateMonitor()
         self.epoch = 0
         self.in_update = False
+        self.has_data = False  # whether a batch of this step is no dummy batch
         self.paused = False
         self.g_loss: float | None = None  # loss of the last G step, in bits
         for mixture in self.mixtures:
@@ -115,6 +117,7 @@ class BlockCoordinateDescent:
         if self.in_update:
             return f_step(self.trainer, samples, raise_oom)
         self.in_update = True
+        self.has_data = False
         settings = self.settings
         logging_output: dict[str, Any] | None
         try:
@@ -133,7 +136,7 @@ class BlockCoordinateDescent:
         finally:
             self.in_update = False
         self.norms.pool()
-        self.train_monitor.collect(self.mixtures)
+        self.train_monitor.collect(self.mixtures, self.has_data)
         self.train_monitor.log()
         return logging_output
 
@@ -141,8 +144,9 @@ class BlockCoordinateDescent:
         self, valid_step: Callable[..., dict[str, Any] | None], sample: dict, raise_oom: bool
     ) -> dict[str, Any] | None:
         """Take a validation step by `valid_step`, fairseq's own method, and log the gate statistics."""
+        self.has_data = False
         logging_output = valid_step(self.trainer, sample, raise_oom)
-        self.valid_monitor.collect(self.mixtures)
+        self.valid_monitor.collect(self.mixtures, self.has_data)
         self.valid_monitor.log()
         return logging_output
 
@@ -172,17 +176,21 @@ class BlockCoordinateDescent:
             for sample in samples:
                 sample, is_dummy = trainer._prepare_sample(sample)
                 try:
-                    with torch.autocast(trainer.device.type, enabled=cfg.common.amp):
+                    with (
+                        record_function("forward"),
+                        torch.autocast(trainer.device.type, trainer.autocast_dtype, enabled=cfg.common.amp),
+                    ):
                         loss, size, logging_output = trainer.get_criterion()(trainer.get_model(), sample)
                     if is_dummy:
                         logging_outputs = logging_outputs or [logging_output]
                         continue
-                    # If LayerDrop skipped every layer with a gate, the loss has no gradient.
-                    new = (
-                        torch.autograd.grad(loss * loss_scale, sgd.gates, allow_unused=True)
-                        if loss.requires_grad
-                        else [None] * len(sgd.gates)
-                    )
+                    with record_function("backward"):
+                        # If LayerDrop skipped every layer with a gate, the loss has no gradient.
+                        new = (
+                            torch.autograd.grad(loss * loss_scale, sgd.gates, allow_unused=True)
+                            if loss.requires_grad
+                            else [None] * len(sgd.gates)
+                        )
                 except RuntimeError as error:
                     if "out of memory" not in str(error):
                         raise
@@ -247,6 +255,7 @@ class BlockCoordinateDescent:
         A dummy batch takes part on a worker that has run out of data. Its loss counts nothing, and it enters
         no statistics.
         """
+        self.has_data = self.has_data or not is_dummy
         for mixture in self.mixtures:
             mixture.is_discarded = is_dummy
         if self.joint:

@@ -1,43 +1,109 @@
 """Gate statistics that training and validation log beside fairseq's own values."""
 
+import functools
+from collections.abc import Callable
+
 import torch
 from fairseq.logging import metrics
+from fairseq.logging.meters import MetersDict
 from torch import Tensor
 
-from modular_fairseq.modules.expert_mixture import RARE, ExpertMixture, entropy_and_shares
+from modular_fairseq.modules.expert_mixture import RARE, ExpertMixture, entropy_and_shares, take_all
+
+# The logged values: (priority in fairseq's log, number of digits).
+VALUES = {
+    "gate_entropy": (300, 4),
+    "gate_max_share": (301, 4),
+    "gate_min_share": (302, 4),
+    "gate_rare_experts": (303, 0),
+}
 
 
 class GateMonitor:
-    """Collect gate entropy and expert shares over the instances that this worker saw since `reset`."""
+    """Collect gate entropy and expert shares over the instances that this worker saw since `reset`.
+
+    The sums stay on the device. They are read when fairseq prints its log, not in every update.
+    """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         self.sums: dict[ExpertMixture, Tensor] = {}
+        self.has_data = False
+        self._values: dict[str, float] | None = None
 
-    def collect(self, all_mixtures: list[ExpertMixture]) -> None:
-        """Take the sums that each mixture has recorded since the last call, and add them to the totals."""
+    def collect(self, all_mixtures: list[ExpertMixture], has_data: bool) -> None:
+        """Take the sums that each mixture has recorded since the last call, and add them to the totals.
+
+        Args:
+            has_data: whether they come from a batch that is no dummy batch.
+        """
+        self.has_data = self.has_data or has_data
+        statistics = []
         for mixture in all_mixtures:
             assert mixture.statistics is not None  # BlockCoordinateDescent sets it
-            sums = mixture.statistics.take()
-            if sums is not None:  # LayerDrop may have skipped the layer
-                self.sums[mixture] = self.sums.get(mixture, 0) + sums
+            statistics.append(mixture.statistics)
+        totals, new = [], []
+        for mixture, sums in zip(all_mixtures, take_all(statistics), strict=True):
+            if sums is None:  # LayerDrop may have skipped the layer
+                continue
+            if mixture in self.sums:
+                totals.append(self.sums[mixture])
+                new.append(sums)
+            else:
+                self.sums[mixture] = sums.clone()
+        if totals:
+            torch._foreach_add_(totals, new)
+        self._values = None
 
     def log(self) -> None:
         """Log gate_entropy (nats), gate_max_share, gate_min_share and gate_rare_experts through fairseq."""
-        if not self.sums:
-            return
+        if self.sums and self.has_data:
+            for name, (priority, _) in VALUES.items():
+                _log_when_printed(name, functools.partial(self._value, name), priority)
+
+    def _value(self, name: str, meters: MetersDict) -> float | None:
+        """Return a value for fairseq's log, which calls this when it prints."""
+        if self._values is None:
+            self._values = self.values()
+        return self._values.get(name)
+
+    def values(self) -> dict[str, float]:
+        """Return the values to log, or none if this worker has had dummy batches only."""
         all_sums = list(self.sums.values())
+        if not all_sums:
+            return {}
         # All sums are copied from the device at once.
-        split_sums = torch.cat(all_sums).double().cpu().split([len(sums) for sums in all_sums])
+        split_sums = torch.cat(all_sums).cpu().split([len(sums) for sums in all_sums])
         measured = [entropy_and_shares(sums) for sums in split_sums if sums[1:].any()]
-        if not measured:  # this worker has had dummy batches only
-            return
+        if not measured:
+            return {}
         entropies = [entropy for entropy, _ in measured]
         shares = torch.cat([share for _, share in measured])
-        # The values are means already. With weight 0, a meter shows the last value.
-        metrics.log_scalar("gate_entropy", sum(entropies) / len(entropies), weight=0, priority=300, round=4)
-        metrics.log_scalar("gate_max_share", float(shares.max()), weight=0, priority=301, round=4)
-        metrics.log_scalar("gate_min_share", float(shares.min()), weight=0, priority=302, round=4)
-        metrics.log_scalar("gate_rare_experts", int((shares < RARE).sum()), weight=0, priority=303, round=0)
+        values = (
+            sum(entropies) / len(entropies),
+            float(shares.max()),
+            float(shares.min()),
+            int((shares < RARE).sum()),
+        )
+        return {
+            name: round(value, digits) if digits else value
+            for (name, (_, digits)), value in zip(VALUES.items(), values, strict=True)
+        }
+
+
+def _log_when_printed(name: str, value: Callable[[MetersDict], float | None], priority: int) -> None:
+    """Let fairseq's log call `value` when it prints, as `metrics.log_derived` does.
+
+    `log_derived` leaves a meter that exists as it is. It may be that of another training in this process, or
+    a mean that a checkpoint of an older version has brought.
+    """
+    for meters in metrics.get_active_aggregators():
+        meter = meters.get(name)
+        if isinstance(meter, MetersDict._DerivedMeter):
+            meter.fn = value
+        else:
+            meters.pop(name, None)
+            meters.priorities = [each for each in meters.priorities if each[2] != name]
+            meters.add_meter(name, MetersDict._DerivedMeter(value), priority)

@@ -77,7 +77,8 @@ class GateSgd:
         """
         if gradient is not None:
             old = self.gradients[number]
-            self.gradients[number] = gradient / loss_scale if old is None else old + gradient / loss_scale
+            gradient = gradient if loss_scale == 1 else gradient / loss_scale
+            self.gradients[number] = gradient if old is None else old + gradient
 
     def add_count(self, sample: dict[str, Any]) -> None:
         """Count the sentences and the target tokens of a batch."""
@@ -104,18 +105,18 @@ class GateSgd:
                 dist.all_reduce(each, group=self.trainer.data_parallel_process_group)
         sentences, tokens, *sums_of_all = counts.tolist()
         self.clear()
-        means = [
-            gradient / ((sentences if per_sentence else tokens) or 1.0)
-            for gradient, per_sentence in zip(flat.split(sizes), self.per_sentence, strict=True)
-        ]
-        norm = torch.cat(means).norm()
+        means = list(flat.split(sizes))
+        counted = [(sentences if per_sentence else tokens) or 1.0 for per_sentence in self.per_sentence]
+        torch._foreach_div_(means, counted)
+        norm = flat.norm()
         if not tokens > 0:
             return GateStep(norm, "no batch was left", sums_of_all)
         if not torch.isfinite(norm):
             return GateStep(norm, "the gates' gradient is not finite", sums_of_all)
+        steps = [gradient.view_as(p) for p, gradient in zip(self.gates, means, strict=True)]
+        gates: list[Tensor] = [*self.gates]
         with torch.no_grad():
-            for p, gradient in zip(self.gates, means, strict=True):
-                p.sub_(self.settings.lr * gradient.view_as(p))
+            torch._foreach_sub_(gates, steps, alpha=self.settings.lr)
         return GateStep(norm, None, sums_of_all)
 
 

@@ -139,7 +139,7 @@ def test_a_copy_passes_the_test_of_the_page(tmp_path):
     assert "istance" not in copy.read_text()
     test = tmp_path / "examples/test_nearness.py"
     test.write_text(block_with("python", "def test_a_model_with_nearness"))
-    assert "8 passed" in run(sys.executable, "-m", "pytest", "-q", "-c", ROOT / "pyproject.toml", test)
+    assert "10 passed" in run(sys.executable, "-m", "pytest", "-q", "-c", ROOT / "pyproject.toml", test)
 
 
 def test_what_the_page_registers_works(tmp_path):

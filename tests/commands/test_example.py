@@ -167,7 +167,7 @@ def test_with_slope_zero_it_is_fairseqs_transformer_whose_checkpoint_loads(dista
         model = build_distance(slope=slope).eval()
         model.load_state_dict(stock.state_dict())
         difference = (logits(model, batch(LENGTHS)) - logits(stock, batch(LENGTHS))).abs().max()
-        assert (difference < 1e-6) == same, difference
+        assert (difference < 1e-5) == same, difference
 
 
 def test_language_models_have_it_too(distance):
@@ -407,7 +407,7 @@ def test_it_is_benched(tmp_path):
     )
     assert done.returncode == 0 or "copies of fairseq's Transformer" in done.stderr, done.stderr
     [comparison] = json.loads((tmp_path / "times.json").read_text())["comparisons"]
-    assert comparison["equal_hypotheses"] == {model: [6, 6]}
+    assert comparison["equal_hypotheses"] == [6, 6]
     assert comparison["stock"].endswith("(width 32+32, feed-forward 32+32, heads 4+4, layers 1+1)")
     assert {row["work"] for row in comparison["rows"] if row["model"] == model} == {
         "training step",

@@ -13,7 +13,6 @@ from tests.watched_trainer import TRAININGS, Watched
 
 @pytest.mark.parametrize("args", TRAININGS)
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
-@pytest.mark.usefixtures("flat_fp16_on_cpu")
 def test_joint_training_changes_everything_in_one_step(reversal_data, monkeypatch, args):
     watched = Watched(reversal_data, "--mae-training", "joint", *args.split())
     watched.watch(monkeypatch)

@@ -15,6 +15,8 @@ from tests.fixtures.make import OLD, RECIPES, VARIANTS, hypotheses, load, logits
 OUTPUTS = np.load(OLD / "outputs.npz")
 HYPOTHESES = json.loads((OLD / "hypotheses.json").read_text())
 BATCH = {name: torch.from_numpy(OUTPUTS[name]) for name in ("source", "target")}
+# At padded positions, version 0.1 did not let padding see padding. Their logits do not count.
+REAL = BATCH["target"].ne(1).numpy()
 
 
 @pytest.fixture(params=VARIANTS)
@@ -24,9 +26,8 @@ def variant(request):
 
 def test_logits_in_double_precision_are_those_of_the_old_version(variant):
     model, _ = load(OLD, *VARIANTS[variant])
-    np.testing.assert_allclose(
-        logits(model.double(), BATCH), OUTPUTS[f"{variant}.float64"], rtol=0, atol=1e-10
-    )
+    found, expected = logits(model.double(), BATCH), OUTPUTS[f"{variant}.float64"]
+    np.testing.assert_allclose(found[REAL], expected[REAL], rtol=0, atol=1e-10)
 
 
 def test_logits_in_single_precision_are_those_of_the_old_version(variant):
@@ -34,10 +35,9 @@ def test_logits_in_single_precision_are_those_of_the_old_version(variant):
     version.
     """
     model, _ = load(OLD, *VARIANTS[variant])
-    single, double = (OUTPUTS[f"{variant}.float{bits}"] for bits in (32, 64))
-    np.testing.assert_allclose(
-        logits(model, BATCH), single, rtol=0, atol=1e-6 + 4 * abs(single - double).max()
-    )
+    single, double = (OUTPUTS[f"{variant}.float{bits}"][REAL] for bits in (32, 64))
+    rounding = abs(single - double).max()
+    np.testing.assert_allclose(logits(model, BATCH)[REAL], single, rtol=0, atol=1e-6 + 4 * rounding)
 
 
 def test_translations_are_those_of_the_old_version(variant):

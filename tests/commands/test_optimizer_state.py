@@ -15,7 +15,6 @@ MAE = ["--arch", "mae_transformer"]
 
 
 @pytest.mark.parametrize("precision", ["", "--fp16 --fp16-init-scale 4"])
-@pytest.mark.usefixtures("flat_fp16_on_cpu")
 def test_a_training_whose_main_optimizer_has_the_gates_goes_on_as_such_only(
     reversal_data, tmp_path, precision
 ):

@@ -60,8 +60,8 @@ MUTATIONS = [
     Mutation(
         "arithmetic",
         f"{MODULES}/expert_mixture.py",
-        "gumbel = -torch.empty_like",
-        "gumbel = torch.empty_like",
+        "logits - exponential.log()",
+        "logits + exponential.log()",
         "test_mixture",
     ),
     Mutation(

@@ -423,6 +423,11 @@ def test_one_pass_of_all_gives_what_each_gives_alone():
         "mae_transformer", attention_type="mae+dma", tim_layers="all", encoder_layers=4, streams=2
     )
     sample = batch(MANY, types=16)
+
+    def hooks():
+        return [list(module._forward_hooks) + list(module._forward_pre_hooks) for module in model.modules()]
+
+    before = hooks()
     together = one_pass(model, [sample, batch(LENGTHS)], [kind(model) for kind in ANALYSES.values()])
     for kind, report in zip(ANALYSES.values(), together, strict=True):
         [single] = one_pass(model, [sample, batch(LENGTHS)], [kind(model)])
@@ -430,7 +435,7 @@ def test_one_pass_of_all_gives_what_each_gives_alone():
         expected_names, expected = _leaves(single.data())
         assert names == expected_names
         assert values == pytest.approx(expected, abs=1e-4)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert hooks() == before
 
 
 def _leaves(data):

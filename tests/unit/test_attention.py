@@ -7,6 +7,7 @@ import torch
 from fairseq.modules import MultiheadAttention as StockAttention
 from torch import nn
 
+from modular_fairseq.modules import key_values
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.beams import fold_beam
 
@@ -95,8 +96,14 @@ def test_a_sentence_with_no_key_gets_the_output_bias():
         torch.testing.assert_close(output[:, 0], ours.out_proj.bias.expand(T, C), atol=0, rtol=0)
 
 
-def test_step_by_step_with_reordering_equals_all_at_once():
+@pytest.mark.parametrize("capacity", [1, 2, 4, 100])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_step_by_step_with_reordering_equals_all_at_once(monkeypatch, prepared, capacity):
+    """The memory of keys and values may have to grow in any step."""
+    monkeypatch.setattr(key_values, "FIRST_CAPACITY", capacity)
     _, ours = pair(self_attention=True)
+    if prepared:
+        ours.make_generation_fast_()
     x = torch.randn(T, B, C)
     order = torch.tensor([2, 0, 0])
     expected, _ = ours(x[:, order], None, None, attn_mask=CAUSAL)
@@ -143,7 +150,7 @@ def test_hypotheses_share_the_keys_of_their_sentence():
     found, weights = ours(query, key, key, key_padding_mask=padding(), incremental_state=state, **call)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=0)
-    assert ours._get_input_buffer(state)["prev_key"].size(0) == B
+    assert ours._get_input_buffer(state).keys.size(0) == B
 
     # Sentence 1 is finished: only the hypotheses of the sentences 0 and 2 remain, in some order.
     remaining = torch.tensor([2, 0, 1, 4, 3, 10, 10, 14, 13, 11])
@@ -169,9 +176,7 @@ def test_searches_of_different_beam_sizes_can_alternate():
     found, _ = ours(query[:, ::2], key, key, static_kv=True, incremental_state=narrow)
     ours.reorder_incremental_state(narrow, torch.tensor([2, 0]))
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    assert torch.equal(
-        ours._get_input_buffer(narrow)["prev_key"], ours._get_input_buffer(wide)["prev_key"][[2, 0]]
-    )
+    assert torch.equal(ours._get_input_buffer(narrow).keys, ours._get_input_buffer(wide).keys[[2, 0]])
 
 
 def test_gate_scales_the_heads_before_the_output_projection():

@@ -78,15 +78,12 @@ def test_losses_of_queries_are_those_of_the_queries_that_attention_uses(changes)
     model = build(**DMA, **changes).train()
     attention = model.encoder.layers[-1].self_attn
     projected = []
-
-    def run():
-        with (
-            attention.q_proj.register_forward_hook(lambda module, args, y: projected.append(y)),
-            measuring(model, LossSettings(kl=True)),
-        ):
-            logits(model, batch(LENGTHS))
-
-    seen = inputs_of(attention.mask.queries, run).permute(2, 0, 1, 3).flatten(2)
+    with (
+        attention.q_proj.register_forward_hook(lambda module, args, y: projected.append(y)),
+        measuring(model, LossSettings(kl=True)),
+    ):
+        logits(model, batch(LENGTHS))
+        seen = attention.mask.seen.projected.permute(2, 0, 1, 3).flatten(2)
     assert torch.equal(seen, projected[0])
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from modular_fairseq.modules.gaussian_mixture import GaussianMixture, _WeightedSums
+from modular_fairseq.benchmark.kernels import counting
+from modular_fairseq.modules.gaussian_densities import WeightedSums
+from modular_fairseq.modules.gaussian_mixture import GaussianMixture, cluster_together, compute_densities
 from tests.reference import disentangled as reference
 
 T, B, H, C, D = 5, 3, 4, 3, 6
@@ -131,9 +133,9 @@ def test_gradients_are_those_of_the_naive_form(posterior, shared):
 def test_weighted_sums_pass_gradcheck():
     inputs = [
         torch.randn(*shape, dtype=torch.float64, requires_grad=True)
-        for shape in ((4, 2, 3), (2, 5, 3), (2, 5, 3))
+        for shape in ((2, 4, 3), (2, 5, 3), (2, 5, 3))
     ]
-    assert gradcheck(_WeightedSums.apply, inputs)
+    assert gradcheck(WeightedSums.apply, inputs)
 
 
 def test_the_divergence_is_that_of_a_million_draws():
@@ -213,18 +215,22 @@ def test_a_fresh_mixture_is_undecided():
     assert 1.9 < found.divergence.mean() < 2.1
 
 
+def centroids(mixture):
+    return mixture.scaled_centroids * mixture.centroid_scale
+
+
 def steps(mode, optimizer, factor=10.0, lr=1e-3):
     """Return how far the centroid of a single cluster moves in 100 steps."""
     torch.manual_seed(0)
     module = GaussianMixture(1, 1, D, centroid_gradient=factor, centroid_mode=mode)
-    start = module.centroids().detach().clone()
+    start = centroids(module).detach().clone()
     x = 3 + torch.randn(T, B, 1, D)
     optimizer = optimizer([module.scaled_centroids], lr=lr)
     for _ in range(100):
         optimizer.zero_grad()
         module(x, divergence=True).divergence.mean().backward()
         optimizer.step()
-    return (module.centroids() - start).abs().mean().item()
+    return (centroids(module) - start).abs().mean().item()
 
 
 def test_under_adam_only_the_mode_lr_makes_longer_steps():
@@ -243,9 +249,9 @@ def test_both_modes_start_from_the_same_centroids(mode):
     torch.manual_seed(0)
     module = GaussianMixture(2, 3, 64, centroid_mode=mode)
     torch.manual_seed(0)
-    expected = GaussianMixture(2, 3, 64, centroid_gradient=1.0).centroids()
-    close(module.centroids(), expected, atol=1e-6)
-    assert 0.11 < module.centroids().std() < 0.14  # 1 / sqrt(64)
+    expected = centroids(GaussianMixture(2, 3, 64, centroid_gradient=1.0))
+    close(centroids(module), expected, atol=1e-6)
+    assert 0.11 < centroids(module).std() < 0.14  # 1 / sqrt(64)
 
 
 @pytest.mark.parametrize(
@@ -278,3 +284,54 @@ def test_options_of_training_do_not_change_what_a_checkpoint_computes(trained, l
 def test_bad_settings_are_refused(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         GaussianMixture(**{"num_heads": 2, "clusters": 3, "dim": 4, **changes})
+
+
+@pytest.mark.parametrize("variance", ["learned", "computed", "fixed"])
+@pytest.mark.parametrize("posterior", ["expected", "sample"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_mixtures_together_are_each_themselves(shared, posterior, variance):
+    """In evaluation, as samples of several mixtures come from one random draw."""
+    settings = {"shared": shared, "posterior": posterior, "variance": variance}
+    modules = [randomized(GaussianMixture(2, 4, D, **settings).double().eval()) for _ in range(3)]
+    x = torch.randn(3, T, B, 2, D, dtype=torch.float64)
+    together = cluster_together(modules, x, divergence=True)
+    for number, module in enumerate(modules):
+        alone = module(x[number], divergence=True)
+        for name in ("posterior", "log_joint", "divergence"):
+            close(getattr(together, name)[number], getattr(alone, name), atol=1e-12)
+
+
+def test_densities_that_were_computed_for_all_mixtures_give_the_same_clusters_and_gradients():
+    modules = [randomized(GaussianMixture(2, 4, D).double()) for _ in range(3)]
+    modules.append(randomized(GaussianMixture(2, 5, D).double()))  # of another kind
+    x = torch.randn(T, B, 2, D, dtype=torch.float64)
+    parameters = [p for module in modules for p in module.parameters()]
+
+    def results():
+        found = [module(x, divergence=True) for module in modules]
+        total = sum((each.posterior.square().sum() + each.divergence.sum()) for each in found)
+        return [each.posterior for each in found], torch.autograd.grad(total, parameters)
+
+    expected = results()
+    compute_densities(modules)
+    found = results()
+    for one, other in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
+        close(one, other, atol=1e-12)
+
+
+def randomized(module):
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.5)
+    return module
+
+
+def test_densities_are_kept_for_a_search_and_not_used_in_another_precision():
+    module = randomized(GaussianMixture(2, 4, D))
+    x = torch.randn(T, B, 2, D)
+    expected = module(x).posterior
+    module.make_generation_fast_()
+    with counting() as count:
+        found = module(x).posterior
+    close(found, expected, atol=1e-6)
+    assert count.total() <= 5
+    assert module.double()(x.double()).posterior.dtype == torch.float64

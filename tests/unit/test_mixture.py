@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modular_fairseq.modules import gates
+from modular_fairseq.modules import gate_inputs
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.expert_mixture import (
     ExpertMixture,
@@ -18,7 +18,8 @@ from modular_fairseq.modules.expert_mixture import (
     expert_scale,
     mixture_scale,
 )
-from modular_fairseq.modules.gates import GateNetwork, GateNorm, RunningMean, sentence_mean
+from modular_fairseq.modules.gate_inputs import RunningMean, sentence_mean
+from modular_fairseq.modules.gates import GateNetwork, GateNorm
 from tests.reference.mixture import mean_of_recent, mixture_of_experts
 
 T, B, C = 6, 4, 16
@@ -344,7 +345,7 @@ def test_running_mean_equals_the_mean_one_by_one(window, mask):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_means_of_long_inputs_equal_the_mean_one_by_one(monkeypatch, window, mask, dtype):
     """Outputs and gradients are equal. The limit is set so that the inputs count as long."""
-    monkeypatch.setattr(gates, "LARGEST_MATRIX", 4)
+    monkeypatch.setattr(gate_inputs, "LARGEST_MATRIX", 4)
     x = (torch.randn(T, B, C, dtype=dtype) + 10).requires_grad_(True)
     found = RunningMean(window)(x, mask, None)
     expected = mean_of_recent(x.double(), mask, window).transpose(0, 1)
@@ -366,7 +367,7 @@ def test_both_ways_to_average_long_inputs_agree(monkeypatch, window):
     mask[0, :300] = mask[1, 650:] = True
     weight, results = torch.randn(2, 700, C), []
     for largest in (0, 700 * 700):
-        monkeypatch.setattr(gates, "LARGEST_MATRIX", largest)
+        monkeypatch.setattr(gate_inputs, "LARGEST_MATRIX", largest)
         means = RunningMean(window)(x, mask, None)
         results.append((means, *torch.autograd.grad((means * weight).sum(), x)))
     torch.testing.assert_close(*results, atol=1e-6, rtol=1e-6)
@@ -393,7 +394,7 @@ def test_long_inputs_have_no_square_matrix(length):
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize("chunks", [[1] * T, [2, 1, 3], [T]])
 def test_running_mean_step_by_step_with_reordering(monkeypatch, window, chunks, largest):
-    monkeypatch.setattr(gates, "LARGEST_MATRIX", largest)
+    monkeypatch.setattr(gate_inputs, "LARGEST_MATRIX", largest)
     x = torch.randn(T, B, C, dtype=torch.float64)
     mask = padding_mask(left=False)
     running, state, done, order = RunningMean(window), {}, 0, torch.arange(B)

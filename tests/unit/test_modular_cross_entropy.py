@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
 from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.registry import CRITERIA
+from modular_fairseq.modules.mask_losses import measure
 from modular_fairseq.training.criterion_check import check_command_line, check_criterion
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock, task
@@ -100,7 +101,7 @@ def test_the_loss_is_cross_entropy_plus_weighted_terms():
     torch.testing.assert_close(loss, nll + added, atol=1e-12, rtol=0)
     assert all(abs(logged[name]) > 1e-3 and not logged[name].requires_grad for name in TERMS)
     # The losses have been taken, so no graph is kept.
-    assert all(mask.losses == {} for mask in semantic_masks(model).values())
+    assert all(mask.seen is None for mask in semantic_masks(model).values())
 
 
 def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
@@ -108,12 +109,12 @@ def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
     asked = criterion(diversity_weight=0.1)
     asked(model, sample)
     model(**sample["net_input"])
-    by_module = [mask.losses for mask in semantic_masks(model).values()]
+    by_module = [measure([mask], mask.wanted) for mask in semantic_masks(model).values()]
     assert len(by_module) == 2 + 2 * 2
     _, _, logged = asked(model, sample)
     tokens = torch.tensor([t for _, t in LENGTHS])
     for name in TERMS:
-        expected = (sum(losses[name] for losses in by_module) / len(by_module) * tokens).sum()
+        expected = (sum(losses[name].squeeze(0) for losses in by_module) / len(by_module) * tokens).sum()
         torch.testing.assert_close(logged[name], expected.detach(), atol=1e-10, rtol=0)
 
 
@@ -249,7 +250,7 @@ def test_an_exception_leaves_no_losses_behind():
     sample["target"] = sample["target"][:, :3]
     with pytest.raises(RuntimeError):
         criterion()(model, sample)
-    assert all(mask.losses == {} for mask in semantic_masks(model).values())
+    assert all(mask.seen is None for mask in semantic_masks(model).values())
 
 
 def test_all_is_logged_as_a_mean():

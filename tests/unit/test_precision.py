@@ -1,14 +1,12 @@
-"""Test patches/precision.py: --bf16 trains in bfloat16 on any device, and --amp uses the loss scale that it
-is given.
-"""
-
-from types import SimpleNamespace
+"""Test patches/precision.py: all number formats train on any device, and --amp as its options ask."""
 
 import pytest
 import torch
 from fairseq import options
-from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
 
+from modular_fairseq.benchmark.jobs import random_batch, random_task
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -42,19 +40,115 @@ def test_the_help_of_bf16_does_not_speak_of_a_tpu(capsys):
     assert help_of_bf16.split() == ["train", "in", "bfloat16,", "on", "any", "device"]
 
 
+SMALL = (
+    "data --arch modular_transformer_tiny_cpu --encoder-layers 1 --decoder-layers 1 --dropout 0 --cpu "
+    "--optimizer adam --lr 0.001 --criterion label_smoothed_cross_entropy --distributed-world-size 1"
+)
+TASK = random_task(40, 30)
+
+
+def trainer(*args, **seen):
+    """Return a trainer of a small model on the CPU, whose first epoch has begun."""
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [*SMALL.split(), *args]))
+    torch.manual_seed(0)
+    model = TASK.build_model(cfg.model)
+    made = Trainer(cfg, TASK, model, TASK.build_criterion(cfg.criterion))
+    made.begin_epoch(1)
+    return made
+
+
+def types_of_a_step(made):
+    """Take an update, and return the types of the weights, of a product in the forward pass and of its
+    gradient.
+    """
+    seen = []
+    layer = made.get_model().decoder.layers[0].fc1
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    layer.weight.register_hook(lambda gradient: seen.append(gradient.dtype))
+    before = layer.weight.detach().clone()
+    assert made.train_step([random_batch(TASK, 3, 8, 1)]) is not None
+    assert not torch.equal(layer.weight, before)
+    return layer.weight.dtype, *seen
+
+
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ([], {"init_scale": 128}),
-        (["--fp16-init-scale", "4"], {"init_scale": 4}),
-        (["--amp-init-scale", "8"], {"init_scale": 8}),
-        (["--amp-scale-window", "50"], {"init_scale": 128, "growth_interval": 50}),
-        (["--amp-init-scale", "8", "--amp-scale-window", "50"], {"init_scale": 8, "growth_interval": 50}),
+        ("", (torch.float32, torch.float32, torch.float32)),
+        ("--fp16 --fp16-init-scale 4", (torch.float16, torch.float16, torch.float16)),
+        ("--bf16", (torch.bfloat16, torch.bfloat16, torch.bfloat16)),
+        ("--amp", (torch.float32, torch.bfloat16, torch.float32)),  # torch's choice on a CPU
+        ("--amp --bf16", (torch.float32, torch.bfloat16, torch.float32)),
     ],
 )
-def test_the_loss_scale_of_amp_is_as_asked_for(monkeypatch, args, expected):
-    monkeypatch.setattr(torch.cuda.amp, "GradScaler", dict)
-    cfg = SimpleNamespace(common=parsed("--amp", "--min-loss-scale", "0.5", *args), optimizer="the optimizer")
-    optimizer = AMPOptimizer(cfg, [], "an optimizer")
-    assert optimizer.scaler == expected
-    assert (optimizer.min_loss_scale, optimizer.fp32_optimizer) == (0.5, "an optimizer")
+def test_every_number_format_trains_on_a_cpu(args, expected):
+    made = trainer(*args.split(), "--lr-scheduler", "fixed")
+    assert types_of_a_step(made) == expected and made.get_num_updates() == 1
+
+
+def test_amp_computes_in_the_format_that_it_is_asked_for(monkeypatch):
+    """On a GPU torch would choose float16."""
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float16)
+    for args, expected in (("--amp", torch.float16), ("--amp --bf16", torch.bfloat16)):
+        assert types_of_a_step(trainer(*args.split()))[1] == expected
+
+
+def test_an_update_whose_gradient_overflows_is_left_out_on_a_cpu():
+    made = trainer("--fp16", "--fp16-init-scale", str(2**40))
+    before = made.get_model().decoder.layers[0].fc1.weight.clone()
+    made.train_step([random_batch(TASK, 3, 8, 1)])
+    assert torch.equal(made.get_model().decoder.layers[0].fc1.weight, before)
+    assert made.get_num_updates() == 0 and made.optimizer.scaler.loss_scale == 2**39
+
+
+@pytest.mark.parametrize(
+    ("args", "initial", "interval"),
+    [
+        ([], 128, 2000),
+        (["--fp16-init-scale", "4"], 4, 2000),
+        (["--amp-init-scale", "8"], 8, 2000),
+        (["--amp-scale-window", "50"], 128, 50),
+        (["--amp-init-scale", "8", "--amp-scale-window", "50"], 8, 50),
+    ],
+)
+def test_the_loss_scale_of_amp_is_as_asked_for(args, initial, interval):
+    optimizer = trainer("--amp", "--min-loss-scale", "0.5", *args).optimizer
+    scaler = optimizer.scaler
+    assert (scaler.get_scale(), scaler.get_growth_interval(), scaler.is_enabled()) == (
+        initial,
+        interval,
+        True,
+    )
+    assert optimizer.min_loss_scale == 0.5
+
+
+def test_amp_in_bfloat16_scales_no_losses_and_keeps_the_weights_in_float32():
+    made = trainer("--amp", "--bf16")
+    assert not made.optimizer.scaler.is_enabled() and not made.cfg.common.bf16
+    assert {p.dtype for p in made.get_model().parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("option", ["--fp16", "--memory-efficient-fp16", "--memory-efficient-bf16"])
+def test_amp_and_weights_in_half_precision_are_refused(option):
+    with pytest.raises(UsageError, match=f"--amp and {option} cannot be combined; leave one of them out"):
+        trainer("--amp", option)
+
+
+def test_amp_divides_gradients_by_the_loss_scale_once():
+    made = trainer("--amp", "--fp16-init-scale", "1024", "--clip-norm", "1e6")
+    optimizer, seen = made.optimizer, []
+    clip, step = optimizer.clip_grad_norm, optimizer.optimizer.step
+
+    def norm():
+        gradients = [p.grad for p in made.get_model().parameters() if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients))
+
+    def watched_clip(*args, **kwargs):
+        seen.append(float(clip(*args, **kwargs)))
+        return torch.tensor(seen[-1])
+
+    optimizer.clip_grad_norm = watched_clip
+    optimizer.optimizer.step = lambda *args, **kwargs: seen.append(norm()) or step(*args, **kwargs)
+    made.train_step([random_batch(TASK, 3, 8, 1)])
+    assert seen[1] == pytest.approx(seen[0], rel=1e-3) and seen[0] > 0.01

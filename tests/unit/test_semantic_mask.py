@@ -8,6 +8,7 @@ import torch
 
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.disentangled_heads import LossSettings
+from modular_fairseq.modules.mask_losses import measure
 from modular_fairseq.modules.mutual_information import (
     cluster_information,
     lower_bound,
@@ -90,6 +91,12 @@ def by_the_equations(module, kind, query, key, posterior=reference.expected_post
             heads.append(a @ v)
         outputs.append(module.out_proj(torch.cat(heads, dim=1)))
     return torch.stack(outputs, dim=1), weights
+
+
+def losses_of(mask):
+    """Return the losses of the last forward pass of a mask, [B] each, by name."""
+    found = measure([mask], mask.wanted) if mask.seen else {}
+    return {name: loss.squeeze(0) for name, loss in found.items()}
 
 
 def attend(module, kind, query, key, **call):
@@ -251,7 +258,7 @@ def test_l_qq_is_by_the_estimator_and_the_densities_that_are_wanted(estimator, d
         "clusters": lambda: cluster_information(clusters.posterior, valid),
     }[estimator]()
     assert expected.abs().max() > 1e-4
-    torch.testing.assert_close(module.mask.losses["qq"], expected, atol=1e-13, rtol=0)
+    torch.testing.assert_close(losses_of(module.mask)["qq"], expected, atol=1e-13, rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -260,7 +267,7 @@ def test_losses_are_those_of_its_tokens_and_queries(kind):
     module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
     query, key = inputs(kind)
     attend(module, kind, query, key, query_padding_mask=padding(T, kind))
-    losses = module.mask.losses
+    losses = losses_of(module.mask)
     assert {name: tuple(value.shape) for name, value in losses.items()} == {
         "kl": (B,),
         "qq": (B,),
@@ -307,7 +314,7 @@ def test_the_diversity_loss_is_that_of_its_tokens_and_queries(kind):
     module.mask.wanted = LossSettings(diversity=True)
     query, key = inputs(kind)
     attend(module, kind, query, key, query_padding_mask=padding(T, kind))
-    found = module.mask.losses["diversity"]
+    found = losses_of(module.mask)["diversity"]
     (gradient,) = torch.autograd.grad(found.sum(), module.mask.tokens.scaled_centroids, retain_graph=True)
     queries = module.mask.queries.mixture(module.q_proj(query).view(T, B, H, C // H)).posterior
     sides = [module.mask.cluster(x).posterior for x in ([query, key] if kind == "cross" else [query])]
@@ -360,7 +367,7 @@ def test_samples_enter_scores_clusters_and_losses(kind, variance):
             torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-9)
     clusters = module.mask.queries.mixture(means.permute(2, 0, 1, 3), True, q.permute(2, 0, 1, 3))
     valid = padding(T, kind).logical_not()
-    losses = module.mask.losses
+    losses = losses_of(module.mask)
     torch.testing.assert_close(losses["xq"], lower_bound(clusters.posterior, valid), atol=1e-13, rtol=0)
     torch.testing.assert_close(
         losses["qq"], upper_bound(clusters.posterior, clusters.log_joint, valid), atol=1e-13, rtol=0
@@ -403,7 +410,7 @@ def test_below_its_floor_the_upper_bound_is_not_lowered():
     for floor in (-float("inf"), 0.0, 9.0):
         module.mask.wanted = LossSettings(qq=True, floor=floor)
         attend(module, "self", query, key)
-        values[floor] = module.mask.losses["qq"]
+        values[floor] = losses_of(module.mask)["qq"]
         (gradients[floor],) = torch.autograd.grad(values[floor].sum(), query)
         assert torch.equal(values[floor], values[-float("inf")].clamp_min(floor))
     low, all_low = values[-float("inf")] < 0, gradients[9.0]
@@ -423,12 +430,30 @@ def test_only_losses_that_are_wanted_are_computed_and_only_in_training():
         (LossSettings(diversity=True), {"diversity"}),
         (LossSettings(), set()),
     ):
-        module.mask.wanted, module.mask.losses = wanted, {}
+        module.mask.wanted, module.mask.seen = wanted, None
         attend(module, "self", query, key)
-        assert module.mask.losses.keys() == names
+        assert losses_of(module.mask).keys() == names
     module.mask.wanted = LossSettings(kl=True, qq=True, xq=True)
     attend(module.eval(), "self", query, key)
-    assert module.mask.losses == {}
+    assert losses_of(module.mask) == {}
+
+
+def test_masks_together_have_the_losses_that_each_has_by_itself():
+    """Masks of the same kind over the same positions are computed together, the others apart."""
+    everything = LossSettings(kl=True, qq=True, xq=True, diversity=True)
+    modules, kinds = [], ("self", "cross", "self", "cross", "self")
+    for number, kind in enumerate(kinds):
+        modules.append(attention(kind).train())
+        for parameter in modules[-1].mask.parameters():
+            parameter.data += 0.1 * number * torch.randn_like(parameter)
+        modules[-1].mask.wanted = everything
+        attend(modules[-1], kind, *inputs(kind))
+    masks = [module.mask for module in modules]
+    together = measure(masks, everything)
+    for name in ("kl", "qq", "xq", "diversity"):
+        alone = torch.stack([losses_of(mask)[name] for mask in masks])
+        assert together[name].shape == alone.shape and len(alone.unique(dim=0)) == len(kinds)
+        torch.testing.assert_close(together[name].sort(dim=0)[0], alone.sort(dim=0)[0], atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -440,12 +465,12 @@ def test_under_autocast_masks_and_losses_are_in_float32(kind):
     projected = module._split(module.q_proj(query))
     pads = padding(T, kind), padding(len(key), kind)
     expected = module.mask(query, key, projected, *pads)
-    losses = module.mask.losses
+    losses = losses_of(module.mask)
     with torch.autocast("cpu", torch.bfloat16):
         bias = module.mask(query, key, projected, *pads)
     assert bias.dtype == torch.float32 and torch.equal(bias, expected)
     assert (
-        all(torch.equal(losses[name], value) for name, value in module.mask.losses.items())
+        all(torch.equal(losses[name], value) for name, value in losses_of(module.mask).items())
         and len(losses) == 3
     )
 
@@ -465,12 +490,12 @@ def test_one_token_and_no_token_at_all_are_finite(kind):
         module.zero_grad()
         for need_weights in (False, True):
             output, _ = module(query, query, query, need_weights=need_weights, **call)
-            (output.sum() + sum(loss.sum() for loss in module.mask.losses.values())).backward()
+            (output.sum() + sum(loss.sum() for loss in losses_of(module.mask).values())).backward()
             assert output.isfinite().all() and query.grad.isfinite().all()
-            assert all(loss.isfinite().all() for loss in module.mask.losses.values())
+            assert all(loss.isfinite().all() for loss in losses_of(module.mask).values())
             assert all(p.grad.isfinite().all() for p in module.parameters())
             if blocked:
-                assert all(loss[0] == 0 for loss in module.mask.losses.values())
+                assert all(loss[0] == 0 for loss in losses_of(module.mask).values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -16,7 +16,7 @@ from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.expert_mixture import GateStatistics
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, task
-from tests.properties import PROPERTIES, logits, ready
+from tests.properties import PROPERTIES, logits, ready, real_logits
 
 MAE = [
     {"mae_gate_context": "prefix"},
@@ -60,7 +60,7 @@ def name(changes):
 def test_neutral_settings_equal_fairseqs_transformer(neutral, shape, heads):
     """A stock state dict loads.
 
-    The logits of our models are equal bit for bit, and equal fairseq's within 1e-6.
+    The logits of our models are equal bit for bit, and equal fairseq's within 1e-6 where there is no padding.
     """
     size = {
         **shape,
@@ -72,7 +72,7 @@ def test_neutral_settings_equal_fairseqs_transformer(neutral, shape, heads):
     ours = build(**size, **neutral).eval()
     ours.load_state_dict(stock.state_dict())
     sample = batch(LENGTHS)
-    torch.testing.assert_close(logits(ours, sample), logits(stock, sample), atol=1e-6, rtol=0)
+    torch.testing.assert_close(real_logits(ours, sample), real_logits(stock, sample), atol=1e-6, rtol=1e-6)
     plain = build(**{**size, "attention_type": "plain"}).eval()
     plain.load_state_dict(stock.state_dict())
     assert torch.equal(logits(ours, sample), logits(plain, sample))
@@ -83,7 +83,7 @@ def test_gradients_equal_fairseqs():
     ours.load_state_dict(stock.state_dict())
     sample = batch(LENGTHS)
     for model in (stock.train(), ours.train()):
-        logits(model, sample).square().sum().backward()
+        real_logits(model, sample).square().sum().backward()
     expected = {key: p.grad for key, p in stock.named_parameters()}
     for key, p in ours.named_parameters():
         torch.testing.assert_close(p.grad, expected[key], atol=1e-4, rtol=1e-4)

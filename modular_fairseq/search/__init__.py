@@ -1,0 +1,1 @@
+"""Beam search in fewer kernels than fairseq's, with the same hypotheses."""

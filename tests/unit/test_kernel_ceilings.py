@@ -1,0 +1,93 @@
+"""Test that no model launches more kernels than it needs: each kind of work has a ceiling.
+
+On a GPU launches take most of the time of models of this size, and one more operation in each layer costs 12
+to 36 of them. A change that needs more kernels for a good reason raises the ceiling. The numbers belong to
+one version of torch. `modular-fairseq bench --kernels` shows what they consist of.
+"""
+
+import argparse
+
+import pytest
+import torch
+
+from modular_fairseq.benchmark import command as benchmark
+from modular_fairseq.benchmark import jobs
+from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, TRAINING
+from modular_fairseq.benchmark.counts import A_STEP, STOCK_NAME, count_kernels
+from modular_fairseq.benchmark.kernels import BACKWARD, FORWARD, UPDATE
+from modular_fairseq.models import layers
+
+WIDTHS = " ".join(
+    f"--{stack}-{width} {size}"
+    for stack in ("encoder", "decoder")
+    for width, size in (("embed-dim", 48), ("ffn-embed-dim", 48))
+)
+MASK_ONLY = "--kl-weight 0 --qq-weight 0 --xq-weight 0"
+PLAIN, TIM = "modular_transformer_iwslt_de_en", "tim_transformer_iwslt_de_en"
+STREAMS = "multistream_transformer_iwslt_de_en --stream-skip"
+PREFIX, DMA = "mae_transformer_iwslt_de_en", "dma_transformer_iwslt_de_en"
+SOURCE = f"{PREFIX} --mae-gate-context source"
+# (arch and options, work): kernels of the forward pass, of the backward pass and of the update, and waits for
+# the device; or, of a step of a search, all kernels.
+CEILINGS: dict[tuple[str, str], tuple[int, ...]] = {
+    (PLAIN, TRAINING): (407, 368, 42, 13),
+    (PLAIN, A_STEP): (120,),
+    (f"{PLAIN} --fp16", TRAINING): (408, 371, 47, 16),
+    (f"{PLAIN} --fp16", A_STEP): (121,),
+    (f"{PLAIN} --bf16", TRAINING): (408, 369, 45, 13),
+    (f"{PLAIN} --bf16", A_STEP): (120,),
+    (f"{PLAIN} --amp", TRAINING): (578, 571, 55, 16),
+    (f"{PLAIN} --amp", A_STEP): (120,),
+    (STREAMS, TRAINING): (414, 371, 42, 13),
+    (STREAMS, A_STEP): (120,),
+    (PREFIX, F_STEP): (981, 386, 66, 13),
+    (PREFIX, G_STEP): (945, 974, 8, 12),
+    (PREFIX, A_STEP): (240,),
+    (SOURCE, F_STEP): (916, 386, 54, 13),
+    (SOURCE, G_STEP): (880, 923, 8, 12),
+    (SOURCE, A_STEP): (132,),
+    (f"{PREFIX} --mae-training joint", TRAINING): (945, 1178, 74, 16),
+    (f"{PREFIX} --mae-training joint", A_STEP): (240,),
+    (TIM, TRAINING): (767, 1064, 42, 13),
+    (TIM, A_STEP): (282,),
+    (f"{DMA} {MASK_ONLY}", TRAINING): (753, 1040, 42, 13),
+    (f"{DMA} {MASK_ONLY}", A_STEP): (180,),
+    (DMA, TRAINING): (1272, 1225, 69, 16),
+    (DMA, A_STEP): (180,),
+}
+
+pytestmark = pytest.mark.skipif(
+    not torch.__version__.startswith("2.13."), reason="the ceilings belong to torch 2.13"
+)
+
+
+def counted(model: str):
+    parser = argparse.ArgumentParser()
+    benchmark.add_arguments(parser)
+    args = parser.parse_args(["--kernels", "--source-types", "99", "--target-types", "88"])
+    benchmark.complete_arguments(args)
+    task = jobs.random_task(args.source_types, args.target_types)
+    return count_kernels(model, benchmark.parse_model(f"{model} {WIDTHS}", task, args), task, args)
+
+
+@pytest.mark.parametrize("model", dict.fromkeys(model for model, _ in CEILINGS))
+def test_no_model_launches_more_kernels_than_its_ceiling(model):
+    for row in counted(model):
+        if row.model == STOCK_NAME:
+            continue
+        if row.work == A_STEP:
+            assert (row.count.total(), row.count.total_waits()) <= (*CEILINGS[model, A_STEP], 0)
+            continue
+        forward, backward, update, waits = CEILINGS[model, row.work]
+        assert row.count.total(FORWARD) <= forward
+        assert row.count.total(BACKWARD) <= backward
+        assert row.count.total(UPDATE) <= update
+        assert row.count.total_waits() <= waits
+
+
+def test_one_more_operation_in_each_layer_is_noticed(monkeypatch):
+    """This is what the ceilings are for."""
+    feed_forward = layers._Layer._feed_forward
+    monkeypatch.setattr(layers._Layer, "_feed_forward", lambda layer, x: feed_forward(layer, x * 1.0))
+    with pytest.raises(AssertionError):
+        test_no_model_launches_more_kernels_than_its_ceiling(PLAIN)
