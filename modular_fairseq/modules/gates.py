@@ -1,4 +1,4 @@
-"""Gate networks g(.; phi) and the norm of their inputs, of a mixture of experts (MAE, section 2.3, app. A)."""
+"""Gate networks g(.; phi) and the norm of their inputs, of a mixture (MAE, section 2.3, appendix A)."""
 
 from collections.abc import Callable
 from typing import Any, Self
