@@ -11,7 +11,9 @@ FIRST_CAPACITY = 32  # positions
 class KeyValues:
     """Keys and values of an attention module, and their padding mask, for one batch of a search.
 
-    New positions are written behind the earlier ones. The memory is twice as large whenever it is full.
+    New positions are written behind the earlier ones. The memory is twice as large whenever it is full. A
+    reordering copies what is known into a second memory of the same size, and the two change places. Memory
+    that was used before needs no page faults, which would take most of the time of a search on a CPU.
 
     Args:
         new: keys and values of the first positions, [2, B, H, S, head_dim].
@@ -20,23 +22,22 @@ class KeyValues:
     """
 
     def __init__(self, new: Tensor, padding_mask: Tensor | None, grows: bool):
-        new = new.detach()  # it is written in place
         self.length = new.size(3)
         self.padding_mask = padding_mask
-        self._memory = new
+        self._memory = _by_position(new)  # capacity x B x 2 x H x head_dim
+        self._spare: Tensor | None = None
         if grows:
             self._reserve(FIRST_CAPACITY)
-            self._memory[:, :, :, : self.length] = new
 
     @property
     def keys(self) -> Tensor:
         """All keys so far, [B, H, S, head_dim]."""
-        return self._memory[0, :, :, : self.length]
+        return self._memory[: self.length, :, 0].permute(1, 2, 0, 3)
 
     @property
     def values(self) -> Tensor:
         """All values so far, [B, H, S, head_dim]."""
-        return self._memory[1, :, :, : self.length]
+        return self._memory[: self.length, :, 1].permute(1, 2, 0, 3)
 
     def append(self, new: Tensor, padding_mask: Tensor | None) -> None:
         """Append keys and values of further positions [2, B, H, T, head_dim].
@@ -51,25 +52,20 @@ class KeyValues:
                 for mask, number in ((self.padding_mask, self.length), (padding_mask, new.size(3)))
             ]
             self.padding_mask = torch.cat(masks, dim=1)
-        if end > self._memory.size(3):
-            old = self._memory[:, :, :, : self.length]
-            self._reserve(max(2 * self._memory.size(3), end))
-            self._memory[:, :, :, : self.length] = old
-        self._memory[:, :, :, self.length : end] = new.detach()
+        if end > self._memory.size(0):
+            self._reserve(max(2 * self._memory.size(0), end))
+        self._memory[self.length : end] = _by_position(new)
         self.length = end
 
     def reorder(self, order: Tensor) -> None:
         """Let row i be the former row `order[i]`."""
         if self.padding_mask is not None:
             self.padding_mask = self.padding_mask.index_select(0, order)
-        known = self._memory[:, :, :, : self.length]
-        if known.size(3) == self._memory.size(3):
-            self._memory = known.index_select(1, order)
-            return
-        shape = list(self._memory.shape)
-        shape[1] = order.numel()
-        self._memory = self._memory.new_empty(shape)
-        torch.index_select(known, 1, order, out=self._memory[:, :, :, : self.length])
+        target, rows = self._spare, order.numel()
+        if target is None or target.size(0) != self._memory.size(0) or target.size(1) != rows:
+            target = self._memory.new_empty(self._memory.size(0), rows, *self._memory.shape[2:])
+        torch.index_select(self._memory[: self.length], 1, order, out=target[: self.length])
+        self._memory, self._spare = target, self._memory
 
     def reorder_sentences(self, new_order: Tensor, beam: int) -> None:
         """Reorder what belongs to sentences as their hypotheses were reordered (`sentence_order`)."""
@@ -78,6 +74,12 @@ class KeyValues:
             self.reorder(order)
 
     def _reserve(self, capacity: int) -> None:
-        shape = list(self._memory.shape)
-        shape[3] = max(capacity, self.length)
-        self._memory = self._memory.new_empty(shape)
+        """Make room for `capacity` positions, or for the known ones if these are more."""
+        known = self._memory[: self.length]
+        self._memory = known.new_empty(max(capacity, self.length), *known.shape[1:])
+        self._memory[: self.length] = known
+
+
+def _by_position(new: Tensor) -> Tensor:
+    """Return keys and values [2, B, H, T, head_dim] as [T, B, 2, H, head_dim], without a gradient."""
+    return new.detach().permute(3, 1, 0, 2, 4)

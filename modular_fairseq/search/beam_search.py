@@ -80,14 +80,8 @@ class _Search:
         self.src_lengths = self.net_input["src_lengths"]
         self.finalized: list[list[dict[str, Tensor]]] = [[] for _ in range(self.sentences)]
         self.finished = [False] * self.sentences
-        never = torch.zeros(generator.vocab_size, device=self.device)
-        never[generator.unk] = -generator.unk_penalty
-        never[generator.pad] = -math.inf
-        self.always = never  # added to all log-probabilities
-        self.without_eos = never.clone()
-        self.without_eos[generator.eos] = -math.inf
-        self.only_eos = torch.full_like(never, -math.inf)
-        self.only_eos[generator.eos] = never[generator.eos]
+        self.never = torch.tensor([generator.pad], device=self.device)
+        self.not_yet = torch.tensor([generator.pad, generator.eos], device=self.device)
         self._number_rows()
 
     def _number_rows(self) -> None:
@@ -131,21 +125,33 @@ class _Search:
         return self._extend(step, parents.reshape(-1), scores, words)
 
     def _best_candidates(self, step: int, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, words and rows of the best candidates, [sentences, 2 x beam] each."""
-        if step >= self.max_len:
-            added = self.only_eos
-        else:
-            added = self.without_eos if step < self.generator.min_len else self.always
-        log_probs = (log_probs + added).nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+        """Return scores, words and rows of the best candidates, [sentences, 2 x beam] each.
+
+        Args:
+            log_probs: [rows, vocabulary]. They are changed in place, because new memory of this size takes
+                more time than the arithmetic.
+        """
+        self._forbid(step, log_probs)
+        log_probs.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
         log_probs = log_probs.view(self.sentences, self.beam, -1)
         # At first all hypotheses of a sentence are the same.
-        log_probs = log_probs[:, :1] if step == 0 else log_probs + self.last_scores.unsqueeze(2)
+        log_probs = log_probs[:, :1] if step == 0 else log_probs.add_(self.last_scores.unsqueeze(2))
         log_probs = log_probs.flatten(1)
         # fairseq takes one less than all, as padding is never chosen.
         scores, found = log_probs.topk(min(2 * self.beam, log_probs.size(1) - 1))
         vocabulary = self.generator.vocab_size
         rows = torch.div(found, vocabulary, rounding_mode="trunc") + self.first_rows
         return scores, found.fmod(vocabulary), rows
+
+    def _forbid(self, step: int, log_probs: Tensor) -> None:
+        """Set the log-probabilities of words that cannot follow in this step to -inf, in place."""
+        generator = self.generator
+        log_probs.index_fill_(1, self.never if step >= generator.min_len else self.not_yet, -math.inf)
+        if generator.unk_penalty:
+            log_probs[:, generator.unk] -= generator.unk_penalty
+        if step >= self.max_len:
+            log_probs[:, : generator.eos] = -math.inf
+            log_probs[:, generator.eos + 1 :] = -math.inf
 
     def _extend(self, step: int, parents: Tensor, scores: Tensor, words: Tensor) -> Tensor:
         """Let the hypotheses of the next step be continuations of the rows `parents`, and return these."""
