@@ -92,12 +92,21 @@ def a_sentence_gives_the_same_alone_and_in_a_padded_batch(model):
 
 
 def preparing_it_for_inference_changes_nothing(model):
-    """Check that what fairseq's commands keep for a search gives the same logits, also in a beam."""
+    """Check that what fairseq's commands keep for a search gives the same logits, also in a beam.
+
+    If other parameters are loaded afterwards, the logits are of these.
+    """
     prepared, sample = copy.deepcopy(model), batch(LENGTHS)
     prepared.make_generation_fast_(beamable_mm_beam_size=5, need_attn=False)
-    expected, found = (real_logits(each, sample) for each in (model, prepared))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(prepared)
+    with torch.no_grad():
+        for _ in range(2):
+            expected, found = (real_logits(each, sample) for each in (model, prepared))
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+            hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(prepared)
+            changed = {name: value * 0.9 for name, value in model.state_dict().items()}
+            for each in (model, prepared):
+                each.load_state_dict(changed)
+        assert not torch.allclose(real_logits(model, sample), expected, atol=1e-3)
 
 
 PROPERTIES = [

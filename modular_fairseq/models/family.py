@@ -1,7 +1,7 @@
 """Base classes that all model families share."""
 
 from argparse import ArgumentParser, Namespace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
@@ -12,6 +12,7 @@ from modular_fairseq.models.fairseq_options import Options, resolved
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.models.state_dicts import ChecksStateDict
 from modular_fairseq.modules.dropout import replace_dropout
+from modular_fairseq.modules.inference import pack
 
 Model = TypeVar("Model", bound=BaseFairseqModel)
 
@@ -59,6 +60,11 @@ class ModularModel(CountsUpdates, ChecksStateDict):
         """
         check_options(cfg, FAMILIES[cls.family])
         return resolved(cfg, FAMILIES[cls.family])
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Prepare the model for translating alone; fairseq calls this before a search."""
+        super().make_generation_fast_(**kwargs)
+        pack(self)
 
     @staticmethod
     def finish(model: Model) -> Model:

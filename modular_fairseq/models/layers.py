@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from modular_fairseq.models.mechanism import LayerPlace, Place
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.grouped import build_layer_norm, build_linear
 from modular_fairseq.modules.independent_mechanisms import weigh
+from modular_fairseq.modules.inference import PackedLinear
 from modular_fairseq.modules.masks import AttentionMasks
 
 
@@ -129,7 +131,12 @@ class _Layer:
         """Apply the feed-forward sub-layer (step 4)."""
         residual = x
         x = self._before(self.final_layer_norm, x)
-        x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
+        fc1 = self.fc1
+        if isinstance(fc1, PackedLinear) and self.activation_fn is F.relu and not fc1._forward_hooks:
+            x = fc1.relu(x)
+        else:
+            x = self.activation_fn(fc1(x))
+        x = self.fc2(self.activation_dropout_module(x))
         return self._after(self.final_layer_norm, x, residual)
 
 

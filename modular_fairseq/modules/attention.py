@@ -23,7 +23,7 @@ from modular_fairseq.modules.grouped import GroupLinear, build_linear, xavier_un
 from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.key_values import KeyValues
 from modular_fairseq.modules.masks import AttentionMasks
-from modular_fairseq.modules.projections import Joined, can_be_joined, join, project
+from modular_fairseq.modules.projections import JointWeights, can_be_joined, project
 
 
 class MultiheadAttention(IncrementalModule):
@@ -98,7 +98,7 @@ class MultiheadAttention(IncrementalModule):
         self.reset_parameters()
         self.gate = gate
         self.mask = mask
-        self.kept: Joined | None = None  # joined weights for inference (`projections.py`)
+        self.kept: JointWeights | None = None  # for inference
 
     def reset_parameters(self) -> None:
         """Initialise the projections as fairseq's `MultiheadAttention` does."""
@@ -256,11 +256,9 @@ class MultiheadAttention(IncrementalModule):
         return list(together.unbind()), together
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Keep the joined weights of a self-attention; fairseq calls this before a model translates."""
-        linears: list[nn.Module] = [self.q_proj, self.k_proj, self.v_proj]
-        if self.self_attention and can_be_joined(linears):
-            with torch.no_grad():
-                self.kept = join(linears)
+        """Keep the joint weights of a self-attention; fairseq calls this before a model translates."""
+        if self.self_attention and can_be_joined([self.q_proj, self.k_proj, self.v_proj]):
+            self.kept = JointWeights()
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, need_weights: bool

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modular_fairseq.modules.dropout import Dropout
+from modular_fairseq.modules.inference import Kept
 from modular_fairseq.modules.once import once_for
 from modular_fairseq.modules.recomputation import is_recomputation
 
@@ -229,7 +230,7 @@ class GateNetwork(nn.Module):
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
         self.dropout = Dropout(dropout)
         self.fc2 = nn.Linear(hidden_dim, num_experts)
-        self.kept: tuple[Tensor, Tensor] | None = None  # the first layer with the norm, for inference
+        self.kept: Kept[tuple[Tensor, Tensor]] | None = None  # the first layer with the norm, for inference
         nn.init.xavier_uniform_(self.fc1.weight)
         nn.init.zeros_(self.fc1.bias)
         if init == "zero":
@@ -243,26 +244,28 @@ class GateNetwork(nn.Module):
             x: inputs, float32 [..., d].
             valid: bool [...], True = counts in the norm's statistics; None means that all rows count.
         """
-        if self.kept is not None and not self.training:
-            weight, bias = self.kept
-        elif isinstance(self.norm, GateNorm):
-            weight, bias = self._fold(*self.norm(x, valid))
-        else:
-            weight, bias = self.fc1.weight, self.fc1.bias
-        if self.norm is not None and not isinstance(self.norm, GateNorm):
-            x = self.norm(x)
-        return self.fc2(self.dropout(torch.tanh(F.linear(x, weight, bias))))
+        norm = self.norm
+        if isinstance(norm, GateNorm):
+            if self.kept is not None and not self.training:
+                used = [*self.fc1.parameters(), norm.weight, norm.bias, norm.running_mean, norm.running_var]
+                weight, bias = self.kept.get(used, lambda: self._first_layer(norm, x, valid))
+            else:
+                weight, bias = self._first_layer(norm, x, valid)
+            return self._rest(F.linear(x, weight, bias))
+        return self._rest(self.fc1(x if norm is None else norm(x)))
 
-    def _fold(self, slope: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weight and bias of the first layer that also scale and shift its input, [d] each."""
+    def _first_layer(self, norm: GateNorm, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the weight and the bias of a first layer that also normalises its input."""
+        slope, shift = norm(x, valid)
         weight = self.fc1.weight
         return weight * slope, self.fc1.bias + weight @ shift
 
+    def _rest(self, hidden: Tensor) -> Tensor:
+        return self.fc2(self.dropout(torch.tanh(hidden)))
+
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Keep the first layer with the norm in it; fairseq calls this before a model translates."""
-        if isinstance(self.norm, GateNorm):
-            with torch.no_grad():
-                self.kept = self._fold(*self.norm.eval()(self.fc1.weight, None))
+        self.kept = Kept()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Convert or move the parameters as `nn.Module` does, but keep them in float32."""
@@ -271,7 +274,4 @@ class GateNetwork(nn.Module):
             moved = fn(t)
             return t.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
 
-        if self.kept is not None:
-            weight, bias = self.kept
-            self.kept = keep_precision(weight), keep_precision(bias)
         return super()._apply(keep_precision, recurse)

@@ -32,6 +32,7 @@ from modular_fairseq.modules.gaussian_densities import (
     divergence_of,
     log_joint_of,
 )
+from modular_fairseq.modules.inference import Kept
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")
@@ -127,6 +128,7 @@ class GaussianMixture(nn.Module):
         self.log_variance = nn.Parameter(torch.zeros(mixtures, clusters, dim))
         self.logits = nn.Parameter(torch.zeros(mixtures, clusters))
         self.prepared: Densities | None = None
+        self.kept: Kept[Densities] | None = None  # for inference
         self.noise_log_variance, self.noise_slope = None, None
         if variance != "fixed":
             self.noise_log_variance = nn.Parameter(torch.full((num_heads, dim), FIRST_LOG_VARIANCE))
@@ -148,14 +150,18 @@ class GaussianMixture(nn.Module):
             z: a sample of q(z | x) that `draw` has drawn. Without it, one is drawn if it is needed.
         """
         z = None if z is None else z.unsqueeze(0)
-        found = cluster_together([self], x.unsqueeze(0), divergence, z, self.prepared)
+        densities = self.prepared
+        if self.kept is not None:
+            dtype = torch.promote_types(self.logits.dtype, torch.float32)
+            used = [*self.parameters(), self.centroid_scale]
+            densities = self.kept.get(used, lambda: densities_of([self], dtype))
+        found = cluster_together([self], x.unsqueeze(0), divergence, z, densities)
         kl = None if found.divergence is None else found.divergence.squeeze(0)
         return Clustering(found.posterior.squeeze(0), found.log_joint.squeeze(0), kl)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Keep the densities; fairseq calls this before a model translates."""
-        with torch.no_grad():
-            self.prepared = densities_of([self], torch.promote_types(self.logits.dtype, torch.float32))
+        self.kept = Kept()
 
     @property
     def needs_vectors(self) -> bool:

@@ -56,23 +56,14 @@ class GroupLinear(nn.Module):
     def project(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Map [..., in_features] to [..., n x d] by other parameters.
 
-        On a CPU this is one product per group, which saves the copy that a batched product needs (5 to 10 %
-        of the time, d = 128 to 512). On other devices it is one batched product, as fewer and larger kernels
-        are expected to be faster there (not measured).
+        This is one batched product for all groups. On a CPU it takes 0.98 to 1.03 of the time of one product
+        per group in training, and 0.6 to 0.95 in a search.
 
         Args:
             x: input.
             weight: [n, d, in_features / n].
             bias: [n, d].
         """
-        return self._one_by_one(x, weight, bias) if x.device.type == "cpu" else self._at_once(x, weight, bias)
-
-    def _one_by_one(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        slices = contiguous_rows(x).chunk(self.groups, dim=-1)
-        parts = zip(slices, weight.unbind(), bias.unbind(), strict=True)
-        return torch.cat([F.linear(part, *parameters) for part, *parameters in parts], dim=-1)
-
-    def _at_once(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         # (...) x C -> groups x N x d
         parts = x.reshape(-1, self.groups, self.in_features // self.groups).transpose(0, 1)
         y = torch.baddbmm(bias.unsqueeze(1), parts, weight.transpose(1, 2))

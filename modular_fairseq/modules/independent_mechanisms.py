@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.modules.divided_input import DividesInput
 from modular_fairseq.modules.grouped import build_linear, xavier_uniform
-from modular_fairseq.modules.projections import Joined, join, project
+from modular_fairseq.modules.projections import JointWeights, project
 
 
 class Competition(DividesInput):
@@ -97,7 +97,7 @@ class InterMechanismAttention(nn.Module):
         self.v_proj = build_linear(mechanisms, embed_dim, inner)
         self.q_proj = None if alone else build_linear(mechanisms, embed_dim, inner)
         self.out_proj = build_linear(mechanisms, inner, embed_dim)
-        self.kept: Joined | None = None  # joined weights for inference (`projections.py`)
+        self.kept: JointWeights | None = None  # for inference
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
         for projection in (self.k_proj, self.v_proj, self.q_proj):  # as in `MultiheadAttention`
             if projection is not None:
@@ -123,10 +123,8 @@ class InterMechanismAttention(nn.Module):
         return self.out_proj(heads.flatten(2))
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Keep the joined weights; fairseq calls this before a model translates."""
-        if self.q_proj is not None and self.k_proj is not None:
-            with torch.no_grad():
-                self.kept = join([self.q_proj, self.k_proj, self.v_proj])
+        """Keep the joint weights; fairseq calls this before a model translates."""
+        self.kept = JointWeights()
 
     def _weights(self, q: Tensor, k: Tensor) -> Tensor:
         """Compute the attention weights [T, B, n (queries), n (keys), heads], in float32 or better.

@@ -1,0 +1,122 @@
+"""Test modules/inference.py: packed linear layers, and results that are kept until parameters change."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from modular_fairseq.benchmark.kernels import counting
+from modular_fairseq.modules import inference
+from modular_fairseq.modules.inference import Kept, PackedLinear, pack
+from tests.helpers import LENGTHS, batch
+from tests.properties import ready
+
+PACKED = torch.backends.mkldnn.is_available()
+
+
+def packed_linear(bias=True):
+    linear = nn.Linear(12, 20, bias=bias)
+    pack(nn.ModuleList([linear]))
+    assert isinstance(linear, PackedLinear)
+    return linear
+
+
+def operations(call):
+    with counting() as count:
+        call()
+    return set(count.kernels["update"])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(12,), (1, 12), (3, 12), (1, 5, 12), (4, 3, 12), (0, 12)])
+def test_packed_layers_compute_what_plain_ones_do(shape, bias):
+    torch.manual_seed(1)
+    linear, x = packed_linear(bias), torch.randn(*shape)
+    expected = F.linear(x, linear.weight, linear.bias)
+    with torch.no_grad():
+        torch.testing.assert_close(linear(x), expected, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(linear.relu(x), expected.relu(), atol=1e-6, rtol=1e-6)
+        if len(shape) > 1:
+            turned = x.transpose(0, -2).contiguous().transpose(0, -2)
+            torch.testing.assert_close(linear(turned), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.skipif(not PACKED, reason="this torch has no oneDNN")
+def test_the_packed_weight_is_used_on_a_cpu_in_float32_without_gradients_only():
+    linear, x = packed_linear(), torch.randn(3, 12)
+    with torch.no_grad():
+        assert operations(lambda: linear(x)) == {"_reorder_linear_weight", "_linear_pointwise"}
+        assert operations(lambda: linear(x)) == {"_linear_pointwise"}
+        with torch.autocast("cpu"):
+            assert "_linear_pointwise" not in operations(lambda: linear(x))
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert operations(lambda: linear(x)) == {"addmm"}
+    linear(x).sum().backward()
+    assert linear.weight.grad is not None
+    for dtype in (torch.float64, torch.bfloat16):
+        converted, y = linear.to(dtype), x.to(dtype)
+        with torch.no_grad():
+            torch.testing.assert_close(converted(y), F.linear(y, linear.weight, linear.bias))
+            torch.testing.assert_close(converted.relu(y), F.linear(y, linear.weight, linear.bias).relu())
+
+
+def test_a_result_is_kept_until_a_parameter_changes():
+    parameter, kept, calls = nn.Parameter(torch.ones(2)), Kept(), []
+
+    def compute():
+        calls.append(1)
+        return parameter * 2
+
+    found = [kept.get([parameter, None], compute) for _ in range(3)]
+    assert len(calls) == 1 and not found[0].requires_grad
+    with torch.no_grad():
+        parameter.copy_(torch.tensor([3.0, 4.0]))
+    assert kept.get([parameter], compute).tolist() == [6, 8]
+    parameter.data = torch.tensor([5.0, 6.0])
+    assert kept.get([parameter], compute).tolist() == [10, 12]
+    parameter.data = parameter.data.double()
+    assert kept.get([parameter], compute).dtype == torch.float64
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("attention", ["plain", "mae", "dma"])
+def test_preparing_a_model_packs_its_linear_layers_and_changes_no_parameter(attention):
+    model = ready(attention_type=attention)
+    before = copy.deepcopy(model.state_dict())
+    model.make_generation_fast_()
+    after = model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert not any(type(module) is nn.Linear for module in model.modules())
+
+
+def test_a_hook_on_the_first_layer_of_a_feed_forward_network_sees_its_output(monkeypatch):
+    model = ready()
+    model.make_generation_fast_()
+    layer = model.encoder.layers[0]
+    seen = []
+    handle = layer.fc1.register_forward_hook(lambda module, inputs, output: seen.append(output.min().item()))
+    with torch.no_grad():
+        with_hook = model(**batch(LENGTHS)["net_input"])[0]
+        handle.remove()
+        without = model(**batch(LENGTHS)["net_input"])[0]
+    assert len(seen) == 1 and seen[0] < 0  # before the activation
+    torch.testing.assert_close(with_hook, without, atol=1e-5, rtol=1e-5)
+
+
+def test_other_activations_than_relu_are_applied():
+    models = [ready(activation_fn="gelu") for _ in range(2)]
+    models[0].make_generation_fast_()
+    with torch.no_grad():
+        found, expected = (model(**batch(LENGTHS)["net_input"])[0] for model in models)
+    of_words = batch(LENGTHS)["target"].ne(1)
+    torch.testing.assert_close(found[of_words], expected[of_words], atol=1e-5, rtol=1e-5)
+
+
+def test_without_onednn_the_plain_weight_is_used(monkeypatch):
+    monkeypatch.setattr(inference, "_can_pack", lambda x, weight: False)
+    linear, x = packed_linear(), torch.randn(2, 3, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(linear.relu(x), F.linear(x, linear.weight, linear.bias).relu())
+        assert operations(lambda: linear.relu(x)) == {"_addmm_activation"}
