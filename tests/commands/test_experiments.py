@@ -441,7 +441,7 @@ def test_words_of_the_commands(tmp_path):
         (("source_lang: de", "source_lan: de"), "task.source_lang is missing"),
         (("/bin", ""), "must be SET/bin"),
         (("update_epoch_batch_itr: true", "skip_invalid_size_inputs_valid_test: 3"), "must be true or false"),
-        (("_name: adam", "_name: adamm"), "fairseq-train refuses"),
+        (("_name: torch_adam", "_name: torch_adamm"), "fairseq-train refuses"),
         (("lr: [0.0005]", "lr: [0.0005"), "cannot be read (line"),
         (
             ("encoder_attention_heads: 8", "encoder_attention_heads: 7"),
