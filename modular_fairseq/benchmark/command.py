@@ -29,10 +29,10 @@ time of the process, summed over threads, or wall time on a GPU.
 With --kernels, nothing is timed. The rows show how many kernels a model launches, by phase: forward pass,
 backward pass, and update, which is all the rest (norm of the gradient, optimizer, log). On a GPU most of the
 time of a small model goes into launches. They are counted as calls of aten operations that are no views, on
-any machine. On a CPU torch uses other operations than on a GPU for dropout (5 instead of 1), for attention
-and for grouped linear layers. "Waits" are the moments in which the CPU needs a result of the device before it
-can go on. With --device cuda, "launches" is the number of kernels that the GPU ran. It is the larger number
-if one operation launches several kernels, as an optimizer for all parameters does.
+any machine. On a CPU torch uses other operations than on a GPU for dropout (5 instead of 1) and for
+attention. "Waits" are the moments in which the CPU needs a result of the device before it can go on. With
+--device cuda, "launches" is the number of kernels that the GPU ran. It is the larger number if one operation
+launches several kernels, as an optimizer for all parameters does.
 
 The rows of the table are:
 

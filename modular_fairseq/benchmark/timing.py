@@ -1,6 +1,7 @@
 """Time training and search of a model and of two copies of its stock."""
 
 import argparse
+import gc
 import random
 import sys
 import time
@@ -32,18 +33,14 @@ def compare(model: str, configs: Configs, task: TranslationTask, args: argparse.
     """
     title = f"fairseq's Transformer ({format_size(configs.stock)})"
     sides = {**dict.fromkeys(STOCK, configs.stock), model: configs.own}
-    pairs = random_batch(task, args.sentences, args.length, args.seed)
-    jobs: Jobs = {}
-    for side, cfg in sides.items():
-        training, interval = training_jobs(side, cfg, task, pairs)
-        jobs |= training
-    times = measure(jobs, args, title)
+    times, interval = _time_training(sides, task, args, title)
+    gc.collect()  # trainers refer to themselves
     if args.layers:
-        jobs = {(side, LAYERS): layers_job(side, cfg, task, pairs) for side, cfg in sides.items()}
-        times |= measure(jobs, args, title)
-    jobs.clear()
+        times |= _time_layers(sides, task, args, title)
+        gc.collect()
     sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
     weights = build(STOCK[0], configs.stock, task).state_dict()
+    jobs: Jobs = {}
     for side, cfg in sides.items():
         jobs[side, SEARCH], fits = search_job(side, cfg, task, sources, weights)
     found, stocks = (jobs[side, SEARCH]() for side in (model, STOCK[0]))
@@ -56,6 +53,26 @@ def compare(model: str, configs: Configs, task: TranslationTask, args: argparse.
         interval,
         describe_other_size(model, configs, task),
     )
+
+
+def _time_training(
+    sides: dict[str, DictConfig], task: TranslationTask, args: argparse.Namespace, title: str
+) -> tuple[Times, int | None]:
+    """Return the times of training steps, and the second value of `training_jobs` for the last model."""
+    pairs = random_batch(task, args.sentences, args.length, args.seed)
+    jobs: Jobs = {}
+    for side, cfg in sides.items():
+        of_model, interval = training_jobs(side, cfg, task, pairs)
+        jobs |= of_model
+    return measure(jobs, args, title), interval
+
+
+def _time_layers(
+    sides: dict[str, DictConfig], task: TranslationTask, args: argparse.Namespace, title: str
+) -> Times:
+    pairs = random_batch(task, args.sentences, args.length, args.seed)
+    jobs = {(side, LAYERS): layers_job(side, cfg, task, pairs) for side, cfg in sides.items()}
+    return measure(jobs, args, title)
 
 
 def describe_other_size(model: str, configs: Configs, task: TranslationTask) -> str | None:

@@ -73,6 +73,7 @@ def _can_pack(x: Tensor, weight: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
 
 
