@@ -280,7 +280,8 @@ install_torch() {
             pip_install_alone --no-deps --retries 1 --timeout 10 --extra-index-url "$index" "$torch+cpu"; then
             return
         fi
-        logged_says 'no matching distribution' || give_up "installing torch"
+        # Where pip has a constraint for torch, it says that the CPU build is in conflict with it.
+        logged_says 'no matching distribution|ResolutionImpossible' || give_up "installing torch"
         say "no CPU build of $torch is offered here"
         if [ "$(uname -s)" = Linux ]; then check_disk $gpu_gib; fi
     fi
