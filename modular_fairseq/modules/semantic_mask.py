@@ -55,7 +55,7 @@ class Seen(NamedTuple):
 
     Attributes:
         tokens: the clusters of the tokens at the positions of the queries.
-        keys: the clusters of the keys; in self-attention those of the tokens.
+        keys: the clusters of the keys. In self-attention, keys are tokens and have the same clusters.
         projected: the queries of the heads, [rows, H, T, head_dim].
         drawn: samples of the queries, or None.
         query_padding_mask, key_padding_mask: bool [rows, T] and [B, S], True = pad, or None.

@@ -23,7 +23,7 @@ CHUNK = 1 << 24  # parameters in half precision are converted in chunks of this 
 
 @dataclass
 class TorchAdamConfig(FairseqDataclass):
-    """The options of `TorchAdam`. They have the names and the meaning of those of fairseq's adam."""
+    """Options of `TorchAdam`. fairseq's adam has options of the same names and meanings."""
 
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas of Adam (default: (0.9, 0.999))"})
     adam_eps: float = field(

@@ -96,8 +96,8 @@ class GateMonitor:
 def _log_when_printed(name: str, value: Callable[[MetersDict], float | None], priority: int) -> None:
     """Let fairseq's log call `value` when it prints, as `metrics.log_derived` does.
 
-    `log_derived` leaves a meter that exists as it is. It may be that of another training in this process, or
-    a mean that a checkpoint of an older version has brought.
+    `log_derived` does not replace a meter that exists already. Such a meter may belong to another training in
+    this process, or a checkpoint of an older version may have brought it.
     """
     for meters in metrics.get_active_aggregators():
         meter = meters.get(name)
