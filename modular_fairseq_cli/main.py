@@ -30,6 +30,10 @@ COMMANDS = {
         "modular_fairseq.benchmark.command",
         "time training steps and beam search against stock fairseq",
     ),
+    "check-gpu": (
+        "modular_fairseq.device_check.command",
+        "check that a GPU computes what a CPU computes, in every number format, and how fast it is",
+    ),
     "curves": (
         "modular_fairseq_cli.curves",
         "draw learning curves, averaged over seeds, from the logs of fairseq-train",

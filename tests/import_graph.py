@@ -17,7 +17,12 @@ FLOORS = [
         "modular_fairseq.patches",
         "modular_fairseq.user_dir",
     ],
-    ["modular_fairseq.analysis", "modular_fairseq.benchmark", "modular_fairseq.runs"],
+    [
+        "modular_fairseq.analysis",
+        "modular_fairseq.benchmark",
+        "modular_fairseq.device_check",
+        "modular_fairseq.runs",
+    ],
 ]
 
 

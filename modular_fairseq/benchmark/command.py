@@ -155,14 +155,10 @@ def run(args: argparse.Namespace) -> None:
     ]
     task = random_task(args.source_types, args.target_types)
     configs = {model: parse_model(model, task, args) for model in args.models}
-    versions = {
-        name: next((d.version for d in distributions(name=name)), None)
-        for name in ("torch", "fairseq-fixed", "modular_fairseq")
-    }
     report = {
         "device": device_name(args.device),
         "threads": torch.get_num_threads(),
-        "versions": versions,
+        "versions": package_versions(),
         "settings": vars(args),
     }
     print(format_header(report), flush=True)
@@ -242,6 +238,14 @@ def format_header(report: dict[str, Any]) -> str:
     )
     threads = f"{report['threads']} thread(s)"
     return f"{report['device']}, {threads}, {versions}; {unit}\n{sizes}"
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of torch, fairseq and this package, None for what is not installed."""
+    return {
+        name: next((d.version for d in distributions(name=name)), None)
+        for name in ("torch", "fairseq-fixed", "modular_fairseq")
+    }
 
 
 def device_name(device: str) -> str:

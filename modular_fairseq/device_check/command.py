@@ -1,0 +1,87 @@
+"""Check that a GPU computes what a CPU computes, in every number format, and measure how fast it is.
+
+    modular-fairseq check-gpu
+    modular-fairseq check-gpu --out gpu-check tim_transformer_tiny_cpu
+
+The check needs no data and no network. It has four parts, for each MODEL:
+
+    outputs   loss, logits and gradients in float32 on the GPU against the CPU (without TF32)
+    formats   --updates updates in every number format; losses are compared with those in float32, and the
+              difference with the difference that stock fairseq shows in the same format
+    demo      `modular-fairseq demo` on the GPU: the BLEU of a model that was trained there
+    speed     training steps and searches in every number format, as `modular-fairseq bench` times them:
+              ratios to stock, target tokens per second, utilisation and peak memory
+
+DIR gets check.json, and check.txt, a page that can be pasted into an issue. The exit status is 1 if a part
+failed. A part for which the GPU has too little memory is left out, and the page says so.
+"""
+
+import argparse
+import logging
+import os
+
+import torch
+
+from modular_fairseq.device_check.check import Check
+from modular_fairseq.user_dir import add_user_dir, import_user_dir
+from modular_fairseq_cli.errors import UsageError
+
+# These options of `modular-fairseq bench` have its default values.
+SIZES = {
+    "seed": 1,
+    "search_sentences": 16,
+    "beam": 5,
+    "steps": 30,
+    "layers": False,
+    "source_types": 8848,
+    "target_types": 6632,
+}
+COUNTS = {  # option: (default, smallest value, help)
+    "updates": (60, 20, "number of updates in every number format"),
+    "rounds": (3, 1, "number of timed rounds"),
+    "sentences": (128, 1, "number of sentence pairs in a training batch"),
+    "length": (32, 2, "number of tokens in the longest sentences; the shortest have 4/5 of it"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="an arch and options of fairseq-train, in quotes (default: those of `modular-fairseq bench`)",
+    )
+    parser.add_argument(
+        "--out", default="gpu-check", metavar="DIR", help="folder for the results (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--device",
+        choices=["cuda", "cpu"],
+        default="cuda",
+        help="cpu tries the command on a machine without a GPU (default: %(default)s)",
+    )
+    for name, (default, _, text) in COUNTS.items():
+        parser.add_argument(
+            f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: %(default)s)"
+        )
+    parser.add_argument("--no-demo", action="store_true", help="leave out the demo, which takes minutes")
+    add_user_dir(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    for name, (_, smallest, _) in COUNTS.items():
+        if getattr(args, name) < smallest:
+            raise UsageError(f"--{name} must be at least {smallest}, not {getattr(args, name)}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "check-gpu needs a GPU, but torch finds none; install a torch that is built for your GPU, or try "
+            "the command with --device cpu"
+        )
+    logging.disable(logging.INFO)  # silences the log of trainers and models that are built
+    import_user_dir(args)
+    vars(args).update(SIZES)
+    check = Check(args)
+    os.makedirs(args.out, exist_ok=True)
+    check.run()
+    if check.failures:
+        raise UsageError(f"{len(check.failures)} of the checks failed: {'; '.join(check.failures)}")

@@ -1,0 +1,52 @@
+"""Train a model in every number format for some updates, and compare the losses with those in float32."""
+
+import math
+from dataclasses import dataclass
+
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig
+
+from modular_fairseq.benchmark.jobs import build, random_batch, start_training
+from modular_fairseq.training.bcd import bcd_of
+
+BATCHES = 8
+LAST = 20  # losses are means over so many of the last updates
+
+
+@dataclass(frozen=True)
+class Training:
+    """A short training.
+
+    Attributes:
+        losses: the cross-entropy of every update, in nats per token; NaN where the update was left out.
+    """
+
+    losses: list[float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all losses are numbers but those of updates that overflowed, less than a tenth of all."""
+        left_out = sum(math.isnan(loss) for loss in self.losses)
+        return not any(map(math.isinf, self.losses)) and left_out < len(self.losses) / 10
+
+    @property
+    def last(self) -> float:
+        """The mean loss of the last updates."""
+        known = [loss for loss in self.losses[-LAST:] if not math.isnan(loss)]
+        return sum(known) / len(known) if known else math.nan
+
+
+def train(
+    model: str, cfg: DictConfig, task: TranslationTask, updates: int, sentences: int, length: int
+) -> Training:
+    """Train a model on random batches, which come again and again."""
+    trainer = start_training(build(model, cfg, task), cfg, task)
+    bcd = bcd_of(trainer)
+    if bcd is not None:
+        bcd.paused = True
+    batches = [random_batch(task, sentences, length, cfg.common.seed + i) for i in range(BATCHES)]
+    losses = []
+    for update in range(updates):
+        logged = trainer.train_step([batches[update % BATCHES]])
+        losses.append(math.nan if logged is None else float(logged["nll_loss"]) * math.log(2))
+    return Training(losses)

@@ -1,0 +1,92 @@
+"""Compare the outputs and gradients of a model on a device with those on the CPU, in float32."""
+
+from dataclasses import dataclass
+
+import torch
+from fairseq import utils
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig
+from torch import Tensor
+
+from modular_fairseq.benchmark.jobs import build, random_batch
+
+LIMIT = 1e-4  # largest accepted relative difference
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the results of one model on two devices are apart.
+
+    Attributes:
+        loss, logits: relative differences, of the logits in the Euclidean norm.
+        gradient: the largest relative difference of the gradient of one parameter, in the Euclidean norm.
+            Differences are measured against the parameter's own gradient, or against 1e-3 of the largest one
+            if its own is smaller.
+        parameter: the name of that parameter.
+    """
+
+    loss: float
+    logits: float
+    gradient: float
+    parameter: str
+
+    @property
+    def passed(self) -> bool:
+        return max(self.loss, self.logits, self.gradient) <= LIMIT
+
+
+def compare_outputs(
+    model: str, cfg: DictConfig, task: TranslationTask, device: str, sentences: int, length: int
+) -> Difference:
+    """Compare a model with itself on the CPU: same weights, same batch, no dropout, TF32 switched off.
+
+    Args:
+        model: an arch and options.
+        cfg: its configuration.
+        task: a task without data.
+        device: "cuda" or "cpu".
+        sentences, length: size of the random batch.
+    """
+    batch = random_batch(task, sentences, length, cfg.common.seed)
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        ours, theirs = (_results(model, cfg, task, batch, each) for each in (device, "cpu"))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+    largest = max(gradient.norm().item() for gradient in theirs.gradients.values())
+    of_parameters = {
+        name: (ours.gradients[name] - gradient).norm().item() / max(gradient.norm().item(), 1e-3 * largest)
+        for name, gradient in theirs.gradients.items()
+    }
+    worst = max(of_parameters, key=of_parameters.__getitem__)
+    return Difference(
+        abs(ours.loss - theirs.loss) / abs(theirs.loss),
+        (ours.logits - theirs.logits).norm().item() / theirs.logits.norm().item(),
+        of_parameters[worst],
+        worst,
+    )
+
+
+@dataclass(frozen=True)
+class _Results:
+    loss: float
+    logits: Tensor
+    gradients: dict[str, Tensor]
+
+
+def _results(model: str, cfg: DictConfig, task: TranslationTask, batch: dict, device: str) -> _Results:
+    """Return the loss per token, the logits of the target tokens and the gradients, on the CPU in float64."""
+    built = build(model, cfg, task).eval().to(device)  # without random numbers
+    criterion = task.build_criterion(cfg.criterion)
+    sample = utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
+    with torch.no_grad():
+        logits = built(**sample["net_input"])[0][sample["target"].ne(task.tgt_dict.pad())]
+    loss, size, _ = criterion(built, sample)
+    (loss / size).backward()
+    gradients = {
+        name: parameter.grad.double().cpu()
+        for name, parameter in built.named_parameters()
+        if parameter.grad is not None
+    }
+    return _Results(loss.item() / size, logits.double().cpu(), gradients)

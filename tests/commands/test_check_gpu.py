@@ -1,0 +1,196 @@
+"""Test `modular-fairseq check-gpu` with --device cpu: its parts, what they find, and what it refuses."""
+
+import json
+import math
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from modular_fairseq.benchmark.command import PRECISIONS
+from modular_fairseq.benchmark.configs import parse_model
+from modular_fairseq.benchmark.jobs import random_task
+from modular_fairseq.device_check import check, command, formats, outputs, speed
+from modular_fairseq_cli import main as cli
+
+ONE_LAYER = " --encoder-layers 1 --decoder-layers 1"
+MAE, PLAIN = f"mae_transformer_tiny_cpu{ONE_LAYER}", f"modular_transformer_tiny_cpu{ONE_LAYER}"
+SMALL = ["--device", "cpu", "--no-demo", "--updates", "20", "--rounds", "1"]
+SMALL += ["--sentences", "3", "--length", "5"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_searches():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "search_sentences": 2,
+            "steps": 4,
+            "source_types": 99,
+            "target_types": 99,
+        }.items():
+            patch.setitem(command.SIZES, name, value)
+        yield
+
+
+def leave_out(patch, *parts):
+    for part in parts:
+        patch.setattr(check.Check, part, lambda self: iter(()))
+
+
+def run(folder, *words):
+    """Run the command; return its last sentence if it fails, the page and the JSON report."""
+    try:
+        cli.main(["check-gpu", *SMALL, "--out", str(folder), *words])
+        refusal = None
+    except SystemExit as exit:
+        refusal = exit.code
+    return refusal, (folder / "check.txt").read_text(), json.loads((folder / "check.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("check"), MAE)
+
+
+def test_the_page_and_the_report_have_all_parts(checked):
+    refusal, page, report = checked
+    assert refusal is None and page.endswith("all checks passed\n")
+    assert report["outputs"][MAE]["gradient"] == 0  # the CPU against itself
+    steps = [f"{model}, {name}" for model in ("stock", MAE) for name in PRECISIONS]
+    assert list(report["formats"]) == steps
+    losses = [report["formats"][step]["loss"] for step in steps]
+    assert all(3 < loss < 6 for loss in losses) and len(set(losses)) > 5  # formats round differently
+    assert list(report["speed"]) == [f"{MAE}, {name}" for name in PRECISIONS]
+    for found in report["speed"].values():
+        assert found["operations"] > 1e6 and found["tokens_per_second"] > 0
+    assert f"torch: {torch.__version__}" in page and "F step" in page
+
+
+def test_what_differs_from_the_cpu_or_from_float32_fails(tmp_path, monkeypatch):
+    def another(model, *rest):
+        return outputs.Difference(0.0, 2e-4, 0.0, "fc1.weight")
+
+    def drifting(model, cfg, *rest):
+        ours = model == PLAIN and cfg.common.fp16
+        return formats.Training([math.nan] * 3 + [7.0] * 30 + [7.0 + 0.06 * ours] * 20)
+
+    monkeypatch.setattr(check, "compare_outputs", another)
+    monkeypatch.setattr(check, "train", drifting)
+    leave_out(monkeypatch, "_speed")
+    refusal, page, _ = run(tmp_path, PLAIN)
+    assert refusal is not None and "2 of the checks failed" in refusal
+    assert [line for line in page.splitlines() if "FAILED" in line] == [
+        f"    {PLAIN}: loss 0.0e+00, logits 2.0e-04, gradient 0.0e+00 (fc1.weight)   <- FAILED",
+        f"    {PLAIN}, fp16: 7.0600 (+0.0600)   <- FAILED",
+    ]
+    assert page.splitlines()[-1] == f"failed: outputs of {PLAIN}; formats of {PLAIN}, fp16"
+
+
+def test_a_format_may_drift_as_far_as_stock_does(tmp_path, monkeypatch):
+    def drifting(model, cfg, *rest):
+        return formats.Training([7.0 + 0.2 * cfg.common.bf16 * (1 if model == PLAIN else 0.1)] * 30)
+
+    monkeypatch.setattr(check, "train", drifting)
+    monkeypatch.setattr(check, "PRECISIONS", {name: PRECISIONS[name] for name in ("float32", "bf16")})
+    leave_out(monkeypatch, "_outputs", "_speed")
+    _, page, _ = run(tmp_path, PLAIN)
+    assert "bf16: 7.2000 (+0.2000)   <- FAILED" in page
+
+    def together(model, cfg, *rest):
+        return formats.Training([7.0 + 0.2 * cfg.common.bf16] * 30)
+
+    monkeypatch.setattr(check, "train", together)
+    _, page, _ = run(tmp_path, PLAIN)
+    assert "bf16: 7.2000 (+0.2000)\n" in page and "FAILED" not in page
+
+
+@pytest.mark.parametrize(
+    ("losses", "finite"),
+    [
+        ([5.0] * 30, True),
+        ([math.nan] * 2 + [5.0] * 28, True),
+        ([math.nan] * 3 + [5.0] * 27, False),
+        ([5.0] * 29 + [math.inf], False),
+    ],
+)
+def test_few_updates_may_overflow(losses, finite):
+    assert formats.Training(losses).is_finite is finite
+
+
+def test_another_computation_is_found():
+    """One weight that differs by a thousandth is enough."""
+    task = random_task(99, 99)
+    args = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, length=5)
+    cfg = parse_model(f"{PLAIN} --dropout 0", task, args).own
+    build = outputs.build
+
+    def built(*arguments):
+        model = build(*arguments)
+        calls.append(model)
+        if len(calls) == 2:
+            model.decoder.layers[0].fc1.weight.data *= 1.001
+        return model
+
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outputs, "build", built)
+        found = outputs.compare_outputs(PLAIN, cfg, task, "cpu", 3, 5)
+    assert not found.passed and found.logits > 1e-6, found
+    assert outputs.compare_outputs(PLAIN, cfg, task, "cpu", 3, 5).passed
+
+
+def test_too_little_memory_is_one_sentence_and_the_check_goes_on(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(check, "compare_outputs", full)
+    leave_out(monkeypatch, "_formats", "_speed")
+    refusal, page, report = run(tmp_path, PLAIN)
+    assert refusal is not None and report["outputs"][PLAIN] == {"out_of_memory": True}
+    assert f"{PLAIN}: the GPU has too little memory; give smaller --sentences or --length" in page
+    assert page.splitlines()[-1] == f"failed: outputs of {PLAIN}"
+
+
+def test_the_demo_counts_if_it_ends_with_the_score_of_a_cpu(tmp_path, monkeypatch):
+    scores = iter([(0, 98.0), (0, 20.0), (1, 98.0)])
+
+    def demo(command, cwd, **streams):
+        status, bleu = next(scores)
+        folder = tmp_path / "demo" / "mae_transformer_tiny_cpu"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "score.json").write_text(json.dumps({"bleu": bleu}))
+        assert command[-1] == "demo" and cwd == str(tmp_path)
+        return SimpleNamespace(returncode=status)
+
+    monkeypatch.setattr(check.subprocess, "run", demo)
+    made = object.__new__(check.Check)
+    made.args = SimpleNamespace(out=str(tmp_path))
+    assert [made._run_demo()[2] for _ in range(3)] == [True, False, False]
+
+
+def test_speed_is_told_in_one_line():
+    rows = [speed.Comparison("m", "s", None, None, {}, [], [])]
+    found = speed.Speed(rows[0], 1234.5, 10, 0.41, 3 << 29)
+    assert str(found).endswith("1,234 target tokens/s, 41% of the speed of a large product, 1.50 GiB")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--updates", "19"], "--updates must be at least 20, not 19"),
+        (["--length", "1"], "--length must be at least 2, not 1"),
+        (["no_such_arch"], "'no_such_arch': a MODEL must begin with an arch"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_in_one_sentence(tmp_path, words, sentence):
+    with pytest.raises(SystemExit, match=re.escape(sentence)):
+        cli.main(["check-gpu", *SMALL, "--out", str(tmp_path / "out"), *words])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_it_says_so(tmp_path):
+    with pytest.raises(SystemExit, match="check-gpu needs a GPU, but torch finds none"):
+        cli.main(["check-gpu", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
