@@ -22,12 +22,14 @@ from modular_fairseq.benchmark.jobs import random_task
 from modular_fairseq.device_check.formats import train
 from modular_fairseq.device_check.outputs import compare_outputs
 from modular_fairseq.device_check.speed import measure_speed
+from modular_fairseq.training.compilation import missing
 from modular_fairseq_cli.files import read_json, write_file
 
 SMALLEST_BAND = 0.05  # nats per token; a format may differ so much from float32, whatever stock does
 LOWEST_BLEU = 97.0  # BLEU that a demo reaches on a CPU, whatever the processor
 
 STOCK_NAME = "stock"
+COMPILED = {"compiled": "--compile"}  # layers in float32, compiled by torch.compile
 
 Result = tuple[dict[str, Any], str, bool]  # for check.json, for check.txt, and whether the step passed
 Step = tuple[str, dict[str, Any], str, bool]  # the same after the name of the step
@@ -46,6 +48,8 @@ class Check:
         self.task: TranslationTask = random_task(args.source_types, args.target_types)
         for model in self.models:
             self._configs(model)  # refuses what cannot be built
+        self.without_compiler = missing(args.device)
+        self.formats = PRECISIONS | ({} if self.without_compiler else COMPILED)
         self.failures: list[str] = []
         self.lines: list[str] = []
         self.results: dict[str, Any] = {"machine": machine(args.device), "settings": vars(args)}
@@ -54,6 +58,8 @@ class Check:
         """Do all parts."""
         for name, value in self.results["machine"].items():
             self._say(f"{name}: {value}")
+        if self.without_compiler:
+            self._say(f"left out: compiled layers, which need {self.without_compiler}")
         self._part("outputs", "float32 against the CPU, largest relative differences", self._outputs)
         self._part(
             "formats", f"cross-entropy after {self.args.updates} updates, in nats per token", self._formats
@@ -102,7 +108,9 @@ class Check:
         bands: dict[str, float] = {}
         for model in (STOCK[0], *self.models):
             reference = math.nan  # no format passes if training in float32 needs too much memory
-            for name in PRECISIONS:
+            for name in self.formats:
+                if model == STOCK[0] and name in COMPILED:
+                    continue
                 step = f"{STOCK_NAME if model == STOCK[0] else model}, {name}"
                 yield self._guarded(step, partial(self._train_in_format, model, name, reference, bands))
                 if name == "float32":
@@ -114,7 +122,7 @@ class Check:
         Stock comes first. It has the size of the first model, and fills the `bands`: differences that are
         accepted in each format.
         """
-        configs = self._configs(self.models[0] if model == STOCK[0] else model, PRECISIONS[name])
+        configs = self._configs(self.models[0] if model == STOCK[0] else model, self.formats[name])
         cfg = configs.stock if model == STOCK[0] else configs.own
         found = train(model, cfg, self.task, self.args.updates, self.args.sentences, self.args.length)
         difference = found.last - (found.last if name == "float32" else reference)
@@ -141,12 +149,12 @@ class Check:
         return {"status": done.returncode, "bleu": known(bleu)}, f"BLEU {bleu:.2f}", passed
 
     def _speed(self) -> Iterator[Step]:
-        for name in PRECISIONS:
+        for name in self.formats:
             for model in self.models:
                 yield self._guarded(f"{model}, {name}", partial(self._measure_speed, model, name))
 
     def _measure_speed(self, model: str, name: str) -> Result:
-        found = measure_speed(model, self._configs(model, PRECISIONS[name]), self.task, name, self.args)
+        found = measure_speed(model, self._configs(model, self.formats[name]), self.task, name, self.args)
         return asdict(found), str(found), True
 
     def _guarded(self, step: str, work: Callable[[], Result]) -> Step:

@@ -6,10 +6,11 @@
 The check needs no data and no network. It has four parts, for each MODEL:
 
     outputs   loss, logits and gradients in float32 on the GPU against the CPU (without TF32)
-    formats   --updates updates in every number format; losses are compared with those in float32, and the
-              difference with the difference that stock fairseq shows in the same format
+    formats   --updates updates in every number format, and with compiled layers (--compile); losses are
+              compared with those in float32, and the difference with the difference that stock fairseq shows
+              in the same format
     demo      `modular-fairseq demo` on the GPU: the BLEU of a model that was trained there
-    speed     training steps and searches in every number format, as `modular-fairseq bench` times them:
+    speed     training steps and searches in all of these ways, as `modular-fairseq bench` times them:
               ratios to stock, target tokens per second, utilisation and peak memory
 
 DIR gets check.json, and check.txt, a page that can be pasted into an issue. The exit status is 1 if a part
@@ -37,7 +38,7 @@ SIZES = {
     "target_types": 6632,
 }
 COUNTS = {  # option: (default, smallest value, help)
-    "updates": (60, 20, "number of updates in every number format"),
+    "updates": (60, 20, "number of updates in every number format, and with compiled layers"),
     "rounds": (3, 1, "number of timed rounds"),
     "sentences": (128, 1, "number of sentence pairs in a training batch"),
     "length": (32, 2, "number of tokens in the longest sentences; the shortest have 4/5 of it"),

@@ -22,22 +22,26 @@ from modular_fairseq.models.fairseq_options import (
 
 
 @dataclass
-class AttentionOptions(FairseqDataclass):
-    """The option that chooses the attention; all model families have it."""
+class CommonOptions(FairseqDataclass):
+    """The options that all model families have beside fairseq's."""
 
     attention_type: str = field(
         default="plain",
         metadata={"help": "plain (multi-head attention) or a registered attention type (default: plain)"},
     )
+    compile: bool = field(
+        default=False,
+        metadata={"help": "compile the layers with torch.compile in training"},
+    )
 
 
 @dataclass
-class TranslationOptions(AttentionOptions, FlatTransformerConfig):
+class TranslationOptions(CommonOptions, FlatTransformerConfig):
     """The options of the encoder-decoder family, to which mechanisms add theirs."""
 
 
 @dataclass
-class LanguageModelOptions(AttentionOptions, FlatTransformerLanguageModelConfig):
+class LanguageModelOptions(CommonOptions, FlatTransformerLanguageModelConfig):
     """The options of the decoder-only family, to which mechanisms add theirs."""
 
 

@@ -27,12 +27,14 @@ class Dropout(FairseqDropout):
     """Zero elements with probability p and scale the others by 1 / (1 - p), as fairseq's dropout does.
 
     On a CPU four elements share one 64-bit random number and use 16 bits each. p is rounded to a multiple of
-    2^-16, also in the scale, so the expectation is exact. On other devices torch's own dropout is faster and
-    is used.
+    2^-16, also in the scale, so the expectation is exact. On other devices, and in compiled layers
+    (--compile), torch's own dropout is faster and is used.
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         if x.device.type != "cpu" or self.p <= 0 or not (self.training or self.apply_during_inference):
+            return super().forward(x, inplace)
+        if torch.compiler.is_compiling():
             return super().forward(x, inplace)
         if is_batchedtensor(x) and not _views_under_vmap():
             return super().forward(x, inplace)

@@ -106,6 +106,10 @@ class GateStatistics:
             log_gates: log-probabilities of the experts, [B, T or 1, E].
             valid: bool [B, T or 1], False = padding. None means that all instances count.
         """
+        if torch.compiler.is_compiling():  # a list that grows would be another program in every pass
+            new = _sum_up(log_gates.detach().unsqueeze(0), valid)[0]
+            self._sums = new if self._sums is None else self._sums + new
+            return
         self._passes.append((log_gates.detach(), valid))
         if len(self._passes) == MOST_PASSES:
             self._sums = self.take()

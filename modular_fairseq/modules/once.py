@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -14,13 +15,16 @@ _results: WeakIdKeyDictionary = WeakIdKeyDictionary()  # dictionaries of results
 def once_for(mask: Tensor, name: Hashable, compute: Callable[[], Result]) -> Result:
     """Return `compute()`, or what it returned when it was called for the same mask and name before.
 
-    Results live as long as the mask. The mask must not be changed in place.
+    Results live as long as the mask. The mask must not be changed in place. A compiled layer (--compile)
+    computes the result itself, as part of its kernels.
 
     Args:
         mask: the tensor from which the result is computed.
         name: tells results for one mask apart. It must name everything else that the result depends on.
         compute: a function without arguments, whose result needs no gradient.
     """
+    if torch.compiler.is_compiling():
+        return compute()
     results: dict[Hashable, Any] = _results.setdefault(mask, {})
     if name not in results:
         results[name] = compute()

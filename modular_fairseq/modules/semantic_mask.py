@@ -180,7 +180,7 @@ class SemanticMask(IncrementalModule, DividesInput):
         if self.tokens.clusters == 1:
             return None
         posterior, beam = tokens.posterior, tokens.posterior.size(0) // seen.size(0)
-        return _LogOverlap.apply(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
+        return log_overlap(fold_beam(posterior.transpose(2, 3), beam).transpose(2, 3), seen)
 
     def kind(self) -> Hashable:
         """Return what tells apart masks that cannot be measured together, after a forward pass."""
@@ -249,18 +249,28 @@ class SemanticMask(IncrementalModule, DividesInput):
                 self.set_incremental_state(incremental_state, "clusters", known)
 
 
-class _LogOverlap(torch.autograd.Function):
+def log_overlap(p: Tensor, k: Tensor) -> Tensor:
     """Compute log max(G, 1e-6) for G_ij = sum_c p_ic k_jc: p [B, H, C, T], k [B, H, C, S] -> [B, H, T, S].
 
     If none of the keys is in the clusters of a query, the lower limit lets it attend as without a mask.
-    Posteriors are in float32 or better, because in bfloat16 G would be wrong by up to a hundredth. The
-    backward pass keeps one matrix of the size of the attention weights.
+    Posteriors are in float32 or better, because in bfloat16 G would be wrong by up to a hundredth.
     """
+    if torch.compiler.is_compiling():  # the compiler cannot trace a function of our own with autocast
+        return _overlap(p, k).clamp(min=SMALLEST_OVERLAP).log()
+    return _LogOverlap.apply(p, k)
+
+
+def _overlap(p: Tensor, k: Tensor) -> Tensor:
+    with torch.autocast(p.device.type, enabled=False):
+        return torch.matmul(p.transpose(2, 3), k)
+
+
+class _LogOverlap(torch.autograd.Function):
+    """`log_overlap` with a backward pass that keeps one matrix of the size of the attention weights."""
 
     @staticmethod
     def forward(ctx: Any, p: Tensor, k: Tensor) -> Tensor:
-        with torch.autocast(p.device.type, enabled=False):
-            overlap = torch.matmul(p.transpose(2, 3), k).clamp_min_(SMALLEST_OVERLAP)
+        overlap = _overlap(p, k).clamp_min_(SMALLEST_OVERLAP)
         ctx.save_for_backward(p, k, overlap)
         return overlap.log()
 

@@ -8,12 +8,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from fairseq.distributed import LegacyDistributedDataParallel
 from fairseq.trainer import Trainer
 
 from modular_fairseq.models.assembly import trained_outside
 from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.bcd import bcd_of
+from modular_fairseq.training.compilation import compile_if_asked
 from modular_fairseq.training.criterion_check import check_command_line
 
 logger = logging.getLogger(__name__)
@@ -26,12 +28,15 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     fairseq builds the model and the criterion independently of each other (fairseq_cli/train.py:86-94), so an
     auxiliary loss of the model could silently be left out. The comparison comes before any thread reads data.
     Before the first epoch, this patch also logs how many parameters learn outside the main optimizer.
-    fairseq's "num. trained" does not count them (fairseq_cli/train.py:103-108).
+    fairseq's "num. trained" does not count them (fairseq_cli/train.py:103-108). With --compile, the layers
+    are compiled from here on.
     """
     check_command_line(trainer)
     is_first = not hasattr(trainer, "_bcd")
     if bcd := bcd_of(trainer):
         bcd.begin_epoch(epoch)
+    if is_first:
+        compile_if_asked(trainer)
     if is_first and (outside := trained_outside(trainer.get_model())):
         count = sum(parameter.numel() for parameter in outside)
         logger.info(f"num. params trained outside the main optimizer: {count:,}")
@@ -69,10 +74,14 @@ def log_gate_statistics(
 ) -> dict[str, Any] | None:
     """Log the gate statistics of validation batches beside fairseq's own values.
 
-    fairseq's `Trainer.valid_step` (fairseq/trainer.py:1131-1190) logs only what the criterion returns.
+    fairseq's `Trainer.valid_step` (fairseq/trainer.py:1131-1190) logs only what the criterion returns. A
+    validation does not use the programs of --compile, which would not fit the steps of a search.
     """
     bcd = bcd_of(trainer)
-    return bcd.valid_step(valid_step, sample, raise_oom) if bcd else valid_step(trainer, sample, raise_oom)
+    with torch.compiler.set_stance("force_eager"):
+        return (
+            bcd.valid_step(valid_step, sample, raise_oom) if bcd else valid_step(trainer, sample, raise_oom)
+        )
 
 
 @replace("fairseq.trainer.Trainer.zero_grad")

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from modular_fairseq.benchmark.command import PRECISIONS
 from modular_fairseq.benchmark.configs import parse_model
 from modular_fairseq.benchmark.jobs import random_task
 from modular_fairseq.device_check import check, command, formats, outputs, speed
+from modular_fairseq.training import compilation
 from modular_fairseq_cli import main as cli
 
 ONE_LAYER = " --encoder-layers 1 --decoder-layers 1"
@@ -21,7 +23,7 @@ SMALL += ["--sentences", "3", "--length", "5"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_searches():
+def small_searches_and_a_quick_compiler():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "search_sentences": 2,
@@ -30,7 +32,11 @@ def small_searches():
             "target_types": 99,
         }.items():
             patch.setitem(command.SIZES, name, value)
-        yield
+        # The default backend takes minutes. It is tested in test_compile.py.
+        patch.setattr(compilation, "compile_layers", partial(compilation.compile_layers, backend="eager"))
+        with torch._dynamo.config.patch(recompile_limit=8), compilation.shapes.patch(use_duck_shape=True):
+            yield
+        torch._dynamo.reset()
 
 
 def leave_out(patch, *parts):
@@ -57,11 +63,12 @@ def test_the_page_and_the_report_have_all_parts(checked):
     refusal, page, report = checked
     assert refusal is None and page.endswith("all checks passed\n")
     assert report["outputs"][MAE]["gradient"] == 0  # the CPU against itself
-    steps = [f"{model}, {name}" for model in ("stock", MAE) for name in PRECISIONS]
+    formats_of_models = {"stock": PRECISIONS, MAE: [*PRECISIONS, "compiled"]}
+    steps = [f"{model}, {name}" for model, names in formats_of_models.items() for name in names]
     assert list(report["formats"]) == steps
     losses = [report["formats"][step]["loss"] for step in steps]
     assert all(3 < loss < 6 for loss in losses) and len(set(losses)) > 5  # formats round differently
-    assert list(report["speed"]) == [f"{MAE}, {name}" for name in PRECISIONS]
+    assert list(report["speed"]) == [f"{MAE}, {name}" for name in formats_of_models[MAE]]
     for found in report["speed"].values():
         assert found["operations"] > 1e6 and found["tokens_per_second"] > 0
     assert f"torch: {torch.__version__}" in page and "F step" in page
@@ -167,6 +174,15 @@ def test_the_demo_counts_if_it_ends_with_the_score_of_a_cpu(tmp_path, monkeypatc
     made = object.__new__(check.Check)
     made.args = SimpleNamespace(out=str(tmp_path))
     assert [made._run_demo()[2] for _ in range(3)] == [True, False, False]
+
+
+def test_without_a_compiler_compiled_layers_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "missing", lambda device: "a compiler; install one")
+    monkeypatch.setattr(check, "train", lambda *arguments: formats.Training([7.0] * 30))
+    leave_out(monkeypatch, "_outputs", "_speed")
+    refusal, page, report = run(tmp_path, PLAIN)
+    assert refusal is None and "left out: compiled layers, which need a compiler; install one" in page
+    assert len(report["formats"]) == 2 * len(PRECISIONS)
 
 
 def test_speed_is_told_in_one_line():

@@ -6,13 +6,13 @@ from dataclasses import fields
 import pytest
 
 import modular_fairseq  # noqa: F401
-from modular_fairseq.models.options import AttentionOptions, flag
+from modular_fairseq.models.options import CommonOptions, flag
 from modular_fairseq.models.registry import MECHANISMS
 
 OPTIONS = [
     f
     for options in [
-        AttentionOptions,
+        CommonOptions,
         *(mechanism.options for mechanism in MECHANISMS.values()),
         *(mechanism.losses.options for mechanism in MECHANISMS.values() if mechanism.losses),
     ]

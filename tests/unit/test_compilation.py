@@ -1,0 +1,161 @@
+"""Test --compile: layers are compiled whole, fit all shapes, and learn what they learn without it.
+
+torch's backend "eager" traces the layers and runs what it has traced as it is. tests/commands/test_compile.py
+has the default one.
+"""
+
+import copy
+import importlib.util
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._inductor import cpp_builder, exc
+
+from modular_fairseq.benchmark.configs import parse_model
+from modular_fairseq.benchmark.jobs import build, random_batch, random_task, start_training
+from modular_fairseq.training import compilation
+from modular_fairseq.training.bcd import bcd_of
+from modular_fairseq.training.compilation import compile_layers
+from modular_fairseq_cli.errors import UsageError
+
+TASK = random_task(40, 40)
+OTHER_SHAPES = range(4, 8)
+ARGS = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, length=9)
+# Random numbers of compiled layers are others, so there is no dropout here.
+SMALL = "--encoder-layers 1 --decoder-layers 1 --dropout 0"
+PLAIN = f"modular_transformer_tiny_cpu {SMALL}"
+MAE = f"mae_transformer_tiny_cpu {SMALL} --mae-gate-dropout 0"
+
+
+@pytest.fixture(autouse=True)
+def counters():
+    """What torch counts while it compiles. The test leaves no program and no setting behind."""
+    with (
+        warnings.catch_warnings(),
+        torch._dynamo.config.patch(recompile_limit=8),
+        compilation.shapes.patch(use_duck_shape=True),
+    ):
+        torch._dynamo.reset()
+        found = torch._dynamo.utils.counters
+        found.clear()
+        yield found
+        torch._dynamo.reset()
+
+
+def start(model, flags=""):
+    cfg = parse_model(f"{model} {flags}".rstrip(), TASK, ARGS).own
+    return start_training(build(model, cfg, TASK), cfg, TASK)
+
+
+def losses(trainer, numbers=range(4)):
+    """Take updates and G steps on batches of various shapes, and return the losses."""
+    bcd, found = bcd_of(trainer), []
+    if bcd is not None:
+        bcd.paused = True
+    for number in numbers:
+        batch = random_batch(TASK, 4 + number, 7 + number % 3, number)
+        torch.manual_seed(number)
+        if bcd is not None and bcd.alternates and number % 2:
+            bcd.g_step([batch])
+        found.append(trainer.train_step([batch])["loss"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "programs"),
+    [
+        (f"modular_transformer_tiny_cpu {SMALL} --encoder-layers 2 --decoder-layers 2", 5),
+        (f"{PLAIN} --bf16 --decoder-normalize-before", 3),
+        (MAE, 10),
+        (f"mae_transformer_tiny_cpu {SMALL} --mae-gating uniform --no-residual", 3),
+        (f"dma_transformer_tiny_cpu {SMALL}", 3),
+        (f"tim_transformer_tiny_cpu {SMALL}", 3),
+        (f"multistream_transformer_tiny_cpu {SMALL} --encoder-layers 4", 5),
+    ],
+)
+def test_layers_are_compiled_whole_and_learn_the_same(model, programs, counters):
+    plain, compiled = start(model), start(model)
+    compile_layers(compiled.get_model(), backend="eager")
+    assert losses(compiled) == pytest.approx(losses(plain), abs=2e-3)
+    assert not counters["graph_break"] and not counters["unimplemented"]
+    assert 1 < counters["stats"]["unique_graphs"] <= programs
+    losses(compiled, OTHER_SHAPES)
+    losses(plain, OTHER_SHAPES)
+    assert counters["stats"]["unique_graphs"] <= programs
+    if gates := bcd_of(plain):
+        expected = gates.train_monitor.values()
+        assert len(expected) > 3 and bcd_of(compiled).train_monitor.values() == pytest.approx(expected)
+    ours, theirs = (each.get_model().state_dict() for each in (compiled, plain))
+    assert list(ours) == list(theirs)
+    tolerance = 2e-2 if {"--bf16", "--fp16", "--amp"} & {*model.split()} else 1e-5
+    for name, value in theirs.items():
+        if not name.endswith("k_proj.bias"):  # its gradient is 0 but for rounding
+            torch.testing.assert_close(
+                ours[name],
+                value,
+                atol=tolerance,
+                rtol=tolerance,
+                msg=lambda text, name=name: f"{name}: {text}",
+            )
+
+
+def test_copies_and_validations_are_not_compiled(counters):
+    trainer = start(PLAIN)
+    model = trainer.get_model()
+    compile_layers(model, backend="eager")
+    assert copy.deepcopy(model).encoder.layers[0]._compiled_call_impl is None
+    trainer.valid_step(random_batch(TASK, 3, 5, 1))
+    assert not counters["stats"]
+    trainer.train_step([random_batch(TASK, 3, 5, 1)])
+    assert counters["stats"]["unique_graphs"] > 0
+
+
+def test_only_the_option_compiles(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(compilation, "compile_layers", compiled.append)
+    monkeypatch.setattr(compilation, "missing", lambda device: None)
+    start(PLAIN)
+    assert compiled == []
+    trainer = start(PLAIN, "--compile")
+    trainer.begin_epoch(2)
+    assert compiled == [trainer.get_model()]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--checkpoint-activations", "--checkpoint-activations does not work with --compile; leave one of"),
+        ("--quant-noise-pq 0.1", "--quant-noise-pq does not work with --compile; leave one of them out"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(flags, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        start(PLAIN, f"--compile {flags}")
+
+
+def test_sharded_parameters_are_refused():
+    trainer = start(PLAIN)
+    trainer.cfg.model.compile = True
+    trainer.cfg.distributed_training.ddp_backend = "fully_sharded"
+    with pytest.raises(
+        UsageError, match="--ddp-backend fully_sharded does not work with --compile; use c10d"
+    ):
+        compilation.compile_if_asked(trainer)
+
+
+def test_what_torch_needs_is_asked_for_before_training(monkeypatch):
+    def no_compiler():
+        raise exc.InvalidCxxCompiler
+
+    assert compilation.missing("cuda") is None or importlib.util.find_spec("triton") is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install triton" in compilation.missing("cuda")
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", no_compiler)
+    with pytest.raises(
+        UsageError, match=r"--compile needs a C\+\+ compiler, and none was found; install g\+\+"
+    ):
+        start(PLAIN, "--compile")
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", lambda: "g++")
+    assert compilation.missing("cpu") is None
