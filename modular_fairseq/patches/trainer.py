@@ -8,14 +8,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from fairseq.distributed import LegacyDistributedDataParallel
 from fairseq.trainer import Trainer
 
 from modular_fairseq.models.assembly import trained_outside
 from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.bcd import bcd_of
-from modular_fairseq.training.compilation import compile_if_asked
+from modular_fairseq.training.compilation import compile_if_asked, without_programs
 from modular_fairseq.training.criterion_check import check_command_line
 
 logger = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ def log_gate_statistics(
     validation does not use the programs of --compile, which would not fit the steps of a search.
     """
     bcd = bcd_of(trainer)
-    with torch.compiler.set_stance("force_eager"):
+    with without_programs(trainer):
         return (
             bcd.valid_step(valid_step, sample, raise_oom) if bcd else valid_step(trainer, sample, raise_oom)
         )

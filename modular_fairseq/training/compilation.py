@@ -2,6 +2,8 @@
 
 import importlib.util
 import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from fairseq.trainer import Trainer
@@ -27,7 +29,8 @@ def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
         model: any model of fairseq. Only layers of this package are compiled.
         backend: a backend of torch.compile.
     """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_PROGRAMS)
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, MOST_PROGRAMS)
     # Otherwise a program that was made from as many sentences as tokens would fit such batches only.
     shapes.use_duck_shape = False
     # The compiler computes the results of these functions in its own kernels.
@@ -60,6 +63,13 @@ def compile_if_asked(trainer: Trainer) -> None:
     if problem := missing(trainer.device.type):
         raise UsageError(f"--compile needs {problem}, or leave --compile out")
     compile_layers(trainer.get_model())
+
+
+def without_programs(trainer: Trainer) -> AbstractContextManager[Any]:
+    """Let layers run as they are inside the block, even if they were compiled."""
+    # Without --compile, torch's compiler is not imported, which would take a second.
+    asked = getattr(trainer.cfg.model, "compile", False)
+    return torch.compiler.set_stance("force_eager") if asked else nullcontext()
 
 
 def missing(device: str) -> str | None:

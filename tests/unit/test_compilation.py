@@ -103,6 +103,7 @@ def test_layers_are_compiled_whole_and_learn_the_same(model, programs, counters)
 
 def test_copies_and_validations_are_not_compiled(counters):
     trainer = start(PLAIN)
+    trainer.cfg.model.compile = True
     model = trainer.get_model()
     compile_layers(model, backend="eager")
     assert copy.deepcopy(model).encoder.layers[0]._compiled_call_impl is None
