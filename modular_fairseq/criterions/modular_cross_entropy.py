@@ -1,21 +1,25 @@
 """Label-smoothed cross-entropy, to which the mechanisms of a model may add losses in training."""
 
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
+    label_smoothed_nll_loss,
 )
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from modular_fairseq.models.assembly import auxiliary_losses
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import CountsUpdates
 from modular_fairseq.models.registry import CRITERIA
+from modular_fairseq_cli.errors import UsageError
 
 NAME = "modular_cross_entropy"
 
@@ -32,14 +36,27 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     depend on how sentences are divided into batches, --update-freq or workers. The logged `loss` includes the
     auxiliary losses. Each of them is also logged by itself, without its weight.
 
+    With --loss-chunk-size N, the model returns its features, and logits and cross-entropy are computed for N
+    target positions at a time, in training again in the backward pass. The loss is the same. There are never
+    more than N x V logits in memory.
+
     Raises:
-        UsageError: an option of the losses of a mechanism cannot work or would have no effect.
+        UsageError: an option of the losses of a mechanism cannot work or would have no effect, or an option
+            needs all logits at once.
     """
 
     def __init__(self, cfg: Options, task: FairseqTask):
         super().__init__(
             task, cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy
         )
+        self.chunk_size = cfg.loss_chunk_size
+        if self.chunk_size < 0:
+            raise UsageError(f"--loss-chunk-size must be at least 0, not {self.chunk_size}")
+        if self.chunk_size and self.report_accuracy:
+            raise UsageError(
+                "--report-accuracy needs all logits at once, which --loss-chunk-size avoids; leave one of "
+                "them out"
+            )
         self.auxiliary = [losses(cfg) for losses in auxiliary_losses()]
 
     def forward(self, model: nn.Module, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
@@ -53,6 +70,8 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         Returns:
             the loss, the sample size, and the values to log.
         """
+        if self.chunk_size:
+            sample = {**sample, "net_input": {**sample["net_input"], "features_only": True}}
         concerned = [each for each in self.auxiliary if each.concerns(model)] if model.training else []
         if not concerned:
             return super().forward(model, sample, reduce)
@@ -78,6 +97,34 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 loss = loss + 0.0 * torch.cat([parameter.flatten() for parameter in without]).sum()
         logging_output["loss"] = loss.detach()
         return loss, sample_size, logging_output
+
+    def compute_loss(
+        self, model: Any, net_output: tuple, sample: dict, reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the label-smoothed cross-entropy and the negative log-likelihood of a batch.
+
+        Args:
+            model: the model.
+            net_output: what it returned: logits [B, T, V], or features [B, T, C] with --loss-chunk-size.
+            sample: the batch.
+            reduce: sum both over tokens.
+        """
+        if not self.chunk_size:
+            return super().compute_loss(model, net_output, sample, reduce)
+        features = net_output[0][:, self.ignore_prefix_size :].flatten(0, 1)
+        target = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :].flatten()
+
+        def chunk(features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+            logits = model.decoder.output_layer(features), None
+            lprobs = model.get_normalized_probs(logits, log_probs=True)
+            return label_smoothed_nll_loss(lprobs, target, self.eps, self.padding_idx, reduce)
+
+        losses = [
+            checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
+            for part in zip(features.split(self.chunk_size), target.split(self.chunk_size), strict=True)
+        ]
+        loss, nll = zip(*losses, strict=True)
+        return (sum(loss), sum(nll)) if reduce else (torch.cat(loss), torch.cat(nll))
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict]) -> None:

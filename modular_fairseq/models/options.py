@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import Field, dataclass, field
 from typing import Any
 
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 
@@ -32,6 +33,20 @@ class CommonOptions(FairseqDataclass):
     compile: bool = field(
         default=False,
         metadata={"help": "compile the layers with torch.compile in training"},
+    )
+
+
+@dataclass
+class LossOptions(LabelSmoothedCrossEntropyCriterionConfig):
+    """The options of the criterion, to which mechanisms add theirs."""
+
+    loss_chunk_size: int = field(
+        default=0,
+        metadata={
+            "help": "compute the logits and the cross-entropy of so many target positions at a time, and "
+            "again in the backward pass, which needs less memory and more time; 0 computes all at once "
+            "(default: 0)"
+        },
     )
 
 

@@ -17,21 +17,18 @@ from dataclasses import field, fields, make_dataclass
 from typing import Any, TypeVar
 
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from hydra.core.config_store import ConfigStore
 
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.mechanism import SEAMS, LayerParts, LayerPlace, Mechanism, Place, uses
-from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.models.options import FAMILIES, LossOptions
 
 __all__ = ["LayerParts", "LayerPlace", "Place", "register_attention", "register_encoder", "register_layer"]
 
 # For every criterion that adds the losses of mechanisms, its options.
-CRITERIA: dict[str, type[FairseqDataclass]] = {
-    "modular_cross_entropy": LabelSmoothedCrossEntropyCriterionConfig
-}
+CRITERIA: dict[str, type[FairseqDataclass]] = {"modular_cross_entropy": LossOptions}
 
 MECHANISMS: dict[str, Mechanism] = {}  # all registered mechanisms by name
 Build = TypeVar("Build", bound=Callable[..., Any])

@@ -27,6 +27,19 @@ def check_command_line(trainer: Trainer) -> None:
         if family := FAMILIES.get(getattr(trainer.get_model(), "family", "")):
             check_options(trainer.cfg.model, family)
         check_criterion(trainer)
+        if getattr(trainer.get_criterion(), "chunk_size", 0):
+            _check_chunks(trainer)
+
+
+def _check_chunks(trainer: Trainer) -> None:
+    """Refuse what does not work with --loss-chunk-size."""
+    if not hasattr(getattr(trainer.get_model(), "decoder", None), "output_layer"):
+        raise UsageError("--loss-chunk-size needs the decoder of a Transformer; leave it out with this model")
+    if trainer.cfg.distributed_training.find_unused_parameters:
+        raise UsageError(
+            "--loss-chunk-size does not work with --find-unused-parameters, which would take the output "
+            "layer for unused; leave one of them out"
+        )
 
 
 def check_criterion(trainer: Trainer) -> None:

@@ -3,6 +3,7 @@ refuses.
 """
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -116,6 +117,46 @@ def test_each_term_is_a_mean_over_modules_and_over_sentences_by_their_share():
     for name in TERMS:
         expected = (sum(losses[name].squeeze(0) for losses in by_module) / len(by_module) * tokens).sum()
         torch.testing.assert_close(logged[name], expected.detach(), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+@pytest.mark.parametrize("changes", [{}, {"label_smoothing": 0.0}, {"ignore_prefix_size": 2}], ids=str)
+def test_a_loss_in_chunks_is_the_same(chunk, changes):
+    model, sample, rows = dma(), batch(LENGTHS), []
+    asked, in_chunks = criterion(**changes), criterion(loss_chunk_size=chunk, **changes)
+    model.decoder.output_projection.register_forward_hook(lambda _, x, y: rows.append(len(y.flatten(0, -2))))
+    expected, found = asked(model, sample), in_chunks(model, sample)
+    assert expected[1] == found[1] and expected[2].keys() == found[2].keys()
+    for name in ("loss", "nll_loss", "kl"):
+        torch.testing.assert_close(found[2][name], expected[2][name], atol=1e-4, rtol=1e-6)
+    gradients = [gradient(model, [each]) for each in (found, expected)]
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+    positions = sample["target"][:, changes.get("ignore_prefix_size", 0) :].numel()
+    assert rows[0] == sample["target"].numel()  # without chunks
+    once = rows[1 : 1 + math.ceil(positions / chunk)]
+    assert max(once) <= chunk and sum(once) == positions
+    assert sorted(rows[1:]) == sorted(2 * once)  # again in the backward pass
+
+    model.eval()
+    sums, tokens = (in_chunks(model, sample, reduce)[0] for reduce in (True, False))
+    torch.testing.assert_close(asked(model, sample, reduce=False)[0], tokens, atol=1e-4, rtol=1e-6)
+    torch.testing.assert_close(sums, tokens.sum(), atol=1e-4, rtol=1e-6)
+
+
+def test_what_needs_all_logits_is_refused_beside_chunks():
+    with pytest.raises(UsageError, match="--report-accuracy needs all logits at once"):
+        criterion(loss_chunk_size=5, report_accuracy=True)
+    with pytest.raises(UsageError, match="--loss-chunk-size must be at least 0, not -1"):
+        criterion(loss_chunk_size=-1)
+    model, asked = build(), criterion(**PLAIN, loss_chunk_size=5)
+    made = trainer(model, asked)
+    for unused in (True, False):
+        made.cfg.distributed_training = SimpleNamespace(find_unused_parameters=unused)
+        with pytest.raises(UsageError, match="--find-unused-parameters") if unused else nullcontext():
+            check_command_line(made)
+    made.get_model = torch.nn.Identity
+    with pytest.raises(UsageError, match="--loss-chunk-size needs the decoder of a Transformer"):
+        check_command_line(made)
 
 
 @pytest.mark.parametrize("sentence_avg", [True, False])

@@ -4,20 +4,23 @@ import re
 from dataclasses import fields
 
 import pytest
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 
 import modular_fairseq  # noqa: F401
-from modular_fairseq.models.options import CommonOptions, flag
+from modular_fairseq.models.options import CommonOptions, LossOptions, flag
 from modular_fairseq.models.registry import MECHANISMS
 
+FAIRSEQS = LabelSmoothedCrossEntropyCriterionConfig.__dataclass_fields__
 OPTIONS = [
     f
     for options in [
         CommonOptions,
+        LossOptions,
         *(mechanism.options for mechanism in MECHANISMS.values()),
         *(mechanism.losses.options for mechanism in MECHANISMS.values() if mechanism.losses),
     ]
     for f in fields(options)
-    if f.name != "_name"
+    if f.name != "_name" and f.name not in FAIRSEQS
 ]
 
 

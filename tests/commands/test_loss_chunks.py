@@ -1,0 +1,32 @@
+"""Test --loss-chunk-size with fairseq-train: translation and language models, and number formats."""
+
+import shutil
+
+import pytest
+import torch
+
+from tests.fairseq_commands import run_train, weights
+
+
+@pytest.mark.parametrize("flags", ["", "--amp", "--bf16", "--task language_modeling --tokens-per-sample 16"])
+def test_a_training_with_chunks_ends_as_another_one(reversal_data, tmp_path, flags):
+    data, ends = reversal_data, []
+    if "language" in flags:  # of the German side
+        data = tmp_path / "bin"
+        data.mkdir()
+        for path in reversal_data.glob("*.de-en.de.*"):
+            shutil.copy(path, data / path.name.replace(".de-en.de", ""))
+        shutil.copy(reversal_data / "dict.de.txt", data / "dict.txt")
+    for chunks in ("0", "20"):
+        model = "modular_transformer_lm" if "language" in flags else "dma_transformer"
+        options = ["--arch", model, "--criterion", "modular_cross_entropy", "--label-smoothing", "0.1"]
+        options += ["--loss-chunk-size", chunks, "--save-dir", tmp_path / chunks, "--max-epoch", 2, "--cpu"]
+        tiny = ["--decoder-layers", 1, "--decoder-embed-dim", 32, "--decoder-attention-heads", 4]
+        tiny += ["--encoder-layers", 1, "--encoder-embed-dim", 32] if "language" not in flags else []
+        optimize = ["--optimizer", "torch_adam", "--lr", "0.005", "--max-tokens", 160]
+        run_train(data, *options, *flags.split(), common=[*map(str, tiny + optimize)])
+        ends.append(weights(tmp_path / chunks / "checkpoint_last.pt"))
+    tolerance = 2e-2 if flags in ("--amp", "--bf16") else 1e-4
+    for name, weight in ends[0].items():
+        if not name.endswith("k_proj.bias"):  # its gradient is 0 but for rounding
+            torch.testing.assert_close(ends[1][name], weight, atol=tolerance, rtol=tolerance)
