@@ -84,7 +84,9 @@ setup(
     ],
     extras_require={
         "pictures": ["matplotlib"],
+        "export": ["ctranslate2"],
         "dev": [
+            "ctranslate2",
             "mypy",
             "oxlint",
             "pytest",

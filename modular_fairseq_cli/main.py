@@ -46,6 +46,10 @@ COMMANDS = {
         "modular_fairseq.runs.evidence.command",
         "make the runs that registered claims need, and show what they say about the claims",
     ),
+    "export": (
+        "modular_fairseq.export.command",
+        "write a trained model for another inference engine, and compare the translations of both",
+    ),
     "patches": (
         "modular_fairseq.patches.command",
         "list what the plugin changes in fairseq, torch, numpy and the process, and why",

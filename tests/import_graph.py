@@ -21,6 +21,7 @@ FLOORS = [
         "modular_fairseq.analysis",
         "modular_fairseq.benchmark",
         "modular_fairseq.device_check",
+        "modular_fairseq.export",
         "modular_fairseq.runs",
     ],
 ]

@@ -1,0 +1,1 @@
+"""Write trained models in the formats of other inference engines."""

@@ -1,0 +1,90 @@
+"""Turn a model into a plain Transformer, if in inference it is one: head scales become part of the weights.
+
+A gate multiplies head j of an attention module by a scale s_j. If the scales do not depend on the input, the
+output projection W can take them over, as W (s_j H_j) = (s_j W) H_j. A head whose scale is 0 is removed. What
+remains is the model of "Attention Is All You Need", which every engine can run.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor, nn
+
+from modular_fairseq.export.gates import can_be_fixed
+from modular_fairseq.models.arrangement import Arrangement
+from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer
+from modular_fairseq.models.mechanism import add_residual
+from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq_cli.errors import UsageError
+
+
+def check_plain(model: nn.Module) -> None:
+    """Refuse a model that no head scales can turn into a plain Transformer.
+
+    Raises:
+        UsageError: its sentence says what the model has beside a Transformer.
+    """
+
+    def refuse(reason: str) -> None:
+        raise UsageError(f"the model cannot be exported: {reason}")
+
+    if not isinstance(model, TransformerModelBase):
+        refuse("it is not a Transformer for translation")
+    assert isinstance(model, TransformerModelBase)
+    encoder, decoder = model.encoder, model.decoder
+    if type(getattr(encoder, "arrangement", None)) not in (Arrangement, type(None)):
+        refuse("the layers of its encoder do not follow one another")
+    for name, module in model.named_modules():
+        if isinstance(module, (TransformerEncoderLayer, TransformerDecoderLayer)):
+            if module.groups > 1 or module.competition is not None or module.communication is not None:
+                refuse(f"{name} has independent mechanisms, and its features are in groups")
+            if module.residual_connection is not add_residual:
+                refuse(f"{name} has no residual connections")
+        if isinstance(module, MultiheadAttention):
+            if module.mask is not None:
+                refuse(f"{name} has a mask that depends on the input")
+            if module.gate is not None and not can_be_fixed(module.gate):
+                refuse(f"{name} has a gate that depends on the input")
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        if stack.embed_positions is None:
+            refuse(f"its {side} has no positions")
+    if decoder.output_projection is None or getattr(decoder, "adaptive_softmax", None) is not None:
+        refuse("it has an adaptive softmax")
+
+
+def plain(model: Any, scales: Mapping[str, Tensor]) -> Any:
+    """Return a copy of a model in which attention modules have no gates, but heads with fixed scales.
+
+    The copy is for its weights. Its attention modules have `num_heads` heads, and those that were removed are
+    missing in all projections.
+
+    Args:
+        model: a model that `check_plain` accepts.
+        scales: head scales [H] by the name of the attention module. The others keep all heads as they are.
+    """
+    found = copy.deepcopy(model).float().cpu()
+    for name, module in found.named_modules():
+        if not isinstance(module, MultiheadAttention):
+            continue
+        module.gate = None
+        if name in scales:
+            _fix(module, scales[name])
+    return found
+
+
+@torch.no_grad()
+def _fix(module: MultiheadAttention, scales: Tensor) -> None:
+    """Multiply the heads of a module by scales [H], and remove heads whose scale is 0."""
+    kept = scales.nonzero().flatten()
+    columns = (kept.unsqueeze(1) * module.head_dim + torch.arange(module.head_dim)).flatten()
+    for projection in (module.q_proj, module.k_proj, module.v_proj):
+        assert isinstance(projection, nn.Linear)
+        projection.weight = nn.Parameter(projection.weight[columns])
+        if projection.bias is not None:
+            projection.bias = nn.Parameter(projection.bias[columns])
+    factors = scales[kept].to(module.out_proj.weight).repeat_interleave(module.head_dim)
+    module.out_proj.weight = nn.Parameter(module.out_proj.weight[:, columns] * factors)
+    module.num_heads = len(kept)

@@ -1,0 +1,74 @@
+"""Test the command `modular-fairseq export` on trained models."""
+
+import importlib.util
+import json
+import re
+
+import pytest
+
+from modular_fairseq_cli import main as cli
+from tests.fairseq_commands import run_train
+
+MAE = ["--arch", "mae_transformer", "--mae-gate-interval", "1"]
+HAS_CTRANSLATE2 = importlib.util.find_spec("ctranslate2") is not None
+needs_ctranslate2 = pytest.mark.skipif(not HAS_CTRANSLATE2, reason="the package ctranslate2 is not installed")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(reversal_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for name, arch in (("mae", MAE), ("uniform", ["--arch", "mae_transformer", "--mae-gating", "uniform"])):
+        run_train(reversal_data, *arch, "--max-epoch", 2, "--cpu", "--save-dir", folder / name)
+    return {name: str(folder / name / "checkpoint_last.pt") for name in ("mae", "uniform")}
+
+
+def export(data, checkpoint, out, *args):
+    cli.main(["export", str(data), "--path", checkpoint, "--to", "ctranslate2", "--out", str(out), *args])
+    return json.loads((out / "export.json").read_text())
+
+
+@needs_ctranslate2
+def test_a_mixture_without_gates_is_exported_as_it_is(reversal_data, checkpoints, tmp_path, capsys):
+    found = export(reversal_data, checkpoints["uniform"], tmp_path / "out")
+    assert found["sentences"] == 12 and found["differ"] <= 1  # ties may be broken otherwise
+    assert found["bleu_exported"] == pytest.approx(found["bleu"], abs=3)
+    assert found["parameters_exported"] == found["parameters"] and found["gates"] is None
+    assert (tmp_path / "out" / "model.bin").stat().st_size > 4 * 1000
+    assert "is the same model" in capsys.readouterr().out
+
+
+@needs_ctranslate2
+def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp_path, capsys):
+    sizes = {}
+    for gates, quantization in (("mean", "int8"), ("expert", "float32")):
+        out = tmp_path / gates
+        args = ["--gates", gates, "--quantization", quantization, "--gen-subset", "test"]
+        sizes[gates] = export(reversal_data, checkpoints["mae"], out, *args)
+        assert sizes[gates]["gates"] == gates and sizes[gates]["subset"] == "test"
+        assert re.search(r"\d+ of 12 translations differ; BLEU \d+", capsys.readouterr().out)
+        assert not (tmp_path / f"{gates}.unfinished").exists()
+    assert sizes["expert"]["parameters_exported"] < sizes["mean"]["parameters_exported"]
+    with pytest.raises(SystemExit, match="exists; give another folder, or replace it with --force"):
+        export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "mean")
+    again = export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "expert", "--force")
+    assert again["gates"] == "expert"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "sentence"),
+    [
+        ("mae", [], "the gates of the model depend on their input, which CTranslate2 does not compute; give"),
+        ("uniform", ["--gates", "mean"], "--gates has no effect, because the model has no learned gates"),
+    ],
+)
+@needs_ctranslate2
+def test_gates_are_asked_for_if_there_are_any(reversal_data, checkpoints, tmp_path, name, args, sentence):
+    with pytest.raises(SystemExit, match=sentence):
+        export(reversal_data, checkpoints[name], tmp_path / "out", *args)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ctranslate2_it_says_what_to_install(reversal_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"install it with pip install modular_fairseq\[export\]"):
+        export(reversal_data, "model.pt", tmp_path / "out")

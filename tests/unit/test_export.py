@@ -1,0 +1,164 @@
+"""Test `modular-fairseq export`: exported models compute the same, and others are refused."""
+
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from modular_fairseq.export.fixed_heads import check_plain, plain
+from modular_fairseq.export.gates import measured_scales
+from modular_fairseq.models.mae import expert_mixtures
+from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq_cli.errors import UsageError
+from tests.helpers import LENGTHS, batch, build, build_stock, randomize_parts, task
+from tests.properties import real_logits
+
+needs_ctranslate2 = pytest.mark.skipif(
+    importlib.util.find_spec("ctranslate2") is None, reason="the package ctranslate2 is not installed"
+)
+MAE = {"attention_type": "mae"}
+UNIFORM = {**MAE, "mae_gating": "uniform"}
+
+
+def model_of(make=build, **changes):
+    model = make(**changes).eval()
+    if make is build:
+        randomize_parts(model)
+    return model
+
+
+def logits_with(model, scales, sample):
+    """Return the logits of a model whose gates return fixed head scales."""
+    handles = [
+        module.gate.register_forward_hook(
+            lambda _, inputs, y, s=scales[name]: s.float().view(1, -1, 1, 1).expand_as(y)
+        )
+        for name, module in model.named_modules()
+        if isinstance(module, MultiheadAttention) and name in scales
+    ]
+    found = real_logits(model, sample)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("gates", ["mean", "expert"])
+@pytest.mark.parametrize("context", ["prefix", "source"])
+def test_fixed_scales_are_in_the_weights(gates, context):
+    """Heads that an expert lacks are removed, and what remains is the model with these scales."""
+    model, sample = model_of(**MAE, mae_gate_context=context), batch(LENGTHS)
+    scales = measured_scales(model, gates, [sample, batch(LENGTHS[:2], seed=5)])
+    assert set(scales) == set(expert_mixtures(model))
+    found = plain(model, scales)
+    torch.testing.assert_close(
+        real_logits(found, sample), logits_with(model, scales, sample), atol=1e-5, rtol=0
+    )
+    assert (real_logits(found, sample) - real_logits(model, sample)).abs().max() > 1e-3
+    heads = {module.num_heads for module in found.modules() if isinstance(module, MultiheadAttention)}
+    assert heads == ({4} if gates == "mean" else {3})
+
+
+@pytest.mark.parametrize("context", ["prefix", "source"])
+def test_means_are_over_sentences_or_positions_without_padding(context):
+    model = model_of(**MAE, mae_gate_context=context)
+    together, seen = batch(LENGTHS), []
+    mixtures = expert_mixtures(model)
+    found = measured_scales(model, "mean", [together])
+    for name, mixture in mixtures.items():
+        mixture.register_forward_hook(lambda _, inputs, y, name=name: seen.append((name, y.squeeze(-1))))
+    for i, (s, t) in enumerate(LENGTHS):  # alone, without padding
+        net_input = together["net_input"]
+        model(
+            src_tokens=net_input["src_tokens"][i : i + 1, -s:],
+            src_lengths=torch.tensor([s]),
+            prev_output_tokens=net_input["prev_output_tokens"][i : i + 1, :t],
+        )
+    for name in mixtures:
+        alone = torch.cat([y[0].T for key, y in seen if key == name])  # instances x heads
+        assert len(alone) == (sum(t for _, t in LENGTHS) if "decoder" in name and context == "prefix" else 5)
+        torch.testing.assert_close(found[name].float(), alone.mean(dim=0), atol=1e-6, rtol=0)
+
+
+SHAPES = [
+    {},
+    {"encoder_normalize_before": True, "decoder_normalize_before": True, "activation_fn": "gelu"},
+    {"layernorm_embedding": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
+    {"share_decoder_input_output_embed": True, "no_scale_embedding": True},
+    {"encoder_attention_heads": 8, "encoder_layers": 3},
+]
+
+
+def exported_and_expected(model, found, folder, expected=real_logits):
+    """Return the log-probabilities of all target words of a batch, by CTranslate2 and by the model."""
+    from ctranslate2 import Translator
+
+    from modular_fairseq.export.to_ctranslate2 import save
+
+    of = SimpleNamespace(src_dict=task().source_dictionary, tgt_dict=task().target_dictionary)
+    save(found, of, str(folder), "float32")
+    sample = batch(LENGTHS)
+    sources, targets = (
+        [[words[i] for i in row if i not in (1, 2)] for row in side.tolist()]
+        for words, side in (
+            (of.src_dict.symbols, sample["net_input"]["src_tokens"]),
+            (of.tgt_dict.symbols, sample["target"]),
+        )
+    )
+    scores = Translator(str(folder), device="cpu", intra_threads=1).score_batch(sources, targets)
+    theirs = torch.tensor([each for score in scores for each in score.log_probs])
+    lprobs = expected(model, sample).log_softmax(-1)
+    real = sample["target"][sample["target"].ne(1)]
+    return theirs, lprobs.gather(1, real.unsqueeze(1)).squeeze(1)
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize(
+    "changes",
+    [*SHAPES, UNIFORM, {"tim_layers": "all", "tim_mechanisms": 1, "tim_communication_heads": 0}],
+    ids=str,
+)
+def test_an_exported_model_has_the_same_probabilities(changes, tmp_path):
+    model = model_of(**changes)
+    check_plain(model)
+    torch.testing.assert_close(
+        *exported_and_expected(model, plain(model, {}), tmp_path / "model"), atol=1e-5, rtol=0
+    )
+
+
+@needs_ctranslate2
+def test_fairseqs_own_transformer_is_exported(tmp_path):
+    model = model_of(build_stock)
+    check_plain(model)
+    torch.testing.assert_close(
+        *exported_and_expected(model, plain(model, {}), tmp_path / "model"), atol=1e-5, rtol=0
+    )
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("gates", ["mean", "expert"])
+def test_fixed_gates_have_the_probabilities_of_their_scales(gates, tmp_path):
+    model = model_of(**MAE)
+    scales = measured_scales(model, gates, [batch(LENGTHS)])
+
+    def expected(model, sample):
+        return logits_with(model, scales, sample)
+
+    found = exported_and_expected(model, plain(model, scales), tmp_path / "model", expected)
+    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attention_type": "dma"}, "encoder.layers.0.self_attn has a mask that depends on the input"),
+        ({"streams": 2, "encoder_layers": 4}, "the layers of its encoder do not follow one another"),
+        ({"tim_layers": "all"}, "encoder.layers.0 has independent mechanisms"),
+        ({"no_residual": True}, "encoder.layers.0 has no residual connections"),
+        ({"no_token_positional_embeddings": True}, "its encoder has no positions"),
+    ],
+    ids=str,
+)
+def test_other_models_are_refused(changes, sentence):
+    with pytest.raises(UsageError, match=f"the model cannot be exported: {sentence}"):
+        check_plain(build(**changes))
