@@ -253,6 +253,77 @@ MUTATIONS = [
         '("train", slice(last))',
         "test_data_prep",
     ),
+    Mutation(
+        "kernels",
+        f"{MODELS}/layers.py",
+        "x = self.fc2(self.activation_dropout_module(x))",
+        "x = self.fc2(self.activation_dropout_module(x)) * 1.0",
+        "test_kernel_ceilings",
+    ),
+    Mutation(
+        "kernels",
+        f"{MODULES}/expert_mixture.py",
+        "return None if scale is None else scale.transpose(1, 2).unsqueeze(-1)",
+        "return None if scale is None else scale.transpose(1, 2).unsqueeze(-1).clone()",
+        "test_kernel_ceilings",
+    ),
+    Mutation(
+        "kernels",
+        f"{MODULES}/semantic_mask.py",
+        "return overlap.log()",
+        "return overlap.log() + 0.0",
+        "test_kernel_ceilings",
+    ),
+    Mutation(
+        "kernels",
+        f"{MODELS}/layers.py",
+        "            x = weigh(x, competition)",
+        "            x = weigh(x, competition).clone()",
+        "test_kernel_ceilings",
+    ),
+    Mutation(
+        "kernels",
+        f"{MODELS}/layers.py",
+        "        x, _ = self._attend_to_self(x, encoder_padding_mask, attn_mask, masks=masks)",
+        "        assert x.sum().item() == x.sum().item()\n"
+        "        x, _ = self._attend_to_self(x, encoder_padding_mask, attn_mask, masks=masks)",
+        "test_kernel_ceilings",
+    ),
+    Mutation(
+        "compiling",
+        f"{MODULES}/once.py",
+        "    if torch.compiler.is_compiling():\n        return compute()\n",
+        "",
+        "test_compilation",
+    ),
+    Mutation(
+        "compiling",
+        f"{MODULES}/expert_mixture.py",
+        "self._sums = new if self._sums is None else self._sums + new\n            return",
+        "self._sums = new\n            return",
+        "test_compilation",
+    ),
+    Mutation(
+        "arithmetic",
+        "modular_fairseq/export/fixed_heads.py",
+        ".repeat_interleave(module.head_dim)",
+        ".repeat(module.head_dim)",
+        "test_export",
+    ),
+    Mutation(
+        "arithmetic",
+        "modular_fairseq/export/gates.py",
+        "known = (~padding).double().cpu()",
+        "known = torch.ones_like(padding).double().cpu()",
+        "test_export",
+    ),
+    Mutation(
+        "arithmetic",
+        "modular_fairseq/criterions/modular_cross_entropy.py",
+        "features = net_output[0][:, self.ignore_prefix_size :].flatten(0, 1)",
+        "features = net_output[0].transpose(0, 1)[:, self.ignore_prefix_size :].flatten(0, 1)",
+        "test_modular_cross_entropy",
+    ),
 ]
 
 
