@@ -84,7 +84,7 @@ setup(
     ],
     extras_require={
         "pictures": ["matplotlib"],
-        "export": ["ctranslate2"],
+        "export": ["ctranslate2>=4.8"],  # older versions were not tried
         "dev": [
             "ctranslate2",
             "mypy",

@@ -16,16 +16,16 @@ With --gates they are replaced by fixed head scales, which is another model:
 
 Models with masks (dma), streams, independent mechanisms (tim) or without residual connections are refused.
 
-The command then translates the part --gen-subset of DATA by the model and by what it has written, with a
-beam of 5. It prints how many translations differ, BLEU of both and the time of both. BLEU is computed on the
-tokens of DATA, after --remove-bpe. DIR gets these numbers as export.json.
+The command then translates the part --gen-subset of DATA by the model and by what it has written, both on
+the CPU with a beam of 5. It prints how many translations differ, BLEU of both and the time of both. BLEU is
+computed on the tokens of DATA, after --remove-bpe. DIR gets these numbers as export.json.
 """
 
 import argparse
 import importlib.util
 import json
 import os
-import shutil
+import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -33,17 +33,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.data.data_utils import post_process
+from fairseq.tasks import FairseqTask
 from sacrebleu import BLEU
 
 from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.export.fixed_heads import check_plain, plain
-from modular_fairseq.export.gates import GATES, has_learned_gates, measured_scales
+from modular_fairseq.export.gates import GATES, constant_scales, has_learned_gates, measured_scales
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 
 BEAM = 5
+RECORD = "export.json"
 LONGEST = 200  # tokens of a translation, as fairseq-generate has it by default
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16")
 
@@ -99,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="join sub-words before BLEU is computed, as fairseq-generate does; sentencepiece is a MARK "
         "(without a value: '@@ ')",
     )
-    parser.add_argument("--force", action="store_true", help="replace --out if it exists")
+    parser.add_argument("--force", action="store_true", help="replace --out if export has written it")
     add_user_dir(parser)
 
 
@@ -109,8 +112,15 @@ def run(args: argparse.Namespace) -> None:
             "export needs the package ctranslate2, which is not installed; install it with pip install "
             "modular_fairseq[export]"
         )
-    if os.path.lexists(args.out) and not args.force:
-        raise UsageError(f"--out {args.out} exists; give another folder, or replace it with --force")
+    out = os.path.abspath(args.out)
+    check_folder(out, args.force)
+    try:
+        post_process("", args.remove_bpe)
+    except NotImplementedError:
+        raise UsageError(
+            f"--remove-bpe {args.remove_bpe!r} is no mark of sub-words that fairseq knows; use '@@ ' or "
+            "sentencepiece"
+        ) from None
     import_user_dir(args)
     # The import needs CTranslate2.
     from modular_fairseq.export.to_ctranslate2 import save
@@ -125,13 +135,11 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.gates and not has_gates:
         raise UsageError("--gates has no effect, because the model has no learned gates; leave it out")
-    read = batches(loaded.model, loaded.task, args.gen_subset, MAX_TOKENS, skip_invalid=True)
-    scales = measured_scales(loaded.model, args.gates, read) if has_gates else {}
+    scales = constant_scales(loaded.model)
+    if has_gates:
+        read = batches(loaded.model, loaded.task, args.gen_subset, MAX_TOKENS, skip_invalid=True)
+        scales = measured_scales(loaded.model, args.gates, read)
     exported = plain(loaded.model, scales)
-    unfinished = f"{args.out}.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    save(exported, loaded.task, unfinished, args.quantization)
-    comparison = compare(loaded, args.gen_subset, unfinished, args.remove_bpe)
     record = {
         "checkpoint": loaded.about["checkpoint"],
         "gates": args.gates,
@@ -139,15 +147,33 @@ def run(args: argparse.Namespace) -> None:
         "subset": args.gen_subset,
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
         "parameters_exported": sum(p.numel() for p in exported.parameters()),
-        **asdict(comparison),
     }
-    write_file(os.path.join(unfinished, "export.json"), json.dumps(record, indent=1))
-    if os.path.lexists(args.out):
-        shutil.rmtree(args.out)
-    os.replace(unfinished, args.out)
-    kind = GATES[args.gates] if args.gates else "the same model"
-    print(f"{args.out} is {kind}")
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=os.path.dirname(out)) as temporary:
+        made = os.path.join(temporary, "made")
+        save(exported, loaded.task, made, args.quantization)
+        write_file(os.path.join(made, RECORD), json.dumps(record, indent=1))
+        if os.path.lexists(out):
+            os.rename(out, os.path.join(temporary, "old"))
+        os.rename(made, out)
+    print(f"{args.out}: {GATES[args.gates] if args.gates else 'the model of the checkpoint'}", flush=True)
+    comparison = compare(loaded, args.gen_subset, out, args.remove_bpe)
+    write_file(os.path.join(out, RECORD), json.dumps(record | asdict(comparison), indent=1))
     print(comparison)
+
+
+def check_folder(out: str, force: bool) -> None:
+    """Raise UsageError if a folder cannot be made, or if --force would delete what export has not written."""
+    if not os.path.lexists(out):
+        return
+    if not force:
+        raise UsageError(f"--out {out} exists; give another folder, or replace it with --force")
+    is_ours = os.path.isdir(out) and not os.path.islink(out) and os.path.isfile(os.path.join(out, RECORD))
+    if not is_ours:
+        raise UsageError(
+            f"--force replaces only what export has written, and --out {out} has no {RECORD}; give another "
+            "folder"
+        )
 
 
 def compare(loaded: Loaded, subset: str, folder: str, mark: str | None) -> Comparison:
@@ -162,17 +188,19 @@ def compare(loaded: Loaded, subset: str, folder: str, mark: str | None) -> Compa
     from ctranslate2 import Translator
 
     dataset, target = loaded.task.dataset(subset), loaded.task.target_dictionary
+    model = loaded.model.cpu().float()
+    longest = min(LONGEST, model.max_decoder_positions() - 1)
     start = time.perf_counter()
-    ours = dict(_search(loaded, subset))
+    ours = dict(_search(model, loaded.task, subset, longest))
     seconds = time.perf_counter() - start
-    sources = {i: loaded.task.source_dictionary.string(dataset.src[i]).split() for i in ours}
-    references = {i: target.string(dataset.tgt[i]) for i in ours}
-    translator = Translator(
-        folder, device="cuda" if torch.cuda.is_available() else "cpu", intra_threads=torch.get_num_threads()
-    )
+    if not ours:
+        raise UsageError(f"--gen-subset {subset} has no sentence that is short enough for the model")
+    sources = [loaded.task.source_dictionary.string(dataset.src[i]).split() for i in ours]
+    references = {i: target.string(dataset.tgt[i], escape_unk=True) for i in ours}
+    translator = Translator(folder, device="cpu", intra_threads=torch.get_num_threads())
     start = time.perf_counter()
     results = translator.translate_batch(
-        [sources[i] for i in ours], beam_size=BEAM, max_decoding_length=LONGEST, max_batch_size=64
+        sources, beam_size=BEAM, max_decoding_length=longest, max_batch_size=64
     )
     theirs = {i: " ".join(result.hypotheses[0]) for i, result in zip(ours, results, strict=True)}
     seconds_exported = time.perf_counter() - start
@@ -192,14 +220,12 @@ def compare(loaded: Loaded, subset: str, folder: str, mark: str | None) -> Compa
     )
 
 
-def _search(loaded: Loaded, subset: str) -> Iterator[tuple[int, str]]:
-    """Yield the number of each sentence and its translation by the model."""
-    model, task = loaded.model, loaded.task
-    settings: dict[str, Any] = {"beam": BEAM, "max_len_a": 0, "max_len_b": LONGEST}
+def _search(model: Any, task: FairseqTask, subset: str, longest: int) -> Iterator[tuple[int, str]]:
+    """Yield the number of each sentence and its translation by the model, on the CPU."""
     model.make_generation_fast_(beamable_mm_beam_size=BEAM, need_attn=False)
-    generator = task.build_generator([model], Namespace(**settings))
+    generator = task.build_generator([model], Namespace(beam=BEAM, max_len_a=0, max_len_b=longest))
     for batch in batches(model, task, subset, MAX_TOKENS, skip_invalid=True):
         with torch.no_grad():
-            found = task.inference_step(generator, [model], batch)
+            found = task.inference_step(generator, [model], utils.move_to_cpu(batch))
         for number, [best, *_] in zip(batch["id"].tolist(), found, strict=True):
             yield number, task.target_dictionary.string(best["tokens"])

@@ -7,7 +7,7 @@ remains is the model of "Attention Is All You Need", which every engine can run.
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from fairseq.models.transformer import TransformerModelBase
@@ -28,12 +28,11 @@ def check_plain(model: nn.Module) -> None:
         UsageError: its sentence says what the model has beside a Transformer.
     """
 
-    def refuse(reason: str) -> None:
+    def refuse(reason: str) -> NoReturn:
         raise UsageError(f"the model cannot be exported: {reason}")
 
     if not isinstance(model, TransformerModelBase):
         refuse("it is not a Transformer for translation")
-    assert isinstance(model, TransformerModelBase)
     encoder, decoder = model.encoder, model.decoder
     if type(getattr(encoder, "arrangement", None)) not in (Arrangement, type(None)):
         refuse("the layers of its encoder do not follow one another")
@@ -48,6 +47,11 @@ def check_plain(model: nn.Module) -> None:
                 refuse(f"{name} has a mask that depends on the input")
             if module.gate is not None and not can_be_fixed(module.gate):
                 refuse(f"{name} has a gate that depends on the input")
+    for number, layer in enumerate(decoder.layers):
+        if layer.encoder_attn is None:
+            refuse(f"decoder.layers.{number} has no cross-attention")
+        if getattr(layer, "cross_self_attention", False):
+            refuse(f"decoder.layers.{number} attends to source and target at once (--cross-self-attention)")
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         if stack.embed_positions is None:
             refuse(f"its {side} has no positions")
@@ -58,27 +62,35 @@ def check_plain(model: nn.Module) -> None:
 def plain(model: Any, scales: Mapping[str, Tensor]) -> Any:
     """Return a copy of a model in which attention modules have no gates, but heads with fixed scales.
 
-    The copy is for its weights. Its attention modules have `num_heads` heads, and those that were removed are
-    missing in all projections.
+    The copy is for its weights. Heads whose scale is 0 are missing in all projections, and `num_heads` says
+    how many are left. They are kept, with weights of 0, in an encoder or decoder whose modules would
+    otherwise have different numbers of heads.
 
     Args:
         model: a model that `check_plain` accepts.
         scales: head scales [H] by the name of the attention module. The others keep all heads as they are.
     """
     found = copy.deepcopy(model).float().cpu()
+    left: dict[str, set[int]] = {}
+    for name, module in found.named_modules():
+        if isinstance(module, MultiheadAttention):
+            scale = scales.get(name)
+            heads = module.num_heads if scale is None else int(scale.count_nonzero())
+            left.setdefault(name.split(".")[0], set()).add(heads)
+    alike = {stack for stack, numbers in left.items() if len(numbers) == 1}
     for name, module in found.named_modules():
         if not isinstance(module, MultiheadAttention):
             continue
         module.gate = None
         if name in scales:
-            _fix(module, scales[name])
+            _fix(module, scales[name], removes=name.split(".")[0] in alike)
     return found
 
 
 @torch.no_grad()
-def _fix(module: MultiheadAttention, scales: Tensor) -> None:
-    """Multiply the heads of a module by scales [H], and remove heads whose scale is 0."""
-    kept = scales.nonzero().flatten()
+def _fix(module: MultiheadAttention, scales: Tensor, removes: bool) -> None:
+    """Multiply the heads of a module by scales [H], and remove heads whose scale is 0 if `removes`."""
+    kept = scales.nonzero().flatten() if removes else torch.arange(len(scales))
     columns = (kept.unsqueeze(1) * module.head_dim + torch.arange(module.head_dim)).flatten()
     for projection in (module.q_proj, module.k_proj, module.v_proj):
         assert isinstance(projection, nn.Linear)

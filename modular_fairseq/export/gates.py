@@ -15,9 +15,8 @@ from modular_fairseq.modules.expert_mixture import (
 )
 
 GATES = {
-    "mean": "the mean of each head's scale over the data, which is another model",
-    "expert": "for each attention module, the expert that has the largest gate most often, without the heads "
-    "that it lacks, which is another model",
+    "mean": "a Transformer whose heads have their mean scales, another model than the checkpoint",
+    "expert": "a Transformer with one expert in each attention module, another model than the checkpoint",
 }
 
 
@@ -28,7 +27,18 @@ def can_be_fixed(gate: nn.Module) -> bool:
 
 def has_learned_gates(model: nn.Module) -> bool:
     """Tell whether a model has gates that depend on the input."""
-    return bool(expert_mixtures(model))
+    return any(mixture.inference != "random" for mixture in expert_mixtures(model).values())
+
+
+def constant_scales(model: nn.Module) -> dict[str, Tensor]:
+    """Return the head scales [H] of attention modules that always use one expert (--mae-inference random)."""
+    return {
+        name.removesuffix(".gate"): module.scale_of_expert[module.random_expert].cpu()
+        for name, module in model.named_modules()
+        if isinstance(module, ExpertMixture)
+        and module.inference == "random"
+        and module.random_expert is not None
+    }
 
 
 def measured_scales(model: nn.Module, gates: str, batches: Iterable[dict]) -> dict[str, Tensor]:
@@ -40,18 +50,19 @@ def measured_scales(model: nn.Module, gates: str, batches: Iterable[dict]) -> di
         batches: fairseq's batches. The model reads them teacher-forced.
     """
     mixtures = expert_mixtures(model)
-    with _means(mixtures) as means:
+    statistics = {name: GateStatistics() for name in mixtures}
+    with _means(mixtures) as means, torch.no_grad():
+        for name, mixture in mixtures.items():
+            mixture.statistics = statistics[name]
+        for batch in batches:
+            model(**batch["net_input"])
         for mixture in mixtures.values():
-            mixture.statistics = GateStatistics()
-        with torch.no_grad():
-            for batch in batches:
-                model(**batch["net_input"])
+            mixture.statistics = None
     if gates == "mean":
         return {name: scales / count for name, (scales, count) in means.items()}
     found = {}
     for name, mixture in mixtures.items():
-        assert mixture.statistics is not None
-        sums = mixture.statistics.take()
+        sums = statistics[name].take()
         assert sums is not None
         _, shares = entropy_and_shares(sums)
         lacks = mixture.dropped[shares.argmax()].cpu()

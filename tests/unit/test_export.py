@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from modular_fairseq.export.command import check_folder
 from modular_fairseq.export.fixed_heads import check_plain, plain
-from modular_fairseq.export.gates import measured_scales
+from modular_fairseq.export.gates import constant_scales, measured_scales
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq_cli.errors import UsageError
@@ -78,6 +79,25 @@ def test_means_are_over_sentences_or_positions_without_padding(context):
         alone = torch.cat([y[0].T for key, y in seen if key == name])  # instances x heads
         assert len(alone) == (sum(t for _, t in LENGTHS) if "decoder" in name and context == "prefix" else 5)
         torch.testing.assert_close(found[name].float(), alone.mean(dim=0), atol=1e-6, rtol=0)
+
+
+def test_heads_without_a_scale_stay_if_modules_would_differ():
+    model, sample = model_of(**MAE), batch(LENGTHS)
+    scales = {name: torch.ones(4) for name in expert_mixtures(model)}
+    scales["decoder.layers.1.self_attn"][2] = 0.0  # this gate always chooses one expert
+    found = plain(model, scales)
+    assert {module.num_heads for module in found.modules() if isinstance(module, MultiheadAttention)} == {4}
+    torch.testing.assert_close(
+        real_logits(found, sample), logits_with(model, scales, sample), atol=1e-5, rtol=0
+    )
+
+
+def test_an_expert_that_is_always_used_is_exported():
+    model, sample = model_of(**UNIFORM, mae_inference="random"), batch(LENGTHS)
+    check_plain(model)
+    found = plain(model, constant_scales(model))
+    assert {module.num_heads for module in found.modules() if isinstance(module, MultiheadAttention)} == {3}
+    torch.testing.assert_close(real_logits(found, sample), real_logits(model, sample), atol=1e-5, rtol=0)
 
 
 SHAPES = [
@@ -162,3 +182,35 @@ def test_fixed_gates_have_the_probabilities_of_their_scales(gates, tmp_path):
 def test_other_models_are_refused(changes, sentence):
     with pytest.raises(UsageError, match=f"the model cannot be exported: {sentence}"):
         check_plain(build(**changes))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "sentence"),
+    [
+        ("encoder_attn", None, "decoder.layers.1 has no cross-attention"),
+        ("cross_self_attention", True, "decoder.layers.1 attends to source and target at once"),
+    ],
+)
+def test_layers_of_fairseq_that_the_engine_does_not_have_are_refused(attribute, value, sentence):
+    model = build_stock()
+    setattr(model.decoder.layers[1], attribute, value)
+    with pytest.raises(UsageError, match=sentence):
+        check_plain(model)
+
+
+def test_only_a_folder_of_export_is_replaced(tmp_path):
+    """Nothing is deleted that another program has written, and nothing is tried that cannot work."""
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "checkpoint_best.pt").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "export.json").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "ours")
+    check_folder(str(tmp_path / "ours"), force=True)
+    check_folder(str(tmp_path / "new"), force=False)
+    for name in ("weights", "file", "link"):
+        with pytest.raises(UsageError, match="--force replaces only what export has written"):
+            check_folder(str(tmp_path / name), force=True)
+    for name in ("weights", "file", "link", "ours"):
+        with pytest.raises(UsageError, match="exists; give another folder, or replace it with --force"):
+            check_folder(str(tmp_path / name), force=False)
