@@ -1,6 +1,8 @@
 """Compile the layers of a model that is trained, by torch.compile (--compile)."""
 
 import importlib.util
+import os
+import shutil
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,6 +19,7 @@ from modular_fairseq_cli.errors import UsageError
 # The layers of one model are a handful of different programs: encoder and decoder, F and G steps, the first
 # layer (whose input lies in another order in memory) and the others. torch's own limit is 8.
 MOST_PROGRAMS = 64
+LEAST_CAPABILITY = (7, 0)  # of triton
 
 
 def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
@@ -30,7 +33,9 @@ def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
         backend: a backend of torch.compile.
     """
     config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, MOST_PROGRAMS)
+    config.cache_size_limit = max(config.cache_size_limit, MOST_PROGRAMS)
+    # DistributedDataParallel would split each layer into several programs.
+    config.optimize_ddp = False
     # Otherwise a program that was made from as many sentences as tokens would fit such batches only.
     shapes.use_duck_shape = False
     # The compiler computes the results of these functions in its own kernels.
@@ -77,6 +82,12 @@ def missing(device: str) -> str | None:
     if device == "cuda":
         if importlib.util.find_spec("triton") is None:
             return "the package triton, which is not installed; install it with pip install triton"
+        if torch.cuda.get_device_capability() < LEAST_CAPABILITY:
+            return "a GPU of compute capability 7.0 or more, and this one has less; use another GPU"
+        if not any(map(shutil.which, (os.environ.get("CC", "gcc").split()[0], "clang"))):
+            return (
+                "a C compiler, and none was found; install gcc, or name yours in the environment variable CC"
+            )
         return None
     from torch._inductor import cpp_builder, exc
 

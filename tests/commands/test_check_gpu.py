@@ -15,6 +15,7 @@ from modular_fairseq.benchmark.jobs import random_task
 from modular_fairseq.device_check import check, command, formats, outputs, speed
 from modular_fairseq.training import compilation
 from modular_fairseq_cli import main as cli
+from tests.compiling import compiling
 
 ONE_LAYER = " --encoder-layers 1 --decoder-layers 1"
 MAE, PLAIN = f"mae_transformer_tiny_cpu{ONE_LAYER}", f"modular_transformer_tiny_cpu{ONE_LAYER}"
@@ -34,9 +35,8 @@ def small_searches_and_a_quick_compiler():
             patch.setitem(command.SIZES, name, value)
         # The default backend takes minutes. It is tested in test_compile.py.
         patch.setattr(compilation, "compile_layers", partial(compilation.compile_layers, backend="eager"))
-        with torch._dynamo.config.patch(recompile_limit=8), compilation.shapes.patch(use_duck_shape=True):
+        with compiling():
             yield
-        torch._dynamo.reset()
 
 
 def leave_out(patch, *parts):

@@ -1,36 +1,24 @@
 """Test --compile with torch's own compiler: training, validation by translation, resuming and translating."""
 
-import warnings
-
 import pytest
 import torch
 
 from modular_fairseq.training import compilation
+from tests.compiling import compiling
 from tests.fairseq_commands import run_generate, run_train, weights
 
 NO_COMPILER = compilation.missing("cpu")
 
 
-@pytest.fixture
-def leaves_no_trace():
-    with (
-        warnings.catch_warnings(),
-        torch._dynamo.config.patch(recompile_limit=8),
-        compilation.shapes.patch(use_duck_shape=True),
-    ):
-        yield
-        torch._dynamo.reset()
-
-
 @pytest.mark.skipif(NO_COMPILER is not None, reason=f"--compile needs {NO_COMPILER}")
-def test_a_compiled_training_ends_as_another_one_and_resumes(reversal_data, tmp_path, leaves_no_trace):
+def test_a_compiled_training_ends_as_another_one_and_resumes(reversal_data, tmp_path):
     args = ["--arch", "modular_transformer", "--dropout", 0, "--eval-bleu", "--eval-bleu-args", '{"beam": 2}']
     run_train(reversal_data, *args, "--max-epoch", 2, "--save-dir", tmp_path / "plain", "--cpu")
-    torch._dynamo.utils.counters.clear()
-    for max_epoch in (1, 2):
-        options = ["--compile", "--max-epoch", max_epoch, "--save-dir", tmp_path / "compiled", "--cpu"]
-        run_train(reversal_data, *args, *options)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 1
+    with compiling() as counters:
+        for max_epoch in (1, 2):
+            options = ["--compile", "--max-epoch", max_epoch, "--save-dir", tmp_path / "compiled", "--cpu"]
+            run_train(reversal_data, *args, *options)
+        assert counters["stats"]["unique_graphs"] > 1
     plain, compiled = (weights(tmp_path / name / "checkpoint_last.pt") for name in ("plain", "compiled"))
     assert list(plain) == list(compiled)
     for name, weight in plain.items():
