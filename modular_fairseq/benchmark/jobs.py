@@ -81,9 +81,9 @@ def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dic
     trainer = start_training(build(model, cfg, task), cfg, task)
     bcd = bcd_of(trainer)
     if bcd is None or not bcd.alternates:
-        return {(model, TRAINING): lambda: trainer.train_step([batch])}, None
+        return {(model, TRAINING): lambda: trainer.train_step([batch], raise_oom=True)}, None
     bcd.paused = True  # train_step takes F steps only, because G steps are timed separately
-    f_step, g_step = lambda: trainer.train_step([batch]), lambda: bcd.g_step([batch])
+    f_step, g_step = lambda: trainer.train_step([batch], raise_oom=True), lambda: bcd.g_step([batch])
     return {(model, F_STEP): f_step, (model, G_STEP): g_step}, bcd.interval
 
 

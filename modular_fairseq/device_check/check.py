@@ -1,6 +1,7 @@
 """The parts of `modular-fairseq check-gpu`, and the page that they fill."""
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -94,7 +95,7 @@ class Check:
             yield self._guarded(model, partial(self._compare_outputs, model))
 
     def _compare_outputs(self, model: str) -> Result:
-        cfg = self._configs(model, "--dropout 0").own
+        cfg = self._configs(model).own
         found = compare_outputs(
             model, cfg, self.task, self.args.device, self.args.sentences, self.args.length
         )
@@ -141,8 +142,11 @@ class Check:
 
     def _run_demo(self) -> Result:
         command = [sys.executable, "-m", "modular_fairseq_cli", "demo"]
+        environment = os.environ | ({} if self.args.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})
         with open(os.path.join(self.args.out, "demo.log"), "w") as log:
-            done = subprocess.run(command, cwd=self.args.out, stdout=log, stderr=log, check=False)
+            done = subprocess.run(
+                command, cwd=self.args.out, stdout=log, stderr=log, env=environment, check=False
+            )
         score = read_json(os.path.join(self.args.out, "demo/mae_transformer_tiny_cpu/score.json")) or {}
         bleu = score.get("bleu", math.nan)
         passed = done.returncode == 0 and bleu >= LOWEST_BLEU
@@ -158,13 +162,21 @@ class Check:
         return asdict(found), str(found), True
 
     def _guarded(self, step: str, work: Callable[[], Result]) -> Step:
-        """Do a step, or say that the device has too little memory for it."""
+        """Do a step. An error fails the step, is told, and does not stop the others."""
         try:
             return step, *work()
         except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
+            result: dict[str, Any] = {"out_of_memory": True}
             text = "the GPU has too little memory; give smaller --sentences or --length"
-            return step, {"out_of_memory": True}, text, False
+        except Exception as error:  # a faulty device may raise anything
+            cause: BaseException = error
+            while cause.__context__ is not None:  # fairseq may fail again while it reports the first error
+                cause = cause.__context__
+            text = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
+            result = {"error": text}
+        gc.collect()  # trainers refer to themselves
+        torch.cuda.empty_cache()
+        return step, result, text, False
 
 
 def known(value: float) -> float | None:

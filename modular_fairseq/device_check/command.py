@@ -13,8 +13,9 @@ The check needs no data and no network. It has four parts, for each MODEL:
     speed     training steps and searches in all of these ways, as `modular-fairseq bench` times them:
               ratios to stock, target tokens per second, utilisation and peak memory
 
-DIR gets check.json, and check.txt, a page that can be pasted into an issue. The exit status is 1 if a part
-failed. A part for which the GPU has too little memory is left out, and the page says so.
+DIR gets check.json, and check.txt, a page that can be pasted into an issue. A step that ends in an error, or
+for which the GPU has too little memory, counts as failed; the page says why, and the other steps go on. The
+exit status is 1 if a step failed.
 """
 
 import argparse

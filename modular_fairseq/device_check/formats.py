@@ -1,6 +1,7 @@
 """Train a model in every number format for some updates, and compare the losses with those in float32."""
 
 import math
+import tempfile
 from dataclasses import dataclass
 
 from fairseq.tasks.translation import TranslationTask
@@ -39,7 +40,20 @@ class Training:
 def train(
     model: str, cfg: DictConfig, task: TranslationTask, updates: int, sentences: int, length: int
 ) -> Training:
-    """Train a model on random batches, which come again and again."""
+    """Train a model on random batches, which come again and again.
+
+    Raises:
+        FloatingPointError: a loss or gradient is not finite (fairseq).
+        torch.cuda.OutOfMemoryError: the device has too little memory.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        cfg.checkpoint.save_dir = folder  # fairseq saves a model there whose gradient is not finite
+        return _train(model, cfg, task, updates, sentences, length)
+
+
+def _train(
+    model: str, cfg: DictConfig, task: TranslationTask, updates: int, sentences: int, length: int
+) -> Training:
     trainer = start_training(build(model, cfg, task), cfg, task)
     bcd = bcd_of(trainer)
     if bcd is not None:
@@ -47,6 +61,6 @@ def train(
     batches = [random_batch(task, sentences, length, cfg.common.seed + i) for i in range(BATCHES)]
     losses = []
     for update in range(updates):
-        logged = trainer.train_step([batches[update % BATCHES]])
+        logged = trainer.train_step([batches[update % BATCHES]], raise_oom=True)
         losses.append(math.nan if logged is None else float(logged["nll_loss"]) * math.log(2))
     return Training(losses)

@@ -5,6 +5,7 @@ that has them. fairseq builds the model and the criterion independently of each 
 therefore lets fairseq's Trainer compare them before each epoch.
 """
 
+from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.trainer import Trainer
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
@@ -33,7 +34,7 @@ def check_command_line(trainer: Trainer) -> None:
 
 def _check_chunks(trainer: Trainer) -> None:
     """Refuse what does not work with --loss-chunk-size."""
-    if not hasattr(getattr(trainer.get_model(), "decoder", None), "output_layer"):
+    if not isinstance(getattr(trainer.get_model(), "decoder", None), TransformerDecoderBase):
         raise UsageError("--loss-chunk-size needs the decoder of a Transformer; leave it out with this model")
     if trainer.cfg.distributed_training.find_unused_parameters:
         raise UsageError(

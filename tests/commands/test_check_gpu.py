@@ -13,6 +13,7 @@ from modular_fairseq.benchmark.command import PRECISIONS
 from modular_fairseq.benchmark.configs import parse_model
 from modular_fairseq.benchmark.jobs import random_task
 from modular_fairseq.device_check import check, command, formats, outputs, speed
+from modular_fairseq.models import layers
 from modular_fairseq.training import compilation
 from modular_fairseq_cli import main as cli
 from tests.compiling import compiling
@@ -159,10 +160,45 @@ def test_too_little_memory_is_one_sentence_and_the_check_goes_on(tmp_path, monke
     assert page.splitlines()[-1] == f"failed: outputs of {PLAIN}"
 
 
+@pytest.mark.parametrize(
+    ("broken", "said", "result"),
+    [
+        (lambda x: x * math.nan, "FloatingPointError: ", "error"),
+        ("CUDA out of memory", "the GPU has too little memory; give smaller", "out_of_memory"),
+        ("no kernel image is available\nSee", "RuntimeError: no kernel image is available   <-", "error"),
+    ],
+)
+def test_a_step_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, broken, said, result):
+    """The forward pass of models of this package fails, and stock's does not."""
+    forward = layers.TransformerDecoderLayer.forward
+
+    def fail(*args, **kwargs):
+        if isinstance(broken, str):
+            kind = torch.cuda.OutOfMemoryError if "memory" in broken else RuntimeError
+            raise kind(broken)
+        x, *rest = forward(*args, **kwargs)
+        return broken(x), *rest
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(layers.TransformerDecoderLayer, "forward", fail)
+    monkeypatch.setattr(check, "PRECISIONS", {"float32": ""})
+    monkeypatch.setattr(check, "COMPILED", {})
+    leave_out(monkeypatch, "_outputs", "_speed")
+    refusal, page, report = run(tmp_path / "out", PLAIN)
+    assert refusal.endswith(f"1 of the checks failed: formats of {PLAIN}, float32")
+    assert said in page, page
+    assert page.endswith(f"failed: formats of {PLAIN}, float32\n")
+    assert (
+        result in report["formats"][f"{PLAIN}, float32"] and report["formats"]["stock, float32"]["loss"] > 1
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_the_demo_counts_if_it_ends_with_the_score_of_a_cpu(tmp_path, monkeypatch):
     scores = iter([(0, 98.0), (0, 20.0), (1, 98.0)])
 
-    def demo(command, cwd, **streams):
+    def demo(command, cwd, env, **streams):
+        assert env["CUDA_VISIBLE_DEVICES"] == ""
         status, bleu = next(scores)
         folder = tmp_path / "demo" / "mae_transformer_tiny_cpu"
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +208,7 @@ def test_the_demo_counts_if_it_ends_with_the_score_of_a_cpu(tmp_path, monkeypatc
 
     monkeypatch.setattr(check.subprocess, "run", demo)
     made = object.__new__(check.Check)
-    made.args = SimpleNamespace(out=str(tmp_path))
+    made.args = SimpleNamespace(out=str(tmp_path), device="cpu")
     assert [made._run_demo()[2] for _ in range(3)] == [True, False, False]
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.logging import metrics
+from fairseq.models.fconv import FConvDecoder, FConvEncoder, FConvModel
 from omegaconf import OmegaConf
 
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
@@ -18,7 +19,7 @@ from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq.modules.mask_losses import measure
 from modular_fairseq.training.criterion_check import check_command_line, check_criterion
 from modular_fairseq_cli.errors import UsageError
-from tests.helpers import LENGTHS, batch, build, build_stock, task
+from tests.helpers import LENGTHS, batch, build, build_stock, dictionary, task
 
 PLAIN = {"kl_weight": 0.0, "qq_weight": 0.0, "xq_weight": 0.0, "diversity_weight": 0.0}
 ONE_HEAD = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
@@ -154,7 +155,10 @@ def test_what_needs_all_logits_is_refused_beside_chunks():
         made.cfg.distributed_training = SimpleNamespace(find_unused_parameters=unused)
         with pytest.raises(UsageError, match="--find-unused-parameters") if unused else nullcontext():
             check_command_line(made)
-    made.get_model = torch.nn.Identity
+    # fairseq's base class of decoders has the method output_layer, too.
+    made.get_model = lambda: FConvModel(
+        FConvEncoder(dictionary()), FConvDecoder(dictionary(), convolutions=((8, 3),))
+    )
     with pytest.raises(UsageError, match="--loss-chunk-size needs the decoder of a Transformer"):
         check_command_line(made)
 
