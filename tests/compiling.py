@@ -12,7 +12,7 @@ from modular_fairseq.training import compilation
 
 @contextmanager
 def compiling() -> Iterator[dict]:
-    """Yield what torch counts while it compiles, from 0."""
+    """Yield torch's counters of compiled programs and graph breaks, which start at 0."""
     with (
         warnings.catch_warnings(),
         torch._dynamo.config.patch(cache_size_limit=8, optimize_ddp=True),

@@ -21,7 +21,8 @@ from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_or
 from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import MINIMUM_COUNT, TokenCounts, rows
 from modular_fairseq.models.mae import expert_mixtures
-from modular_fairseq.modules.expert_mixture import RARE, ExpertMixture, GateStatistics, entropy_and_shares
+from modular_fairseq.modules.expert_mixture import ExpertMixture
+from modular_fairseq.modules.gate_statistics import RARE, GateStatistics, entropy_and_shares
 from modular_fairseq_cli.errors import UsageError
 
 

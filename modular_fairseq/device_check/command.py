@@ -21,28 +21,25 @@ exit status is 1 if a step failed.
 import argparse
 import logging
 import os
+from typing import Any
 
 import torch
 
+from modular_fairseq.benchmark.command import COUNTS as BENCH
 from modular_fairseq.device_check.check import Check
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 
-# These options of `modular-fairseq bench` have its default values.
-SIZES = {
-    "seed": 1,
-    "search_sentences": 16,
-    "beam": 5,
-    "steps": 30,
-    "layers": False,
-    "source_types": 8848,
-    "target_types": 6632,
-}
+# Options of `modular-fairseq bench` that this command does not have keep their default values.
+SIZES: dict[str, Any] = {
+    name.replace("-", "_"): BENCH[name][0]
+    for name in ("search-sentences", "beam", "steps", "source-types", "target-types")
+} | {"seed": 1, "layers": False}
 COUNTS = {  # option: (default, smallest value, help)
     "updates": (60, 20, "number of updates in every number format, and with compiled layers"),
-    "rounds": (3, 1, "number of timed rounds"),
-    "sentences": (128, 1, "number of sentence pairs in a training batch"),
-    "length": (32, 2, "number of tokens in the longest sentences; the shortest have 4/5 of it"),
+    "rounds": (3, *BENCH["rounds"][1:]),
+    "sentences": (128, *BENCH["sentences"][1:]),
+    "length": (32, *BENCH["length"][1:]),
 }
 
 
@@ -51,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="*",
         metavar="MODEL",
-        help="an arch and options of fairseq-train, in quotes (default: those of `modular-fairseq bench`)",
+        help="a model to check: an arch and options of fairseq-train, in quotes (default: the models that "
+        "`modular-fairseq bench` times)",
     )
     parser.add_argument(
         "--out", default="gpu-check", metavar="DIR", help="folder for the results (default: %(default)s)"

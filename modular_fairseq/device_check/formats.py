@@ -26,7 +26,7 @@ class Training:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all losses are numbers but those of updates that overflowed, less than a tenth of all."""
+        """Whether no loss is infinite, and fewer than a tenth of the updates were left out."""
         left_out = sum(math.isnan(loss) for loss in self.losses)
         return not any(map(math.isinf, self.losses)) and left_out < len(self.losses) / 10
 

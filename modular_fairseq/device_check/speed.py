@@ -25,8 +25,9 @@ class Speed:
         comparison: times and ratios to stock.
         tokens_per_second: target tokens of a training step (F step) by its median time.
         operations: floating-point operations of its products and attention, forward and backward.
-        utilisation: operations per second, as a share of those of a product of two matrices of 4,096 x 4,096
-            in the same format; None on a CPU.
+        utilisation: how much of the device a training step uses, from 0 to 1. It is the number of
+            `operations` per second of a step, divided by the number per second of a product of two 4,096 x
+            4,096 matrices in the same number format. It is None on a CPU.
         memory: peak memory of training the model alone, in bytes; None on a CPU.
     """
 

@@ -7,12 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from modular_fairseq.models.mae import expert_mixtures
-from modular_fairseq.modules.expert_mixture import (
-    ExpertMixture,
-    GateStatistics,
-    entropy_and_shares,
-    expert_scale,
-)
+from modular_fairseq.modules.expert_mixture import ExpertMixture, expert_scale
+from modular_fairseq.modules.gate_statistics import GateStatistics, entropy_and_shares
 
 GATES = {
     "mean": "a Transformer whose heads have their mean scales, another model than the checkpoint",

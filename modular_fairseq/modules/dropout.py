@@ -34,9 +34,7 @@ class Dropout(FairseqDropout):
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         if x.device.type != "cpu" or self.p <= 0 or not (self.training or self.apply_during_inference):
             return super().forward(x, inplace)
-        if torch.compiler.is_compiling():
-            return super().forward(x, inplace)
-        if is_batchedtensor(x) and not _views_under_vmap():
+        if torch.compiler.is_compiling() or is_batchedtensor(x) and not _views_under_vmap():
             return super().forward(x, inplace)
         dropped = round(self.p * LEVELS)
         if dropped == 0:

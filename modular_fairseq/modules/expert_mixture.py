@@ -21,12 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from modular_fairseq.modules.gate_inputs import RunningMean, sentence_mean, valid_positions
+from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.modules.gates import GateNetwork
 from modular_fairseq.modules.incremental import IncrementalModule
 from modular_fairseq.modules.recomputation import is_recomputation
 
-MOST_PASSES = 64  # of which a module keeps the gates before it sums them up
-RARE = 0.01  # an expert that fewer than this share of instances choose counts as rare
 INFERENCE_MODES = ("mixture", "specialised", "random")
 
 
@@ -87,87 +86,6 @@ def expert_scale(lacks: Tensor, dropped_heads: int) -> Tensor:
     """
     num_heads = lacks.size(-1)
     return (1 - lacks) * (num_heads / (num_heads - dropped_heads))
-
-
-class GateStatistics:
-    """Sums of gate statistics over the instances since the last `take`.
-
-    An instance is a sentence, or a position for gates that average a prefix or a window.
-    """
-
-    def __init__(self) -> None:
-        self._passes: list[tuple[Tensor, Tensor | None]] = []  # not in the sums yet
-        self._sums: Tensor | None = None
-
-    def add(self, log_gates: Tensor, valid: Tensor | None) -> None:
-        """Add the instances of one forward pass.
-
-        Args:
-            log_gates: log-probabilities of the experts, [B, T or 1, E].
-            valid: bool [B, T or 1], False = padding. None means that all instances count.
-        """
-        if torch.compiler.is_compiling():  # a list that grows would be another program in every pass
-            new = _sum_up(log_gates.detach().unsqueeze(0), valid)[0]
-            self._sums = new if self._sums is None else self._sums + new
-            return
-        self._passes.append((log_gates.detach(), valid))
-        if len(self._passes) == MOST_PASSES:
-            self._sums = self.take()
-
-    def take(self) -> Tensor | None:
-        """Return the sums [1 + E] and reset them; None if no instance was added.
-
-        The first number is the summed entropy of the gates in nats. The others are, for each expert, the
-        number of instances whose largest gate it is.
-        """
-        return take_all([self])[0]
-
-
-def take_all(statistics: list[GateStatistics]) -> list[Tensor | None]:
-    """Take the sums of several modules (see `GateStatistics.take`).
-
-    Gates of the same shape over the same instances are summed up together, in a few kernels for all of them.
-    """
-    alike: dict[tuple[torch.Size, int | None], list[tuple[int, Tensor, Tensor | None]]] = {}
-    sums = []
-    for number, each in enumerate(statistics):
-        for log_gates, valid in each._passes:
-            key = log_gates.shape, None if valid is None else id(valid)
-            alike.setdefault(key, []).append((number, log_gates, valid))
-        sums.append(each._sums)
-        each._passes, each._sums = [], None
-    for passes in alike.values():
-        numbers, gates, valids = zip(*passes, strict=True)
-        for number, new in zip(numbers, _sum_up(torch.stack(gates), valids[0]), strict=True):
-            old = sums[number]
-            sums[number] = new if old is None else old + new
-    return sums
-
-
-def _sum_up(log_gates: Tensor, valid: Tensor | None) -> Tensor:
-    """Return the sums [M, 1 + E] of the gates of M modules (see `GateStatistics.take`), in float64.
-
-    A sum of many float32 numbers would drift.
-
-    Args:
-        log_gates: [M, B, T or 1, E].
-        valid: bool [B, T or 1], or None.
-    """
-    log_gates = log_gates.flatten(1, 2).double()
-    entropy = -(log_gates.exp() * log_gates).sum(dim=-1, keepdim=True)
-    chosen = torch.zeros_like(log_gates).scatter_(-1, log_gates.argmax(dim=-1, keepdim=True), 1.0)
-    both = torch.cat([entropy, chosen], dim=-1)  # M x instances x (1 + E)
-    return both.sum(dim=1) if valid is None else valid.flatten().double() @ both
-
-
-def entropy_and_shares(sums: Tensor) -> tuple[float, Tensor]:
-    """Return the mean entropy in nats, and the share of instances whose largest gate is each expert's [E].
-
-    Args:
-        sums: what `GateStatistics.take` returned, or a sum of such tensors.
-    """
-    instances = sums[1:].sum()
-    return float(sums[0] / instances), sums[1:] / instances
 
 
 class ExpertMixture(IncrementalModule):

@@ -36,9 +36,9 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
         bcd.begin_epoch(epoch)
     if is_first:
         compile_if_asked(trainer)
-    if is_first and (outside := trained_outside(trainer.get_model())):
-        count = sum(parameter.numel() for parameter in outside)
-        logger.info(f"num. params trained outside the main optimizer: {count:,}")
+        if outside := trained_outside(trainer.get_model()):
+            count = sum(parameter.numel() for parameter in outside)
+            logger.info(f"num. params trained outside the main optimizer: {count:,}")
     return begin_epoch(trainer, epoch)
 
 

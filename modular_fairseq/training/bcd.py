@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from modular_fairseq.models.mae import GateTraining, expert_mixtures
-from modular_fairseq.modules.expert_mixture import GateStatistics
+from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.training.gate_checks import check_trainer, warn_if_gates_never_learn
 from modular_fairseq.training.gate_monitor import GateMonitor
 from modular_fairseq.training.gate_sgd import GateSgd, loss_scale_of

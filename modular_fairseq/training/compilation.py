@@ -54,14 +54,10 @@ def compile_if_asked(trainer: Trainer) -> None:
     cfg = trainer.cfg
     if not getattr(cfg.model, "compile", False):
         return
-    for name in ("checkpoint_activations", "offload_activations"):
+    for name in ("checkpoint_activations", "offload_activations", "quant_noise_pq", "quant_noise_scalar"):
         if getattr(cfg.model, name, False):
             raise UsageError(f"{flag(name)} does not work with --compile; leave one of them out")
-    for name in ("quant_noise_pq", "quant_noise_scalar"):
-        if getattr(cfg.model, name, 0) > 0:
-            raise UsageError(f"{flag(name)} does not work with --compile; leave one of them out")
-    backend = cfg.distributed_training.ddp_backend
-    if backend == "fully_sharded":
+    if cfg.distributed_training.ddp_backend == "fully_sharded":
         raise UsageError(
             "--ddp-backend fully_sharded does not work with --compile; use c10d, or leave --compile out"
         )

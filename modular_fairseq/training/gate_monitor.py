@@ -8,7 +8,8 @@ from fairseq.logging import metrics
 from fairseq.logging.meters import MetersDict
 from torch import Tensor
 
-from modular_fairseq.modules.expert_mixture import RARE, ExpertMixture, entropy_and_shares, take_all
+from modular_fairseq.modules.expert_mixture import ExpertMixture
+from modular_fairseq.modules.gate_statistics import RARE, entropy_and_shares, take_all
 
 # The logged values: (priority in fairseq's log, number of digits).
 VALUES = {

@@ -127,7 +127,7 @@ def test_few_updates_may_overflow(losses, finite):
 
 
 def test_another_computation_is_found():
-    """One weight that differs by a thousandth is enough."""
+    """The comparison fails if one weight matrix of a model differs by a thousandth."""
     task = random_task(99, 99)
     args = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, length=5)
     cfg = parse_model(f"{PLAIN} --dropout 0", task, args).own

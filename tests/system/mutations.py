@@ -298,7 +298,7 @@ MUTATIONS = [
     ),
     Mutation(
         "compiling",
-        f"{MODULES}/expert_mixture.py",
+        f"{MODULES}/gate_statistics.py",
         "self._sums = new if self._sums is None else self._sums + new\n            return",
         "self._sums = new\n            return",
         "test_compilation",

@@ -30,7 +30,7 @@ from modular_fairseq.analysis.recording import recorded
 from modular_fairseq.analysis.redundancy import ModuleRedundancy, RedundancyReport, TypeRedundancy
 from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.mae import expert_mixtures
-from modular_fairseq.modules.expert_mixture import GateStatistics, entropy_and_shares
+from modular_fairseq.modules.gate_statistics import GateStatistics, entropy_and_shares
 from modular_fairseq_cli import analysis_folder as folder
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, randomize_parts, task

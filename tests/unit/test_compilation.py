@@ -32,7 +32,7 @@ MAE = f"mae_transformer_tiny_cpu {SMALL} --mae-gate-dropout 0"
 
 @pytest.fixture(autouse=True)
 def counters():
-    """What torch counts while it compiles."""
+    """Return torch's counters of compiled programs and graph breaks, which start at 0."""
     with compiling() as found:
         yield found
 

@@ -13,12 +13,12 @@ from modular_fairseq.modules import gate_inputs
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq.modules.expert_mixture import (
     ExpertMixture,
-    GateStatistics,
     dropped_heads_of_experts,
     expert_scale,
     mixture_scale,
 )
 from modular_fairseq.modules.gate_inputs import RunningMean, sentence_mean
+from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.modules.gates import GateNetwork, GateNorm
 from tests.reference.mixture import mean_of_recent, mixture_of_experts
 

@@ -13,7 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.models.translation import ModularTransformer
-from modular_fairseq.modules.expert_mixture import GateStatistics
+from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, task
 from tests.properties import PROPERTIES, logits, ready, real_logits
