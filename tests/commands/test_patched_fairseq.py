@@ -16,7 +16,7 @@ from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_train, train_config, write_reversal_corpus
-from tests.watched_trainer import Watched
+from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 7, 8, 12, 17])
@@ -203,3 +203,40 @@ def test_gate_statistics_of_a_validation_begin_anew(reversal_data):
     assert bcd_of(trainer).valid_monitor.sums
     trainer.begin_valid_epoch(2)
     assert not bcd_of(trainer).valid_monitor.sums
+
+
+def overflow(values):
+    return values * float("inf")
+
+
+@pytest.mark.parametrize(
+    ("direction", "arch", "args"),
+    [
+        ("forward", "transformer_tiny", []),
+        ("backward", "transformer_tiny", []),
+        ("forward", "mae_transformer_tiny_cpu", ["--mae-gate-interval", "1"]),
+        ("backward", "mae_transformer_tiny_cpu", ["--mae-gate-interval", "1"]),
+        ("backward", "dma_transformer_tiny_cpu", WITH_MASKS.split()),
+        ("backward", "modular_transformer_tiny_cpu", COMBINED.split()),
+        ("forward", "modular_transformer_tiny_cpu", ["--compile"]),
+    ],
+)
+def test_a_training_names_the_module_in_which_its_numbers_overflow(
+    reversal_data, tmp_path, caplog, direction, arch, args
+):
+    """fairseq's own hook in the backward pass ended in a StopIteration, also for its own models."""
+    watched = Watched(reversal_data, *args, "--save-dir", str(tmp_path), arch=arch)
+    watched.trainer.begin_epoch(1)
+    overflows = watched.model.encoder.layers[0].fc2
+    if direction == "forward":
+        torch.nn.init.constant_(overflows.weight, float("inf"))
+    else:
+        overflows.register_forward_hook(
+            lambda module, inputs, output: output.register_hook(overflow) and None
+        )
+    caplog.set_level("WARNING", "fairseq.nan_detector")
+    with pytest.raises(FloatingPointError, match="gradients are Nan/Inf"):
+        watched.trainer.train_step(watched.batches)
+    found = [text for name, _, text in caplog.record_tuples if name == "fairseq.nan_detector"]
+    first = next(text for text in found if direction in text)
+    assert "detected in output of encoder.layers.0.fc2," in first

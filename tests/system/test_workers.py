@@ -110,6 +110,7 @@ def run_workers(data, save_dir, *args):
         ("c10d", 1, "all", COMBINED),
         ("legacy_ddp", 1, "gates", ""),
         ("c10d", 2, "all", WITH_MASKS),
+        ("c10d", 1, "all", "--compile --criterion modular_cross_entropy --loss-chunk-size 16"),
         ("c10d", 1, "all", "--mae-training joint"),
         ("legacy_ddp", 2, "all", "--mae-training joint"),
     ],
