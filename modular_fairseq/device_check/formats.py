@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig
@@ -20,15 +20,22 @@ class Training:
 
     Attributes:
         losses: the cross-entropy of every update, in nats per token; NaN where the update was left out.
+        gate_norms: the norm of the gates' gradient in every G step, which was left out if this is not finite.
     """
 
     losses: list[float]
+    gate_norms: list[float] = field(default_factory=list)
 
     @property
     def is_finite(self) -> bool:
-        """Whether no loss is infinite, and fewer than a tenth of the updates were left out."""
+        """Whether no loss is infinite, and at most a tenth of the updates, and of the G steps, left out."""
         left_out = sum(math.isnan(loss) for loss in self.losses)
-        return not any(map(math.isinf, self.losses)) and left_out < len(self.losses) / 10
+        without_gates = sum(not math.isfinite(norm) for norm in self.gate_norms)
+        return (
+            not any(map(math.isinf, self.losses))
+            and left_out <= len(self.losses) / 10
+            and without_gates <= len(self.gate_norms) / 10
+        )
 
     @property
     def last(self) -> float:
@@ -41,6 +48,8 @@ def train(
     model: str, cfg: DictConfig, task: TranslationTask, updates: int, sentences: int, length: int
 ) -> Training:
     """Train a model on random batches, which come again and again.
+
+    If its gates learn in G steps, the last fifth of the updates have such steps.
 
     Raises:
         FloatingPointError: a loss or gradient is not finite (fairseq).
@@ -59,8 +68,12 @@ def _train(
     if bcd is not None:
         bcd.paused = True
     batches = [random_batch(task, sentences, length, cfg.common.seed + i) for i in range(BATCHES)]
-    losses = []
+    training = Training([])
     for update in range(updates):
-        logged = trainer.train_step([batches[update % BATCHES]], raise_oom=True)
-        losses.append(math.nan if logged is None else float(logged["nll_loss"]) * math.log(2))
-    return Training(losses)
+        batch = batches[update % BATCHES]
+        if bcd is not None and bcd.alternates and update >= updates * 4 // 5:
+            *_, norm = bcd.g_step([batch])
+            training.gate_norms.append(float(norm))
+        logged = trainer.train_step([batch], raise_oom=True)
+        training.losses.append(math.nan if logged is None else float(logged["nll_loss"]) * math.log(2))
+    return training

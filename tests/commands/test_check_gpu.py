@@ -114,16 +114,31 @@ def test_a_format_may_drift_as_far_as_stock_does(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("losses", "finite"),
+    ("losses", "norms", "finite"),
     [
-        ([5.0] * 30, True),
-        ([math.nan] * 2 + [5.0] * 28, True),
-        ([math.nan] * 3 + [5.0] * 27, False),
-        ([5.0] * 29 + [math.inf], False),
+        ([5.0] * 30, [], True),
+        ([math.nan] * 3 + [5.0] * 27, [1.0] * 9 + [math.inf], True),
+        ([math.nan] * 4 + [5.0] * 26, [], False),
+        ([5.0] * 29 + [math.inf], [], False),
+        ([5.0] * 30, [1.0] * 8 + [math.nan] * 2, False),
     ],
 )
-def test_few_updates_may_overflow(losses, finite):
-    assert formats.Training(losses).is_finite is finite
+def test_few_updates_and_g_steps_may_overflow(losses, norms, finite):
+    assert formats.Training(losses, norms).is_finite is finite
+
+
+def test_the_last_fifth_of_the_updates_have_g_steps():
+    task = random_task(99, 99)
+    args = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, length=5)
+    for model, expected in (
+        (f"{MAE} --mae-gate-interval 9", 5),
+        (f"{MAE} --mae-training joint", 0),
+        (PLAIN, 0),
+    ):
+        cfg = parse_model(model, task, args).own
+        training = formats.train(model, cfg, task, 25, 3, 5)
+        assert len(training.losses) == 25 and len(training.gate_norms) == expected
+        assert training.is_finite and all(norm > 0 for norm in training.gate_norms)
 
 
 def test_another_computation_is_found():
