@@ -41,10 +41,10 @@ from modular_fairseq_cli.scoring import read_lines, read_output, score
 SIZE = "_tiny_cpu"
 UPDATES, EPOCHS = 890, 5
 RECIPE = (
-    "--optimizer adam --adam-betas (0.9,0.98) --lr 4e-3 --lr-scheduler polynomial_decay --warmup-updates "
-    f"200 --total-num-update {UPDATES} --criterion modular_cross_entropy --label-smoothing 0.1 --dropout 0 "
-    f"--max-tokens 1024 --max-epoch {EPOCHS} --keep-last-epochs 5 --num-workers 0 --no-progress-bar "
-    "--log-interval 50"
+    "--optimizer torch_adam --adam-betas (0.9,0.98) --lr 4e-3 --lr-scheduler polynomial_decay "
+    f"--warmup-updates 200 --total-num-update {UPDATES} --criterion modular_cross_entropy "
+    f"--label-smoothing 0.1 --dropout 0 --max-tokens 1024 --max-epoch {EPOCHS} --keep-last-epochs 5 "
+    "--num-workers 0 --no-progress-bar --log-interval 50"
 ).split()
 # The expected time of each step on two cores, in seconds.
 STEPS = {"corpus": 9, "training": 150, "translating": 10, "looking inside": 3}

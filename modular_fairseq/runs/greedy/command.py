@@ -1,6 +1,6 @@
 """Measure what each mechanism of the Transformer contributes, by a greedy protocol.
 
-    modular-fairseq ablate DATA --out FOLDER -- --arch modular_transformer_tiny_cpu --optimizer adam \\
+    modular-fairseq ablate DATA --out FOLDER -- --arch modular_transformer_tiny_cpu --optimizer torch_adam \\
         --lr 1e-3 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 \\
         --max-update 2000 --no-epoch-checkpoints
     modular-fairseq ablate --out FOLDER           # continues after an interruption
