@@ -27,50 +27,61 @@ die() {
 }
 
 text=
-options=(--run)
+mode=run
+options=()
 while (($#)); do
     case $1 in
-    --status) options=(--status) ;;
-    --table) options=() ;;
+    --status | --table)
+        [[ $mode == run ]] || die "--$mode and $1 exclude each other; leave one of them out"
+        mode=${1#--}
+        ;;
     --jobs | --device)
         (($# > 1)) || die "$1 needs a value; see --help"
         options+=("$1" "$2") && shift
         ;;
     --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
     -*) die "$1 is no option; see --help" ;;
-    *) text=$(cd "$1" 2>/dev/null && pwd) || die "$1 is no folder; give the folder of the raw text" ;;
+    *)
+        [[ -z $text ]] || die "$1: the folder of the raw text is $text already; leave one of them out"
+        text=$(cd "$1" 2>/dev/null && pwd) || die "$1 is no folder; give the folder of the raw text"
+        ;;
     esac
     shift
 done
 ((${#commit} == 40)) || die "$claims names no commit yet; put its hash of 40 digits into the line commit:"
 
-if [[ ${options[0]:-} == --run ]]; then
+if [[ $mode != run ]]; then
+    [[ -z $text ]] || die "$text has no effect with --$mode; leave it out"
+    [[ -e $clone/done ]] || die "$work has no clone of commit $commit yet; the runs make it, or show the records by: modular-fairseq evidence $claims"
+    [[ $mode == table ]] || options=(--status "${options[@]}")
+else
     [[ -n $text ]] || die "give the folder of the raw text"
     if command -v flock >/dev/null; then
         exec 9>"$work/lock"
         flock -n 9 || die "another evidence.sh works in $work; wait for it, or set EVIDENCE to another folder"
     fi
+    if [[ ! -e $clone/done ]]; then
+        rm -rf "$clone"
+        git clone --quiet --no-checkout "$root" "$clone"
+        git -C "$clone" checkout --quiet --detach "$commit" || die "commit $commit is not in this repository"
+        bash "$clone/scripts/setup.sh"
+        touch "$clone/done"
+    fi
+    # Records have the commands of their runs. They name files as if the working folder were evidence/.
+    pattern=$(sed 's/[][\.*^$#]/\\&/g' <<<"$work/")
+    shorten() {
+        [[ ! -d $root/results/evidence ]] ||
+            find "$root/results/evidence" -name '*.json' -exec sed -i "s#$pattern#evidence/#g" {} +
+    }
+    shorten
+    trap shorten EXIT
 fi
-if [[ ! -e $clone/done ]]; then
-    rm -rf "$clone"
-    git clone --quiet --no-checkout "$root" "$clone"
-    git -C "$clone" checkout --quiet --detach "$commit" || die "commit $commit is not in this repository"
-    bash "$clone/scripts/setup.sh"
-    touch "$clone/done"
-fi
-# Records have the commands of their runs. They name files as if the working folder were evidence/.
-shorten() {
-    [[ ! -d $root/results/evidence ]] ||
-        find "$root/results/evidence" -name '*.json' -exec sed -i "s#$work/#evidence/#g" {} +
-}
-shorten
-trap shorten EXIT
 # Python prefers modules in the present folder and in these variables to the modules of the clone.
 cd "$clone"
 unset PYTHONPATH PYTHONHOME
 command=("$clone/.venv/bin/modular-fairseq" evidence "$claims" --data "$work/data" --out "$work/runs")
-if [[ ${options[0]:-} == --run ]]; then
+if [[ $mode == run ]]; then
     "${command[@]}" --prepare "$text"
-    options+=(--commit "$commit")
+    options+=(--run --commit "$commit")
 fi
 nice -n 19 "${command[@]}" "${options[@]}"

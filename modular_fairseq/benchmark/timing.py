@@ -45,6 +45,8 @@ def compare(model: str, configs: Configs, task: TranslationTask, args: argparse.
         jobs[side, SEARCH], fits = search_job(side, cfg, task, sources, weights)
     found, stocks = (jobs[side, SEARCH]() for side in (model, STOCK[0]))
     times |= measure(jobs, args, title)
+    del jobs
+    gc.collect()
     return evaluate(
         model,
         title,

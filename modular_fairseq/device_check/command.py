@@ -81,7 +81,12 @@ def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
     vars(args).update(SIZES)
     check = Check(args)
-    os.makedirs(args.out, exist_ok=True)
+    try:
+        os.makedirs(args.out, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out {args.out}: cannot be made ({error.strerror}); give another folder"
+        ) from None
     check.run()
     if check.failures:
         raise UsageError(f"{len(check.failures)} of the checks failed: {'; '.join(check.failures)}")

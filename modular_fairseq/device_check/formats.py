@@ -38,6 +38,15 @@ class Training:
         )
 
     @property
+    def left_out(self) -> str:
+        """A phrase about how many updates and G steps were left out, and how many losses are infinite."""
+        updates, steps = sum(map(math.isnan, self.losses)), sum(not math.isfinite(n) for n in self.gate_norms)
+        return (
+            f"{updates} of {len(self.losses)} updates and {steps} of {len(self.gate_norms)} G steps were "
+            f"left out, and {sum(map(math.isinf, self.losses))} losses are infinite"
+        )
+
+    @property
     def last(self) -> float:
         """The mean loss of the last updates."""
         known = [loss for loss in self.losses[-LAST:] if not math.isnan(loss)]

@@ -60,6 +60,7 @@ class Comparison:
         differ: number of sentences with another translation.
         bleu, bleu_exported: BLEU of both.
         seconds, seconds_exported: wall time of both searches.
+        compute_type: the type in which CTranslate2 has computed. A CPU does not compute in every type.
     """
 
     sentences: int
@@ -68,11 +69,13 @@ class Comparison:
     bleu_exported: float
     seconds: float
     seconds_exported: float
+    compute_type: str
 
     def __str__(self) -> str:
         return (
             f"{self.differ} of {self.sentences} translations differ; BLEU {self.bleu:.2f} by the model, "
-            f"{self.bleu_exported:.2f} as exported; {self.seconds:.1f} s and {self.seconds_exported:.1f} s"
+            f"{self.bleu_exported:.2f} as exported; {self.seconds:.1f} s and {self.seconds_exported:.1f} s "
+            f"(exported: computed in {self.compute_type})"
         )
 
 
@@ -148,18 +151,21 @@ def run(args: argparse.Namespace) -> None:
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
         "parameters_exported": sum(p.numel() for p in exported.parameters()),
     }
-    os.makedirs(os.path.dirname(out), exist_ok=True)
+    try:
+        os.makedirs(os.path.dirname(out), exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out {args.out}: its folder cannot be made ({error.strerror}); give another folder"
+        ) from None
     with tempfile.TemporaryDirectory(prefix=".export-", dir=os.path.dirname(out)) as temporary:
         made = os.path.join(temporary, "made")
         save(exported, loaded.task, made, args.quantization)
-        write_file(os.path.join(made, RECORD), json.dumps(record, indent=1))
+        comparison = compare(loaded, args.gen_subset, made, args.remove_bpe)
+        write_file(os.path.join(made, RECORD), json.dumps(record | asdict(comparison), indent=1))
         if os.path.lexists(out):
             os.rename(out, os.path.join(temporary, "old"))
         os.rename(made, out)
-    print(f"{args.out}: {GATES[args.gates] if args.gates else 'the model of the checkpoint'}", flush=True)
-    comparison = compare(loaded, args.gen_subset, out, args.remove_bpe)
-    write_file(os.path.join(out, RECORD), json.dumps(record | asdict(comparison), indent=1))
-    print(comparison)
+    print(f"{args.out}: {GATES[args.gates] if args.gates else 'the model of the checkpoint'}\n{comparison}")
 
 
 def check_folder(out: str, force: bool) -> None:
@@ -184,6 +190,9 @@ def compare(loaded: Loaded, subset: str, folder: str, mark: str | None) -> Compa
         subset: the part.
         folder: the exported model.
         mark: what joins sub-words, or None.
+
+    Raises:
+        UsageError: no sentence of the part is short enough for the model.
     """
     from ctranslate2 import Translator
 
@@ -208,7 +217,7 @@ def compare(loaded: Loaded, subset: str, folder: str, mark: str | None) -> Compa
     def bleu(found: dict[int, str]) -> float:
         pairs = [(post_process(found[i], mark), post_process(references[i], mark)) for i in ours]
         hypotheses, wanted = (list(side) for side in zip(*pairs, strict=True))
-        return BLEU(tokenize="none").corpus_score(hypotheses, [wanted]).score
+        return BLEU(tokenize="none", force=True).corpus_score(hypotheses, [wanted]).score
 
     return Comparison(
         len(ours),
@@ -217,6 +226,7 @@ def compare(loaded: Loaded, subset: str, folder: str, mark: str | None) -> Compa
         bleu(theirs),
         seconds,
         seconds_exported,
+        translator.compute_type,
     )
 
 

@@ -50,10 +50,12 @@ def measured_scales(model: nn.Module, gates: str, batches: Iterable[dict]) -> di
     with _means(mixtures) as means, torch.no_grad():
         for name, mixture in mixtures.items():
             mixture.statistics = statistics[name]
-        for batch in batches:
-            model(**batch["net_input"])
-        for mixture in mixtures.values():
-            mixture.statistics = None
+        try:
+            for batch in batches:
+                model(**batch["net_input"])
+        finally:
+            for mixture in mixtures.values():
+                mixture.statistics = None
     if gates == "mean":
         return {name: scales / count for name, (scales, count) in means.items()}
     found = {}

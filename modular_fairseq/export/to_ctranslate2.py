@@ -7,6 +7,7 @@ from ctranslate2.converters import fairseq as converter
 from ctranslate2.converters.converter import Converter
 from ctranslate2.specs import common_spec, transformer_spec
 from fairseq.data import Dictionary
+from fairseq.modules import MultiheadAttention as FairseqAttention
 from fairseq.tasks.translation import TranslationTask
 from torch import nn
 
@@ -77,9 +78,7 @@ class _ToCTranslate2(Converter):
 def _attention(stack: nn.Module) -> list[Any]:
     """Return the attention modules of an encoder or decoder, of this package or of fairseq."""
     return [
-        module
-        for module in stack.modules()
-        if isinstance(module, MultiheadAttention) or type(module).__name__ == "MultiheadAttention"
+        module for module in stack.modules() if isinstance(module, (MultiheadAttention, FairseqAttention))
     ]
 
 

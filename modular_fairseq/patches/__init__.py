@@ -22,6 +22,7 @@ SUBJECTS = (
     "checkpoints",
     "data",
     "precision",
+    "nan_detector",
     "options",
     "search",
     "trainer",

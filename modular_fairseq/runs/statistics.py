@@ -1,6 +1,7 @@
 """Compute differences between rows over seeds, and test their significance."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from modular_fairseq.runs.evaluation import Evaluation, Measurement, Pair
@@ -39,7 +40,10 @@ class Difference(NamedTuple):
 def difference(
     evaluation: Evaluation, ours: Sequence[Measurement], baseline: Sequence[Measurement], samples: int
 ) -> Difference | None:
-    """Compare each measurement of a row with the baseline's measurement of the same seed, or its only one.
+    """Compare each measurement of a row with the baseline's of the same seed, or with its only one.
+
+    A row that is measured with several sets of overrides has several measurements of a seed. Each is compared
+    with each of the baseline's, and their mean counts as one seed.
 
     Args:
         evaluation: the evaluation whose first column is compared.
@@ -55,8 +59,9 @@ def difference(
     finished = [[each for each in row if each.result is not None] for row in (ours, baseline)]
     compared, by_seed = [], dict[int, list[Pair]]()
     for each in finished[0]:
-        same_seed = [it for it in finished[1] if len(baseline) == 1 or it.run.seed == each.run.seed]
-        for partner in same_seed[:1]:
+        for partner in finished[1]:
+            if len(baseline) > 1 and partner.run.seed != each.run.seed:
+                continue
             if (found := evaluation.compare(each, partner, samples)) is not None:
                 compared.append(found)
                 by_seed.setdefault(each.run.seed, []).append(Pair(each, partner, found[0]))
@@ -65,9 +70,15 @@ def difference(
     interval = evaluation.interval(list(by_seed.values()))
     single = [p for _, p in compared if p is not None]
     key = evaluation.key
-    theirs, numbers = (
-        [value for each in row if (value := each.finished_result()[key]) is not None]
-        for row in reversed(finished)
-    )
+    theirs, numbers = (_by_seed(row, key) for row in reversed(finished))
     welch = compare_seeds(theirs, numbers)["welch_p"]
     return Difference([value for value, _ in compared], max(single, default=None), welch, interval)
+
+
+def _by_seed(measurements: Sequence[Measurement], key: str) -> list[float]:
+    """Return the mean of a column for each seed that has values."""
+    values: dict[int, list[float]] = {}
+    for each in measurements:
+        if (value := each.finished_result()[key]) is not None:
+            values.setdefault(each.run.seed, []).append(value)
+    return [fmean(found) for found in values.values()]

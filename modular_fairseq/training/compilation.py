@@ -62,7 +62,7 @@ def compile_if_asked(trainer: Trainer) -> None:
             "--ddp-backend fully_sharded does not work with --compile; use c10d, or leave --compile out"
         )
     if problem := missing(trainer.device.type):
-        raise UsageError(f"--compile needs {problem}, or leave --compile out")
+        raise UsageError(f"{problem}, or leave --compile out")
     compile_layers(trainer.get_model())
 
 
@@ -74,23 +74,19 @@ def without_programs(trainer: Trainer) -> AbstractContextManager[Any]:
 
 
 def missing(device: str) -> str | None:
-    """Describe what is missing for compiling on a device and how to get it, or return None."""
+    """Return a sentence about what --compile lacks on a device and how to get it, or None."""
     if device == "cuda":
         if importlib.util.find_spec("triton") is None:
-            return "the package triton, which is not installed; install it with pip install triton"
+            return "--compile needs the package triton; install it with pip install triton"
         if torch.cuda.get_device_capability() < LEAST_CAPABILITY:
-            return "a GPU of compute capability 7.0 or more, and this one has less; use another GPU"
-        if not any(map(shutil.which, (os.environ.get("CC", "gcc").split()[0], "clang"))):
-            return (
-                "a C compiler, and none was found; install gcc, or name yours in the environment variable CC"
-            )
+            return "--compile needs a GPU of compute capability 7.0 or more; use another GPU"
+        if not any(map(shutil.which, ((os.environ.get("CC") or "gcc").split()[0], "clang"))):
+            return "--compile needs a C compiler; install gcc, or name yours in the environment variable CC"
         return None
     from torch._inductor import cpp_builder, exc
 
     try:
         cpp_builder.get_cpp_compiler()
     except exc.InvalidCxxCompiler:
-        return (
-            "a C++ compiler, and none was found; install g++, or name yours in the environment variable CXX"
-        )
+        return "--compile needs a C++ compiler; install g++, or name yours in the environment variable CXX"
     return None

@@ -58,6 +58,15 @@ def find_notes(
             notes.append(
                 f"{len(empty)} of {len(texts[0])} sentences of {what} are empty, the first at {empty[0]}."
             )
+    for system in systems:
+        paths_by_text: dict[tuple[str, ...], str] = {}
+        for output in system:
+            first = paths_by_text.setdefault(tuple(output.hypotheses), output.path)
+            if first != output.path:
+                notes.append(
+                    f"{first} and {output.path} are equal. If they are not of two seeds, leave one out: the "
+                    "interval and Welch's t-test count them as two."
+                )
     expected = [{_letters(line) for line in lines} for lines in zip(*references, strict=True)]
     for output in outputs:
         if output.reference_tokens:

@@ -105,12 +105,19 @@ def test_a_format_may_drift_as_far_as_stock_does(tmp_path, monkeypatch):
     _, page, _ = run(tmp_path, PLAIN)
     assert "bf16: 7.2000 (+0.2000)   <- FAILED" in page
 
+    def far(model, cfg, *rest):
+        return formats.Training([7.0 + 0.21 * cfg.common.bf16] * 30)
+
+    monkeypatch.setattr(check, "train", far)  # stock has no format at all that is so far from float32
+    _, page, _ = run(tmp_path, PLAIN)
+    assert page.count("bf16: 7.2100 (+0.2100)   <- FAILED") == 2
+
     def together(model, cfg, *rest):
-        return formats.Training([7.0 + 0.2 * cfg.common.bf16] * 30)
+        return formats.Training([7.0 + 0.19 * cfg.common.bf16] * 30)
 
     monkeypatch.setattr(check, "train", together)
     _, page, _ = run(tmp_path, PLAIN)
-    assert "bf16: 7.2000 (+0.2000)\n" in page and "FAILED" not in page
+    assert "bf16: 7.1900 (+0.1900)\n" in page and "FAILED" not in page
 
 
 @pytest.mark.parametrize(
@@ -124,7 +131,10 @@ def test_a_format_may_drift_as_far_as_stock_does(tmp_path, monkeypatch):
     ],
 )
 def test_few_updates_and_g_steps_may_overflow(losses, norms, finite):
-    assert formats.Training(losses, norms).is_finite is finite
+    found = formats.Training(losses, norms)
+    assert found.is_finite is finite
+    infinite, without = sum(map(math.isinf, losses)), sum(map(math.isnan, losses))
+    assert f"{without} of 30 updates and" in found.left_out and f"and {infinite} losses" in found.left_out
 
 
 def test_the_last_fifth_of_the_updates_have_g_steps():
@@ -224,15 +234,21 @@ def test_the_demo_counts_if_it_ends_with_the_score_of_a_cpu(tmp_path, monkeypatc
     monkeypatch.setattr(check.subprocess, "run", demo)
     made = object.__new__(check.Check)
     made.args = SimpleNamespace(out=str(tmp_path), device="cpu")
-    assert [made._run_demo()[2] for _ in range(3)] == [True, False, False]
+    results = [made._run_demo() for _ in range(3)]
+    assert [passed for _, _, passed in results] == [True, False, False]
+    assert [text for _, text, _ in results] == [
+        "BLEU 98.00",
+        "BLEU 20.00",
+        "ended with status 1; see demo.log",
+    ]
 
 
 def test_without_a_compiler_compiled_layers_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "missing", lambda device: "a compiler; install one")
+    monkeypatch.setattr(check, "missing", lambda device: "--compile needs a compiler; install one")
     monkeypatch.setattr(check, "train", lambda *arguments: formats.Training([7.0] * 30))
     leave_out(monkeypatch, "_outputs", "_speed")
     refusal, page, report = run(tmp_path, PLAIN)
-    assert refusal is None and "left out: compiled layers, which need a compiler; install one" in page
+    assert refusal is None and "left out: compiled layers; --compile needs a compiler; install one" in page
     assert len(report["formats"]) == 2 * len(PRECISIONS)
 
 
@@ -254,6 +270,13 @@ def test_what_cannot_be_checked_is_refused_in_one_sentence(tmp_path, words, sent
     with pytest.raises(SystemExit, match=re.escape(sentence)):
         cli.main(["check-gpu", *SMALL, "--out", str(tmp_path / "out"), *words])
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file/inside"):
+        with pytest.raises(SystemExit, match=f"--out {out}: cannot be made .*; give another folder"):
+            cli.main(["check-gpu", *SMALL, "--out", str(out), PLAIN])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

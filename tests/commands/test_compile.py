@@ -10,7 +10,7 @@ from tests.fairseq_commands import run_generate, run_train, weights
 NO_COMPILER = compilation.missing("cpu")
 
 
-@pytest.mark.skipif(NO_COMPILER is not None, reason=f"--compile needs {NO_COMPILER}")
+@pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 def test_a_compiled_training_ends_as_another_one_and_resumes(reversal_data, tmp_path):
     args = ["--arch", "modular_transformer", "--dropout", 0, "--eval-bleu", "--eval-bleu-args", '{"beam": 2}']
     run_train(reversal_data, *args, "--max-epoch", 3, "--save-dir", tmp_path / "plain", "--cpu")

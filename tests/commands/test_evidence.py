@@ -45,7 +45,7 @@ def claims(place):
         "kind": "secondary",
         "row": "specialised",
         "baseline": "experts",
-        "differ": [],
+        "differ": ["mae_inference"],
     }
     tuned = alone | {
         "name": "tuning-helps",
@@ -307,10 +307,11 @@ def test_status_counts_runs_in_their_order(place, capsys):
     assert "next: mine/plain/seed-2, mine/experts/seed-2" in text and "core-hours were spent" in text
 
 
-def change(place, **changes):
-    """Give claims.yaml other values."""
-    path = place / "claims.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+def edit(place, **changes):
+    """Change claims.yaml, and return its content."""
+    spec = yaml.safe_load((place / "claims.yaml").read_text()) | changes
+    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
+    return spec
 
 
 def test_a_record_without_a_row_that_is_needed_is_not_done(place):
@@ -328,18 +329,18 @@ def refused(place, *args):
 
 
 def test_results_of_another_commit_or_corpus_are_refused(place):
-    change(place, commit=ANOTHER)
+    edit(place, commit=ANOTHER)
     assert f"was made by commit {COMMIT}, but" in refused(place)
     moved = {"date": "2026-11-22", "reason": "a defect of MAE", "before": COMMIT}
-    change(place, commit=ANOTHER, changes=[moved])
+    edit(place, commit=ANOTHER, changes=[moved])
     assert evidence(place).returncode == 0
-    change(place, commit=ANOTHER, changes=[moved | {"rows": ["mine/experts"]}])
+    edit(place, commit=ANOTHER, changes=[moved | {"rows": ["mine/experts"]}])
     done = evidence(place, "--status")  # the rows that were fine-tuned from experts do not count either
     text = "primary: 2 of 4 runs are done\nsecondary: 0 of 4 runs are done"
     assert text in done.stdout, done.stderr[-2000:]
-    change(place, changes=[moved | {"rows": ["mine/exprts"]}])
+    edit(place, changes=[moved | {"rows": ["mine/exprts"]}])
     assert "a change names the row mine/exprts, which is not trained for any claim; give" in refused(place)
-    change(
+    edit(
         place,
         commit=COMMIT,
         changes=[],
@@ -358,7 +359,7 @@ def test_other_code_and_claims_that_are_not_committed_are_refused(place, monkeyp
     assert "is changed, but" in refused(place, *run, COMMIT)
     told |= {"status": "", "ls-files": ""}
     assert "claims.yaml has changes that were not committed" in refused(place, *run, COMMIT)
-    change(place, commit="none")
+    edit(place, commit="none")
     assert "names no commit yet, so no run can be made" in refused(place, *run, "none")
 
 
@@ -380,17 +381,12 @@ def test_a_row_or_table_that_has_changed_since_is_refused(place):
 
     replace("- 0.005", "- 0.006")
     assert "was made with optimization.lr [0.005], but its row has [0.006] now" in refused(place)
+    replace("max_tokens: 60", "max_tokens: 60\n  required_batch_size_multiple: 8")
+    assert evidence(place).returncode == 0  # such as an option that rows name since then, with its default
     replace("max_tokens: 60", "max_tokens: 60\n  required_batch_size_multiple: 1")
-    assert evidence(place).returncode == 0  # such as an option that the project got later
+    assert "was made with dataset.required_batch_size_multiple not given, but its row has 1" in refused(place)
     replace("beam: 2", "beam: 3")
     assert "measured row" in refused(place) and "in another way than its table says now" in refused(place)
-
-
-def edit(place, **changes):
-    """Change claims.yaml, and return its content."""
-    spec = yaml.safe_load((place / "claims.yaml").read_text()) | changes
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
-    return spec
 
 
 def test_claims_that_were_changed_after_a_run_are_refused(place):
@@ -399,7 +395,7 @@ def test_claims_that_were_changed_after_a_run_are_refused(place):
     edit(place, **spec)
     said = refused(place)
     assert "claim experts-above-plain was changed after the run mine/plain/seed-1 was made" in said
-    digest = re.search(r"with `claims: {experts-above-plain: (\w+)}`$", said)[1]
+    digest = re.search(r'with `claims: {experts-above-plain: "(\w+)"}`$', said)[1]
     entry = {"date": "2026-11-22", "reason": "a misprint", "claims": {"experts-above-plain": digest}}
     edit(place, changes=[entry])
     assert evidence(place).returncode == 0
@@ -410,6 +406,53 @@ def test_claims_that_were_changed_after_a_run_are_refused(place):
     spec["claims"].append(spec["claims"][1] | {"name": "late", "quantity": "chrf"})
     edit(place, claims=spec["claims"])
     assert "claim late was added after the run mine/experts/seed-1 was made" in refused(place)
+
+
+def test_a_claim_cannot_be_moved_to_rows_without_records(place):
+    for path in (place / "evidence/mine").glob("gates-50/*.json"):
+        path.unlink()
+    spec = edit(place)
+    spec["claims"][0] = spec["claims"][2] | {"name": "experts-above-plain"}
+    edit(place, claims=spec["claims"])
+    assert "claim experts-above-plain was changed after the run mine/experts/seed-1 was made" in refused(
+        place
+    )
+
+
+def spoil(place, change, name="mine/experts/seed-2"):
+    """Change the record of a run."""
+    path = place / f"evidence/{name}.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(change(found)))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda found: [], "seed-2.json: corpus is missing"),
+        (lambda found: found | {"claims": None}, "seed-2.json: claims is missing, or is no"),
+        (lambda found: {**found, "rows": None}, "seed-2.json: rows is missing, or is no"),
+        (
+            lambda found: {
+                **found,
+                "rows": {
+                    row: [{key: each[key] for key in each if key != "by_sentence"} for each in measurements]
+                    for row, measurements in found["rows"].items()
+                },
+            },
+            "has no `how` or `by_sentence`; restore it, or remove it to make the run again",
+        ),
+    ],
+)
+def test_a_record_that_is_not_whole_is_refused(place, change, sentence):
+    spoil(place, change)
+    assert sentence in refused(place)
+
+
+def test_two_seeds_with_the_same_weights_are_refused(place):
+    weights = record(place)["weights"]
+    spoil(place, lambda found: found | {"weights": weights})
+    assert "the records mine/experts/seed-1 and mine/experts/seed-2 have the same weights" in refused(place)
 
 
 def test_a_claim_that_was_removed_after_a_run_is_refused(place):
@@ -424,16 +467,20 @@ def test_a_claim_that_was_removed_after_a_run_is_refused(place):
 
 
 def test_rows_that_do_not_exist_or_differ_in_more_are_refused(place):
-    spec = yaml.safe_load((place / "claims.yaml").read_text())
+    spec = edit(place)
     spec["claims"][0]["differ"] = ["attention_type"]
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
+    edit(place, **spec)
     assert "rows experts and plain differ in mae_gate_interval" in refused(place)
-    spec["claims"][2] |= {"baseline": "experts", "differ": ["*"]}
     spec["claims"][0]["differ"] = ["attention_type", "mae_*"]
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
+    spec["claims"][1]["differ"] = ["mae_gate_lr"]
+    edit(place, **spec)
+    assert "rows specialised and experts differ in mae_inference, which the claim does" in refused(place)
+    spec["claims"][1]["differ"] = ["mae_inference"]
+    spec["claims"][2] |= {"baseline": "experts", "differ": ["[a-z]*"]}
+    edit(place, **spec)
     assert "row gates-50 has percent 50, and row experts has 100; compare rows" in refused(place)
     spec["claims"][0] |= {"row": "exprts"}
-    (place / "claims.yaml").write_text(yaml.safe_dump(spec))
+    edit(place, **spec)
     assert "names the row exprts, which table" in refused(place)
 
 
@@ -454,7 +501,7 @@ def test_a_corpus_that_differs_is_refused_before_any_run(place):
         (right | {"raw/more": "0"}, "the corpus toy.de-en differs in raw/more from the one that"),
         ({}, "registers no digests of the corpus toy.de-en; copy those that --prepare TEXT prints"),
     ):
-        change(place, corpora={"toy.de-en": {"command": "x", "sums": sums}})
+        edit(place, corpora={"toy.de-en": {"command": "x", "sums": sums}})
         with pytest.raises(SystemExit, match=said):
             make(place)
     assert "there are no records in" in refused(place)
@@ -522,5 +569,7 @@ def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
     primary = [job for job in plan.jobs if job.primary]
     assert [job.seed for job in primary] == sorted(job.seed for job in primary)
     assert len(primary) == 5 * 8
-    with pytest.raises(UsageError):
+    results = ROOT / "results/evidence"
+    assert len(plan.records(str(results))) == len(list(results.glob("*/*/seed-*.json"))) > 0
+    with pytest.raises(UsageError, match="names the row none, which table multi30k does not have"):
         plan.row(register.claims[0], "none")

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from modular_fairseq.export import command
 from modular_fairseq_cli import main as cli
 from tests.fairseq_commands import run_train
 
@@ -39,7 +40,7 @@ def test_a_mixture_without_gates_is_exported_as_it_is(reversal_data, checkpoints
 
 
 @needs_ctranslate2
-def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp_path, capsys):
+def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp_path, capsys, monkeypatch):
     sizes = {}
     for gates, quantization in (("mean", "int8"), ("expert", "float32")):
         out = tmp_path / gates
@@ -52,7 +53,22 @@ def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp
     with pytest.raises(SystemExit, match="exists; give another folder, or replace it with --force"):
         export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "mean")
     again = export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "expert", "--force")
-    assert again["gates"] == "expert"
+    assert again["gates"] == "expert" and again["compute_type"] == "float32"
+
+    def fail(*args):
+        raise RuntimeError("no translation")
+
+    monkeypatch.setattr(command, "compare", fail)
+    with pytest.raises(RuntimeError):
+        export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "mean", "--force")
+    assert json.loads((tmp_path / "mean/export.json").read_text()) == again  # the former model is still there
+
+
+@needs_ctranslate2
+def test_a_folder_that_cannot_be_made_is_refused(reversal_data, checkpoints, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="its folder cannot be made .*; give another folder"):
+        export(reversal_data, checkpoints["uniform"], tmp_path / "file/out")
 
 
 @pytest.mark.parametrize(

@@ -360,6 +360,35 @@ def test_several_draws_of_a_seed_are_compared_with_its_one_baseline(results_only
     assert shown[1].startswith(f"{mean(drawn.values()):.2f} ± ") and shown[5].startswith(
         f"{mean(apart):+.2f} [{found.low:+.2f}, {found.high:+.2f}] ("
     )
+    by_seed = [mean(drawn[seed, draw] for draw in (1, 2, 3)) for seed in (1, 2)]
+    welch = ttest_ind(by_seed, list(base.values()), equal_var=False).pvalue
+    assert shown[5].endswith(f"; {welch:.3f})")  # draws are no seeds
+
+
+def test_a_baseline_of_several_draws_is_compared_with_all_of_them(results_only, capsys):
+    table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
+    draws = [{"mae_inference": "random", "mae_inference_seed": draw} for draw in (1, 2)]
+    table["rows"][3] |= {"overrides": draws, "baseline": ""}
+    table["rows"][1]["baseline"] = table["rows"][3]["name"]
+    (results_only / "configs/mine/table.yaml").write_text(yaml.safe_dump(table))
+    ours = write_result(results_only, "experts", 1, 2)
+    drawn = []
+    for draw in (1, 2):
+        overrides = [("mae_inference", "random"), ("mae_inference_seed", draw)]
+        drawn.append(write_result(results_only, "experts", 1, 6 * draw, f"test-random-{draw}", overrides))
+    refused(capsys, results_only)
+    shown = cells(capsys.readouterr().out, "Experts")
+    assert shown[5].startswith(f"{ours - mean(drawn):+.2f} ± ")
+
+
+def test_a_single_model_as_baseline_is_named_below_the_table(results_only, capsys):
+    for seed in (1, 2):
+        write_result(results_only, "plain", seed, 9 + seed)
+    refused(capsys, results_only, "--seeds", "1,2")
+    note = "There is one model of the row untuned. Intervals of differences from it account for the training"
+    assert note in capsys.readouterr().out
+    refused(capsys, results_only)
+    assert "There is one model" not in capsys.readouterr().out
 
 
 def test_a_row_of_which_a_seed_is_missing_shows_what_there_is(results_only, capsys):

@@ -47,7 +47,17 @@ def test_corpora_are_prepared_before_runs_of_lowest_priority(checkout):
     assert done.returncode == 0, done.stderr
     own = f"evidence {checkout}/results/claims.yaml --data {checkout}/made/data --out {checkout}/made/runs"
     assert first.endswith(f" {own} --prepare {checkout}/text")
-    assert second == f"19 {own} --run --jobs 2 --commit {COMMIT}"
+    assert second == f"19 {own} --jobs 2 --run --commit {COMMIT}"
+
+
+def test_records_name_files_without_the_working_folder(checkout):
+    record = checkout / "results/evidence/table/row/seed-1.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(
+        f'{{"commands": ["fairseq-train {checkout}/made/data --save-dir {checkout}/made/runs"]}}'
+    )
+    assert call(checkout, "text")[0].returncode == 0
+    assert record.read_text() == '{"commands": ["fairseq-train evidence/data --save-dir evidence/runs"]}'
 
 
 def test_the_code_of_the_clone_runs_and_not_the_code_in_the_present_folder(checkout, monkeypatch):
@@ -74,6 +84,19 @@ def test_status_and_table_need_no_text(checkout, option, words):
     assert done.returncode == 0 and only.endswith(f"/made/runs{words}"), done.stderr
 
 
+@pytest.mark.parametrize("option", ["--status", "--table"])
+def test_status_and_table_make_no_clone(checkout, option):
+    (checkout / "made" / COMMIT / "done").unlink()
+    done, calls = call(checkout, option)
+    assert done.returncode == 1 and f"has no clone of commit {COMMIT} yet" in done.stderr and not calls
+    assert (checkout / "made" / COMMIT / ".venv").exists()
+
+
+def test_jobs_count_for_the_status(checkout):
+    done, (only,) = call(checkout, "--jobs", "2", "--status")
+    assert done.returncode == 0 and only.endswith("/made/runs --status --jobs 2"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -81,6 +104,9 @@ def test_status_and_table_need_no_text(checkout, option, words):
         (["nowhere"], "nowhere is no folder; give the folder of the raw text"),
         (["--fast"], "--fast is no option; see --help"),
         (["--jobs"], "--jobs needs a value; see --help"),
+        (["text", "results"], "the folder of the raw text is"),
+        (["text", "--status"], "has no effect with --status; leave it out"),
+        (["--table", "--status"], "--table and --status exclude each other; leave one of them out"),
     ],
 )
 def test_what_it_cannot_use_is_refused(checkout, args, sentence):

@@ -143,7 +143,7 @@ def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, 
     assert int(resumed[0].split()[1]) == int(first[-1].split()[1]) + 1
 
 
-@pytest.mark.skipif(compilation.missing("cpu") is not None, reason=f"needs {compilation.missing('cpu')}")
+@pytest.mark.skipif(compilation.missing("cpu") is not None, reason=str(compilation.missing("cpu")))
 def test_two_workers_with_compiled_layers_stay_the_same(reversal_data, tmp_path):
     args = ["--arch", "modular_transformer", "--dropout", 0, "--ddp-backend", "c10d", "--max-epoch", 1]
     compiled, compiled_too = run_workers(reversal_data, tmp_path / "compiled", *args, "--compile")

@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 import yaml
+from sacrebleu.metrics import BLEU
 
-from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.overview import cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.evidence.records import plain
+from modular_fairseq.runs.evidence.records import plain, read_record
 from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
@@ -64,17 +64,17 @@ def test_claims_are_read(tmp_path):
     spec = SPEC | {
         "changes": [
             {
-                "date": "2026-11-01",
+                "date": "2026-11-22",
                 "reason": "a defect",
                 "claims": {"first": "99"},
                 "removed": ["z"],
-                "before": "9",
+                "before": COMMIT[::-1],
             }
         ]
     }
     register = read_claims(written(tmp_path, spec))
     assert register.claims == [claim()]
-    assert register.changes == [Change("2026-11-01", "a defect", {"first": "99"}, ("z",), (), "9")]
+    assert register.changes == [Change("2026-11-22", "a defect", {"first": "99"}, ("z",), (), COMMIT[::-1])]
     assert (register.commit, register.scale) == (COMMIT, "cpu")
 
 
@@ -99,6 +99,21 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
         (changed(quantity="blue"), "quantity is 'blue'; it must be one of bleu"),
         (changed(seeds=[1]), "seeds is [1]; it must be a list of at least two different numbers"),
         (changed(seeds=[1, "2"]), "it must be a list of at least two different numbers"),
+        (changed(seeds=[1, 1, 2]), "it must be a list of at least two different numbers"),
+        (changed(seeds=[1, 2, True]), "it must be a list of at least two different numbers"),
+        (changed(seeds=[[1], 2]), "it must be a list of at least two different numbers"),
+        (changed(margin="0.08"), "margin is '0.08'; it must be a number"),
+        (changed(margin=math.nan), "margin is nan; it must be a number"),
+        (changed(printed=[1]), "printed is [1]; it must be a number"),
+        (changed(quantity=["bleu"]), "quantity is ['bleu']; it must be a text"),
+        (changed(table=5), "table is 5; it must be a text"),
+        (changed(differ=["*"]), "differ is ['*']; it must be a list of keys"),
+        (changed(differ=[5]), "differ is [5]; it must be a list of keys"),
+        (changed(registered="2999-01-01"), "claim first has the date 2999-01-01, which is in the future"),
+        ({**SPEC, "scale": None}, "scale is None; it must be a text"),
+        ({**SPEC, "changes": 3}, "changes is 3; it must be a list"),
+        ({**SPEC, "corpora": ["c"]}, "corpora is ['c']; it must be a dictionary"),
+        ({**SPEC, "corpora": {"c": "prepare"}}, "corpus c must have a `command`, and `sums` of its files"),
         (changed(row_minus="c"), "has only one of row_minus and baseline_minus; give both"),
         (changed(baseline=None), "claim first must have both baseline and differ"),
         (changed(differ=None), "claim first must have both baseline and differ"),
@@ -113,11 +128,28 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
         ({**SPEC, "changes": [{"date": "2026-11-01", "reason": " "}]}, "has no reason; give it"),
         (
             {**SPEC, "changes": [{"date": "2026-11-01", "reason": "x", "claims": {"z": "0"}}]},
-            "changes names the claim z, which does not exist",
+            "the change of 2026-11-01 names the claim z, which does not exist",
         ),
         (
             {**SPEC, "changes": [{"date": "2026-11-01", "reason": "x", "claims": ["first"]}]},
-            "must be names with digests, as in `claims: {name:",
+            "claims must be names with digests in quotes, as in `claims: {name:",
+        ),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-01", "reason": "x", "claims": {"first": "0"}}]},
+            "the change of 2026-11-01 is older than the claim first, which was registered on 2026-11-22",
+        ),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-22", "reason": "x", "claims": {"first": 123}}]},
+            "claims must be names with digests in quotes",
+        ),
+        ({**SPEC, "changes": [{"date": "2026-11-22", "reason": 0}]}, "has no reason; give it"),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-22", "reason": "x", "before": "abc"}]},
+            "before is 'abc'; it must be a hash of 40 digits",
+        ),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-22", "reason": "x", "rows": "a/b"}]},
+            "rows is 'a/b'; it must be a list of names",
         ),
         (
             {**SPEC, "changes": [{"date": "2026-11-01", "reason": "x", "removed": ["first"]}]},
@@ -128,6 +160,14 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
             "a change has the date 2999-01-01, which is in the future",
         ),
         ({**SPEC, "changes": [{"date": "x", "reason": "x"}]}, "a change has the date 'x'"),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-22", "reason": "x", "rows": ["a/b"]}]},
+            "has rows, but not the commit whose results count no longer; add `before`",
+        ),
+        (
+            {**SPEC, "changes": [{"date": "2026-11-22", "reason": "x", "removed": None}]},
+            "removed is None; it must be a list of names",
+        ),
     ],
 )
 def test_bad_claims_are_refused(tmp_path, spec, sentence):
@@ -141,12 +181,12 @@ def test_a_missing_file_is_refused(tmp_path):
         read_claims(tmp_path / "claims.yaml")
 
 
-def config(**model):
-    return Config("t/x", "x.yaml", {"model": {"_name": "m", **model}, "optimization": {"lr": [1]}})
+def keys(**model):
+    return {"optimizer._name": "adam"} | {f"model.{key}": value for key, value in model.items()}
 
 
 def test_rows_may_differ_in_what_the_claim_says():
-    check_differences(claim(), "ab", [config(attention_type="mae", mae_gate_lr=1), config()])
+    check_differences(claim(), "ab", [keys(attention_type="mae", mae_gate_lr=1), keys()])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +201,12 @@ def test_rows_may_differ_in_what_the_claim_says():
 )
 def test_rows_that_differ_in_more_or_less_are_refused(row, sentence):
     with pytest.raises(UsageError, match=sentence):
-        check_differences(claim(), "ab", [config(**row), config()])
+        check_differences(claim(), "ab", [keys(**row), keys()])
+
+
+def test_equal_rows_are_refused():
+    with pytest.raises(UsageError, match="rows a and b are equal; compare rows that differ"):
+        check_differences(claim(differ=[]), "ab", [keys(dropout=0), keys(dropout=0)])
 
 
 def test_changes_say_which_commits_count():
@@ -172,6 +217,9 @@ def test_changes_say_which_commits_count():
     register = Register("p", "newest", "cpu", {}, changes, [])
     assert register.commits("t/a") == {"newest", "new"}
     assert register.commits("t/b") == {"newest", "new", "old"}
+    assert (register.outdated("t/a"), register.outdated("t/b")) == ({"old"}, set())
+    later = [changes[1], changes[0]._replace(before="middle")]  # a commit before the one that a change names
+    assert register._replace(changes=later).outdated("t/a") == {"new", "middle"}
     reworded = register._replace(changes=[Change("2026-11-01", "r", {"first": "0"})])
     assert reworded.commits("t/b") == {"newest"}
 
@@ -256,7 +304,7 @@ def test_a_claim_about_one_row_is_about_its_quantity_itself():
     assert found.interval == pytest.approx(over_seeds([-0.6, -0.7, -0.8]))
     assert found.excess == pytest.approx(0.7)
     cells = cells_of(found, (None, None))
-    assert cells[0].endswith("(a below 0)") and cells[2] == "-0.700 ± 0.100" and cells[3] == ""
+    assert cells[0].endswith("(multi30k: a below 0)") and cells[2] == "-0.700 ± 0.100" and cells[3] == ""
     assert numbers_of(found, (None, None))[4:7] == pytest.approx([-0.7, None, -0.7])
 
 
@@ -276,6 +324,48 @@ def test_a_pair_on_different_devices_does_not_count():
     assert find(claim(), rows).missing == [3]
     rows["multi30k/a", 3]["made"]["device"] = "cuda"
     assert find(claim(), rows).missing == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_a_value_that_is_no_number_does_not_count(value):
+    rows = records()
+    rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["chrf"] = value
+    found = find(claim(quantity="chrf"), rows)
+    assert found.missing == [2] and found.p_values == (None, None) and math.isfinite(found.interval.low)
+
+
+def test_records_with_scores_of_other_sentences_are_refused():
+    rows = records()
+    rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["by_sentence"].pop()
+    with pytest.raises(UsageError, match=r"claim first: the records have scores of .* of 19 sentences"):
+        find(claim(), rows)
+
+
+def test_the_p_against_a_claim_is_shown_beside_the_p_for_it():
+    found = find(claim(), records())
+    assert cells_of(found, (1.0, 0.004))[6] == "1.000; 0.004" and cells_of(found, (None, None))[6] == ""
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("results/evidence/*/*/*.json")), ids=lambda path: path.parent.name
+)
+def test_scores_in_records_are_of_their_counts(path):
+    """A record has sacrebleu's counts for each sentence, from which its BLEU follows."""
+    record = read_record(ROOT / "results/evidence", str(path.relative_to(ROOT / "results/evidence"))[:-5])
+    measurements = [each for found in record["rows"].values() for each in found if "bleu" in each]
+    assert measurements
+    for each in measurements:
+        counts = np.array(each["counts"])
+        counts = np.hstack([counts, np.maximum(counts[:, :1] - np.arange(4), 0)])  # the numbers of n-grams
+        whole, m = counts.sum(axis=0), len(counts)
+        without = np.array([bleu_of(whole - sentence) for sentence in counts])
+        assert each["bleu"] == pytest.approx(bleu_of(whole), abs=1e-9)
+        expected = m * bleu_of(whole) - (m - 1) * without
+        np.testing.assert_allclose(each["by_sentence"], expected, atol=0.0051)  # they are rounded
+
+
+def bleu_of(counts):
+    return BLEU.compute_bleu([*counts[2:6]], [*counts[6:]], counts[0], counts[1], smooth_method="exp").score
 
 
 def test_holm():

@@ -37,7 +37,7 @@ OF_MECHANISMS = [
             "optimizer_state",
         )
     ),
-    *("export/gates.py", "patches/trainer.py", "patches/errors.py"),
+    *("export/gates.py", "patches/trainer.py"),
 ]
 SHARED = sorted(
     path

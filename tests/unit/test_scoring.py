@@ -348,6 +348,11 @@ def test_words_on_what_was_compared(files, tmp_path):
     assert any("a1.out has capitals" in note for note in notes(lower, output))
     assert any("lower.en has no capitals" in note for note in notes(reference, lower))
     assert not any("lower.en has" in note for note in notes(reference, lower, "--lowercase"))
+    again = write_lines(tmp_path / "again.out", output.read_text().splitlines())
+    assert any(
+        "a1.out and" in note and "again.out are equal. If" in note for note in notes(reference, output, again)
+    )
+    assert not any("are equal" in note for note in notes(reference, output, "--baseline", again))
     turned = write_lines(tmp_path / "turned.en", [REFERENCE[0], *REFERENCE[:0:-1][:29], *REFERENCE[1:31]])
     assert any(note.startswith("Only 1 of 60 T- lines") for note in notes(turned, output))
     with pytest.raises(UsageError, match="no T- line has the letters of the reference"):

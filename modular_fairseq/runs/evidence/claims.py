@@ -23,7 +23,7 @@ A claims.yaml has these keys:
         margin: 0               # above: row > baseline + margin; below: row < baseline - margin
         printed: 0.9            # the difference that the paper prints; not tested
         seeds: [1, 2, 3, 4, 5]
-        differ: [attention_type, mae_*]     # the keys in which the files of both rows differ
+        differ: [attention_type, mae_*]     # the keys in which both rows differ: their files and `overrides`
 
 A claim about a loss, as of a row with a single expert against the same row with all, also has `row_minus` and
 `baseline_minus`: the rows whose quantity is subtracted first. A claim about a single row, such as that a
@@ -35,19 +35,20 @@ import datetime
 import fnmatch
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from modular_fairseq.runs.config import Config, why
+from modular_fairseq.runs.config import why
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq_cli.errors import UsageError
 
-KEYS = {"commit", "scale", "corpora", "changes", "claims"}
+KEYS: dict[str, type] = {"commit": str, "scale": str, "corpora": dict, "changes": list, "claims": list}
 KINDS = ("primary", "secondary")
 EXPECTED = ("above", "below")
 
@@ -145,6 +146,10 @@ class Register(NamedTuple):
                 found.add(change.before)
         return found
 
+    def outdated(self, row: str) -> set[str]:
+        """Return the commits whose results of a row, TABLE/ROW, counted and count no longer."""
+        return {change.before for change in self.changes if change.before} - self.commits(row)
+
 
 def read_claims(path: str | os.PathLike) -> Register:
     """Read a claims.yaml.
@@ -158,49 +163,63 @@ def read_claims(path: str | os.PathLike) -> Register:
         raise UsageError(
             f"{path}: cannot be read ({why(error)}); give a file such as results/claims.yaml"
         ) from None
-    if not isinstance(spec, dict) or spec.keys() != KEYS or not isinstance(spec["claims"], list):
+    if not isinstance(spec, dict) or spec.keys() != KEYS.keys():
         raise UsageError(f"{path}: the file must have the keys {', '.join(sorted(KEYS))}, and no others")
+    for key, kind in KEYS.items():
+        if not isinstance(spec[key], kind):
+            raise UsageError(f"{path}: {key} is {spec[key]!r}; it must be {_KINDS_OF_VALUES[kind]}")
+    for name, corpus in spec["corpora"].items():
+        parts = corpus if isinstance(corpus, dict) else {}
+        if not isinstance(parts.get("command"), str) or not isinstance(parts.get("sums"), dict):
+            raise UsageError(f"{path}: corpus {name} must have a `command`, and `sums` of its files")
     claims = [_claim(path, each) for each in spec["claims"]]
     names = [claim.name for claim in claims]
-    commit = str(spec["commit"])
-    if commit != "none" and not re.fullmatch("[0-9a-f]{40}", commit):
-        raise UsageError(f"{path}: commit is {commit!r}; it must be a hash of 40 digits, or none")
+    if spec["commit"] != "none" and not re.fullmatch("[0-9a-f]{40}", spec["commit"]):
+        raise UsageError(f"{path}: commit is {spec['commit']!r}; it must be a hash of 40 digits, or none")
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{path}: two claims are called {name}; rename one of them")
-    changes = [_change(path, each, names) for each in spec["changes"] or []]
-    return Register(str(path), commit, spec["scale"], spec["corpora"] or {}, changes, claims)
+    changes = [_change(path, each, claims) for each in spec["changes"]]
+    return Register(str(path), spec["commit"], spec["scale"], spec["corpora"], changes, claims)
 
 
 def _claim(path: str | os.PathLike, spec: Any) -> Claim:
     name = spec.get("name") if isinstance(spec, dict) else None
     if not name:
         raise UsageError(f"{path}: a claim has no name; each needs one")
+    what = f"{path}: claim {name}"
     fields, defaults = set(Claim._fields), set(Claim._field_defaults)
     if missing := sorted(fields - defaults - spec.keys()):
-        raise UsageError(f"{path}: claim {name} lacks {', '.join(missing)}; add it")
+        raise UsageError(f"{what} lacks {', '.join(missing)}; add it")
     if unknown := sorted(spec.keys() - fields):
-        raise UsageError(f"{path}: claim {name} has the unknown key {unknown[0]}; correct or remove it")
+        raise UsageError(f"{what} has the unknown key {unknown[0]}; correct or remove it")
+    for key in spec.keys() - {"registered", "seeds", "differ", "margin", "printed"}:
+        if not isinstance(spec[key], str):
+            raise UsageError(f"{what}: {key} is {spec[key]!r}; it must be {_KINDS_OF_VALUES[str]}")
+    for key in spec.keys() & {"margin", "printed"}:
+        if type(spec[key]) not in (int, float) or not math.isfinite(spec[key]):
+            raise UsageError(f"{what}: {key} is {spec[key]!r}; it must be a number")
     for key, known in {"kind": KINDS, "expected": EXPECTED, "quantity": QUANTITIES}.items():
         if spec[key] not in known:
-            raise UsageError(
-                f"{path}: claim {name}: {key} is {spec[key]!r}; it must be one of {', '.join(known)}"
-            )
-    seeds = spec["seeds"]
+            raise UsageError(f"{what}: {key} is {spec[key]!r}; it must be one of {', '.join(known)}")
+    seeds, differ = spec["seeds"], spec.get("differ", [])
     if (
         not isinstance(seeds, list)
-        or len(set(seeds)) < 2
-        or not all(isinstance(seed, int) and seed > 0 for seed in seeds)
+        or not all(type(seed) is int and seed > 0 for seed in seeds)
+        or not 2 <= len(seeds) == len(set(seeds))
     ):
+        raise UsageError(f"{what}: seeds is {seeds!r}; it must be a list of at least two different numbers")
+    if not _are_texts(differ) or any(not pattern.strip("*") for pattern in differ):
         raise UsageError(
-            f"{path}: claim {name}: seeds is {seeds!r}; it must be a list of at least two different numbers"
+            f"{what}: differ is {differ!r}; it must be a list of keys, such as dropout, or of patterns, such "
+            "as *_dropout"
         )
     if bool(spec.get("row_minus")) != bool(spec.get("baseline_minus")):
-        raise UsageError(f"{path}: claim {name} has only one of row_minus and baseline_minus; give both")
+        raise UsageError(f"{what} has only one of row_minus and baseline_minus; give both")
     if ("baseline" in spec) != ("differ" in spec) or ("baseline_minus" in spec and "baseline" not in spec):
         raise UsageError(
-            f"{path}: claim {name} must have both baseline and differ (the keys in which the two rows "
-            "differ), or, if it is about a single row, neither of them and no row_minus"
+            f"{what} must have both baseline and differ (the keys in which the two rows differ), or, if it "
+            "is about a single row, neither of them and no row_minus"
         )
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in spec.items()
@@ -209,61 +228,81 @@ def _claim(path: str | os.PathLike, spec: Any) -> Claim:
     return Claim(**values)
 
 
-def _change(path: str | os.PathLike, spec: Any, names: list[str]) -> Change:
+def _change(path: str | os.PathLike, spec: Any, claims: list[Claim]) -> Change:
     if not isinstance(spec, dict) or not {"date", "reason"} <= spec.keys() <= set(Change._fields):
         raise UsageError(
-            f"{path}: each of `changes` needs a date and a reason, and may have claims, rows and before; "
-            f"correct {spec!r}"
+            f"{path}: each of `changes` needs a date and a reason, and may have claims, removed, rows and "
+            f"before; correct {spec!r}"
         )
-    claims = spec.get("claims", {})
-    if not isinstance(claims, dict):
+    date = _date(path, "a change", spec["date"])
+    what = f"{path}: the change of {date}"
+    if not isinstance(spec["reason"], str) or not spec["reason"].strip():
+        raise UsageError(f"{what} has no reason; give it")
+    concerned, before = spec.get("claims", {}), spec.get("before", "")
+    if not isinstance(concerned, dict) or not _are_texts(list(concerned.values())):
         raise UsageError(
-            f"{path}: the claims of the change of {spec['date']} must be names with digests, as in "
-            "`claims: {name: 0123456789abcdef}`"
+            f"{what}: claims must be names with digests in quotes, as in `claims: {{name: "
+            '"0123456789abcdef"}`'
         )
-    for name in claims:
-        if name not in names:
+    for key in ("removed", "rows"):
+        if not _are_texts(spec.get(key, [])):
+            raise UsageError(f"{what}: {key} is {spec[key]!r}; it must be a list of names")
+    if not isinstance(before, str) or not re.fullmatch("([0-9a-f]{40})?", before):
+        raise UsageError(f"{what}: before is {before!r}; it must be a hash of 40 digits")
+    if spec.get("rows") and not before:
+        raise UsageError(f"{what} has rows, but not the commit whose results count no longer; add `before`")
+    present = {claim.name: claim for claim in claims}
+    for name in concerned:
+        if name not in present:
             raise UsageError(
-                f"{path}: changes names the claim {name}, which does not exist; correct it, or list it under "
-                "`removed`"
+                f"{what} names the claim {name}, which does not exist; correct it, or list it under `removed`"
+            )
+        if str(date) < present[name].registered:
+            raise UsageError(
+                f"{what} is older than the claim {name}, which was registered on "
+                f"{present[name].registered}; correct one of the dates"
             )
     for name in spec.get("removed", []):
-        if name in names:
-            raise UsageError(f"{path}: changes says that the claim {name} was removed, but it is there")
-    if not str(spec["reason"]).strip():
-        raise UsageError(f"{path}: the change of {spec['date']} has no reason; give it")
+        if name in present:
+            raise UsageError(f"{what} says that the claim {name} was removed, but it is there")
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in spec.items()
     }
-    date = _date(path, "a change", spec["date"])
-    if date > datetime.date.today():
-        raise UsageError(f"{path}: a change has the date {date}, which is in the future; correct it")
     return Change(**values | {"date": str(date)})
+
+
+_KINDS_OF_VALUES: dict[type, str] = {str: "a text", dict: "a dictionary", list: "a list"}
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(each, str) for each in values)
 
 
 def _date(path: str | os.PathLike, what: str, value: Any) -> datetime.date:
     try:
-        return datetime.date.fromisoformat(str(value))
+        date = datetime.date.fromisoformat(str(value))
     except ValueError:
         raise UsageError(
             f"{path}: {what} has the date {value!r}; it must be a date such as 2026-11-22"
         ) from None
+    if date > datetime.date.today():
+        raise UsageError(f"{path}: {what} has the date {date}, which is in the future; correct it")
+    return date
 
 
-def check_differences(claim: Claim, names: Sequence[str], configs: Sequence[Config]) -> None:
+def check_differences(claim: Claim, names: Sequence[str], keys: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a claim if two rows that it compares differ in other keys than it says.
 
     Args:
         claim: the claim.
         names: the names of the two rows.
-        configs: their files, scaled.
+        keys: the keys GROUP.KEY of each row with their values: of its file, scaled, and of its overrides.
 
     Raises:
-        UsageError: they differ in another key, or do not differ in one that the claim names.
+        UsageError: they differ in another key, or do not differ in one that the claim names, or are equal.
     """
-    keys = {f"{group}.{key}" for each in configs for group, values in each.values.items() for key in values}
-    row, baseline = configs
-    differing = {key.partition(".")[2] for key in keys if row.get(key) != baseline.get(key)}
+    row, baseline = keys
+    differing = {key.partition(".")[2] for key in {**row, **baseline} if row.get(key) != baseline.get(key)}
     rows = f"rows {' and '.join(names)}"
     for key in sorted(differing):
         if not any(fnmatch.fnmatch(key, pattern) for pattern in claim.differ):
@@ -276,3 +315,5 @@ def check_differences(claim: Claim, names: Sequence[str], configs: Sequence[Conf
             raise UsageError(
                 f"claim {claim.name}: {rows} do not differ in {pattern}, as `differ` says; correct it"
             )
+    if not differing:
+        raise UsageError(f"claim {claim.name}: {rows} are equal; compare rows that differ in something")

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
             raise UsageError(f"{option} {value} has no effect without --run{others}; leave it out")
     args.device = args.device or "cpu"
     register = read_claims(args.claims)
-    if args.prepare:
+    if args.prepare is not None:
         prepare(register, args.prepare, args.data)
         return
     results = os.path.join(os.path.dirname(os.path.abspath(args.claims)), "evidence")

@@ -33,7 +33,7 @@ def prepare(register: Register, text: str, data: str) -> None:
             continue
         say(f"preparing {name}")
         words = shlex.split(corpus["command"])
-        call_command(*(word.format(text=text, data=data) for word in words[1:]))
+        call_command(*(word.replace("{text}", text).replace("{data}", data) for word in words[1:]))
         found = Corpus(os.path.join(data, name, "bin")).contents()
         if corpus["sums"]:
             compare(register, name, found)

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evidence.claims import Claim, Register, check_differences
-from modular_fairseq.runs.evidence.records import how, plain, read_record, recorded
+from modular_fairseq.runs.evidence.records import how, plain, recorded
 from modular_fairseq.runs.papers.command import find_table
 from modular_fairseq.runs.papers.plan import RowPlanner, read_scale
 from modular_fairseq.runs.papers.table import Row, Table, read_table
 from modular_fairseq.runs.run import Run
+from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -66,7 +67,7 @@ class Plan:
         for claim in register.claims:
             for rows in ((claim.row, claim.baseline), (claim.row_minus, claim.baseline_minus)):
                 if all(rows):
-                    check_differences(claim, rows, [self.config(claim, each) for each in rows])
+                    check_differences(claim, rows, [self.keys(claim, each) for each in rows])
                     self.check_data(claim, *rows)
         self.jobs = self._jobs()
         trained = {row_of(job.run) for job in self.jobs}
@@ -102,9 +103,21 @@ class Plan:
             )
         return rows[name]
 
-    def config(self, claim: Claim, name: str) -> Config:
-        """Return the file of a row of a claim, scaled."""
-        return self.planners[claim.table].config(self.row(claim, name).config)
+    def keys(self, claim: Claim, name: str) -> dict[str, Any]:
+        """Return the keys GROUP.KEY of a row of a claim with their values.
+
+        They are those of its file, scaled, and its overrides. A key of overrides has a list of values, one
+        for each measurement.
+        """
+        row = self.row(claim, name)
+        config = self.planners[claim.table].config(row.config)
+        keys = {
+            f"{group}.{key}": value
+            for group, values in config.values.items()
+            for key, value in values.items()
+        }
+        overridden = {key for values in row.overrides for key in values}
+        return keys | {f"model.{key}": [values.get(key) for values in row.overrides] for key in overridden}
 
     def _jobs(self) -> list[Job]:
         """Return all jobs: primary claims first, and for each kind seed by seed over all rows."""
@@ -133,23 +146,33 @@ class Plan:
 
         Raises:
             UsageError: a record does not fit the register (see `check_record`), or was made for a claim that
-                is not in the register any more.
+                was changed or removed since, or two seeds have the same weights.
         """
-        known = {claim.name for claim in self.register.claims}
-        known.update(*(change.removed for change in self.register.changes))
-        for name, each in recorded(results).items():
-            for claim in each["claims"]:
-                if claim not in known:
+        made, path = recorded(results), self.register.path
+        present = {claim.name: claim.digest for claim in self.register.claims}
+        removed = {name for change in self.register.changes for name in change.removed}
+        for name, record in made.items():
+            for claim, digest in record["claims"].items():
+                if claim not in present.keys() | removed:
                     raise UsageError(
-                        f"{self.register.path}: claim {claim} was removed after the run {name} was made for "
-                        "it; restore it, or add a change with its date and reason that lists it as `removed`"
+                        f"{path}: claim {claim} was removed after the run {name} was made for it; restore "
+                        "it, or add a change with its date and reason that lists it as `removed`"
                     )
-        found = {}
-        for job in self.jobs:
-            record = read_record(results, job.run.name)
-            if record is not None and self.check_record(job, record):
-                found[job.run.name] = record
+                if claim in present and present[claim] != digest:
+                    self._explain(claim, present[claim], "changed", name)
+        found = {
+            job.run.name: made[job.run.name]
+            for job in self.jobs
+            if job.run.name in made and self.check_record(job, made[job.run.name])
+        }
+        same: dict[tuple[str, str], str] = {}
         for name, record in found.items():
+            row = name.rpartition("/seed-")[0]
+            if record["weights"] and (other := same.setdefault((row, record["weights"]), name)) != name:
+                raise UsageError(
+                    f"the records {other} and {name} have the same weights, so they are of one seed; remove "
+                    "the wrong one, to make this run again"
+                )
             start = record["start"] and found.get(record["start"]["run"])
             if start and not record["diverged"] and start["weights"] != record["start"]["weights"]:
                 raise UsageError(
@@ -165,18 +188,15 @@ class Plan:
         diverge.
 
         Raises:
-            UsageError: it is of another commit or corpus than registered, or a claim was registered or
-                changed after it was made.
+            UsageError: it is of another commit, corpus, row or table than registered, or a claim that needs
+                it was added after it was made.
         """
         path, name = self.register.path, job.run.name
         rows = [row_of(job.run)]
         if isinstance(job.run.start, Run):
             rows.append(row_of(job.run.start))
         if not all(record["commit"] in self.register.commits(row) for row in rows):
-            outdated = {
-                change.before for change in self.register.changes if any(row in change.rows for row in rows)
-            }
-            if record["commit"] in outdated:
+            if any(record["commit"] in self.register.outdated(row) for row in rows):
                 return False
             raise UsageError(
                 f"the record {name} was made by commit {record['commit']}, but {path} registers "
@@ -189,34 +209,50 @@ class Plan:
                 f"the record {name} is of another corpus {corpus} than {path} registers; prepare the corpus "
                 "by the command there, and make the run again"
             )
-        # Options that the project has got since then are not in the record.
-        present = plain(job.run.settings) or {}
-        for key, value in (record["settings"] or {}).items():
-            if key not in present or present[key] != value:
+        present, then = plain(job.run.settings) or {}, record["settings"] or {}
+        # A row may name an option since then that had its default.
+        for key in (key for key in {**present, **then} if present.get(key) != then.get(key)):
+            if key in then or present[key] != default(key, then):
                 raise UsageError(
-                    f"the record {name} was made with {key} {value}, but its row has "
+                    f"the record {name} was made with {key} {then.get(key, 'not given')}, but its row has "
                     f"{present.get(key, 'none')} now; restore the row or the scale, or run "
                     "scripts/evidence.sh, which uses the rows of the registered commit"
                 )
         for row, measurements in job.measurements.items():
-            then = [each["how"] for each in record["rows"].get(row, [])]
-            if then and not _as_before(then, [how(each) for each in measurements]):
+            ways = [each["how"] for each in record["rows"].get(row, [])]
+            if ways and not _as_before(ways, [how(each) for each in measurements]):
                 raise UsageError(
                     f"the record {name} measured row {row} in another way than its table says now; restore "
                     "the table, or run scripts/evidence.sh, which uses the tables of the registered commit"
                 )
         for claim, digest in job.claims.items():
-            what = "changed" if claim in record["claims"] else "added"
-            if record["claims"].get(claim) != digest and not self._is_explained(claim, digest):
-                raise UsageError(
-                    f"{path}: claim {claim} was {what} after the run {name} was made; restore it, or add a "
-                    f"change with its date and reason, and with `claims: {{{claim}: {digest}}}`"
-                )
+            if claim not in record["claims"]:
+                self._explain(claim, digest, "added", name)
         return record["diverged"] or job.measurements.keys() <= record["rows"].keys()
 
-    def _is_explained(self, claim: str, digest: str) -> bool:
-        """Return whether a change gives the reason why a claim is not the one that a record was made for."""
-        return any(change.claims.get(claim) == digest for change in self.register.changes)
+    def _explain(self, claim: str, digest: str, what: str, run: str) -> None:
+        """Raise UsageError unless a change gives the reason why a claim is not as a run recorded it."""
+        if not any(change.claims.get(claim) == digest for change in self.register.changes):
+            raise UsageError(
+                f"{self.register.path}: claim {claim} was {what} after the run {run} was made; restore it, "
+                f'or add a change with its date and reason, and with `claims: {{{claim}: "{digest}"}}`'
+            )
+
+
+def default(key: str, settings: dict[str, Any]) -> Any:
+    """Return the value that a training with these settings has for the key GROUP.KEY, which they do not give.
+
+    Args:
+        key: the key.
+        settings: the settings of a record.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        group, dot, of_group = name.partition(".")
+        if dot:
+            values.setdefault(group, {})[of_group] = value
+    _, args = parse(Config("", "", values).train_options())
+    return plain(getattr(args, key.partition(".")[2], None))
 
 
 def _as_before(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:

@@ -52,15 +52,17 @@ def refuse_another_code(register: Register, commit: str | None) -> None:
     if register.commit == "none":
         raise UsageError(f"{register.path} names no commit yet, so no run can be made")
     if commit != register.commit:
+        given = f"--commit {commit}" if commit else "--run needs --commit HASH"
         raise UsageError(
-            f"--commit {commit}: {register.path} registers commit {register.commit}; run "
-            "scripts/evidence.sh, which makes a clone of it"
+            f"{given}: {register.path} registers commit {register.commit}; run scripts/evidence.sh, which "
+            "makes a clone of it"
         )
     head, changed = git(CODE, "rev-parse", "HEAD"), git(CODE, "status", "--porcelain", "-uno")
     if head != commit or changed:
+        what = "changed" if head == commit else f"commit {head or 'unknown'}"
         raise UsageError(
-            f"the code in {CODE} is {'changed' if head == commit else f'commit {head}'}, but {register.path} "
-            f"registers commit {commit}; run scripts/evidence.sh, which makes a clone of it"
+            f"the code in {CODE} is {what}, but {register.path} registers commit {commit}; run "
+            "scripts/evidence.sh, which makes a clone of it"
         )
     folder, name = os.path.split(os.path.abspath(register.path))
     if git(folder, "status", "--porcelain", "--", name) or not git(folder, "ls-files", "--", name):
@@ -177,8 +179,7 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
         return
     minutes = (read_json(run.path(TIME)) or 0.0) / 60
     measurements = {} if diverged else job.measurements
-    record = record_of(run, measurements, args.commit, job.claims, minutes, diverged)
-    record["made"]["device"] = args.device
+    record = record_of(run, measurements, args.commit, job.claims, minutes, args.device, diverged)
     write_record(results, name, record)
     if not diverged and os.path.exists(run.last):
         os.remove(run.last)

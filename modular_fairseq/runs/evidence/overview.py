@@ -52,7 +52,7 @@ def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
             p = corrected.get(finding.claim.name, (None, None))
             lines.append(Line(cells_of(finding, p)))
             numbers.append(numbers_of(finding, p))
-    heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p (Holm)", "verdict"]
+    heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p for; against", "verdict"]
     notes = [*NOTES, *([last_epochs(plan, records)] if records else [])]
     if diverged := [name for name, record in records.items() if record["diverged"]]:
         notes.append(f"No verdict is given on claims that need a run that diverged: {', '.join(diverged)}.")
@@ -66,9 +66,9 @@ NUMBERS: list[Any] = [
 NOTES = [
     "Row and baseline are means ± standard deviations over seeds. The difference is between pairs of the "
     "same seed. Its interval accounts for seeds, and for BLEU also for the choice of sentences.",
-    "The p of a primary claim is one-sided, for the claim, and corrected by Holm's method over all primary "
-    "claims. Secondary claims have no verdict. The paper's difference was measured on other data and at "
-    "another size.",
+    "The p of a primary claim, for it and against it, are one-sided and corrected by Holm's method over all "
+    "primary claims. Secondary claims have no verdict. The paper's difference was measured on other data and "
+    "at another size.",
 ]
 
 
@@ -90,17 +90,21 @@ def cells_of(finding: Finding, p: tuple[float | None, float | None]) -> list[str
     if interval:
         difference, *limits = map(signed.format, interval[:3])
         gap = f"{difference} [{', '.join(limits)}]"
-    if claim.baseline:
-        compared = f"{claim.baseline} {claim.bound:+g}" if claim.margin else claim.baseline
-    else:
+    ours, compared = (
+        f"{row} less {minus}" if minus else row
+        for row, minus in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
+    )
+    if not claim.baseline:
         compared, sides = f"{claim.bound:g}", [sides[0], ()]
+    elif claim.margin:
+        compared += f" {claim.bound:+g}"
     return [
-        f"{claim.says} ({claim.row} {claim.expected} {compared})",
+        f"{claim.says} ({claim.table_name}: {ours} {claim.expected} {compared})",
         quantity.heading,
         *(shown(side, quantity.pattern) for side in sides),
         gap,
         "" if claim.printed is None else signed.format(claim.printed),
-        "" if p[0] is None else f"{p[0]:.3f}",
+        "; ".join(f"{each:.3f}" for each in p if each is not None),
         verdict(finding, p),
     ]
 

@@ -37,6 +37,7 @@ from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.bleu import sentence_scores
 from modular_fairseq.runs.run import Run
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 from modular_fairseq_cli.training_log import read_log
 
@@ -55,6 +56,12 @@ CURVES = (
     "xq",
 )
 TEXT = ("path", "made_by")  # of a measurement, what is no number and names a file
+# The types of the values of a record's keys.
+KEYS: dict[str, type | tuple[type, ...]] = {
+    **{key: dict for key in ("corpus", "claims", "curves", "rows", "made")},
+    **{key: (dict, type(None)) for key in ("settings", "training", "start")},
+    **{"commit": str, "weights": (str, type(None)), "diverged": bool, "core_minutes": (int, float)},
+}
 
 
 def record_of(
@@ -63,6 +70,7 @@ def record_of(
     commit: str,
     claims: dict[str, str],
     core_minutes: float,
+    device: str,
     diverged: bool = False,
 ) -> dict[str, Any]:
     """Return the record of a finished run.
@@ -73,6 +81,7 @@ def record_of(
         commit: the commit that made it.
         claims: the digest of each claim that needs it.
         core_minutes: the time of processors that it has taken.
+        device: where it was made, cpu or cuda.
         diverged: whether the run diverged, or was not made because it should start from one that diverged.
             It has no measurements then.
     """
@@ -101,6 +110,7 @@ def record_of(
         "core_minutes": round(core_minutes, 2),
         "made": {
             "date": datetime.date.today().isoformat(),
+            "device": device,
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
@@ -153,8 +163,23 @@ def path_of(results: str | os.PathLike, name: str) -> Path:
 
 
 def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
-    """Return the record of a run, or None if there is none."""
-    return read_json(path_of(results, name), "restore it, or remove it to make the run again")
+    """Return the record of a run, or None if there is none.
+
+    Raises:
+        UsageError: the file is no record, or not the whole of one.
+    """
+    path, remedy = path_of(results, name), "restore it, or remove it to make the run again"
+    record = read_json(path, remedy)
+    if record is None:
+        return None
+    for key, kind in KEYS.items():
+        if not isinstance(record, dict) or not isinstance(record.get(key, KEYS), kind):
+            raise UsageError(f"{path}: {key} is missing, or is no {kind}; {remedy}")
+    for row, found in record["rows"].items():
+        for each in found:
+            if "how" not in each or ("bleu" in each and not each.get("by_sentence")):
+                raise UsageError(f"{path}: a measurement of {row} has no `how` or `by_sentence`; {remedy}")
+    return record
 
 
 def recorded(results: str | os.PathLike) -> dict[str, dict[str, Any]]:

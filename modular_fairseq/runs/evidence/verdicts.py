@@ -10,10 +10,12 @@ verdict on a primary claim is
     open        otherwise: the seeds cannot tell
 
 Both p are one-sided, as claims have a direction. Each is corrected by Holm's method for the number of primary
-claims (Holm 1979). Secondary claims have intervals, but no verdicts. A pair of runs on different devices does
-not count.
+claims (Holm 1979), the p for and the p against by themselves. So the probability of any wrong "holds" is at
+most 5 %, and of any wrong "fails" too. Secondary claims have intervals, but no verdicts. A pair of runs on
+different devices does not count, and neither does a value that is not finite.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ import numpy as np
 
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
 
 LEVEL = 0.05
@@ -65,7 +68,11 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
     Args:
         claim: the claim.
         records: the records, keyed by TABLE/ROW and the seed.
+
+    Raises:
+        UsageError: two records have scores of other numbers of sentences.
     """
+    _check_sentences(claim, records)
     values, by_sentence = {}, []
     for seed in claim.seeds:
         found = [records.get((f"{claim.table_name}/{row}", seed)) for row in claim.rows]
@@ -75,7 +82,7 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
             _value(claim, records, seed, *names)
             for names in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
         ]
-        if any(each is None for each, _ in sides):
+        if any(each is None or not math.isfinite(each) for each, _ in sides):
             continue
         (ours, our_sentences), (theirs, their_sentences) = sides
         assert ours is not None and theirs is not None
@@ -110,12 +117,28 @@ def _value(
         record = records[key, seed]
         value = QUANTITIES[claim.quantity].of(record, key)
         total = None if value is None or total is None else total + sign * value
-        found = [each.get("by_sentence") for each in record["rows"].get(key, [])]
-        if claim.quantity != "bleu" or not found or any(each is None for each in found):
+        if claim.quantity != "bleu" or value is None:
             sentences = None
-        if sentences is not None:
-            sentences = sentences + sign * np.mean(np.array(found, dtype=np.float64), axis=0)
+        elif sentences is not None:
+            sentences = sentences + sign * np.mean(
+                [each["by_sentence"] for each in record["rows"][key]], axis=0
+            )
     return total, sentences
+
+
+def _check_sentences(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> None:
+    """Raise UsageError if the records of a claim do not have scores of equally many sentences."""
+    rows = [f"{claim.table_name}/{row}" for row in claim.rows]
+    numbers = {
+        len(each["by_sentence"]): f"{row}/seed-{seed}"
+        for (row, seed), record in records.items()
+        if row in rows
+        for each in record["rows"].get(row, [])
+        if "by_sentence" in each
+    }
+    if len(numbers) > 1:
+        told = " and ".join(f"{name} of {number:,} sentences" for number, name in numbers.items())
+        raise UsageError(f"claim {claim.name}: the records have scores of {told}; restore them")
 
 
 def holm(p_values: Sequence[float | None], tests: int) -> list[float | None]:

@@ -254,7 +254,14 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
     notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
     known = [each.finished_result() for found in results.values() for each in found.found]
     notes += [note for evaluation in table.evaluations for note in evaluation.notes(known)]
-    return notes + [explain_tests(each, args) for each in table.evaluations[:1]]
+    notes += [explain_tests(each, args) for each in table.evaluations[:1]]
+    for name in dict.fromkeys(found.row.baseline for found in results.values()):
+        if "," in args.seeds and name in results and len(results[name].measurements) == 1:
+            notes.append(
+                f"There is one model of the row {results[name].row.label.strip()}. Intervals of differences "
+                "from it account for the training noise of the other row alone."
+            )
+    return notes
 
 
 def explain_tests(evaluation: Evaluation, args: argparse.Namespace) -> str:
