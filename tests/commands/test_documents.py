@@ -151,7 +151,7 @@ def workplace(tmp_path, environment, demo) -> Path:
     """Make a copy of the repository in which blocks may write, and in which nothing is installed."""
     for name in ("modular_fairseq", "modular_fairseq_cli"):
         (tmp_path / name).symlink_to(ROOT / name)
-    for name in ("configs", "data-prep", "examples", "scripts"):
+    for name in ("configs", "data-prep", "examples", "results", "scripts"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "scripts/setup.sh").write_text("exit 0\n")
     shutil.copytree(demo, tmp_path / "demo/mae_transformer_tiny_cpu")

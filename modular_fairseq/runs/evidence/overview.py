@@ -77,7 +77,10 @@ def last_epochs(plan: Plan, records: dict[str, Any]) -> str:
     curves = [record["curves"].get("valid", {}).get("nll_loss") for record in records.values()]
     values = [[value for _, value in curve] for curve in curves if curve]
     late = sum(min(each) == each[-1] for each in values)
-    return f"In {late} of {len(values)} runs the last validation was the best, so longer training might help."
+    return (
+        f"In {late} of {len(values)} runs the last validation was the best. As learning rates decay to 0, this "
+        "is no sign that longer training would help."
+    )
 
 
 def cells_of(finding: Finding, p: tuple[float | None, float | None]) -> list[str]:
