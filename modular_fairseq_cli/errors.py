@@ -21,6 +21,13 @@ class NoEffectError(UsageError):
     """An option that the user has set, and that would have no effect."""
 
 
+def why(error: Exception) -> str:
+    """Return the reason of an error about a file, in a few words, and of an error of YAML the line, too."""
+    if mark := getattr(error, "problem_mark", None):
+        return f"line {mark.line + 1}: {getattr(error, 'problem', error)}"
+    return getattr(error, "strerror", None) or str(error).splitlines()[0]
+
+
 def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
     """Return a `UsageError` that says why ``torch.load`` refused ``file``.
 

@@ -30,7 +30,7 @@ from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.runs import subsets
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.training.command_line import parse
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import UsageError, why
 
 # For each group with a key _name, the option of fairseq-train that takes its value.
 SELECTORS = {
@@ -190,13 +190,6 @@ def _languages_of_task(task: str | None) -> list[str]:
     """Return the keys of the languages, if the task has languages."""
     known = getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {})
     return [f"task.{key}" for key in ("source_lang", "target_lang") if key in known]
-
-
-def why(error: Exception) -> str:
-    """Return the reason of an error about a file, in a few words."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return f"line {error.problem_mark.line + 1}: {error.problem}"
-    return getattr(error, "strerror", None) or str(error).splitlines()[0]
 
 
 def scaled(config: Config, scale: dict[str, Any]) -> Config:

@@ -44,9 +44,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from modular_fairseq.runs.config import why
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import UsageError, why
 
 KEYS: dict[str, type] = {"commit": str, "scale": str, "corpora": dict, "changes": list, "claims": list}
 KINDS = ("primary", "secondary")

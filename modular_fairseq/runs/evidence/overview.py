@@ -78,8 +78,8 @@ def last_epochs(plan: Plan, records: dict[str, Any]) -> str:
     values = [[value for _, value in curve] for curve in curves if curve]
     late = sum(min(each) == each[-1] for each in values)
     return (
-        f"In {late} of {len(values)} runs the last validation was the best. As learning rates decay to 0, this "
-        "is no sign that longer training would help."
+        f"In {late} of {len(values)} runs the last validation was the best. As learning rates decay to 0, "
+        "this is no sign that longer training would help."
     )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from modular_fairseq.runs.config import DECODING, Config, on_subset, read_config, scaled, why
+from modular_fairseq.runs.config import DECODING, Config, on_subset, read_config, scaled
 from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import by_option, read_seeds
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import UsageError, why
 
 # Options by which runs are stored, ended, continued and counted. Users may give all others after a --.
 OWN_OPTIONS = re.findall(

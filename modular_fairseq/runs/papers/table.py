@@ -31,9 +31,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from modular_fairseq.runs import evaluations  # noqa: F401  (registers the columns)
-from modular_fairseq.runs.config import why
 from modular_fairseq.runs.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import UsageError, why
 
 # The columns that come from the statistics of a run and from the row. The evaluations have the others.
 STATISTICS = {
