@@ -394,7 +394,7 @@ def test_claims_that_were_changed_after_a_run_are_refused(place):
     spec["claims"][0]["margin"] = 0.5
     edit(place, **spec)
     said = refused(place)
-    assert "claim experts-above-plain was changed after the run mine/plain/seed-1 was made" in said
+    assert "claim experts-above-plain was changed after the run mine/experts/seed-1 was made" in said
     digest = re.search(r'with `claims: {experts-above-plain: "(\w+)"}`$', said)[1]
     entry = {"date": "2026-11-22", "reason": "a misprint", "claims": {"experts-above-plain": digest}}
     edit(place, changes=[entry])

@@ -369,7 +369,7 @@ def test_a_baseline_of_several_draws_is_compared_with_all_of_them(results_only, 
     table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
     draws = [{"mae_inference": "random", "mae_inference_seed": draw} for draw in (1, 2)]
     table["rows"][3] |= {"overrides": draws, "baseline": ""}
-    table["rows"][1]["baseline"] = table["rows"][3]["name"]
+    table["rows"][2]["baseline"] = "specialised"
     (results_only / "configs/mine/table.yaml").write_text(yaml.safe_dump(table))
     ours = write_result(results_only, "experts", 1, 2)
     drawn = []
