@@ -13,12 +13,12 @@ from modular_fairseq.patches.registry import replace
 def watch_gradients_in_dictionaries(add_hooks: Callable, detector: NanDetector, module: nn.Module) -> None:
     """Let a training whose numbers overflow name the module where that began, also in the backward pass.
 
-    If gradients are infinite or NaN, fairseq repeats the step with hooks at all modules and names the
-    first output, and the first gradient of an output, with such values (fairseq/trainer.py:984-990). Its hook
-    for gradients (fairseq/nan_detector.py:51) does not take outputs like those of the encoder, a dictionary
-    of lists, and ended in a StopIteration, for fairseq's own models too. Here each tensor of an output has a
-    hook of its own. Layers that --compile compiled run as they are, as their programs call no hooks of the
-    modules in them.
+    If gradients are infinite or NaN, fairseq repeats the step with hooks at all modules. It names the first
+    output with such values, and the first such gradient of an output (fairseq/trainer.py:984-990). The hook
+    that fairseq sets for gradients (fairseq/nan_detector.py:51) fails for modules that return a dictionary of
+    lists, as encoders do. The training ended in a StopIteration, for fairseq's own models too. This patch
+    gives each tensor of an output a hook of its own. It also turns off the programs of --compile, because
+    they call no hooks of the modules in a compiled layer.
     """
     module._compiled_call_impl = None
     backward, detector.backward = detector.backward, False

@@ -104,10 +104,10 @@ class Plan:
         return rows[name]
 
     def keys(self, claim: Claim, name: str) -> dict[str, Any]:
-        """Return the keys GROUP.KEY of a row of a claim with their values.
+        """Return the keys of a claim's row, written GROUP.KEY, with their values.
 
-        They are those of its file, scaled, and its overrides. A key of overrides has a list of values, one
-        for each measurement.
+        The keys come from the row's file, after scaling, and from the row's overrides. A key of the overrides
+        has a list of values, one for each measurement of the row.
         """
         row = self.row(claim, name)
         config = self.planners[claim.table].config(row.config)

@@ -173,8 +173,8 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
     if record is None:
         return None
     for key, kind in KEYS.items():
-        if not isinstance(record, dict) or not isinstance(record.get(key, KEYS), kind):
-            raise UsageError(f"{path}: {key} is missing, or is no {kind}; {remedy}")
+        if not isinstance(record, dict) or key not in record or not isinstance(record[key], kind):
+            raise UsageError(f"{path}: {key} is missing or has another type than in a record; {remedy}")
     for row, found in record["rows"].items():
         for each in found:
             if "how" not in each or ("bleu" in each and not each.get("by_sentence")):
