@@ -73,7 +73,6 @@ else
         [[ ! -d $root/results/evidence ]] ||
             find "$root/results/evidence" -name '*.json' -exec sed -i "s#$pattern#evidence/#g" {} +
     }
-    shorten
     trap shorten EXIT
 fi
 # Python prefers modules in the present folder and in these variables to the modules of the clone.

@@ -51,6 +51,7 @@ def test_fixed_scales_are_in_the_weights(gates, context):
     model, sample = model_of(**MAE, mae_gate_context=context), batch(LENGTHS)
     scales = measured_scales(model, gates, [sample, batch(LENGTHS[:2], seed=5)])
     assert set(scales) == set(expert_mixtures(model))
+    assert all(mixture.statistics is None for mixture in expert_mixtures(model).values())
     found = plain(model, scales)
     torch.testing.assert_close(
         real_logits(found, sample), logits_with(model, scales, sample), atol=1e-5, rtol=0
