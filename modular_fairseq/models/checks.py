@@ -17,6 +17,7 @@ from modular_fairseq.models.mechanism import SEAMS, Mechanism
 from modular_fairseq.models.options import FAMILIES, PRESETS, flag, is_set
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import NoEffectError, UsageError
+from modular_fairseq_cli.shipped import configs
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def mechanisms_of(arch: str) -> list[Mechanism]:
 def _check_preset(options: Options, family: type) -> None:
     """Refuse an arch that has no effect in fairseq-hydra-train.
 
-    There fairseq fills in every default before an arch can set its own. With other commands the options of an
+    If model._name is an arch, fairseq fills in every default there before the arch can set its own. The
+    config groups of configs/hydra (model=ARCH) set them early enough. With other commands the options of an
     arch may all be undone on purpose (--arch multistream_transformer --streams 1).
 
     Raises:
@@ -167,8 +169,13 @@ def _check_preset(options: Options, family: type) -> None:
     preset = PRESETS.get(arch, {}) if arch else {}
     preset = {name: value for name, value in preset.items() if value != defaults[name]}
     if preset and all(getattr(options, name, defaults[name]) == defaults[name] for name in preset):
-        settings = " ".join(f"+model.{name}={value}" for name, value in preset.items())
-        model = next(name for name, options in FAMILIES.items() if issubclass(options, family))
+        groups = configs() / "hydra"
+        if (groups / "model" / f"{arch}.yaml").is_file():
+            remedy = f"model={arch} and --config-dir {groups}"
+        else:
+            settings = " ".join(f"+model.{name}={value}" for name, value in preset.items())
+            model = next(name for name, options in FAMILIES.items() if issubclass(options, family))
+            remedy = f"+model._name={model} {settings}"
         raise UsageError(
-            f"the arch {arch} has no effect in fairseq-hydra-train; write +model._name={model} {settings}"
+            f"the arch {arch} has no effect in fairseq-hydra-train as model._name; write {remedy}"
         )

@@ -217,7 +217,8 @@ def test_its_arch_is_a_preset_that_hydra_may_not_lose(distance, monkeypatch):
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
         UsageError,
-        match=rf"the arch {ARCH} has no effect in fairseq-hydra-train; .*\+model.attention_type=distance",
+        match=rf"the arch {ARCH} has no effect in .*; write \+model._name=modular_transformer .*"
+        r"\+model.attention_type=distance",
     ):
         ModularTransformer.build_model(FAMILIES["modular_transformer"](_name=ARCH), task())
 

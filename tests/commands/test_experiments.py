@@ -6,6 +6,7 @@ fairseq-train gets the same options as fairseq-hydra-train, and they equal the o
 import argparse
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,27 @@ for file in sys.argv[1:]:
         config = compose(name)
     add_defaults(config)
     composed[file] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+print("composed" + json.dumps(composed))
+"""
+
+GROUPS = """
+import json, os, sys
+import fairseq
+from fairseq.dataclass.initialize import add_defaults, hydra_init
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+import modular_fairseq
+composed = {}
+folder, *archs = sys.argv[1:]
+hydra_init("config")
+with initialize_config_dir(os.path.join(os.path.dirname(fairseq.__file__), "config"), version_base="1.1"):
+    for arch in archs:
+        task = "language_modeling" if "transformer_lm" in arch else "translation"
+        chosen = [f"hydra.searchpath=[file://{folder}]", f"model={arch}", f"task={task}", "task.data=DATA"]
+        config = compose("config", [*chosen, "criterion=modular_cross_entropy", "optimizer=torch_adam"])
+        add_defaults(config)
+        assert config.criterion.label_smoothing == 0 and config.optimizer.adam_eps == 1e-8
+        composed[arch] = [task, OmegaConf.to_container(config, resolve=True, enum_to_str=True)["model"]]
 print("composed" + json.dumps(composed))
 """
 
@@ -115,6 +137,27 @@ def test_the_shell_and_hydra_get_the_same():
         shell["task"]["data"] = hydra[file]["task"]["data"]
         for group in [*groups, "lr_scheduler"]:
             assert json.loads(json.dumps(shell[group])) == hydra[file][group], (file, group)
+
+
+def test_each_arch_is_a_config_group_of_hydra_with_the_same_options():
+    written = {
+        str(path.relative_to(CONFIGS / "hydra")): path.read_text()
+        for path in (CONFIGS / "hydra").glob("*/*.yaml")
+    }
+    program = runpy.run_path(str(ROOT / "scripts/hydra_groups.py"))
+    assert written == program["groups"](), "run python scripts/hydra_groups.py"
+    archs = [arch for arch in PRESETS if f"model/{arch}.yaml" in written]
+    assert len(archs) > 30
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GROUPS, str(CONFIGS / "hydra"), *archs],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    composed = json.loads(done.stdout.partition("composed")[2])
+    for arch, (task, model) in composed.items():
+        shell = train_config("DATA", common=["--task", task, "--arch", arch]).model
+        assert json.loads(json.dumps(OmegaConf.to_container(shell, resolve=True, enum_to_str=True))) == model
 
 
 def heading(path):

@@ -15,6 +15,7 @@ from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset
+from tests.places import ROOT
 from tests.properties import PROPERTIES, logits, ready
 
 ATTENTION = [
@@ -115,14 +116,14 @@ def test_an_option_of_the_users_may_undo_what_an_arch_sets():
     ],
 )
 def test_all_that_an_arch_sets_may_be_undone_but_not_be_lost_through_hydra(arch, undone, monkeypatch):
-    """Only hydra fills in every default by itself, so the presets of an arch are lost there."""
+    """Only hydra fills in every default by itself, so an arch that is given as model._name is lost there."""
     model = build(arch, _name=arch, **undone)
     assert not hasattr(model.encoder, "streams") and not expert_mixtures(model)
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     with pytest.raises(
         UsageError,
-        match=rf"the arch {arch} has no effect in fairseq-hydra-train; write "
-        rf"\+model._name=modular_transformer \+model\.",
+        match=f"the arch {arch} has no effect in fairseq-hydra-train as model._name; write model={arch} and "
+        f"--config-dir {ROOT}/configs/hydra",
     ):
         build(arch, _name=arch, **undone)
 
