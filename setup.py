@@ -84,6 +84,7 @@ setup(
     ],
     extras_require={
         "pictures": ["matplotlib"],
+        "cluster": ["submitit>=1.5"],  # older versions always call srun
         "export": ["ctranslate2>=4.8"],  # older versions were not tried
         "dev": [
             "ctranslate2",
@@ -93,6 +94,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "selenium",
+            "submitit",
             "types-PyYAML",
             "types-regex",
             "types-tabulate",

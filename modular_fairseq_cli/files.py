@@ -55,6 +55,15 @@ def lock(
         os.close(descriptor)
 
 
+def is_locked(path: Name) -> bool:
+    """Return whether another process holds the lock of a file or folder now."""
+    try:
+        with lock(path):
+            return False
+    except UsageError:
+        return True
+
+
 def only_one(folder: Name) -> AbstractContextManager[None]:
     """Lock a folder, through the file .lock in it, so that no other process works there.
 

@@ -28,6 +28,14 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def share_processors(processes: int) -> None:
+    """Give each of the commands that run at a time its share of processors, unless OMP_NUM_THREADS is set.
+
+    Without this, each would use all processors.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // processes)))
+
+
 def say(text: str) -> None:
     """Write the time and `text` to standard error, as one line."""
     # One call writes the whole line, so that lines of several threads do not mix.

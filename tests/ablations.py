@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modular_fairseq.runs import run as engine
-from modular_fairseq.runs.greedy.command import Ablation
+from modular_fairseq.runs.greedy.ablation import Ablation
 from modular_fairseq.runs.greedy.protocol import SWITCHES, Switch
 from modular_fairseq.runs.greedy.settings import write_settings
 from modular_fairseq_cli import main as cli

@@ -149,7 +149,15 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
 
 def table_arguments(table, **changes):
     """Return what the command line of `modular-fairseq table TABLE --run` gives, with changes."""
-    defaults = {"only": [], "scale": "paper", "jobs": 1, "run": True, "samples": 1000, "options": []}
+    defaults = {
+        "only": [],
+        "scale": "paper",
+        "jobs": 1,
+        "run": True,
+        "samples": 1000,
+        "options": [],
+        "workers": 1,
+    }
     return {"table": str(table), "seeds": "1", "data": ".", "pretrained": None} | defaults | changes
 
 

@@ -57,6 +57,11 @@ class Run(NamedTuple):
         averaged: the number of last epochs whose checkpoints are averaged. 0: the best checkpoint is used.
         trains: whether the run trains. If not, the checkpoint of `start` is evaluated as it is.
         checkpoints: the folder for fairseq's checkpoints inside `folder`; "": `folder` itself.
+        workers: the number of processes that train together, each on a GPU. The batches of an update are
+            divided among them. None: fairseq starts one for each GPU that it sees, and each takes all of
+            --update-freq.
+        launcher: words before the training command, such as srun, which starts all workers. Without it the
+            command starts them itself.
     """
 
     name: str
@@ -69,6 +74,8 @@ class Run(NamedTuple):
     averaged: int = 0
     trains: bool = True
     checkpoints: str = ""
+    workers: int | None = None
+    launcher: Sequence[str] = ()
 
     def path(self, *parts: str) -> str:
         """Return the path of a file in the run's folder; without arguments, the path FOLDER/ itself."""
@@ -106,7 +113,30 @@ class Run(NamedTuple):
         """The words of the command that trains the run, or continues it from its last checkpoint."""
         start = ["--finetune-from-model", checkpoint] if (checkpoint := self.start_checkpoint) else []
         own = ["--user-dir", PLUGIN, "--save-dir", self.save_dir, "--seed", str(self.seed)]
-        return ["fairseq-train", self.corpus.binarized, *self.words, *start, *own, "--log-format", "json"]
+        words = [*self.words, *self.shares, *start, *own, "--log-format", "json"]
+        return ["fairseq-train", self.corpus.binarized, *words]
+
+    @property
+    def shares(self) -> list[str]:
+        """The options that divide the batches of an update among the workers; none if they are not given.
+
+        Raises:
+            UsageError: the number of batches, --update-freq, is not a multiple of the number of workers.
+        """
+        if self.workers is None:
+            return []
+        given = (by_option(list(self.words)).get("--update-freq") or ["1"])[-1]
+        numbers = [int(number) for number in re.findall(r"\d+", given)]
+        if any(number % self.workers for number in numbers):
+            fitting = [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
+            raise UsageError(
+                f"{self.name}: {self.workers} GPUs cannot share --update-freq {given}, the batches of an "
+                f"update; give --gpus {' or '.join(map(str, fitting))}"
+            )
+        world = ["--distributed-world-size", str(self.workers)]
+        if self.workers == 1:
+            return world
+        return [*world, "--update-freq", ",".join(str(number // self.workers) for number in numbers)]
 
     @property
     def average_command(self) -> list[str]:
@@ -228,7 +258,7 @@ class Run(NamedTuple):
         if self.trains and not self._is_trained():
             if os.path.exists(self.last):
                 say(f"{self.name}: continues from its last checkpoint")
-            tail = self.execute(self.train_command, "train.log", say, show, may_diverge)
+            tail = self.execute(self.train_command, "train.log", say, show, may_diverge, self.launcher)
             diverged = any(map(DIVERGED.search, tail))
         if self.trains and self.averaged:
             self.execute(self.average_command, "average.log", say)
@@ -281,6 +311,7 @@ class Run(NamedTuple):
         say: Say,
         show: Say | None = None,
         may_diverge: bool = False,
+        launcher: Sequence[str] = (),
     ) -> list[str]:
         """Run a command, and append it and its output to the file `log` of the run's folder.
 
@@ -288,6 +319,7 @@ class Run(NamedTuple):
             command: the words of the command; the first one is a key of `MODULES`.
             log: name of the file.
             say, show, may_diverge: as for `fit`.
+            launcher: words before the command.
 
         Returns:
             The last lines of the command's output.
@@ -298,14 +330,14 @@ class Run(NamedTuple):
         """
         os.makedirs(self.folder, exist_ok=True)
         with open(self.path(log), "a", encoding="utf-8") as file:
-            file.write(f"$ {shlex.join(command)}\n")
+            file.write(f"$ {shlex.join([*launcher, *command])}\n")
         say(f"{self.name}: {command[0]} (its command and its output: {self.path(log)})")
 
         def say_progress(line: str) -> None:
             if text := progress(line):
                 say(f"{self.name}{text}")
 
-        program = [sys.executable, "-m", MODULES[command[0]], *command[1:]]
+        program = [*launcher, sys.executable, "-m", MODULES[command[0]], *command[1:]]
         status, tail = call(program, self.path(log), show or say_progress)
         if status == 0:
             return tail

@@ -7,8 +7,8 @@ set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[1]}" && echo ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bash "$root/scripts/setup.sh"
-# The table is trained unless --dry-run stands among the options before "--".
+# The table is trained unless --dry-run or --status stands among the options before "--".
 given="$*" what=--run
-case " ${given%% -- *} " in *" --dry-run "*) what="" ;; esac
+case " ${given%% -- *} " in *" --dry-run "* | *" --status "*) what="" ;; esac
 exec "$root/.venv/bin/modular-fairseq" table "$root/configs/$table/table.yaml" ${what:+"$what"} \
     --home "$root" "$@"

@@ -60,6 +60,7 @@ class Plan:
                 scale=register.scale,
                 pretrained=None,
                 options=[],
+                workers=1,
             )
             self.tables[name] = table = read_table(path)
             scale = read_scale(path, register.scale)

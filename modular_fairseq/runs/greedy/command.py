@@ -38,22 +38,27 @@ test, with two decimals, for the best checkpoint without dropout.
 
 import argparse
 import os
-import shlex
-import sys
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
-from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.evaluations.perplexity import validate_command
-from modular_fairseq.runs.greedy.protocol import Model, models
-from modular_fairseq.runs.greedy.settings import choose_settings, write_settings
-from modular_fairseq.runs.greedy.table import sheet, validation_perplexity
-from modular_fairseq.runs.greedy.trial import Result, Trial
-from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.cluster import options
+from modular_fairseq.runs.cluster.jobs import (
+    Job,
+    Step,
+    failed,
+    in_background,
+    live,
+    recorded,
+    submit,
+    submit_to_background,
+)
+from modular_fairseq.runs.cluster.resources import Resources
+from modular_fairseq.runs.cluster.status import overview, watch
+from modular_fairseq.runs.greedy.ablation import Ablation
+from modular_fairseq.runs.greedy.settings import choose_settings
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import only_one
-from modular_fairseq_cli.processes import say
+
+GO_ON = "submit the next iteration"  # the step that follows the trials of an iteration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,128 +95,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only make the table of the runs that have ended, and train nothing",
     )
-
+    options.add_arguments(parser, what)
+    # The command of a job gets these.
+    what.add_argument("--trial", metavar="NAME", help=argparse.SUPPRESS)
+    what.add_argument("--go-on", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--srun", action="store_true", help=argparse.SUPPRESS)
     take_options_after_dashes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    ablation = Ablation(args.out, *choose_settings(args))
+    makes = not (args.dry_run or args.table or args.status or args.trial)
+    training, _ = resources = options.check(args, makes)
+    ablation = Ablation(args.out, *choose_settings(args), training.workers)
+    logs = os.path.join(args.out, "jobs")
     if args.dry_run:
         print(ablation.plan())
-        return
-    if not args.table:
-        ablation.train()
-    ablation.write_table()
+    elif args.trial:
+        ablation.train_one(args.trial, args.srun)
+    elif args.status:
+
+        def look() -> tuple[str, bool]:
+            steps = ablation.steps(training)
+            if recorded(args.out).get(GO_ON, Job("", "")).number in live():
+                steps.append(Step(GO_ON, args.out, [], training, [step.name for step in steps]))
+            return overview(f"Ablation in {args.out}", steps, in_background(logs))
+
+        watch(look, f"{ablation.command} --status")
+    elif args.launcher:
+        launch(ablation, args, resources, logs)
+    else:
+        if not args.table:
+            ablation.train()
+        ablation.write_table()
 
 
-class Ablation:
-    """The trials that a folder holds, finished or not.
+def launch(
+    ablation: Ablation, args: argparse.Namespace, resources: tuple[Resources, Resources], logs: str
+) -> None:
+    """Make the runs as jobs, and say how to go on.
+
+    The models of an iteration are known when the iteration before it has ended. So the jobs of an iteration
+    are followed by a short job, which submits the next iteration, or makes the table.
 
     Args:
-        folder: the folder.
-        settings: what all trials have in common: their "data", "options" and "switches" (see
-            `choose_settings`).
-        seeds: the seeds with which each model is trained.
+        ablation: the ablation.
+        args: the arguments of the command.
+        resources: what trainings and evaluations ask for.
+        logs: the folder for the logs of jobs.
+
+    Raises:
+        UsageError: the jobs cannot be submitted; or this is the short job, and runs have failed.
     """
-
-    def __init__(self, folder: str, settings: dict[str, Any], seeds: list[int]):
-        self.folder, self.settings, self.seeds = folder, settings, seeds
-        self.names = [each.name for each in settings["switches"]]
-        self.total = (len(self.names) * (len(self.names) + 1) // 2 + 1) * len(seeds)
-        self.command = shlex.join(
-            ["modular-fairseq", "ablate", "--out", folder, "--seeds", ",".join(map(str, seeds))]
-        )
-
-    def trials(self, model: Model) -> list[Trial]:
-        """Return the trials of a model, one for each seed.
-
-        The folder of a trial is named after its seed and the switches that are on, in the order of the
-        settings.
-        """
-        switches = self.settings["switches"]
-        on = "+".join(each.file_name for each in switches if each.name in model) or "baseline"
-        words = [word for each in switches for word in (each.on if each.name in model else each.off)]
-        # --update-epoch-batch-itr gives a resumed run the batches of an uninterrupted one, so that all runs
-        # see the same data in the same order.
-        own = ["--update-epoch-batch-itr", "True", "--best-checkpoint-metric", "ppl"]
-        words, corpus = [*self.settings["options"], *words, *own], Corpus(self.settings["data"])
-        folders = {seed: f"{on}-seed{seed}" for seed in self.seeds}
-        return [
-            Trial(model, Run(name, os.path.join(os.path.abspath(self.folder), name), corpus, words, seed))
-            for seed, name in folders.items()
+    training, evaluation = resources
+    ablation.begin()
+    if args.launcher == "local":
+        submit_to_background(ablation.program, logs)
+    else:
+        steps = ablation.steps(training)
+        if args.go_on and (names := failed(steps)):
+            raise UsageError(f"{', '.join(names)} failed; --status says why, and the same command goes on")
+        if all(step.done for step in steps):
+            ablation.write_table()
+            return
+        given = [
+            word
+            for name in ("resources", "hours", "partition", "account")
+            if (value := getattr(args, name)) is not None
+            for word in (f"--{name}", os.path.abspath(value) if name == "resources" else str(value))
         ]
-
-    def results(self, model: Model) -> list[Result | None]:
-        """Return the results of a model's trials, one for each seed; None for a trial that has not ended."""
-        return [trial.result for trial in self.trials(model)]
-
-    def known(self) -> Iterator[Trial]:
-        """Yield the trials that are known so far, in their order.
-
-        The models of an iteration are known when all trials of the iteration before it have ended.
-        """
-        for model in models(self.names, validation_perplexity(self.results)):
-            yield from self.trials(model)
-
-    def train(self) -> None:
-        """Finish every trial, and report progress on standard error.
-
-        Raises:
-            UsageError: a run failed, another process works in the folder, or it cannot be written.
-            SystemExit: the user pressed Ctrl-C (exit code 130).
-        """
-        try:
-            os.makedirs(self.folder, exist_ok=True)
-            write_settings(self.folder, self.settings, self.seeds)
-        except OSError as error:
-            raise UsageError(
-                f"--out {self.folder}: cannot be written ({error}); correct that, or give another folder"
-            ) from None
-        try:
-            with only_one(self.folder):
-                for number, each in enumerate(self.known(), 1):
-                    which = f"[{number} of {self.total}] {each.run.name}"
-                    result = each.result
-                    if result is None:
-                        say(which)
-                        result = each.finish(say)
-                    say(f"{which}: validation perplexity {result['valid']:.2f}")
-        except KeyboardInterrupt:
-            print(f"\nstopped; this command continues: {self.command}", file=sys.stderr)
-            sys.exit(130)
-
-    def plan(self) -> str:
-        """Return shell commands of the trials that are known so far."""
-        lines, known = [], list(self.known())
-        for each in known:
-            lines.append(f"# {each.run.name}: {'to do' if each.result is None else 'done'}")
-            commands = [each.run.train_command, validate_command(each.run, "valid,test")]
-            lines += [shlex.join(command) for command in commands]
-        later = self.total - len(known)
-        if later:
-            lines.append(f"# {later} more runs depend on the results of these")
-        return "\n".join(lines)
-
-    def write_table(self) -> None:
-        """Print the table, and write it to the folder.
-
-        Raises:
-            UsageError: runs are missing (the table shows the others), or the folder cannot be written.
-        """
-        seeds = ", ".join(map(str, self.seeds))
-        of_seeds = f"seed {seeds}" if len(self.seeds) == 1 else f"seeds {seeds} (mean ± standard deviation)"
-        title = (
-            f"Perplexity, {of_seeds}. Validation, test: best checkpoint, dropout off. Training: last epoch, "
-            "as logged."
-        )
-        print(sheet(title, self.names, self.results).write(self.folder), end="", flush=True)
-        known = list(self.known())
-        missing = [each.run.name for each in known if each.result is None]
-        if missing:
-            later = (
-                f", and {self.total - len(known)} more that depend on them" if len(known) < self.total else ""
-            )
-            raise UsageError(
-                f"the table is not complete: missing are {', '.join(missing)}{later}; this command "
-                f"continues: {self.command}"
-            )
+        command = [*ablation.program, "--launcher", "slurm", "--go-on", *given]
+        alone = replace(evaluation, gpus=0, nodes=1, cpus=1, hours=1.0)
+        names = [step.name for step in steps]
+        follow = Step(GO_ON, args.out, command, alone, names, also_after_failure=True)
+        submit([*steps, follow], logs)
+    print(f"what they do: {ablation.command} --status\nthe table:    {ablation.command} --table")

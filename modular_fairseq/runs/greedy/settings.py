@@ -21,7 +21,6 @@ from modular_fairseq_cli.files import read_json, write_file
 # Options that the command sets itself, and options that must keep their defaults, so that all runs are
 # equally long, are validated, and continue after a kill.
 OWN_OPTIONS = [
-    "--seed",
     "--save-dir",
     "--user-dir",
     "--log-format",
@@ -41,7 +40,10 @@ OWN_OPTIONS = [
     "--reset-lr-scheduler",
     "--reset-meters",
     "--reset-optimizer",
+    "--distributed-port",
 ]
+# Options that users must not give either, and the options of this command that they mean.
+INSTEAD = {"--seed": "--seeds", "--distributed-world-size": "--gpus"}
 
 
 def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]]:
@@ -92,9 +94,9 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
     """
     given = by_option(options)
     for name in given:
-        if name == "--seed":
+        if name in INSTEAD:
             raise UsageError(
-                "--seed cannot be given after the --, because `ablate` sets it; give --seeds instead"
+                f"{name} cannot be given after the --, because `ablate` sets it; give {INSTEAD[name]} instead"
             )
         if name in OWN_OPTIONS:
             raise UsageError(
@@ -104,7 +106,7 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
     owner = dict.fromkeys(given, "")  # the mechanism that sets an option; "" is the user
     for each in switches:
         for name in by_option(each.off + each.on):
-            if name in OWN_OPTIONS:
+            if name in [*OWN_OPTIONS, *INSTEAD]:
                 raise UsageError(
                     f"{name} cannot be an option of the mechanism {each.name}, because `ablate` sets it or "
                     "needs its default; change the mechanisms"

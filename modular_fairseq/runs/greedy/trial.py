@@ -11,7 +11,7 @@ from modular_fairseq.runs.evaluations.perplexity import perplexities
 from modular_fairseq.runs.greedy.protocol import Model
 from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.files import only_one, read_json, write_file
 
 # The perplexities, keyed by "valid", "test" and "train", "train_loss", "updates", and whether training
 # "diverged".
@@ -40,8 +40,14 @@ class Trial(NamedTuple):
             checkpoint, or if its validation loss was never a number.
 
         Raises:
-            UsageError: a command failed (the message names its log), or the training saved no checkpoint.
+            UsageError: a command failed (the message names its log), the training saved no checkpoint, or
+                another process works in the folder of the run.
         """
+        os.makedirs(self.run.folder, exist_ok=True)
+        with only_one(self.run.folder):
+            return self.result or self._finish(say)
+
+    def _finish(self, say: Say) -> Result:
         diverged = self.run.fit(say, may_diverge=True)
         state = self.run.last_checkpoint()
         found = {"valid": math.nan, "test": math.nan}

@@ -29,20 +29,24 @@ Tokenised and compound-split BLEU serve for comparison with the paper only.
 """
 
 import argparse
+import functools
 import os
+import shlex
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
 
+from modular_fairseq.runs.cluster import options
+from modular_fairseq.runs.cluster.jobs import in_background, submit, submit_to_background
+from modular_fairseq.runs.cluster.resources import Resources
+from modular_fairseq.runs.cluster.status import overview, watch
 from modular_fairseq.runs.corpora import make_toys
-from modular_fairseq.runs.evaluation import Evaluation, Measurement
+from modular_fairseq.runs.evaluation import Evaluation
 from modular_fairseq.runs.papers.figure import draw, write_figure
+from modular_fairseq.runs.papers.making import Work, check, make, make_step, steps
 from modular_fairseq.runs.papers.plan import needed, plan, show_commands
 from modular_fairseq.runs.papers.results import Results, sheet
 from modular_fairseq.runs.papers.table import Table, read_table
-from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.processes import processors, say
 from modular_fairseq_cli.shipped import configs
 
 
@@ -104,6 +108,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--dry-run", action="store_true", help="only show the commands of --run, and write nothing"
     )
+    options.add_arguments(parser, what)
+    # The command of a job gets these.
+    what.add_argument("--train-run", metavar="RUN", help=argparse.SUPPRESS)
+    what.add_argument("--measure-run", metavar="RUN", help=argparse.SUPPRESS)
+    parser.add_argument("--srun", action="store_true", help=argparse.SUPPRESS)
     take_options_after_dashes(parser)
 
 
@@ -114,6 +123,8 @@ def run(args: argparse.Namespace) -> None:
     args.data = args.data or (
         os.path.join(args.out, "smoke", "data") if toys else os.path.join(args.home, "data")
     )
+    resources = options.check(args, args.run)
+    args.workers = resources[0].workers
     table = read_table(args.table)
     results = plan(table, args)
     for found in results.values():
@@ -122,13 +133,29 @@ def run(args: argparse.Namespace) -> None:
     if args.dry_run:
         print(show_commands(results, args.only))
         return
+    work = needed(results, args.only)
+    if args.train_run or args.measure_run:
+        make_step(work, args)
+        return
+    logs = os.path.join(folder_of(table, args), "jobs")
+    if args.status:
+
+        def look() -> tuple[str, bool]:
+            found = steps(work, functools.partial(command, args), table.name, resources)
+            return overview(f"Table {table.name}", found, in_background(logs))
+
+        watch(look, shlex.join(["modular-fairseq", *command(args, "--status")[3:]]))
+        return
     failures = []
     if args.run:
-        work = needed(results, args.only)
         if toys:
             folders = dict.fromkeys(each.corpus.folder for each, _ in work)
             make_toys(args.data, [os.path.relpath(folder, args.data) for folder in folders])
-        failures = make(work, args.jobs or (2 if toys else 1))
+        jobs = args.jobs or (2 if toys else 1)
+        if args.launcher:
+            launch(work, table, args, resources, jobs, logs)
+            return
+        failures = make(work, jobs)
     if any(each.found for each in results.values()):
         made = sheet(table, results, args.samples, [*table.notes, *footnotes(table, results, args)])
         print(made.write(folder_of(table, args)), end="", flush=True)
@@ -151,6 +178,57 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("; ".join(failures))
 
 
+def command(args: argparse.Namespace, *more: str) -> list[str]:
+    """Return the words of a command for the same table, with `more` options in place of what `args` does."""
+    words = [
+        os.path.abspath(args.table),
+        "--data",
+        os.path.abspath(args.data),
+        "--out",
+        os.path.abspath(args.out),
+    ]
+    words += ["--seeds", args.seeds, "--scale", args.scale, "--samples", str(args.samples)]
+    words += ["--gpus", str(args.workers)] if args.workers > 1 else []
+    for row in args.only:
+        words += ["--only", row]
+    if args.pretrained:
+        words += ["--pretrained", os.path.abspath(args.pretrained)]
+    options_of_train = ["--", *args.options] if args.options else []
+    return [sys.executable, "-m", "modular_fairseq_cli", "table", *words, *more, *options_of_train]
+
+
+def launch(
+    work: Work,
+    table: Table,
+    args: argparse.Namespace,
+    resources: tuple[Resources, Resources],
+    jobs: int,
+    logs: str,
+) -> None:
+    """Make the runs as jobs, and say how to go on.
+
+    Args:
+        work: the runs.
+        table: the table.
+        args: the arguments of the command.
+        resources: what trainings and evaluations ask for.
+        jobs: the number of runs at a time, in the background.
+        logs: the folder for the logs of jobs.
+
+    Raises:
+        UsageError: the jobs cannot be submitted.
+    """
+    check(work)
+    if args.launcher == "local":
+        submit_to_background(command(args, "--run", "--jobs", str(jobs)), logs)
+    else:
+        submit(steps(work, functools.partial(command, args), table.name, resources), logs)
+    shown, made = (
+        shlex.join(["modular-fairseq", *command(args, *words)[3:]]) for words in (["--status"], [])
+    )
+    print(f"what they do: {shown}\nthe table:    {made}")
+
+
 def find_table(name: str) -> str:
     """Return the path of a table.yaml.
 
@@ -168,70 +246,6 @@ def find_table(name: str) -> str:
             f"there is no table {name}; give the path of a table.yaml, or one of {', '.join(known)}"
         )
     return str(configs() / name / "table.yaml")
-
-
-def make(work: list[tuple[Run, list[Measurement]]], jobs: int) -> list[str]:
-    """Finish runs, several at a time, and report progress on standard error.
-
-    If the user presses Ctrl-C, this process and the commands that it has started end at once, with exit code
-    130.
-
-    Args:
-        work: the runs with their measurements, in an order in which a run comes after the one that it
-            fine-tunes.
-        jobs: the number of runs at a time.
-
-    Returns:
-        A sentence for each run that failed. The other runs are finished nevertheless.
-
-    Raises:
-        UsageError: a corpus is missing, or a folder holds another run. This is checked before anything runs.
-    """
-    for each, _ in work:
-        each.check()
-    done: dict[str, Future[str | None]] = {}
-
-    def finish(number: int, each: Run, measurements: list[Measurement]) -> str | None:
-        """Finish a run; return a sentence if it failed."""
-        try:
-            if isinstance(each.start, Run) and done[each.start.folder].result():
-                return f"{each.name} cannot be fine-tuned from {each.start.name}, which failed"
-            each.train(say)
-            for measurement in measurements:
-                measurement.finish(say)
-                for evaluation in measurement.evaluations:
-                    column = evaluation.columns[evaluation.key]
-                    result = measurement.finished_result()[evaluation.key]
-                    value = "none" if result is None else column.pattern.format(result)
-                    found = f"{measurement.subset} {column.heading} {value}"
-                    say(f"[{number} of {len(work)}] {each.name}: {found}")
-        except (UsageError, OSError) as error:
-            failure = name_failure(each.name, error)
-            say(failure)
-            return failure
-        except BaseException:
-            # This is a fault of the program itself, so the queued runs would fail, too.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        return None
-
-    # Without this, each command would use all processors.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        for number, (each, measurements) in enumerate(work, 1):
-            done[each.folder] = pool.submit(finish, number, each, measurements)
-        return [failure for future in done.values() if (failure := future.result())]
-    except KeyboardInterrupt:
-        print("\nstopped; the same command continues from here", file=sys.stderr, flush=True)
-        os._exit(130)  # sys.exit would wait until the commands that are running have ended
-
-
-def name_failure(name: str, error: Exception) -> str:
-    """Return the message of an error with the name of the run before it, unless it begins with that name."""
-    message = str(error)
-    # Most errors name the run already. What follows the name matters: a/seed-1 is not a/seed-10.
-    return message if message.startswith((f"{name}:", f"{name} ")) else f"{name}: {message}"
 
 
 def folder_of(table: Table, args: argparse.Namespace) -> str:

@@ -23,7 +23,7 @@ OWN_OPTIONS = re.findall(
     "--arch -a --task --source-lang -s --target-lang -t --seed --save-dir --user-dir --log-format --log-file "
     "--max-update --max-epoch --stop-time-hours --disable-validation --keep-last-epochs "
     "--no-epoch-checkpoints --no-save --no-last-checkpoints --no-best-checkpoints --no-save-optimizer-state "
-    "--restore-file --checkpoint-suffix --finetune-from-model",
+    "--restore-file --checkpoint-suffix --finetune-from-model --distributed-world-size --distributed-port",
 )
 
 
@@ -55,9 +55,11 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
         if option in OWN_OPTIONS or option in differences(results):
             raise UsageError(
                 f"{option} cannot be given after the --, because the table sets it or its rows differ in it; "
-                "change the rows, or use --seeds and --scale"
+                "change the rows, or use --seeds, --scale and --gpus"
             )
     refuse_equal_rows(results, args.scale)
+    for run, _ in needed(results, args.only):
+        _ = run.shares  # refuses GPUs that cannot share the batches
     if args.pretrained and not any(run.start for run, _ in needed(results, [])):
         raise UsageError(
             f"--pretrained has no effect on {args.table}, because no row is fine-tuned; leave it out"
@@ -177,6 +179,7 @@ class RowPlanner:
             start,
             config.averaged,
             trains,
+            workers=self.args.workers,
         )
 
     def settings(

@@ -1,0 +1,120 @@
+"""The resources that jobs ask for, read from a YAML file and from options."""
+
+import argparse
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, cast
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from modular_fairseq_cli.errors import UsageError, why
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job asks for.
+
+    Attributes:
+        partition, account: Slurm's; None: the user's default.
+        gpus: GPUs on all nodes together. 0: it runs on processors.
+        nodes: number of machines.
+        cpus: processors for each GPU, or of a job without GPUs.
+        memory: GiB on each node; None: the default of the cluster.
+        hours: time limit, after which the job is queued again.
+        setup: lines of shell before the command of the job.
+        slurm: further options of sbatch, without the leading hyphens.
+
+    Raises:
+        UsageError: a number is too small, or the GPUs cannot be divided among the nodes.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    gpus: int = 1
+    nodes: int = 1
+    cpus: int = 4
+    memory: float | None = None
+    hours: float = 24.0
+    setup: list[str] = field(default_factory=list)
+    slurm: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in (("gpus", 0), ("nodes", 1), ("cpus", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.hours <= 0:
+            raise UsageError(f"hours is {self.hours:g}; it must be more than 0")
+        if self.workers % self.nodes:
+            raise UsageError(
+                f"{self.gpus} GPUs cannot be divided among {self.nodes} nodes; give a multiple as gpus"
+            )
+
+    @property
+    def workers(self) -> int:
+        """The number of processes that train together: one for each GPU."""
+        return max(self.gpus, 1)
+
+    @property
+    def srun(self) -> list[str]:
+        """The option by which the command of a job starts several workers, by srun; none for one worker."""
+        return ["--srun"] if self.workers > 1 else []
+
+    def changed(self, values: Any) -> "Resources":
+        """Return these resources with other values.
+
+        Args:
+            values: a dictionary, as it was read from a file.
+
+        Raises:
+            UsageError: a key is unknown, or a value is of another type or out of range.
+        """
+        if not isinstance(values, dict):
+            raise UsageError(f"{values!r} should be keys with values")
+        known = [each.name for each in fields(self)]
+        for name, value in values.items():
+            if name not in known:
+                raise UsageError(
+                    f"the key {name} is unknown; give some of {', '.join([*known, 'evaluation'])}"
+                )
+            try:
+                OmegaConf.merge(OmegaConf.structured(Resources), {name: value})
+            except OmegaConfBaseException as error:
+                raise UsageError(f"{name} is {value!r} ({why(error)}); correct it") from None
+        merged = OmegaConf.merge(OmegaConf.structured(Resources), vars(self), values)
+        return Resources(**cast(dict[str, Any], OmegaConf.to_container(merged)))
+
+
+def read_resources(args: argparse.Namespace) -> tuple[Resources, Resources]:
+    """Return what trainings and what evaluations ask for.
+
+    Args:
+        args: `resources`, the path of a YAML file or None; and `gpus`, `hours`, `partition` and `account`,
+            which replace the values of the file unless they are None.
+
+    Raises:
+        UsageError: the file cannot be read, or a value is wrong.
+    """
+    given: Any = {}
+    if args.resources is not None:
+        try:
+            with open(args.resources, encoding="utf-8") as file:
+                given = yaml.safe_load(file) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise UsageError(
+                f"--resources {args.resources}: cannot be read ({why(error)}); docs/clusters.md has an "
+                "example"
+            ) from None
+    flags = {
+        name: value
+        for name in ("gpus", "hours", "partition", "account")
+        if (value := getattr(args, name)) is not None
+    }
+    try:
+        of_evaluation = given.pop("evaluation", {}) if isinstance(given, dict) else {}
+        training = Resources().changed(given).changed(flags)
+        evaluation = replace(training, gpus=min(training.gpus, 1), nodes=1).changed(of_evaluation)
+    except UsageError as error:
+        where = f"--resources {args.resources}: " if args.resources is not None else ""
+        raise UsageError(f"{where}{error}") from None
+    return training, evaluation

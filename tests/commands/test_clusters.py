@@ -1,0 +1,310 @@
+"""Test jobs without a cluster: programs of Slurm are replaced, and jobs in the background are real."""
+
+import json
+import os
+import re
+import sys
+import time
+
+import pytest
+
+from modular_fairseq.runs.cluster import jobs, status
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.files import only_one
+from tests.ablations import ablation, result
+from tests.table_folders import command
+
+pytest.importorskip("submitit", reason="submitit is missing: pip install 'modular_fairseq[cluster]'")
+
+# sbatch keeps the files of jobs and numbers them; squeue shows what the test has written.
+PROGRAMS = {
+    "sbatch": """n=$(ls {folder} | grep -c sh$)
+cp "$1" {folder}/$((n + 1)).sh
+echo "Submitted batch job $((n + 1))"
+""",
+    "squeue": "cat {folder}/queue\n",
+    "srun": "exit 1\n",
+}
+STEPS = [
+    *("train mine/plain/seed-1", "evaluate mine/plain/seed-1 for mine", "train mine/experts/seed-1"),
+    *("evaluate mine/experts/seed-1 for mine", "train mine/gates/seed-1"),
+    *("evaluate mine/gates/seed-1 for mine", "evaluate mine/untuned/seed-1 for mine"),
+]
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Put programs in the place of Slurm's on PATH, and return the folder where they keep jobs."""
+    folder, programs = tmp_path / "slurm", tmp_path / "programs"
+    folder.mkdir()
+    programs.mkdir()
+    (folder / "queue").touch()
+    for name, text in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text.format(folder=folder)}")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def table(place, *args, out="jobs"):
+    """Run `modular-fairseq table` in this process."""
+    cli.main(command(place, *args, out=out)[3:])
+
+
+def options_of(slurm):
+    """Return the options of each job that was submitted, in their order."""
+    texts = [(slurm / f"{n}.sh").read_text() for n in range(1, len(list(slurm.glob("*.sh"))) + 1)]
+    return [dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", text, re.MULTILINE)) for text in texts]
+
+
+def command_of(place, number, out="jobs"):
+    """Return the words that the job of this number runs after the name of the table's file."""
+    import submitit
+
+    pickle = place / out / "paper/mine/jobs" / f"{number}_submitted.pkl"
+    words = submitit.core.utils.DelayedSubmission.load(pickle).function.command
+    return words[words.index("table") + 2 :]
+
+
+def test_a_job_for_each_training_and_evaluation_with_what_it_waits_for(table_folder, slurm, capsys):
+    (slurm / "resources.yaml").write_text(
+        "{partition: gpu, gpus: 2, nodes: 2, cpus: 3, memory: 1.5, hours: 9, setup: [module load x], "
+        "slurm: {constraint: a100}, evaluation: {hours: 2}}"
+    )
+    given = ["--resources", str(slurm / "resources.yaml"), "--account", "us", "--hours", "10"]
+    table(table_folder, "--run", "--launcher", "slurm", *given, "--", "--update-freq", "4", "--fp16")
+    shown = capsys.readouterr()
+    assert "7 jobs were submitted, 0 are there already" in shown.err
+    assert "--status" in shown.out and "mine/table.yaml" in shown.out
+    found = options_of(slurm)
+    assert [each["job-name"] for each in found] == [name.replace(" ", ":") for name in STEPS]
+    assert [each.get("dependency") for each in found] == [
+        None,
+        "afterok:1",
+        None,
+        "afterok:3",
+        "afterok:3",
+        "afterok:5",
+        "afterok:3",
+    ]
+    common = {"partition": "gpu", "account": "us", "mem": "1536M", "constraint": "a100", "requeue": ""}
+    training = {"nodes": "2", "gpus-per-node": "1", "ntasks-per-node": "1", "cpus-per-task": "3"}
+    for each in found:
+        assert common.items() <= each.items() and each["signal"] == "B:USR2@30"
+        assert each["kill-on-invalid-dep"] == "yes"
+        own = {"time": "600", **training} if each["job-name"].startswith("train") else {"time": "120"}
+        assert own.items() <= each.items()
+    script = (slurm / "1.sh").read_text()
+    assert "\nmodule load x\n" in script and "\nsrun" not in script and "\nexec " in script
+    words = command_of(table_folder, 5)
+    assert words[words.index("--gpus") :] == [
+        *("--gpus", "2", "--train-run", "mine/gates/seed-1", "--srun"),
+        *("--", "--update-freq", "4", "--fp16"),
+    ]
+
+
+def test_the_same_command_submits_only_what_no_job_works_on(table_folder, slurm, capsys, tmp_path):
+    out = str(tmp_path / "again")
+    for expected in ("7 jobs were submitted, 0", "0 jobs were submitted, 7", "2 jobs were submitted, 5"):
+        table(table_folder, "--run", "--launcher", "slurm", out=out)
+        assert expected in capsys.readouterr().err
+        alive = [n for n in range(1, 8) if not (expected.startswith("0") and n in (3, 5))]
+        (slurm / "queue").write_text("".join(f"{n}|PENDING|Priority\n" for n in alive))
+    assert [each["job-name"] for each in options_of(slurm)[7:]] == [
+        "train:mine/experts/seed-1",
+        "train:mine/gates/seed-1",
+    ]
+    assert options_of(slurm)[8]["dependency"] == "afterok:8"
+
+
+def test_status_of_each_step(table_copy, slurm, capsys):
+    """One run is done, one is trained, one has failed, and one waits."""
+    runs = table_copy / "results/paper/mine"
+    for path in (runs / "experts/seed-1").glob("test*"):
+        path.unlink()
+    (runs / "gates/seed-1/training.json").unlink()
+    log = table_copy / "job.err"
+    log.write_text("submitit ERROR\nmodular-fairseq table: error: out of luck\nslurmstepd: error: killed\n")
+    numbers = {STEPS[3]: "4", STEPS[4]: "5", STEPS[6]: "7"}
+    for folder, names in (("experts", STEPS[3:4]), ("gates", STEPS[4:5]), ("untuned", STEPS[6:7])):
+        content = {name: {"number": numbers[name], "log": str(log)} for name in names}
+        (runs / folder / "seed-1").mkdir(exist_ok=True)
+        (runs / folder / "seed-1" / jobs.JOBS).write_text(json.dumps(content))
+    (runs / "untuned/seed-1/valid.json").unlink()
+    (slurm / "queue").write_text("4|RUNNING|None\n7|PENDING|Priority\n")
+    table(table_copy, "--status", out="results")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Table mine: 1 running, 1 queued, 3 done, 1 failed, 1 not begun"
+    found = {
+        name: " ".join(line.removeprefix(name).split())
+        for name in STEPS
+        for line in lines
+        if line.startswith(name)
+    }
+    assert found == {
+        STEPS[0]: "done",
+        STEPS[1]: "done",
+        STEPS[2]: "done",
+        STEPS[3]: "running 4",
+        STEPS[4]: "failed 5 modular-fairseq table: error: out of luck",
+        STEPS[5]: "not begun",
+        STEPS[6]: "queued 7 Slurm: Priority",
+    }
+
+
+def test_a_run_that_another_process_trains_is_shown_with_its_epoch(table_folder, tmp_path, capsys):
+    run = tmp_path / "elsewhere/paper/mine/plain/seed-1"
+    run.mkdir(parents=True)
+    line = (
+        '2026-01-01 10:00:00 | INFO | valid | {"epoch": 2, "valid_ppl": "7.5", "valid_num_updates": "16"}\n'
+    )
+    (run / "train.log").write_text(line + "something else\n")
+    with only_one(run):
+        table(table_folder, "--status", out=str(tmp_path / "elsewhere"))
+    shown = capsys.readouterr().out
+    assert re.search(
+        r"train mine/plain/seed-1 +running +epoch 2, update 16: validation perplexity 7.5", shown
+    )
+    assert "Table mine: 1 running, 6 not begun" in shown
+
+
+def test_ctrl_c_ends_the_display_alone(capsys, monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(status.time, "sleep", lambda seconds: shown.append(seconds))
+
+    def look():
+        if len(shown) == 2:
+            raise KeyboardInterrupt
+        return f"look {len(shown)}\n", True
+
+    with pytest.raises(SystemExit) as ended:
+        status.watch(look, "the same")
+    found = capsys.readouterr()
+    assert ended.value.code == 130 and "look 0" in found.out and "look 1" in found.out
+    assert "the jobs go on; this command shows them again: the same" in found.err
+
+
+def test_a_job_in_the_background_makes_the_table(
+    table_folder, finished_table, real_commands, tmp_path, capsys
+):
+    out = str(tmp_path / "background")
+    table(table_folder, "--run", "--launcher", "local", "--only", "plain", out=out)
+    assert "a job in the background was started" in capsys.readouterr().err
+    logs = tmp_path / "background/paper/mine/jobs"
+    end = time.monotonic() + 180
+    while not jobs.in_background(str(logs)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    with pytest.raises(SystemExit, match="a job in the background works on this already"):
+        table(table_folder, "--run", "--launcher", "local", "--only", "plain", out=out)
+    while jobs.in_background(str(logs)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    ours, theirs = (
+        load_checkpoint(folder / "paper/mine/plain/seed-1/averaged.pt")["model"]
+        for folder in (tmp_path / "background", table_folder / "results")
+    )
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+    capsys.readouterr()
+    table(table_folder, "--status", "--only", "plain", out=out)
+    assert "Table mine: 2 done" in capsys.readouterr().out
+
+
+def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slurm, capsys, ablation_data):
+    folder = tmp_path / "ablation"
+    first = ablation(folder, data=ablation_data)
+    first.begin()
+    again = ["ablate", "--out", str(folder), "--launcher", "slurm", "--partition", "p"]
+    cli.main(again)
+    assert "6 jobs were submitted" in capsys.readouterr().err
+    found = options_of(slurm)
+    assert [each["job-name"].split(":")[-1] for each in found[:2]] == [
+        "baseline-seed1",
+        "residual_connections-seed1",
+    ]
+    assert found[5]["dependency"] == "afterany:1:2:3:4:5" and found[5]["partition"] == "p"
+    (slurm / "queue").write_text("6|RUNNING|None\n")
+    for trial in list(first.known())[:4]:
+        os.makedirs(trial.run.folder, exist_ok=True)
+        (tmp_path / "ablation" / trial.run.name / "result.json").write_text(json.dumps(result(5.0)))
+    with pytest.raises(SystemExit, match="multihead-seed1 failed; --status says why, and the same command"):
+        cli.main([*again, "--go-on"])
+    last = list(first.known())[4]
+    (tmp_path / "ablation" / last.run.name / "result.json").write_text(json.dumps(result(4.0)))
+    os.environ["SLURM_JOB_ID"] = "6"
+    try:
+        cli.main([*again, "--go-on"])
+    finally:
+        del os.environ["SLURM_JOB_ID"]
+    assert "4 jobs were submitted" in capsys.readouterr().err
+    assert options_of(slurm)[9]["dependency"] == "afterany:7:8:9"
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--launcher", "slurm"], "--launcher slurm has no effect without making runs; leave it out"),
+        (["--run", "--partition", "p"], "--partition has no effect without --launcher slurm; leave it out"),
+        (["--run", "--gpus", "0"], "--gpus 0: the number must be at least 1"),
+        (["--run", "--gpus", "2"], "2 GPUs cannot share --update-freq 1, .* give --gpus 1$"),
+        (
+            ["--run", "--gpus", "5", "--", "--update-freq", "4"],
+            "5 GPUs cannot share --update-freq 4, the batches of an update; give --gpus 1 or 2 or 4$",
+        ),
+        (["--run", "--launcher", "slurm", "--resources", "nowhere"], "nowhere: cannot be read .*example$"),
+        (["--run", "--", "--distributed-world-size", "2"], "cannot be given after the --"),
+        (["--train-run", "mine/gates/seed-1"], "starts from mine/experts/seed-1, which is not finished"),
+        (["--measure-run", "mine/plain/seed-1"], "plain/seed-1 is not trained yet, so it cannot be measured"),
+        (
+            ["--train-run", "mine/plain/seed-1", "--srun"],
+            "--srun: mine/plain/seed-1 needs a job of Slurm with 1 tasks; here are none",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(table_folder, args, sentence, tmp_path):
+    with pytest.raises(SystemExit, match=sentence):
+        table(table_folder, *args, out=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists() or not list((tmp_path / "none").rglob("*.pt"))
+
+
+def test_without_slurm_there_is_a_sentence(table_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match="there is no sbatch on this machine; log in to the cluster"):
+        table(table_folder, "--run", "--launcher", "slurm", out=str(tmp_path / "none"))
+
+
+def test_an_update_has_as_many_batches_with_several_gpus(table_folder, capsys):
+    table(table_folder, "--dry-run", "--gpus", "2", "--", "--update-freq", "8")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fairseq-train")]
+    assert len(lines) == 3
+    for line in lines:
+        assert "--distributed-world-size 2 --update-freq 4" in line
+
+
+def test_a_job_ends_with_its_command_and_its_log_says_why(table_folder, tmp_path):
+    """The process of a job shows the error of its command last, and no traceback."""
+    from modular_fairseq_cli.cluster_task import Task
+
+    program = [sys.executable, "-c", "import sys; sys.exit('no luck')"]
+    task = Task(program, str(tmp_path), str(tmp_path), hours=1)
+    with pytest.raises(SystemExit) as ended:
+        task()
+    assert ended.value.code == 1
+
+
+def test_a_job_that_saved_nothing_in_its_time_is_not_started_again(tmp_path, capsys):
+    from modular_fairseq_cli.cluster_task import Task
+
+    task = Task([sys.executable, "-c", ""], str(tmp_path), str(tmp_path / "run"), hours=0.01)
+    task()
+    task.began -= 36
+    assert task.checkpoint() is None
+    assert "the job has saved nothing in its 0.01 hours" in capsys.readouterr().err
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoint_last.pt").touch()
+    assert task.checkpoint().function is task
+    task.before, task.began = task.saved(), time.time()  # it was pre-empted early
+    task.hours = 1.0
+    assert task.checkpoint().function is task

@@ -1,0 +1,160 @@
+"""Make a table on a real Slurm of one node, while jobs are pre-empted, cancelled and out of time."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from modular_fairseq.training.checkpoints import load_checkpoint
+from tests.places import ROOT
+from tests.system import one_node_slurm
+from tests.table_folders import call, write_configs
+from tests.trained_tables import cells
+
+pytestmark = [
+    pytest.mark.skipif(bool(one_node_slurm.missing()), reason=one_node_slurm.missing()),
+    pytest.mark.usefixtures("real_commands"),
+]
+pytest.importorskip("submitit", reason="submitit is missing: pip install 'modular_fairseq[cluster]'")
+
+SECONDS = 600  # after which a test gives up
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with one_node_slurm.one_node() as environment:
+        yield environment
+
+
+def table(place, slurm, *args, out):
+    """Run `modular-fairseq table` beside Slurm, and return what it prints."""
+    words = [sys.executable, "-m", "modular_fairseq_cli", "table", place / "configs/mine/table.yaml"]
+    words += ["--data", place / "data", "--out", out, *args]
+    done = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, cwd=ROOT, env={**slurm, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def queue(slurm):
+    """Return the states of the jobs in the queue, keyed by their names."""
+    done = subprocess.run(
+        ["squeue", "-h", "--format=%j %T %A"], capture_output=True, text=True, env=slurm, check=True
+    )
+    return {name: (state, number) for name, state, number in map(str.split, done.stdout.splitlines())}
+
+
+def wait(is_so, what):
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+def same_weights(ours, theirs):
+    ours, theirs = (load_checkpoint(folder / "averaged.pt")["model"] for folder in (ours, theirs))
+    return all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory):
+    """Resources of the smallest time limit that Slurm knows, a minute."""
+    path = tmp_path_factory.mktemp("resources") / "resources.yaml"
+    path.write_text(yaml.safe_dump({"gpus": 0, "cpus": 1, "hours": 1 / 60, "evaluation": {"hours": 0.1}}))
+    return path
+
+
+def test_jobs_that_are_stopped_in_three_ways_end_in_the_same_table(
+    table_folder, finished_table, slurm, resources, tmp_path
+):
+    """One training is pre-empted. Another is cancelled, and submitted again by the same command."""
+    given = ["--run", "--launcher", "slurm", "--resources", resources]
+    table(table_folder, slurm, *given, out=tmp_path)
+    runs = tmp_path / "paper/mine"
+    for row, stop in (("plain", ["--signal=USR2", "--batch"]), ("experts", [])):
+        wait((runs / row / "seed-1/checkpoint1.pt").exists, f"{row} is trained")
+        number = json.loads((runs / row / "seed-1/jobs.json").read_text())[f"train mine/{row}/seed-1"][
+            "number"
+        ]
+        subprocess.run(["scancel", *stop, number], env=slurm, check=True)
+    wait(lambda: "train:mine/experts/seed-1" not in queue(slurm), "experts is cancelled")
+    assert re.search(
+        r"train mine/experts/seed-1 +failed", table(table_folder, slurm, "--status", out=tmp_path)
+    )
+    table(table_folder, slurm, *given, out=tmp_path)
+    wait(lambda: not queue(slurm), "all jobs end")
+    shown = table(table_folder, slurm, out=tmp_path)
+    assert shown == finished_table.stdout
+    log = next((tmp_path / "paper/mine/jobs").glob("1_0_log.out")).read_text()
+    assert "Requeued job 1" in log and log.count("Starting with") == 2
+    for row in ("plain", "experts"):
+        assert same_weights(runs / row / "seed-1", table_folder / "results/paper/mine" / row / "seed-1")
+    assert "Table mine: 7 done" in table(table_folder, slurm, "--status", out=tmp_path)
+
+
+def test_a_training_longer_than_its_time_limit_ends_as_one_without(table_folder, slurm, resources, tmp_path):
+    """The limit is a minute, and the job is told to stop half a minute before."""
+    (tmp_path / "configs/mine").mkdir(parents=True)
+    write_configs(tmp_path / "configs/mine", optimization={"lr": [0.005], "max_epoch": 60})
+    (tmp_path / "data").symlink_to(table_folder / "data")
+    only = ["--only", "plain", "--run"]
+    table(tmp_path, slurm, *only, "--launcher", "slurm", "--resources", resources, out=tmp_path / "jobs")
+    wait(lambda: not queue(slurm), "all jobs end")
+    log = next((tmp_path / "jobs/paper/mine/jobs").glob("*_0_log.out")).read_text()
+    assert "timed-out" in (next((tmp_path / "jobs/paper/mine/jobs").glob("*_0_log.err")).read_text() + log)
+    done = call(tmp_path, *only)
+    assert done.returncode == 0, done.stderr[-2000:]
+    here, there = (tmp_path / out / "paper/mine/plain/seed-1" for out in ("results", "jobs"))
+    assert same_weights(there, here)
+    shown = table(tmp_path, slurm, "--only", "plain", out=tmp_path / "jobs")
+    assert cells(shown, "Plain") == cells(done.stdout, "Plain")
+
+
+def test_srun_starts_the_workers_of_a_training(table_folder, slurm, tmp_path):
+    """Two workers on processors, each with half of the batches, make the updates of one."""
+    resources = tmp_path / "resources.yaml"
+    resources.write_text(yaml.safe_dump({"gpus": 2, "cpus": 1, "hours": 0.2}))
+    words = ["--only", "plain", "--run"]
+    options = ["--", "--cpu", "--distributed-backend", "gloo", "--update-freq", "2"]
+    two = ["--launcher", "slurm", "--resources", resources]
+    table(table_folder, slurm, *words, *two, *options, out=tmp_path / "two")
+    wait(lambda: not queue(slurm), "all jobs end")
+    one = call(table_folder, *words, *options, out=tmp_path / "one")
+    assert one.returncode == 0, one.stderr[-2000:]
+    found = {
+        name: json.loads((tmp_path / name / "paper/mine/plain/seed-1/training.json").read_text())
+        for name in ("one", "two")
+    }
+    assert found["one"]["updates"] == found["two"]["updates"]
+    assert found["two"]["valid_perplexity"] == pytest.approx(found["one"]["valid_perplexity"], rel=0.05)
+    log = (tmp_path / "two/paper/mine/plain/seed-1/train.log").read_text()
+    assert log.startswith("$ srun ") and "--distributed-world-size 2 --update-freq 1" in log
+    assert "distributed init (rank 1): tcp://" in log or "'distributed_world_size': 2" in log
+
+
+def test_twenty_runs_are_submitted_in_five_seconds(table_folder, slurm, resources, tmp_path, capsys):
+    """No time is asserted; docs/clusters.md has one. All jobs are in the queue with what they wait for."""
+    seeds = ",".join(map(str, range(1, 6)))
+    began = time.monotonic()
+    table(
+        table_folder,
+        slurm,
+        "--run",
+        "--launcher",
+        "slurm",
+        "--resources",
+        resources,
+        "--seeds",
+        seeds,
+        out=tmp_path,
+    )
+    with capsys.disabled():
+        print(f"[{5 * 4} runs were submitted in {time.monotonic() - began:.1f} s]", end=" ")
+    assert len(queue(slurm)) >= 5 * 7 - 2
+    subprocess.run(["scancel", "--user", "root"], env=slurm)
+    wait(lambda: not queue(slurm), "all jobs are cancelled")
