@@ -279,7 +279,8 @@ def test_the_users_options_come_before_those_of_mechanisms_and_protocol(tmp_path
     rest = " ".join(run.train_command[2 + len(BASE) :])
     assert rest.startswith(
         "--attention-dropout 0 --dropout 0 --encoder-attention-heads 8 --decoder-attention-heads 8 "
-        "--update-epoch-batch-itr True --best-checkpoint-metric ppl --user-dir /"
+        "--update-epoch-batch-itr True --best-checkpoint-metric ppl --distributed-world-size 1 "
+        "--user-dir /"
     )
     assert f"--save-dir {run.path('')} --seed 7 " in rest
     assert "--no-residual" in ablation(tmp_path).trials((HEADS,))[0].run.train_command

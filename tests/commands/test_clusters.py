@@ -246,6 +246,7 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slur
     ("args", "sentence"),
     [
         (["--launcher", "slurm"], "--launcher slurm has no effect without making runs; leave it out"),
+        (["--run", "--launcher", "slurm", "--jobs", "2"], "--jobs has no effect with --launcher slurm"),
         (["--run", "--partition", "p"], "--partition has no effect without --launcher slurm; leave it out"),
         (["--run", "--gpus", "0"], "--gpus 0: the number must be at least 1"),
         (["--run", "--gpus", "2"], "2 GPUs cannot share --update-freq 1, .* give --gpus 1$"),

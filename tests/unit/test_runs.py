@@ -19,8 +19,9 @@ from modular_fairseq.runs.evaluation import (
     register,
 )
 from modular_fairseq.runs.evaluations.model_analyses import Redundancy
-from modular_fairseq.runs.papers.command import find_table, name_failure
+from modular_fairseq.runs.papers.making import name_failure
 from modular_fairseq.runs.papers.results import Results
+from modular_fairseq.runs.papers.table import find_table
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference

@@ -12,10 +12,11 @@ if the model was better without it. Four mechanisms take 11 runs per seed.
 
 DATA is a folder of fairseq-preprocess with train, valid and test. The OPTIONS after the -- are options of
 fairseq-train. The command appends the options of the mechanisms, --user-dir, --seed, --save-dir,
---update-epoch-batch-itr, --best-checkpoint-metric ppl and --log-format json. Each run has a folder in FOLDER
-with its checkpoints, train.log, validate.log and, when it has ended, result.json; then it is not run again.
-You may also run the training commands that --dry-run shows yourself, several at a time and on other machines.
-Then this command only evaluates.
+--distributed-world-size, --update-epoch-batch-itr, --best-checkpoint-metric ppl and --log-format json. Each
+run has a folder in FOLDER with its checkpoints, train.log, validate.log and, when it has ended, result.json;
+then it is not run again. You may also run the training commands that --dry-run shows yourself, several at a
+time and on other machines. Then this command only evaluates. --launcher slurm makes a job of each run
+(docs/clusters.md).
 
 The mechanism with the lowest perplexity on valid is kept: the mean over the seeds if there are several, and
 the mechanism that is listed first if two are equal. fairseq-validate computes the perplexities on valid and

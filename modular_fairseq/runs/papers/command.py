@@ -5,6 +5,8 @@
     modular-fairseq table mae-3 --seeds 1,2,3                    # only makes the table of existing results
     modular-fairseq table configs/mine/table.yaml --run          # makes your own table
     modular-fairseq table mae-3 --scale smoke --run              # narrow models on a toy corpus, in minutes
+    modular-fairseq table mae-3 --data data --run --launcher slurm   # a job for each training and evaluation
+    modular-fairseq table mae-3 --status                         # shows what each run does
 
 Each row is a file beside table.yaml: an experiment in the keys of fairseq-hydra-train, which
 configs/manual.yaml explains. The OPTIONS after a -- go to every fairseq-train, as in `-- --fp16`. The folder
@@ -44,10 +46,9 @@ from modular_fairseq.runs.papers.figure import draw, write_figure
 from modular_fairseq.runs.papers.making import Work, check, make, make_step, steps
 from modular_fairseq.runs.papers.plan import needed, plan, show_commands
 from modular_fairseq.runs.papers.results import Results, sheet
-from modular_fairseq.runs.papers.table import Table, read_table
+from modular_fairseq.runs.papers.table import Table, find_table, read_table
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.shipped import configs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +125,8 @@ def run(args: argparse.Namespace) -> None:
         os.path.join(args.out, "smoke", "data") if toys else os.path.join(args.home, "data")
     )
     resources = options.check(args, args.run)
+    if args.launcher == "slurm" and args.jobs is not None:
+        raise UsageError("--jobs has no effect with --launcher slurm, where each run has its jobs; leave it out")
     args.workers = resources[0].workers
     table = read_table(args.table)
     results = plan(table, args)
@@ -180,13 +183,8 @@ def run(args: argparse.Namespace) -> None:
 
 def command(args: argparse.Namespace, *more: str) -> list[str]:
     """Return the words of a command for the same table, with `more` options in place of what `args` does."""
-    words = [
-        os.path.abspath(args.table),
-        "--data",
-        os.path.abspath(args.data),
-        "--out",
-        os.path.abspath(args.out),
-    ]
+    words = [os.path.abspath(args.table)]
+    words += ["--data", os.path.abspath(args.data), "--out", os.path.abspath(args.out)]
     words += ["--seeds", args.seeds, "--scale", args.scale, "--samples", str(args.samples)]
     words += ["--gpus", str(args.workers)] if args.workers > 1 else []
     for row in args.only:
@@ -227,25 +225,6 @@ def launch(
         shlex.join(["modular-fairseq", *command(args, *words)[3:]]) for words in (["--status"], [])
     )
     print(f"what they do: {shown}\nthe table:    {made}")
-
-
-def find_table(name: str) -> str:
-    """Return the path of a table.yaml.
-
-    Args:
-        name: the path itself, or the name of a table of the papers, such as mae-3.
-
-    Raises:
-        UsageError: there is no table of this name.
-    """
-    if os.sep in name or os.path.isfile(name):
-        return name
-    known = sorted(path.parent.name for path in configs().glob("*/table.yaml"))
-    if name not in known:
-        raise UsageError(
-            f"there is no table {name}; give the path of a table.yaml, or one of {', '.join(known)}"
-        )
-    return str(configs() / name / "table.yaml")
 
 
 def folder_of(table: Table, args: argparse.Namespace) -> str:

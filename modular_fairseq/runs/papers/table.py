@@ -33,6 +33,7 @@ import yaml
 from modular_fairseq.runs import evaluations  # noqa: F401  (registers the columns)
 from modular_fairseq.runs.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
 from modular_fairseq_cli.errors import UsageError, why
+from modular_fairseq_cli.shipped import configs
 
 # The columns that come from the statistics of a run and from the row. The evaluations have the others.
 STATISTICS = {
@@ -98,6 +99,25 @@ class Table(NamedTuple):
         Rows are compared by the first one. It is one with a significance test of its own, if there is any.
         """
         return tuple(sorted(evaluations_of(self.columns), key=lambda each: not each.test))
+
+
+def find_table(name: str) -> str:
+    """Return the path of a table.yaml.
+
+    Args:
+        name: the path itself, or the name of a table of the papers, such as mae-3.
+
+    Raises:
+        UsageError: there is no table of this name.
+    """
+    if os.sep in name or os.path.isfile(name):
+        return name
+    known = sorted(path.parent.name for path in configs().glob("*/table.yaml"))
+    if name not in known:
+        raise UsageError(
+            f"there is no table {name}; give the path of a table.yaml, or one of {', '.join(known)}"
+        )
+    return str(configs() / name / "table.yaml")
 
 
 def read_table(path: str | os.PathLike) -> Table:
