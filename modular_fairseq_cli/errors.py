@@ -57,15 +57,31 @@ def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
     )
 
 
+def out_of_memory(error: BaseException) -> UsageError | None:
+    """Return a `UsageError` if ``error`` means that a device or the machine has not enough memory."""
+    text = str(error)
+    told = isinstance(error, RuntimeError) and re.search("can't allocate memory|out of memory", text)
+    if not told and not isinstance(error, MemoryError):
+        return None
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text)
+    return UsageError(
+        f"there is not enough memory{f' for {asked[1]} more' if asked else ''}; give smaller batches "
+        "(--max-tokens, --batch-size), or a smaller model"
+    )
+
+
 def find_usage_error(error: BaseException | None) -> UsageError | None:
     """Return the `UsageError` in the chain of causes of `error`, or None if there is none.
 
     The chain matters because fairseq catches some errors and raises others in their place. An error that
-    ``torch.load`` raised about a file inside one of fairseq's commands is returned as a `UsageError`, too.
+    ``torch.load`` raised about a file inside one of fairseq's commands is returned as a `UsageError`, too,
+    and so is a lack of memory.
     """
     while error is not None:
         if isinstance(error, UsageError):
             return error
+        if memory := out_of_memory(error):
+            return memory
         file = _file_being_loaded(error)
         if file is not None and isinstance(error, Exception) and not isinstance(error, MemoryError):
             return unreadable_checkpoint(error, file)

@@ -11,8 +11,9 @@ from modular_fairseq_cli.errors import find_usage_error
 def show_usage_errors_as_sentences() -> None:
     """Show the sentence of a `UsageError` that nothing catches, instead of a traceback.
 
-    The exit status is 1, as for every error. fairseq's commands (fairseq_cli/train.py:555-575 and the others)
-    catch no errors, so a user who mistyped an option would have to read a traceback.
+    A lack of memory, and a file that is no checkpoint, are shown as sentences, too. The exit status is 1, as
+    for every error. fairseq's commands (fairseq_cli/train.py:555-575 and the others) catch no errors, so a
+    user who mistyped an option would have to read a traceback.
     """
     previous = sys.excepthook
 

@@ -131,9 +131,14 @@ class Config(NamedTuple):
             if not isinstance(value, bool):
                 raise UsageError(f"{self.path}: {group}.{key} is {value!r}; it must be true or false")
             return [option] if value == action.const else []
-        if isinstance(value, list):
-            value = ",".join(map(str, value))
-        word = str(value)
+        word = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        try:
+            if callable(action.type):
+                action.type(word)
+        except (argparse.ArgumentTypeError, SyntaxError, TypeError, ValueError):
+            raise UsageError(
+                f"{self.path}: {group}.{key} is {value!r}, which {option} does not accept; correct it"
+            ) from None
         return [f"{option}={word}"] if word.startswith("-") else [option, word]
 
 
@@ -171,6 +176,7 @@ def read_config(path: str | os.PathLike) -> Config:
     ]:
         if config.get(key) is None:
             raise UsageError(f"{path}: {key} is missing; every row needs it, see configs/manual.yaml")
+    config.train_options()  # refuses values of a wrong type
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}
         del given["_name"]

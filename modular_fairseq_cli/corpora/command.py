@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> None:
     try:
         runner.run(chosen, user)
     except UsageError as error:
-        _stop(1, f"{name}: {error}")
+        _stop(1, f"{name}: error: {error}")
     except OSError as error:
-        _stop(1, f"{name}: {error.filename or 'a file'}: {error.strerror or error}")
+        _stop(1, f"{name}: error: {error.filename or 'a file'}: {error.strerror or error}")
     except KeyboardInterrupt:
         _stop(130, f"{name}: interrupted; the same command continues")
 

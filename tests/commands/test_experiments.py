@@ -484,6 +484,11 @@ def test_words_of_the_commands(tmp_path):
         (("source_lang: de", "source_lan: de"), "task.source_lang is missing"),
         (("/bin", ""), "must be SET/bin"),
         (("update_epoch_batch_itr: true", "skip_invalid_size_inputs_valid_test: 3"), "must be true or false"),
+        (("encoder_layers: 6", "encoder_layers: [x]"), "model.encoder_layers is ['x'], which --encoder-la"),
+        (
+            ("max_tokens: 4096", "max_tokens: {}"),
+            "dataset.max_tokens is {}, which --max-tokens does not accept",
+        ),
         (("_name: torch_adam", "_name: torch_adamm"), "fairseq-train refuses"),
         (("lr: [0.0005]", "lr: [0.0005"), "cannot be read (line"),
         (

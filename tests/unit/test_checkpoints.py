@@ -194,6 +194,26 @@ def test_a_file_that_torch_load_opens_itself_is_named_too(tmp_path, kind):
     assert str(find_usage_error(caught.value)).startswith(f"{tmp_path}/a.pt is refused")
 
 
+@pytest.mark.parametrize(
+    ("error", "more"),
+    [
+        (MemoryError(), ""),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 128 bytes."),
+            "128 bytes",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"), "2.50 GiB"),
+    ],
+)
+def test_a_lack_of_memory_is_a_usage_error(error, more):
+    found = find_usage_error(error)
+    assert str(found) == (
+        f"there is not enough memory{f' for {more} more' if more else ''}; give smaller batches "
+        "(--max-tokens, --batch-size), or a smaller model"
+    )
+    assert find_usage_error(RuntimeError("shapes do not fit")) is None
+
+
 def test_other_errors_are_not_usage_errors():
     with pytest.raises(pickle.UnpicklingError) as caught:
         pickle.loads(b"not a pickle")

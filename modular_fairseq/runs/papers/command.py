@@ -126,7 +126,9 @@ def run(args: argparse.Namespace) -> None:
     )
     resources = options.check(args, args.run)
     if args.launcher == "slurm" and args.jobs is not None:
-        raise UsageError("--jobs has no effect with --launcher slurm, where each run has its jobs; leave it out")
+        raise UsageError(
+            "--jobs has no effect with --launcher slurm, where each run has its jobs; leave it out"
+        )
     args.workers = resources[0].workers
     table = read_table(args.table)
     results = plan(table, args)

@@ -1,0 +1,63 @@
+"""Run the parts of the soak, and write a report. `python -m tests.soak --help` explains the options."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from modular_fairseq_cli.files import write_file
+from tests.preloaded import Preloaded
+from tests.soak import fuzz_files, fuzz_options, kills
+from tests.soak.cases import Case, Outcome, run_cases
+from tests.soak.materials import Materials, prepare
+
+Part = Callable[[Materials, int, int], Iterator[Case]]  # takes materials, a seed and the number of cases
+
+# For each part: its cases, their number, and whether commands may start from a Python with torch in it.
+PARTS: dict[str, tuple[Part, int, bool]] = {
+    "kills": (kills.cases, 200, False),
+    "options": (fuzz_options.cases, 500, True),
+    "files": (fuzz_files.cases, 500, True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/soak.sh", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("soak"), help="folder for outcomes (default: soak)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all cases (default: 1)")
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part; may be given several times")
+    parser.add_argument("--count", type=int, help="number of cases of each part (default: its own)")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    found: list[Outcome] = []
+    server = Preloaded()
+    try:
+        fast = prepare(args.out / "materials", server)
+        slow = prepare(args.out / "materials", None)
+        for part in args.only or PARTS:
+            cases, count, may_be_fast = PARTS[part]
+            count = args.count or count
+            made = cases(fast if may_be_fast else slow, args.seed, count)
+            kept = args.out / f"outcomes-{args.seed}.jsonl"
+            for number, outcome in enumerate(run_cases(part, made, kept), 1):
+                found.append(outcome)
+                if outcome.wrong or number % 50 == 0:
+                    said = f"{outcome.name}: {outcome.wrong}" if outcome.wrong else "cases"
+                    print(f"{time.strftime('%H:%M:%S')} {part} [{number} of {count}] {said}", flush=True)
+    finally:
+        server.close()
+    counts = {
+        part: {"cases": len(those), "wrong": sum(bool(each.wrong) for each in those)}
+        for part in dict.fromkeys(each.part for each in found)
+        if (those := [each for each in found if each.part == part])
+    }
+    report = {"seed": args.seed, "parts": counts, "wrong": [each._asdict() for each in found if each.wrong]}
+    write_file(args.out / "report.json", json.dumps(report, indent=1) + "\n")
+    print(json.dumps(counts, indent=1))
+    sys.exit(bool(report["wrong"]))
+
+
+if __name__ == "__main__":
+    main()

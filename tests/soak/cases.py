@@ -1,0 +1,144 @@
+"""Run cases, and keep their outcomes in a file, so that a soak may be killed and continued."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SECONDS = 60.0  # after which a command hangs
+
+
+class Case(NamedTuple):
+    """Something unkind.
+
+    Args:
+        name: its name, which tells what is done; it is unique in its part.
+        run: does it in an empty folder, and returns a sentence about what is wrong, or "".
+    """
+
+    name: str
+    run: Callable[[Path], str]
+
+
+class Outcome(NamedTuple):
+    """What a case found.
+
+    Args:
+        part, name: the case.
+        wrong: what is wrong, or "".
+        seconds: how long it took.
+    """
+
+    part: str
+    name: str
+    wrong: str
+    seconds: float
+
+
+def run_cases(part: str, cases: Iterable[Case], kept: Path) -> Iterator[Outcome]:
+    """Run the cases that the file `kept` does not have, and yield the outcomes of all."""
+    done = {(each.part, each.name): each for each in outcomes(kept)}
+    for case in cases:
+        if (part, case.name) not in done:
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+                try:
+                    wrong = case.run(Path(folder))
+                except Exception as error:
+                    wrong = f"the case itself failed: {type(error).__name__}: {error}"
+            found = Outcome(part, case.name, wrong, round(time.monotonic() - began, 2))
+            with open(kept, "a", encoding="utf-8") as file:
+                file.write(json.dumps(found._asdict()) + "\n")
+            yield found
+        else:
+            yield done[part, case.name]
+
+
+def outcomes(kept: Path) -> list[Outcome]:
+    """Return the outcomes of a file. A line that was cut short by a kill does not count."""
+    found = []
+    for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []:
+        try:
+            found.append(Outcome(**json.loads(line)))
+        except ValueError:
+            continue
+    return found
+
+
+class Ended(NamedTuple):
+    """A command that has ended: its exit status, or None if it hung; and its output."""
+
+    status: int | None
+    out: str
+    err: str
+
+
+def call(words: Sequence[object], folder: Path, environment: dict[str, str] | None = None) -> Ended:
+    """Run a command in a folder, and end it and all its processes after `SECONDS`."""
+    process = subprocess.Popen(
+        [str(word) for word in words],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+        return Ended(process.returncode, out, err)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        return Ended(None, out, err)
+
+
+def judged(ended: Ended) -> str:
+    """Return what is wrong with the end of a command, or "".
+
+    A command may succeed. If it fails, its last line on standard error is a sentence, and there is no
+    traceback.
+    """
+    lines = [line for line in ended.err.splitlines() if line.strip()]
+    last = lines[-1].strip()[:300] if lines else "no message"
+    if ended.status is None:
+        return f"hangs for more than {SECONDS:g} s ({last})"
+    if ended.status < 0:
+        return f"was ended by signal {-ended.status} ({last})"
+    if "Traceback (most recent call last)" in ended.err + ended.out:
+        return f"shows a traceback ({last})"
+    if ended.status and ": error: " not in last:
+        return f"fails with status {ended.status} and without a sentence ({last})"
+    return ""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder, without locks and logs."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink() and path.name != ".lock" and path.suffix != ".log"
+    }
+
+
+def left_over(folder: Path) -> list[str]:
+    """Return the names of files below a folder that were being written when a command ended."""
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if ".tmp" in path.name]
+
+
+def copied(source: Path, target: Path) -> Path:
+    """Copy a file or folder, and return the copy."""
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+    return target

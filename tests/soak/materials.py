@@ -1,0 +1,75 @@
+"""Small corpora, models and files that the cases spoil."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, binarize, write_reversal_corpus
+from tests.places import PYTHON, ROOT
+from tests.preloaded import Preloaded
+from tests.table_folders import write_configs
+
+PLUGIN = ["--user-dir", str(ROOT / "modular_fairseq")]
+
+
+class Materials(NamedTuple):
+    """What cases work with.
+
+    Args:
+        folder: the folder of everything: text/ (raw text), bin/ (binarized), mae/ (a trained mixture of
+            experts, with train.log), inside/ (its analyses), configs/mine/ (a table).
+        environment: environment variables with which commands start in 0.1 s (see tests/preloaded).
+        python: the interpreter for the same purpose.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    python: str
+
+    @property
+    def train(self) -> list[str]:
+        """The words of a short training, without an arch and a folder."""
+        options = [*TINY, *OPTIMIZE, *QUIET, *PLUGIN]
+        return [self.python, "-m", "fairseq_cli.train", str(self.folder / "bin"), *options]
+
+    @property
+    def ours(self) -> list[str]:
+        """The words before a command of modular-fairseq."""
+        return [self.python, "-m", "modular_fairseq_cli"]
+
+    @property
+    def checkpoint(self) -> Path:
+        """The best checkpoint of the mixture of experts."""
+        return self.folder / "mae/checkpoint_best.pt"
+
+
+def prepare(folder: Path, server: Preloaded | None) -> Materials:
+    """Make the materials in a folder, unless they are there.
+
+    Args:
+        folder: the folder.
+        server: a Python that has imported torch; None: commands start by themselves.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment["PATH"] = f"{os.path.dirname(PYTHON)}{os.pathsep}{environment['PATH']}"
+    if server:
+        environment["PATH"] = f"{server.programs}{os.pathsep}{environment['PATH']}"
+    made = Materials(folder, environment, str(server.python) if server else PYTHON)
+    if (folder / "done").exists():
+        return made
+    (folder / "text").mkdir(parents=True, exist_ok=True)
+    write_reversal_corpus(folder / "text")
+    binarize(folder / "text", folder / "bin")
+    (folder / "configs/mine").mkdir(parents=True, exist_ok=True)
+    write_configs(folder / "configs/mine")
+    experts = ["--arch", "mae_transformer", "--mae-gate-interval", "2", "--max-epoch", "4"]
+    with open(folder / "train.log", "w", encoding="utf-8") as log:
+        words = [*made.train, *experts, "--save-dir", str(folder / "mae"), "--log-format", "json"]
+        subprocess.run(words, env=environment, stdout=log, stderr=subprocess.STDOUT, check=True)
+    model = [str(folder / "bin"), "--path", str(made.checkpoint), "--gen-subset", "valid"]
+    analyses = [*made.ours, "analyze", "all", *model, "--out", str(folder / "inside")]
+    subprocess.run(analyses, env=environment, stdout=sys.stderr, check=True)
+    (folder / "done").touch()
+    return made
