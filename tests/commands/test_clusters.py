@@ -249,9 +249,10 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slur
         (["--run", "--launcher", "slurm", "--jobs", "2"], "--jobs has no effect with --launcher slurm"),
         (["--run", "--partition", "p"], "--partition has no effect without --launcher slurm; leave it out"),
         (["--run", "--gpus", "0"], "--gpus 0: the number must be at least 1"),
-        (["--run", "--gpus", "2"], "2 GPUs cannot share --update-freq 1, .* give --gpus 1$"),
+        (["--run", "--gpus", "99"], "--gpus 99: torch sees [0-9]+ on this machine; give at most as many"),
+        (["--dry-run", "--gpus", "2"], "2 GPUs cannot share --update-freq 1, .* give --gpus 1$"),
         (
-            ["--run", "--gpus", "5", "--", "--update-freq", "4"],
+            ["--dry-run", "--gpus", "5", "--", "--update-freq", "4"],
             "5 GPUs cannot share --update-freq 4, the batches of an update; give --gpus 1 or 2 or 4$",
         ),
         (["--run", "--launcher", "slurm", "--resources", "nowhere"], "nowhere: cannot be read .*example$"),

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,7 +170,6 @@ def _case(materials: Materials, number: int, name: str, scenario: Scenario, rng:
     return Case(f"{number} {name} at {shown}{' with its group' if group else ''}", run)
 
 
-@cache
 def uninterrupted(materials: Materials, name: str) -> tuple[dict[str, str], float]:
     """Return the results of a scenario that is not killed, and the seconds that it takes."""
     folder = materials.folder / "uninterrupted" / name

@@ -61,19 +61,20 @@ def same_weights(ours, theirs):
     return all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-@pytest.fixture(scope="module")
-def resources(tmp_path_factory):
-    """Resources of the smallest time limit that Slurm knows, a minute."""
-    path = tmp_path_factory.mktemp("resources") / "resources.yaml"
-    path.write_text(yaml.safe_dump({"gpus": 0, "cpus": 1, "hours": 1 / 60, "evaluation": {"hours": 0.1}}))
+def write_resources(folder, minutes):
+    """Write a file of resources for jobs of one processor, and return its path."""
+    path = folder / "resources.yaml"
+    path.write_text(
+        yaml.safe_dump({"gpus": 0, "cpus": 1, "hours": minutes / 60, "evaluation": {"hours": 0.2}})
+    )
     return path
 
 
-def test_jobs_that_are_stopped_in_three_ways_end_in_the_same_table(
-    table_folder, finished_table, slurm, resources, tmp_path
+def test_jobs_that_are_pre_empted_and_cancelled_end_in_the_same_table(
+    table_folder, finished_table, slurm, tmp_path
 ):
     """One training is pre-empted. Another is cancelled, and submitted again by the same command."""
-    given = ["--run", "--launcher", "slurm", "--resources", resources]
+    given = ["--run", "--launcher", "slurm", "--resources", write_resources(tmp_path, minutes=12)]
     table(table_folder, slurm, *given, out=tmp_path)
     runs = tmp_path / "paper/mine"
     for row, stop in (("plain", ["--signal=USR2", "--batch"]), ("experts", [])):
@@ -91,14 +92,15 @@ def test_jobs_that_are_stopped_in_three_ways_end_in_the_same_table(
     shown = table(table_folder, slurm, out=tmp_path)
     assert shown == finished_table.stdout
     log = next((tmp_path / "paper/mine/jobs").glob("1_0_log.out")).read_text()
-    assert "Requeued job 1" in log and log.count("Starting with") == 2
+    assert log.count("Starting with") == 2
     for row in ("plain", "experts"):
         assert same_weights(runs / row / "seed-1", table_folder / "results/paper/mine" / row / "seed-1")
     assert "Table mine: 7 done" in table(table_folder, slurm, "--status", out=tmp_path)
 
 
-def test_a_training_longer_than_its_time_limit_ends_as_one_without(table_folder, slurm, resources, tmp_path):
-    """The limit is a minute, and the job is told to stop half a minute before."""
+def test_a_training_longer_than_its_time_limit_ends_as_one_without(table_folder, slurm, tmp_path):
+    """The limit is a minute, which is Slurm's smallest, and the job is stopped half a minute before."""
+    resources = write_resources(tmp_path, minutes=1)
     (tmp_path / "configs/mine").mkdir(parents=True)
     write_configs(tmp_path / "configs/mine", optimization={"lr": [0.005], "max_epoch": 60})
     (tmp_path / "data").symlink_to(table_folder / "data")
@@ -120,7 +122,9 @@ def test_srun_starts_the_workers_of_a_training(table_folder, slurm, tmp_path):
     resources = tmp_path / "resources.yaml"
     resources.write_text(yaml.safe_dump({"gpus": 2, "cpus": 1, "hours": 0.2}))
     words = ["--only", "plain", "--run"]
-    options = ["--", "--cpu", "--distributed-backend", "gloo", "--update-freq", "2"]
+    # On processors fairseq works with this backend alone.
+    options = ["--", "--cpu", "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    options += ["--update-freq", "2"]
     two = ["--launcher", "slurm", "--resources", resources]
     table(table_folder, slurm, *words, *two, *options, out=tmp_path / "two")
     wait(lambda: not queue(slurm), "all jobs end")
@@ -137,9 +141,9 @@ def test_srun_starts_the_workers_of_a_training(table_folder, slurm, tmp_path):
     assert "distributed init (rank 1): tcp://" in log or "'distributed_world_size': 2" in log
 
 
-def test_twenty_runs_are_submitted_in_five_seconds(table_folder, slurm, resources, tmp_path, capsys):
+def test_twenty_runs_are_submitted_in_five_seconds(table_folder, slurm, tmp_path, capsys):
     """No time is asserted; docs/clusters.md has one. All jobs are in the queue with what they wait for."""
-    seeds = ",".join(map(str, range(1, 6)))
+    resources, seeds = write_resources(tmp_path, minutes=12), ",".join(map(str, range(1, 6)))
     began = time.monotonic()
     table(
         table_folder,

@@ -159,7 +159,8 @@ def submit(steps: Sequence[Step], folder: str) -> list[str]:
 def through_srun(run: Run) -> Run:
     """Return a run whose training is started by srun, one worker for each task of the present job.
 
-    The workers meet at a port that follows from the number of the job.
+    The workers meet on this machine, the first one of the job, at a port that follows from the number of the
+    job. fairseq could infer all this from Slurm's variables (--distributed-port), but only with GPUs.
 
     Raises:
         UsageError: this is no job of Slurm, or it has another number of tasks than the run has workers.
@@ -170,10 +171,13 @@ def through_srun(run: Run) -> Run:
             f"--srun: {run.name} needs a job of Slurm with {run.workers} tasks; here are {tasks or 'none'}"
         )
     port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000
+    address = f"tcp://{os.environ['SLURMD_NODENAME']}:{port}"
     srun = ["srun", "--unbuffered", "--kill-on-bad-exit=1"]
     if processors := os.environ.get("SLURM_CPUS_PER_TASK"):  # srun does not take it from the job
         srun.append(f"--cpus-per-task={processors}")
-    return run._replace(launcher=srun, words=[*run.words, "--distributed-port", str(port)])
+    worker = 'exec "$@" --distributed-rank "$SLURM_PROCID" --device-id "$SLURM_LOCALID"'
+    meeting = ["--distributed-init-method", address, "--distributed-no-spawn"]
+    return run._replace(launcher=[*srun, "bash", "-c", worker, "worker"], words=[*run.words, *meeting])
 
 
 def submit_to_background(command: Sequence[str], folder: str) -> None:

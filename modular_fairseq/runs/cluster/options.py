@@ -2,6 +2,8 @@
 
 import argparse
 
+import torch
+
 from modular_fairseq.runs.cluster.resources import Resources, read_resources
 from modular_fairseq_cli.errors import UsageError
 
@@ -61,4 +63,7 @@ def check(args: argparse.Namespace, makes: bool) -> tuple[Resources, Resources]:
                 raise UsageError(f"--{name} has no effect without --launcher slurm; leave it out")
     if args.gpus is not None and args.gpus < 1 and args.launcher != "slurm":
         raise UsageError(f"--gpus {args.gpus}: the number must be at least 1")
+    present = torch.cuda.device_count()
+    if makes and args.launcher != "slurm" and (args.gpus or 1) > max(present, 1):
+        raise UsageError(f"--gpus {args.gpus}: torch sees {present} on this machine; give at most as many")
     return read_resources(args)
