@@ -175,7 +175,7 @@ FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "exec": lambda c: Pickled(exec, (f"__import__('os').system({c!r})",)),
     "getattr": lambda c: Pickled(getattr, (Pickled(__import__, ("os",)), "system")),
     "import": lambda c: Pickled(__import__("importlib").import_module, ("antigravity",)),
-    "functools.partial": lambda c: Pickled(Pickled(__import__("functools").partial, (eval, c)), ()),
+    "functools.partial": lambda c: Pickled(__import__("functools").partial, (eval, c)),
     "operator": lambda c: Pickled(__import__("operator").methodcaller, ("system", c)),
     "timeit": lambda c: Pickled(
         __import__("timeit").timeit,
@@ -231,7 +231,7 @@ def _shows_no_secret(materials: Materials, name: str, value: Any) -> Case:
     def run(folder: Path) -> str:
         state = torch.load(materials.checkpoint, weights_only=False)
         state["cfg"]["common"] = {**dict(state["cfg"]["common"]), "wandb_project": value}
-        state["cfg"]["model"].evil = value
+        state["cfg"]["model"]["evil"] = value
         path = folder / "hostile.pt"
         torch.save(state, path)
         environment = {**materials.environment, "SECRET": SECRET}
@@ -279,9 +279,13 @@ def _zips(materials: Materials) -> Iterator[Case]:
         materials, "zip: absolute names", rewritten(lambda m: {f"/tmp/{n}": c for n, c in m.items()})
     )
     yield _refused(materials, "zip: no pickle", rewritten(without_pickle))
-    bomb = rewritten(
-        lambda m: {n: c if n.endswith("pkl") else b"\0" * 2**27 for n, c in m.items()}, zipfile.ZIP_DEFLATED
-    )
+
+    def with_bomb(members: dict[str, bytes]) -> dict[str, bytes]:
+        """Make one storage a gigabyte of zeros, which is a megabyte in the archive."""
+        storage = next(name for name in members if "/data/" in name)
+        return {**members, storage: b"\0" * 2**30}
+
+    bomb = rewritten(with_bomb, zipfile.ZIP_DEFLATED)
     yield _refused(materials, "zip: a bomb", bomb, ("average",))
     yield _refused(materials, "zip: TorchScript", script)
 
