@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         self.name = name
 
     def error(self, message: str) -> NoReturn:
-        sys.stderr.write(f"{self.name}: {message}; --help lists the options\n")
+        sys.stderr.write(f"{self.name}: error: {message}; --help lists the options\n")
         sys.exit(2)
 
 

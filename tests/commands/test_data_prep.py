@@ -66,7 +66,8 @@ def refusal(result, code=1):
     assert "Traceback" not in result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("prepare-")
-    return last.partition(": ")[2]
+    assert ": error: " in last
+    return last.partition(": error: ")[2]
 
 
 def test_talks_are_tokenized_cleaned_and_split_as_in_the_recipe(talks):
@@ -669,7 +670,7 @@ def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(script
         said = result.stderr.splitlines()
         assert result.returncode == 1
         assert said[0].startswith(f"{prefix}: prepares {name} in {out}")
-        assert said[-1].startswith(f"{prefix}: file://{tmp_path}/nowhere")
+        assert said[-1].startswith(f"{prefix}: error: file://{tmp_path}/nowhere")
         assert "could not be fetched" in said[-1]
 
 
