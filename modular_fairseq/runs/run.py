@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import modular_fairseq
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
@@ -113,30 +114,9 @@ class Run(NamedTuple):
         """The words of the command that trains the run, or continues it from its last checkpoint."""
         start = ["--finetune-from-model", checkpoint] if (checkpoint := self.start_checkpoint) else []
         own = ["--user-dir", PLUGIN, "--save-dir", self.save_dir, "--seed", str(self.seed)]
-        words = [*self.words, *self.shares, *start, *own, "--log-format", "json"]
+        shares = share_batches(self.words, self.workers)
+        words = [*self.words, *shares, *start, *own, "--log-format", "json"]
         return ["fairseq-train", self.corpus.binarized, *words]
-
-    @property
-    def shares(self) -> list[str]:
-        """The options that divide the batches of an update among the workers; none if they are not given.
-
-        Raises:
-            UsageError: the number of batches, --update-freq, is not a multiple of the number of workers.
-        """
-        if self.workers is None:
-            return []
-        given = (by_option(list(self.words)).get("--update-freq") or ["1"])[-1]
-        numbers = [int(number) for number in re.findall(r"\d+", given)]
-        if any(number % self.workers for number in numbers):
-            fitting = [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
-            raise UsageError(
-                f"{self.name}: {self.workers} GPUs cannot share --update-freq {given}, the batches of an "
-                f"update; give --gpus {' or '.join(map(str, fitting))}"
-            )
-        world = ["--distributed-world-size", str(self.workers)]
-        if self.workers == 1:
-            return world
-        return [*world, "--update-freq", ",".join(str(number // self.workers) for number in numbers)]
 
     @property
     def average_command(self) -> list[str]:

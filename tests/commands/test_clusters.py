@@ -119,7 +119,7 @@ def test_the_same_command_submits_only_what_no_job_works_on(table_folder, slurm,
 
 
 def test_status_of_each_step(table_copy, slurm, capsys):
-    """One run is done, one is trained, one has failed, and one waits."""
+    """Of the four runs, one is done, one is trained, one has failed and one waits in the queue."""
     runs = table_copy / "results/paper/mine"
     for path in (runs / "experts/seed-1").glob("test*"):
         path.unlink()

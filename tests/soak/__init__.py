@@ -1,5 +1,5 @@
 """Search for accidents that the program does not survive: `bash scripts/soak.sh`.
 
 A part, such as `kills`, makes cases from a seed. A case gets an empty folder, does something unkind there,
-and says what is wrong, or "". tests/system/test_soak.py runs a few cases of each part.
+and says what is wrong, or "".
 """

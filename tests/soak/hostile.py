@@ -159,7 +159,7 @@ def _pickles(materials: Materials) -> Iterator[Case]:
 
 
 class _Dataclass:
-    """What pickle makes of an instance of a class of the author's."""
+    """A class that only the author of a hostile file has. Pickle names it in the file."""
 
     def __init__(self, payload: Any):
         self.payload = payload

@@ -71,9 +71,7 @@ def submitit() -> Any:
 def live() -> dict[str, tuple[str, str]]:
     """Return the user's jobs in Slurm, keyed by their numbers: the state, and the reason why a job waits.
 
-    Slurm's words are returned, such as PENDING and Priority.
-
-    Without Slurm there are none.
+    Slurm's words are returned, such as PENDING and Priority. Without Slurm there are no jobs.
 
     Raises:
         UsageError: squeue fails.
@@ -101,15 +99,12 @@ def failed(steps: Sequence[Step]) -> list[str]:
     return [name for name, job in numbers.items() if job is not None and job.number not in present]
 
 
-def submit(steps: Sequence[Step], folder: str) -> list[str]:
+def submit(steps: Sequence[Step], folder: str) -> None:
     """Submit the steps that are neither done nor in the hands of a job, and record their jobs.
 
     Args:
         steps: the steps, each after those that it needs.
         folder: the folder for the logs of jobs.
-
-    Returns:
-        The numbers of the jobs that now work on the steps or wait, old and new ones.
 
     Raises:
         UsageError: there is no Slurm, Slurm refuses a job, or another process submits jobs for this folder.
@@ -153,7 +148,6 @@ def submit(steps: Sequence[Step], folder: str) -> list[str]:
             write_file(os.path.join(step.folder, JOBS), json.dumps(content, indent=1) + "\n")
             new += 1
     say(f"{new} jobs were submitted, {len(jobs) - new} are there already; their logs are in {folder}")
-    return list(jobs.values())
 
 
 def through_srun(run: Run) -> Run:

@@ -15,6 +15,7 @@ from modular_fairseq.runs.greedy.settings import write_settings
 from modular_fairseq.runs.greedy.table import sheet, validation_perplexity
 from modular_fairseq.runs.greedy.trial import Result, Trial
 from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.workers import share_batches
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.processes import say, share_processors
@@ -39,8 +40,7 @@ class Ablation:
         words += ["--gpus", str(workers)] if workers > 1 else []
         self.command = shlex.join(["modular-fairseq", *words])
         self.program = [sys.executable, "-m", "modular_fairseq_cli", *words]
-        for trial in self.trials(()):
-            _ = trial.run.shares  # refuses GPUs that cannot share the batches
+        share_batches(settings["options"], workers)  # refuses a number of GPUs that does not fit
 
     def trials(self, model: Model) -> list[Trial]:
         """Return the trials of a model, one for each seed.

@@ -14,6 +14,7 @@ from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.workers import share_batches
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError, why
 
@@ -59,7 +60,7 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
             )
     refuse_equal_rows(results, args.scale)
     for run, _ in needed(results, args.only):
-        _ = run.shares  # refuses GPUs that cannot share the batches
+        share_batches(run.words, run.workers)  # refuses a number of GPUs that does not fit
     if args.pretrained and not any(run.start for run, _ in needed(results, [])):
         raise UsageError(
             f"--pretrained has no effect on {args.table}, because no row is fine-tuned; leave it out"

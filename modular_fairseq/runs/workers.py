@@ -1,0 +1,33 @@
+"""Divide the batches of an update among the workers of a training."""
+
+import re
+from collections.abc import Sequence
+
+from modular_fairseq_cli.arguments import by_option
+from modular_fairseq_cli.errors import UsageError
+
+
+def share_batches(words: Sequence[str], workers: int | None) -> list[str]:
+    """Return the options with which several workers together take the batches that one would take.
+
+    Args:
+        words: words of fairseq-train's command line.
+        workers: the number of workers. None: fairseq decides, and no options are returned.
+
+    Raises:
+        UsageError: the number of batches, --update-freq, is not a multiple of the number of workers.
+    """
+    if workers is None:
+        return []
+    given = (by_option(list(words)).get("--update-freq") or ["1"])[-1]
+    numbers = [int(number) for number in re.findall(r"\d+", given)]
+    if any(number % workers for number in numbers):
+        fitting = [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
+        raise UsageError(
+            f"{workers} GPUs cannot share --update-freq {given}, the batches of an update; give --gpus "
+            f"{' or '.join(map(str, fitting))}"
+        )
+    world = ["--distributed-world-size", str(workers)]
+    if workers == 1:
+        return world
+    return [*world, "--update-freq", ",".join(str(number // workers) for number in numbers)]
