@@ -98,8 +98,8 @@ def test_a_job_for_each_training_and_evaluation_with_what_it_waits_for(table_fol
     script = (slurm / "1.sh").read_text()
     assert "\nmodule load x\n" in script and "\nsrun" not in script and "\nexec " in script
     words = command_of(table_folder, 5)
-    assert words[words.index("--gpus") :] == [
-        *("--gpus", "2", "--train-run", "mine/gates/seed-1", "--srun"),
+    assert words[words.index("--train-run") :] == [
+        *("--train-run", "mine/gates/seed-1", "--gpus", "2", "--srun"),
         *("--", "--update-freq", "4", "--fp16"),
     ]
 
@@ -167,6 +167,8 @@ def test_a_run_that_another_process_trains_is_shown_with_its_epoch(table_folder,
         r"train mine/plain/seed-1 +running +epoch 2, update 16: validation perplexity 7.5", shown
     )
     assert "Table mine: 1 running, 6 not begun" in shown
+    table(table_folder, "--status", out=str(tmp_path / "elsewhere"))
+    assert "Table mine: 1 stopped, 6 not begun" in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_the_display_alone(capsys, monkeypatch):
@@ -248,6 +250,7 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slur
         (["--launcher", "slurm"], "--launcher slurm has no effect without making runs; leave it out"),
         (["--run", "--launcher", "slurm", "--jobs", "2"], "--jobs has no effect with --launcher slurm"),
         (["--run", "--partition", "p"], "--partition has no effect without --launcher slurm; leave it out"),
+        (["--status", "--gpus", "1"], "--gpus 1 has no effect without making runs; leave it out"),
         (["--run", "--gpus", "0"], "--gpus 0: the number must be at least 1"),
         (["--run", "--gpus", "99"], "--gpus 99: torch sees [0-9]+ on this machine; give at most as many"),
         (["--dry-run", "--gpus", "2"], "2 GPUs cannot share --update-freq 1, .* give --gpus 1$"),

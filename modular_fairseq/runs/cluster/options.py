@@ -45,12 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser, what: argparse._MutuallyExclu
     group.add_argument("--account", metavar="NAME", help="account of Slurm for all jobs")
 
 
-def check(args: argparse.Namespace, makes: bool) -> tuple[Resources, Resources]:
+def check(args: argparse.Namespace, makes: bool, trains: bool) -> tuple[Resources, Resources]:
     """Return what trainings and evaluations ask for, after checking that the options have an effect.
 
     Args:
         args: the arguments of the command.
-        makes: whether the command makes runs.
+        makes: whether the command makes all runs.
+        trains: whether the command makes runs, makes one of them, or shows the commands of their trainings.
 
     Raises:
         UsageError: an option has no effect, or the resources are wrong.
@@ -63,6 +64,8 @@ def check(args: argparse.Namespace, makes: bool) -> tuple[Resources, Resources]:
                 raise UsageError(f"--{name} has no effect without --launcher slurm; leave it out")
     if args.gpus is not None and args.gpus < 1 and args.launcher != "slurm":
         raise UsageError(f"--gpus {args.gpus}: the number must be at least 1")
+    if args.gpus is not None and not trains:
+        raise UsageError(f"--gpus {args.gpus} has no effect without making runs; leave it out")
     present = torch.cuda.device_count()
     if makes and args.launcher != "slurm" and (args.gpus or 1) > max(present, 1):
         raise UsageError(f"--gpus {args.gpus}: torch sees {present} on this machine; give at most as many")

@@ -56,6 +56,11 @@ class Resources:
         return max(self.gpus, 1)
 
     @property
+    def gpus_option(self) -> list[str]:
+        """The option that gives a command the number of GPUs; none for one worker, which is the default."""
+        return ["--gpus", str(self.workers)] if self.workers > 1 else []
+
+    @property
     def srun(self) -> list[str]:
         """The option by which the command of a job starts several workers, by srun; none for one worker."""
         return ["--srun"] if self.workers > 1 else []

@@ -14,7 +14,7 @@ from modular_fairseq_cli.files import is_locked
 
 PAUSE = 5  # seconds between two looks
 TAIL = 100_000  # bytes at the end of a log that are read
-WAITS, RUNS, DONE, FAILED, NOT_BEGUN = "queued", "running", "done", "failed", "not begun"
+WAITS, RUNS, DONE, FAILED, STOPPED, NOT_BEGUN = "queued", "running", "done", "failed", "stopped", "not begun"
 AT_WORK = (WAITS, RUNS)
 
 
@@ -48,6 +48,8 @@ def state_of(step: Step, ready: bool, jobs: dict[str, tuple[str, str]], in_backg
         return State(WAITS)
     if job is not None:
         return State(FAILED, number, last_line(job.log))
+    if step.log and os.path.exists(step.log):
+        return State(STOPPED, "", last_progress(step.log))
     return State(NOT_BEGUN)
 
 
@@ -90,7 +92,7 @@ def overview(title: str, steps: Iterable[Step], in_background: bool) -> tuple[st
         states[step.name] = state_of(step, ready, jobs, in_background)
     counts = [
         f"{number} {state}"
-        for state in (RUNS, WAITS, DONE, FAILED, NOT_BEGUN)
+        for state in (RUNS, WAITS, DONE, FAILED, STOPPED, NOT_BEGUN)
         if (number := sum(each.state == state for each in states.values()))
     ]
     lines = [[name, *state] for name, state in states.items()]

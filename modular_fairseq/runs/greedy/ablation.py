@@ -37,7 +37,6 @@ class Ablation:
         self.names = [each.name for each in settings["switches"]]
         self.total = (len(self.names) * (len(self.names) + 1) // 2 + 1) * len(seeds)
         words = ["ablate", "--out", folder, "--seeds", ",".join(map(str, seeds))]
-        words += ["--gpus", str(workers)] if workers > 1 else []
         self.command = shlex.join(["modular-fairseq", *words])
         self.program = [sys.executable, "-m", "modular_fairseq_cli", *words]
         share_batches(settings["options"], workers)  # refuses a number of GPUs that does not fit
@@ -94,7 +93,7 @@ class Ablation:
             Step(
                 f"train and validate {each.run.name}",
                 each.run.folder,
-                [*self.program, "--trial", each.run.name, *resources.srun],
+                [*self.program, "--trial", each.run.name, *resources.gpus_option, *resources.srun],
                 resources,
                 done=each.result is not None,
                 log=each.run.path("train.log"),

@@ -106,7 +106,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     makes = not (args.dry_run or args.table or args.status or args.trial)
-    training, _ = resources = options.check(args, makes)
+    trains = makes or args.dry_run or bool(args.trial)
+    training, _ = resources = options.check(args, makes, trains)
     ablation = Ablation(args.out, *choose_settings(args), training.workers)
     logs = os.path.join(args.out, "jobs")
     if args.dry_run:
@@ -150,7 +151,7 @@ def launch(
     training, evaluation = resources
     ablation.begin()
     if args.launcher == "local":
-        submit_to_background(ablation.program, logs)
+        submit_to_background([*ablation.program, *training.gpus_option], logs)
     else:
         steps = ablation.steps(training)
         if args.go_on and (names := failed(steps)):
@@ -164,7 +165,7 @@ def launch(
             if (value := getattr(args, name)) is not None
             for word in (f"--{name}", os.path.abspath(value) if name == "resources" else str(value))
         ]
-        command = [*ablation.program, "--launcher", "slurm", "--go-on", *given]
+        command = [*ablation.program, *training.gpus_option, "--launcher", "slurm", "--go-on", *given]
         alone = replace(evaluation, gpus=0, nodes=1, cpus=1, hours=1.0)
         names = [step.name for step in steps]
         follow = Step(GO_ON, args.out, command, alone, names, also_after_failure=True)

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
     args.data = args.data or (
         os.path.join(args.out, "smoke", "data") if toys else os.path.join(args.home, "data")
     )
-    resources = options.check(args, args.run)
+    resources = options.check(args, args.run, args.run or args.dry_run or bool(args.train_run))
     if args.launcher == "slurm" and args.jobs is not None:
         raise UsageError(
             "--jobs has no effect with --launcher slurm, where each run has its jobs; leave it out"
@@ -188,7 +188,6 @@ def command(args: argparse.Namespace, *more: str) -> list[str]:
     words = [os.path.abspath(args.table)]
     words += ["--data", os.path.abspath(args.data), "--out", os.path.abspath(args.out)]
     words += ["--seeds", args.seeds, "--scale", args.scale, "--samples", str(args.samples)]
-    words += ["--gpus", str(args.workers)] if args.workers > 1 else []
     for row in args.only:
         words += ["--only", row]
     if args.pretrained:
@@ -220,7 +219,7 @@ def launch(
     """
     check(work)
     if args.launcher == "local":
-        submit_to_background(command(args, "--run", "--jobs", str(jobs)), logs)
+        submit_to_background(command(args, "--run", "--jobs", str(jobs), *resources[0].gpus_option), logs)
     else:
         submit(steps(work, functools.partial(command, args), table.name, resources), logs)
     shown, made = (

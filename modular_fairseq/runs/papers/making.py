@@ -110,7 +110,7 @@ def steps(
     for run, measurements in work:
         needs = [_training_of(run.start)] if isinstance(run.start, Run) else []
         if run.trains:
-            options = ["--train-run", run.name, *training.srun]
+            options = ["--train-run", run.name, *training.gpus_option, *training.srun]
             done = run.training is not None
             log = run.path("train.log")
             found.append(Step(_training_of(run), run.folder, command(*options), training, needs, done, log))

@@ -1,0 +1,47 @@
+"""Test the soak itself, and run a few cases of its parts; scripts/soak.sh runs all of them."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.places import PYTHON, ROOT
+from tests.soak.cases import Case, Ended, judged, run_cases
+
+
+@pytest.mark.parametrize(
+    ("ended", "wrong"),
+    [
+        (Ended(0, "fine", ""), ""),
+        (Ended(1, "", "modular-fairseq table: error: no such row; give another\n"), ""),
+        (Ended(1, "", "Traceback (most recent call last):\n  File\nKeyError: 'x'\n"), "shows a traceback"),
+        (Ended(1, "", "something\n"), "without a sentence"),
+        (Ended(-9, "", ""), "was ended by signal 9"),
+        (Ended(None, "", ""), "hangs"),
+    ],
+)
+def test_the_end_of_a_command_is_judged(ended, wrong):
+    assert (wrong in judged(ended)) if wrong else judged(ended) == ""
+
+
+def test_cases_that_were_right_are_not_run_again(tmp_path):
+    ran = []
+
+    def case(name, wrong):
+        return Case(name, lambda folder: ran.append(name) or wrong)
+
+    kept = tmp_path / "outcomes.jsonl"
+    for wrong in ("is wrong", ""):
+        list(run_cases("part", [case("right", ""), case("other", wrong)], kept))
+    found = list(run_cases("part", [case("right", ""), case("other", "")], kept))
+    assert ran == ["right", "other", "other"] and [each.wrong for each in found] == ["", ""]
+
+
+@pytest.mark.parametrize(("part", "count"), [("kills", 1), ("hostile", 8), ("files", 7), ("options", 6)])
+def test_a_few_cases_of_each_part_find_nothing(part, count, tmp_path_factory):
+    out = tmp_path_factory.getbasetemp() / "soak"
+    command = [PYTHON, "-m", "tests.soak", "--out", str(out), "--only", part, "--count", str(count)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert f'"cases": {count}' in done.stdout
