@@ -4,9 +4,18 @@
 (`argparse`) exits with 2, and a `UsageError` that is raised later exits with 1.
 """
 
+import errno
 import os
 import re
 import traceback
+
+# What a user can put right about a disk, and how.
+DISK = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of the quota",
+    errno.EROFS: "make it writable, or choose another folder",
+    errno.EIO: "look at the disk",
+}
 
 
 class UsageError(ValueError):
@@ -70,18 +79,29 @@ def out_of_memory(error: BaseException) -> UsageError | None:
     )
 
 
+def unwritable(error: BaseException) -> UsageError | None:
+    """Return a `UsageError` if ``error`` means that a disk is full, is read-only or fails."""
+    if not isinstance(error, OSError) or error.errno not in DISK:
+        return None
+    file = error.filename2 or error.filename or "a file"
+    return UsageError(
+        f"{file} could not be written ({error.strerror}); {DISK[error.errno]}, and give the command again, "
+        "which continues what was saved"
+    )
+
+
 def find_usage_error(error: BaseException | None) -> UsageError | None:
     """Return the `UsageError` in the chain of causes of `error`, or None if there is none.
 
     The chain matters because fairseq catches some errors and raises others in their place. An error that
     ``torch.load`` raised about a file inside one of fairseq's commands is returned as a `UsageError`, too,
-    and so is a lack of memory.
+    and so are a lack of memory and a disk that is full, read-only or defective.
     """
     while error is not None:
         if isinstance(error, UsageError):
             return error
-        if memory := out_of_memory(error):
-            return memory
+        if lack := out_of_memory(error) or unwritable(error):
+            return lack
         file = _file_being_loaded(error)
         if file is not None and isinstance(error, Exception) and not isinstance(error, MemoryError):
             return unreadable_checkpoint(error, file)

@@ -8,12 +8,11 @@ nothing here imports the plugin. `EXIT_CODES` explains the exit codes.
 import argparse
 import difflib
 import importlib
-import os
 import sys
 
 from modular_fairseq_cli import __version__
-from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.processes import wait_passively
+from modular_fairseq_cli.errors import find_usage_error
+from modular_fairseq_cli.processes import discard_unread, wait_passively
 
 # The module and the one-line summary of each command.
 COMMANDS = {
@@ -114,10 +113,13 @@ def main(argv: list[str] | None = None) -> None:
         module.run(parser.parse_args(argv[1:]))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it, as in `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_unread()
         sys.exit(1)
-    except UsageError as error:
-        sys.exit(f"modular-fairseq {command}: error: {error}")  # the exit code is 1
+    except Exception as error:
+        usage_error = find_usage_error(error)
+        if usage_error is None:
+            raise
+        sys.exit(f"modular-fairseq {command}: error: {usage_error}")  # the exit code is 1
     except KeyboardInterrupt:
         sys.exit(130)  # as a shell reports Ctrl-C, but without a traceback
 

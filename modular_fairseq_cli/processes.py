@@ -1,12 +1,13 @@
 """Run commands in processes of their own, which are logged and which end with this process."""
 
 import os
+import select
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from modular_fairseq_cli import lifetime
 
@@ -41,6 +42,24 @@ def say(text: str) -> None:
     # One call writes the whole line, so that lines of several threads do not mix.
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()
+
+
+def discard_unread() -> None:
+    """Throw away what standard output and standard error still hold for pipes that nobody reads any more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in filter(nobody_reads, (sys.stdout, sys.stderr)):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def nobody_reads(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe that its reader has closed, as in `... | head`."""
+    poll = select.poll()
+    try:
+        poll.register(stream, 0)
+    except (OSError, ValueError):  # the stream is closed, or is no file of the system
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int, list[str]]:

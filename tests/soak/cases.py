@@ -92,13 +92,18 @@ def call(words: Sequence[object], folder: Path, environment: dict[str, str] | No
         errors="replace",
         start_new_session=True,
     )
+    return wait_for(process)
+
+
+def wait_for(process: subprocess.Popen) -> Ended:
+    """Wait for a command that leads its own session, and end it and all its processes after `SECONDS`."""
     try:
         out, err = process.communicate(timeout=SECONDS)
-        return Ended(process.returncode, out, err)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        return Ended(None, out, err)
+        return Ended(None, out or "", err or "")
+    return Ended(process.returncode, out or "", err or "")
 
 
 def judged(ended: Ended) -> str:

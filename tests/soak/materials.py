@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.ablations import TWO_YAML
 from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, binarize, write_reversal_corpus
 from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
@@ -19,7 +20,8 @@ class Materials(NamedTuple):
 
     Args:
         folder: the folder of everything: text/ (raw text), bin/ (binarized), mae/ (a trained mixture of
-            experts, with train.log), inside/ (its analyses), configs/mine/ (a table).
+            experts, with train.log), inside/ (its analyses), configs/mine/ (a table), data/ (its corpus) and
+            two.yaml (mechanisms for an ablation).
         environment: environment variables with which commands start in 0.1 s (see tests/preloaded).
         python: the interpreter for the same purpose.
     """
@@ -64,6 +66,12 @@ def prepare(folder: Path, server: Preloaded | None) -> Materials:
     binarize(folder / "text", folder / "bin")
     (folder / "configs/mine").mkdir(parents=True, exist_ok=True)
     write_configs(folder / "configs/mine")
+    corpus = folder / "data/toy.de-en"
+    corpus.mkdir(parents=True, exist_ok=True)
+    for name, part in (("bin", "bin"), ("raw", "text")):
+        if not (corpus / name).is_symlink():
+            (corpus / name).symlink_to(folder.resolve() / part)
+    (folder / "two.yaml").write_text(TWO_YAML)
     experts = ["--arch", "mae_transformer", "--mae-gate-interval", "2", "--max-epoch", "4"]
     with open(folder / "train.log", "w", encoding="utf-8") as log:
         words = [*made.train, *experts, "--save-dir", str(folder / "mae"), "--log-format", "json"]

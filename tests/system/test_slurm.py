@@ -160,10 +160,8 @@ def test_twenty_trainings_are_submitted_in_five_seconds(table_folder, slurm, tmp
         out=tmp_path,
     )
     with capsys.disabled():
-        print(
-            f"[{7 * 3} trainings and {7 * 3 + 1} evaluations were submitted in {time.monotonic() - began:.1f} s]",
-            end=" ",
-        )
+        seconds = time.monotonic() - began
+        print(f"[{7 * 3} trainings and {7 * 3 + 1} evaluations were submitted in {seconds:.1f} s]", end=" ")
     assert len(queue(slurm)) == 7 * 6 + 1
     subprocess.run(["scancel", "--state", "PENDING"], env=slurm, check=True)
     wait(lambda: not queue(slurm), "all jobs are cancelled")

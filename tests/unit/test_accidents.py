@@ -1,0 +1,91 @@
+"""Test what a full disk, a closed pipe and similar accidents do to a process."""
+
+import atexit
+import errno
+import io
+import logging
+import os
+import sys
+
+import pytest
+
+from modular_fairseq_cli.errors import find_usage_error
+from modular_fairseq_cli.processes import discard_unread, nobody_reads
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some of the quota"),
+        (errno.EROFS, "make it writable, or choose another folder"),
+        (errno.EIO, "look at the disk"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_a_usage_error(number, remedy):
+    reason = os.strerror(number)
+    assert str(find_usage_error(OSError(number, reason, "run/x.pt"))) == (
+        f"run/x.pt could not be written ({reason}); {remedy}, and give the command again, which continues "
+        "what was saved"
+    )
+    assert str(find_usage_error(OSError(number, reason, "x.part", None, "x.pt"))).startswith("x.pt could not")
+    assert str(find_usage_error(OSError(number, reason))).startswith("a file could not")
+    assert find_usage_error(PermissionError(errno.EACCES, "Permission denied", "x.pt")) is None
+
+
+@pytest.fixture
+def pipe():
+    """Yield a function that closes the reading end of a pipe, and a stream that writes to the pipe."""
+    reads, writes = os.pipe()
+    with open(writes, "w", encoding="utf-8") as stream:
+        yield lambda: os.close(reads), stream
+
+
+def test_a_pipe_without_a_reader_is_known(pipe, monkeypatch):
+    close, stream = pipe
+    monkeypatch.setattr(sys, "stdout", stream)
+    discard_unread()
+    assert os.fstat(stream.fileno()) != os.stat(os.devnull)
+    assert not nobody_reads(stream)
+    close()
+    assert nobody_reads(stream)
+    discard_unread()
+    assert not nobody_reads(stream)
+    stream.write("x")
+    stream.flush()
+    assert not nobody_reads(io.StringIO())
+
+
+def test_a_log_that_nobody_reads_ends_with_one_warning(pipe, capsys, monkeypatch):
+    close, stream = pipe
+    at_exit = []
+    monkeypatch.setattr(atexit, "register", lambda *call: at_exit.append(call))
+    log, handler = logging.Logger("x"), logging.StreamHandler(stream)
+    log.addHandler(handler)
+    log.info("a line")
+    assert capsys.readouterr().err == ""
+    close()
+    for _ in range(3):
+        log.info("a line")
+    assert capsys.readouterr().err == (
+        "modular_fairseq: warning: nobody reads the log any more; the command goes on\n"
+    )
+    assert at_exit == [(discard_unread,)]
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def test_other_errors_of_a_log_are_shown(capsys):
+    handler = logging.StreamHandler(io.StringIO())
+    handler.emit(logging.LogRecord("x", logging.INFO, "x", 1, "%d", ("no number",), None))
+    assert "--- Logging error ---" in capsys.readouterr().err
+
+
+def test_a_command_whose_output_nobody_reads_ends_in_silence(pipe, monkeypatch, capsys):
+    close, stream = pipe
+    monkeypatch.setattr(sys, "stdout", stream)
+    for error, shown in ((BrokenPipeError(errno.EPIPE, "Broken pipe"), "Traceback"), (None, "")):
+        if error is None:
+            close()
+            error = BrokenPipeError(errno.EPIPE, "Broken pipe")
+        sys.excepthook(type(error), error, None)
+        assert ("BrokenPipeError" in capsys.readouterr().err) == bool(shown)
