@@ -1,4 +1,4 @@
-"""Let ``torch.load`` read fairseq's checkpoints safely, and let fairseq copy checkpoints completely.
+"""Let ``torch.load`` read fairseq's checkpoints safely, and let fairseq write and copy them completely.
 
 A file can call every function and class on the allow list of ``torch.load`` with any arguments, and can give
 the result any state. Where this matters, the list therefore contains a stand-in under the name of the class.
@@ -11,10 +11,11 @@ import math
 import os
 import pickle
 import shutil
+import time
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Self, SupportsIndex
+from typing import Any, BinaryIO, Self, SupportsIndex
 
 import numpy as np
 import torch
@@ -41,6 +42,37 @@ def copy_checkpoints_whole(copy: Callable, src_path: str, dst_path: str, overwri
     shutil.copyfile(src_path, part)
     os.replace(part, dst_path)
     return True
+
+
+TRIES, PAUSE = 3, 2.5  # of a write that fails; seconds between them
+
+
+@replace("fairseq.checkpoint_utils._torch_persistent_save")
+def write_again_from_the_beginning(write: Callable, obj: Any, file: str | BinaryIO) -> None:
+    """Write a checkpoint again from its beginning if this fails, and name the file if it fails every time.
+
+    fairseq tries three times (fairseq/checkpoint_utils.py:599-607). It leaves the part that was written in
+    the file, and the next try writes the whole checkpoint behind it. After the last one it logs a traceback
+    and raises an error that does not name the file.
+
+    Raises:
+        OSError: the file cannot be written. The error names the file.
+    """
+    if isinstance(file, str) or not file.seekable():
+        write(obj, file)
+        return
+    for left in reversed(range(TRIES)):
+        file.seek(0)
+        file.truncate()
+        try:
+            torch.save(obj, file)
+            file.flush()
+            return
+        except OSError as error:
+            if left == 0:
+                error.filename = file.name.removesuffix(".tmp")
+                raise
+            time.sleep(PAUSE)
 
 
 @change("torch.serialization.get_safe_globals()")

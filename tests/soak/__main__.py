@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modular_fairseq_cli.files import write_file
 from tests.preloaded import Preloaded
-from tests.soak import accidents, fuzz_files, fuzz_options, hostile, kills
+from tests.soak import accidents, fuzz_files, fuzz_options, hostile, kills, memory, workers
 from tests.soak.cases import Case, Outcome, run_cases
 from tests.soak.materials import Materials, prepare
 
@@ -19,6 +19,8 @@ Part = Callable[[Materials, int, int], Iterator[Case]]  # takes materials, a see
 PARTS: dict[str, tuple[Part, int, bool]] = {
     "kills": (kills.cases, 200, False),
     "accidents": (accidents.cases, 48, False),
+    "workers": (workers.cases, 80, False),
+    "memory": (memory.cases, 12, False),
     "hostile": (hostile.cases, 1000, True),
     "options": (fuzz_options.cases, 500, True),
     "files": (fuzz_files.cases, 500, True),

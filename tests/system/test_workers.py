@@ -1,18 +1,13 @@
 """Test that two processes train one model over gloo, are stopped and resume."""
 
-import os
-import socket
-import subprocess
-import sys
-
 import pytest
 import torch
 from fairseq.tasks import setup_task
 
 from modular_fairseq.training import compilation
 from modular_fairseq.training.checkpoints import load_checkpoint
-from tests.fairseq_commands import OPTIMIZE, QUIET, TINY, run_train, train_config, weights
-from tests.places import ROOT
+from tests.fairseq_commands import run_train, train_config, weights
+from tests.gloo_workers import finish_workers, start_workers, states
 from tests.watched_trainer import COMBINED, WITH_MASKS
 
 # Through fairseq's commands
@@ -23,86 +18,16 @@ JOINT = """
     --optimizer sgd --lr 0.5 --mae-gate-lr 1 --max-tokens 1000 --batch-size 24 --max-epoch 1
     --required-batch-size-multiple 1
 """
-WORKER = """
-import sys
-sys.path.insert(0, {root!r})
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
-torch.set_num_threads(1)
-plain_init = DDP.__init__
-# fairseq names GPU 0 even on a machine without one
-def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):
-    plain_init(self, module, **kwargs)
-DDP.__init__ = on_cpu
-import modular_fairseq
-from modular_fairseq.models.mae import gate_parameters
-from fairseq.trainer import Trainer
-from tests.watched_trainer import digest
-from fairseq_cli.train import cli_main
-step = Trainer.train_step
-def train_step(self, samples, raise_oom=False):
-    output = step(self, samples, raise_oom)
-    model = self.get_model()
-    assert all(p.grad is None for p in gate_parameters(model))
-    state = digest([*model.parameters(), *(b for b in model.buffers() if b.dim())])
-    print("STATE", self.get_num_updates(), state, flush=True)
-    return output
-Trainer.train_step = train_step
-sys.argv[0] = "fairseq-train"
-cli_main()
-"""
 
 
 def run_workers(data, save_dir, *args):
     """Train with two processes over gloo, and return what each printed of its model's state after every
     update.
     """
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        port = s.getsockname()[1]
-    root = str(ROOT)
-    workers = []
-    for rank in range(2):
-        command = [
-            sys.executable,
-            "-c",
-            WORKER.format(root=root),
-            str(data),
-            *TINY,
-            *OPTIMIZE,
-            *QUIET,
-            *map(str, args),
-            "--save-dir",
-            str(save_dir),
-        ]
-        command += [
-            "--distributed-world-size",
-            "2",
-            "--distributed-rank",
-            str(rank),
-            "--distributed-init-method",
-            f"tcp://localhost:{port}",
-        ]
-        command += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
-        # Preloaded interpreters cannot pass on the open files with which torch's compiler starts workers.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        workers.append(
-            subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=environment,
-                cwd=root,
-            )
-        )
-    try:
-        outputs = [worker.communicate(timeout=240)[0] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
+    workers = start_workers(data, save_dir, *args)
+    outputs = finish_workers(workers)
     assert [worker.returncode for worker in workers] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
-    return [[line for line in output.splitlines() if line.startswith("STATE")] for output in outputs]
+    return [states(output) for output in outputs]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ import errno
 import io
 import logging
 import os
+import stat
 import sys
 
 import pytest
+import torch
+from fairseq import checkpoint_utils
 
 from modular_fairseq_cli.errors import find_usage_error
 from modular_fairseq_cli.processes import discard_unread, nobody_reads
@@ -45,7 +48,7 @@ def test_a_pipe_without_a_reader_is_known(pipe, monkeypatch):
     close, stream = pipe
     monkeypatch.setattr(sys, "stdout", stream)
     discard_unread()
-    assert os.fstat(stream.fileno()) != os.stat(os.devnull)
+    assert stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
     assert not nobody_reads(stream)
     close()
     assert nobody_reads(stream)
@@ -89,3 +92,37 @@ def test_a_command_whose_output_nobody_reads_ends_in_silence(pipe, monkeypatch, 
             error = BrokenPipeError(errno.EPIPE, "Broken pipe")
         sys.excepthook(type(error), error, None)
         assert ("BrokenPipeError" in capsys.readouterr().err) == bool(shown)
+
+
+def test_a_checkpoint_that_could_not_be_written_is_begun_again(tmp_path, monkeypatch):
+    write, tries = torch.save, []
+
+    def save(obj, file):
+        tries.append(file.tell())
+        if len(tries) < 3:
+            file.write(b"x" * 10_000)
+            raise OSError(errno.EIO, "Input/output error")
+        write(obj, file)
+
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setattr("modular_fairseq.patches.checkpoints.PAUSE", 0)
+    path = tmp_path / "checkpoint.pt"
+    checkpoint_utils.torch_persistent_save({"model": torch.ones(2)}, str(path))
+    expected = io.BytesIO()
+    write({"model": torch.ones(2)}, expected)
+    assert tries == [0, 0, 0] and torch.load(path)["model"].tolist() == [1, 1]
+    assert path.stat().st_size <= expected.tell() + 100
+
+
+def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path, monkeypatch, caplog):
+    def save(obj, file):
+        file.write(b"x")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setattr("modular_fairseq.patches.checkpoints.PAUSE", 0)
+    path = tmp_path / "checkpoint.pt"
+    with pytest.raises(OSError, match="No space left") as caught:
+        checkpoint_utils.torch_persistent_save({}, str(path))
+    assert str(find_usage_error(caught.value)).startswith(f"{path} could not be written (No space left")
+    assert not caplog.records and not path.exists()

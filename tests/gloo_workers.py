@@ -1,0 +1,85 @@
+"""Start the workers of one training on this machine's processors; they exchange gradients over gloo."""
+
+import os
+import socket
+import subprocess
+import sys
+
+from tests.fairseq_commands import OPTIMIZE, QUIET, TINY
+from tests.places import ROOT
+
+WORKER = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.set_num_threads(1)
+plain_init = DDP.__init__
+# fairseq names GPU 0 even on a machine without one
+def on_cpu(self, module, device_ids=None, output_device=None, **kwargs):
+    plain_init(self, module, **kwargs)
+DDP.__init__ = on_cpu
+import modular_fairseq
+from modular_fairseq.models.mae import gate_parameters
+from fairseq.trainer import Trainer
+from tests.watched_trainer import digest
+from fairseq_cli.train import cli_main
+step = Trainer.train_step
+def train_step(self, samples, raise_oom=False):
+    output = step(self, samples, raise_oom)
+    model = self.get_model()
+    assert all(p.grad is None for p in gate_parameters(model))
+    if self.get_num_updates() % {every} == 0:
+        state = digest([*model.parameters(), *(b for b in model.buffers() if b.dim())])
+        print("STATE", self.get_num_updates(), state, flush=True)
+    return output
+Trainer.train_step = train_step
+sys.argv[0] = "fairseq-train"
+cli_main()
+"""
+
+
+def start_workers(data, save_dir, *args, number=2, every=1):
+    """Start the processes of a training.
+
+    Args:
+        data: the folder of binarized data.
+        save_dir: the folder for checkpoints.
+        *args: further options of fairseq-train.
+        number: how many workers there are.
+        every: after how many updates each worker prints a digest of its model's state (see `states`).
+    """
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        port = s.getsockname()[1]
+    words = [data, *TINY, *OPTIMIZE, *QUIET, *args, "--save-dir", save_dir]
+    words += ["--distributed-world-size", number, "--distributed-init-method", f"tcp://localhost:{port}"]
+    words += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
+    program = WORKER.format(root=str(ROOT), every=every)
+    # Preloaded interpreters cannot pass on the open files with which torch's compiler starts workers.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, words), "--distributed-rank", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+        for rank in range(number)
+    ]
+
+
+def finish_workers(workers, seconds=240):
+    """Wait for workers, and return the output of each. They are killed after some seconds."""
+    try:
+        return [worker.communicate(timeout=seconds)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def states(output):
+    """Return the lines of a worker's output with the states of its model."""
+    return [line for line in output.splitlines() if line.startswith("STATE")]
