@@ -90,18 +90,40 @@ def unwritable(error: BaseException) -> UsageError | None:
     )
 
 
+def of_workers(error: BaseException) -> UsageError | None:
+    """Return a `UsageError` if ``error`` means that another worker of a training has ended.
+
+    If ``torch.multiprocessing.spawn`` has passed on a `UsageError` of a worker as text, it is returned.
+    """
+    text, kind = str(error), type(error).__name__
+    if kind == "ProcessRaisedException":
+        told = re.search(r"\n[\w.]*(?:UsageError|NoEffectError): (.+)\s*$", text)
+        return UsageError(told[1]) if told else None
+    lost = isinstance(error, RuntimeError) and re.search(
+        r"\bgloo\b.*(by peer|Broken pipe|[Tt]imed out)", text
+    )
+    if not lost and kind not in ("DistBackendError", "DistNetworkError", "ProcessExitedException"):
+        return None
+    reason = re.sub(r"^\[\S+\] ", "", re.split(r"\. |\n", text.strip())[0])
+    return UsageError(
+        f"another worker of this training has ended, or cannot be reached ({reason}); see its log, and start "
+        "all workers again, which continue from the last checkpoint"
+    )
+
+
 def find_usage_error(error: BaseException | None) -> UsageError | None:
     """Return the `UsageError` in the chain of causes of `error`, or None if there is none.
 
     The chain matters because fairseq catches some errors and raises others in their place. An error that
     ``torch.load`` raised about a file inside one of fairseq's commands is returned as a `UsageError`, too,
-    and so are a lack of memory and a disk that is full, read-only or defective.
+    and so are a lack of memory, a disk that is full, read-only or defective, and the loss of a worker.
     """
     while error is not None:
         if isinstance(error, UsageError):
             return error
-        if lack := out_of_memory(error) or unwritable(error):
-            return lack
+        for known in (out_of_memory, unwritable, of_workers):
+            if found := known(error):
+                return found
         file = _file_being_loaded(error)
         if file is not None and isinstance(error, Exception) and not isinstance(error, MemoryError):
             return unreadable_checkpoint(error, file)

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 from tests.fairseq_commands import OPTIMIZE, QUIET, TINY
 from tests.places import ROOT
@@ -39,47 +40,58 @@ cli_main()
 """
 
 
-def start_workers(data, save_dir, *args, number=2, every=1):
-    """Start the processes of a training.
+class Workers:
+    """The workers of one training.
 
-    Args:
-        data: the folder of binarized data.
-        save_dir: the folder for checkpoints.
-        *args: further options of fairseq-train.
-        number: how many workers there are.
-        every: after how many updates each worker prints a digest of its model's state (see `states`).
+    Attributes:
+        processes: the process of each rank.
+        logs: the file with the output of each rank.
     """
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        port = s.getsockname()[1]
-    words = [data, *TINY, *OPTIMIZE, *QUIET, *args, "--save-dir", save_dir]
-    words += ["--distributed-world-size", number, "--distributed-init-method", f"tcp://localhost:{port}"]
-    words += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
-    program = WORKER.format(root=str(ROOT), every=every)
-    # Preloaded interpreters cannot pass on the open files with which torch's compiler starts workers.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", program, *map(str, words), "--distributed-rank", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-        )
-        for rank in range(number)
-    ]
 
+    def __init__(self, data, save_dir, *args, number=2, every=1):
+        """Start the processes.
 
-def finish_workers(workers, seconds=240):
-    """Wait for workers, and return the output of each. They are killed after some seconds."""
-    try:
-        return [worker.communicate(timeout=seconds)[0] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
+        Args:
+            data: the folder of binarized data.
+            save_dir: the folder for checkpoints and logs.
+            *args: further options of fairseq-train.
+            number: how many workers there are.
+            every: after how many updates each worker prints a digest of its model's state.
+        """
+        with socket.socket() as s:
+            s.bind(("localhost", 0))
+            port = s.getsockname()[1]
+        words = [data, *TINY, *OPTIMIZE, *QUIET, *args, "--save-dir", save_dir]
+        words += ["--distributed-world-size", number, "--distributed-init-method", f"tcp://localhost:{port}"]
+        words += ["--distributed-no-spawn", "--distributed-backend", "gloo", "--distributed-rank"]
+        program = [sys.executable, "-c", WORKER.format(root=str(ROOT), every=every), *map(str, words)]
+        # Preloaded interpreters cannot pass on the open files with which torch's compiler starts workers.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        save_dir.mkdir(parents=True, exist_ok=True)
+        self.logs = [save_dir / f"worker{rank}.log" for rank in range(number)]
+        self.processes = []
+        for rank, log in enumerate(self.logs):
+            with open(log, "w") as out:
+                started = subprocess.Popen(
+                    [*program, str(rank)], stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=ROOT
+                )
+            self.processes.append(started)
 
+    def outputs(self):
+        """Return what each worker has written so far."""
+        return [log.read_text() for log in self.logs]
 
-def states(output):
-    """Return the lines of a worker's output with the states of its model."""
-    return [line for line in output.splitlines() if line.startswith("STATE")]
+    def states(self):
+        """Return, for each worker, its lines with the states of its model."""
+        return [
+            [line for line in output.splitlines() if line.startswith("STATE")] for output in self.outputs()
+        ]
+
+    def finish(self, seconds=240):
+        """Wait for the workers, and return their exit statuses. They are killed after some seconds."""
+        end = time.monotonic() + seconds
+        try:
+            return [worker.wait(max(0, end - time.monotonic())) for worker in self.processes]
+        finally:
+            for worker in self.processes:
+                worker.kill()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.gloo_workers import finish_workers, start_workers, states
+from tests.gloo_workers import Workers
 from tests.soak.cases import SECONDS, Case, Ended, judged
 from tests.soak.materials import Materials
 from tests.soak.scenarios import snapshot
@@ -50,12 +50,10 @@ def _equal(materials: Materials, title: str, number: int, options: list[str], ev
 
     def run(folder: Path) -> str:
         words = [*EXPERTS, *options, "--disable-validation"]
-        workers = start_workers(materials.folder / "bin", folder, *words, number=number, every=every)
-        outputs = finish_workers(workers, LIMIT)
-        for worker, output in zip(workers, outputs, strict=True):
-            if worker.returncode:
-                return f"a worker ends with status {worker.returncode}: {output[-300:]}"
-        found = [states(output) for output in outputs]
+        workers = Workers(materials.folder / "bin", folder, *words, number=number, every=every)
+        statuses, found = workers.finish(LIMIT), workers.states()
+        if any(statuses):
+            return f"the workers end with {statuses}: {workers.outputs()[0][-300:]}"
         if not found[0] or len(set(found[0])) != len(found[0]):
             return "the model does not change"
         return "" if all(each == found[0] for each in found) else "the workers' models differ"
@@ -68,40 +66,39 @@ def _losses(materials: Materials, rng: random.Random) -> Iterator[Case]:
     while True:
         for name in ("experts", "experts, legacy_ddp, --update-freq 2"):
             for number in (2, 4):
-                lost, moment = rng.randrange(number), rng.uniform(0.1, 0.9)
+                lost, moment = rng.randrange(number), rng.uniform(0, 0.95)
                 yield _loss(materials, name, number, lost, moment)
 
 
 def _loss(materials: Materials, name: str, number: int, lost: int, moment: float) -> Case:
     """Return a training in which one worker is killed. All others must end, and the training continue."""
 
-    def train(folder: Path) -> list:
+    def train(folder: Path) -> Workers:
         words = [*EXPERTS, *MODELS[name], "--max-epoch", "12", "--keep-last-epochs", "2"]
-        return start_workers(materials.folder / "bin", folder, *words, number=number)
+        return Workers(materials.folder / "bin", folder, *words, number=number)
 
     def run(folder: Path) -> str:
         expected = materials.folder / "uninterrupted" / f"{number} workers, {name}"
-        kept = expected / "seconds"
+        kept = expected / "updates"
         if not kept.exists():
-            began = time.monotonic()
             workers = train(expected)
-            outputs = finish_workers(workers, LIMIT)
-            assert not any(worker.returncode for worker in workers), outputs
-            kept.write_text(str(time.monotonic() - began))
+            assert not any(workers.finish(LIMIT)), workers.outputs()[0][-300:]
+            kept.write_text(str(len(workers.states()[0])))
+        last = moment * int(kept.read_text())
         workers = train(folder)
-        time.sleep(moment * float(kept.read_text()))
-        workers[lost].kill()
+        while len(workers.states()[lost]) < last and workers.processes[lost].poll() is None:
+            time.sleep(0.01)
+        workers.processes[lost].kill()
         began = time.monotonic()
-        outputs = finish_workers(workers, LIMIT)
+        statuses = workers.finish(LIMIT)
         if (seconds := time.monotonic() - began) > SECONDS:
             return f"the others end after {seconds:.0f} s"
-        for rank, (worker, output) in enumerate(zip(workers, outputs, strict=True)):
-            if rank != lost and (wrong := judged(Ended(worker.returncode, "", output))):
+        for rank, (status, output) in enumerate(zip(statuses, workers.outputs(), strict=True)):
+            if rank != lost and (wrong := judged(Ended(status, "", output))):
                 return f"worker {rank} {wrong}"
         workers = train(folder)
-        outputs = finish_workers(workers, LIMIT)
-        if any(worker.returncode for worker in workers):
-            return f"does not continue: {outputs[0][-300:]}"
+        if any(workers.finish(LIMIT)):
+            return f"does not continue: {workers.outputs()[0][-300:]}"
         same = snapshot(folder, ["*.pt"]) == snapshot(expected, ["*.pt"])
         return "" if same else "the checkpoints differ"
 

@@ -7,7 +7,7 @@ from fairseq.tasks import setup_task
 from modular_fairseq.training import compilation
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.fairseq_commands import run_train, train_config, weights
-from tests.gloo_workers import finish_workers, start_workers, states
+from tests.gloo_workers import Workers
 from tests.watched_trainer import COMBINED, WITH_MASKS
 
 # Through fairseq's commands
@@ -24,10 +24,9 @@ def run_workers(data, save_dir, *args):
     """Train with two processes over gloo, and return what each printed of its model's state after every
     update.
     """
-    workers = start_workers(data, save_dir, *args)
-    outputs = finish_workers(workers)
-    assert [worker.returncode for worker in workers] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
-    return [states(output) for output in outputs]
+    workers = Workers(data, save_dir, *args)
+    assert workers.finish() == [0, 0], "".join(output[-3000:] for output in workers.outputs())
+    return workers.states()
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ import errno
 import io
 import logging
 import os
+import re
 import stat
 import sys
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from modular_fairseq_cli.errors import find_usage_error
 from modular_fairseq_cli.processes import discard_unread, nobody_reads
@@ -34,6 +36,40 @@ def test_a_disk_that_cannot_be_written_is_a_usage_error(number, remedy):
     assert str(find_usage_error(OSError(number, reason, "x.part", None, "x.pt"))).startswith("x.pt could not")
     assert str(find_usage_error(OSError(number, reason))).startswith("a file could not")
     assert find_usage_error(PermissionError(errno.EACCES, "Permission denied", "x.pt")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            RuntimeError(
+                "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+                "[127.0.0.1]:167. This is typically caused by a remote worker crashing."
+            ),
+            r"Connection closed by peer \[127.0.0.1\]:167",
+        ),
+        (torch.distributed.DistNetworkError("Failed to recv, got 0 bytes"), "Failed to recv, got 0 bytes"),
+        (
+            ProcessExitedException("process 1 terminated with signal SIGKILL", 1, 2, -9, "SIGKILL"),
+            "process 1 terminated with signal SIGKILL",
+        ),
+    ],
+)
+def test_the_loss_of_a_worker_is_a_usage_error(error, reason):
+    expected = rf"another worker of this training has ended, or cannot be reached \({reason}\); see its log"
+    assert re.match(expected, str(find_usage_error(error)))
+
+
+def test_a_usage_error_of_a_spawned_worker_is_found():
+    def spawned(last):
+        text = f"\n\n-- Process 1 terminated with the following error:\nTraceback (most...):\n  x\n{last}\n"
+        return find_usage_error(ProcessRaisedException(text, 1, 2))
+
+    assert str(spawned("modular_fairseq_cli.errors.UsageError: --x is wrong; give 1")) == (
+        "--x is wrong; give 1"
+    )
+    assert spawned("KeyError: 'UsageError: x'") is None
+    assert find_usage_error(RuntimeError("shapes do not fit by peer")) is None
 
 
 @pytest.fixture
