@@ -211,8 +211,8 @@ def _without(state: dict[str, Any], rng: random.Random) -> None:
 
 
 def _option(state: dict[str, Any], rng: random.Random) -> None:
-    names = [name for name in vars(state["cfg"]["model"]) if not name.startswith("_")]
-    setattr(state["cfg"]["model"], rng.choice(names), rng.choice([None, -1, 0, 7, "x", [1], 1e9, True]))
+    names = [name for name in state["cfg"]["model"] if not name.startswith("_")]
+    state["cfg"]["model"][rng.choice(names)] = rng.choice([None, -1, 0, 7, "x", [1], 1e9, True])
 
 
 CHECKPOINT: dict[str, Spoil] = {
@@ -234,8 +234,8 @@ CHECKPOINT: dict[str, Spoil] = {
     "with a list for a weight": _replace_weight(lambda value: value.tolist()),
     "with a sparse weight": _replace_weight(lambda value: value.to_sparse()),
     "with numbers that are none": _replace_weight(lambda value: value * float("nan")),
-    "of another arch": _changed(lambda state, rng: setattr(state["cfg"]["model"], "arch", "transformer")),
-    "of an unknown arch": _changed(lambda state, rng: setattr(state["cfg"]["model"], "_name", "nothing")),
+    "of another arch": _changed(lambda state, rng: state["cfg"]["model"].update(arch="transformer")),
+    "of an unknown arch": _changed(lambda state, rng: state["cfg"]["model"].update(_name="nothing")),
     "with another option": _changed(_option),
     "with another option (2)": _changed(_option),
     "with another task": _changed(lambda state, rng: state["cfg"].update(task="nothing")),
