@@ -1,4 +1,4 @@
-"""Record the state of fairseq, torch, numpy and the process, to compare it before and after a change."""
+"""Record the state of fairseq, torch, numpy, logging and the process, to compare it before and after a change."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-PACKAGES = ("fairseq", "fairseq_cli", "torch", "numpy")
+PACKAGES = ("fairseq", "fairseq_cli", "torch", "numpy", "logging")
 LEFT_OUT = {
     # `register_model` and similar functions fill these.
     "fairseq.models": {"MODEL_REGISTRY", "MODEL_DATACLASS_REGISTRY", "ARCH_MODEL_REGISTRY"}
