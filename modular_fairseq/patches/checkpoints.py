@@ -26,6 +26,8 @@ from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
 from modular_fairseq.patches.registry import change, replace
+from modular_fairseq.training.checkpoints import check_weights, load_checkpoint
+from modular_fairseq_cli.errors import UsageError, find_usage_error
 
 
 @replace("fairseq.file_io.PathManager.copy")
@@ -73,6 +75,32 @@ def write_again_from_the_beginning(write: Callable, obj: Any, file: str | Binary
                 error.filename = file.name.removesuffix(".tmp")
                 raise
             time.sleep(PAUSE)
+
+
+@replace("fairseq.checkpoint_utils.load_checkpoint_to_cpu")
+def name_what_a_checkpoint_lacks(load: Callable, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Say which file is no whole checkpoint of fairseq, and what it lacks.
+
+    fairseq looks up what it needs without a check (fairseq/checkpoint_utils.py:335-368,610-690), and ends
+    with an error such as ``KeyError: 'extra_state'``. It gives the weights to a model as they are. If one is
+    no tensor, the error that follows says that the model is of another architecture.
+    """
+    try:
+        state = load(path, *args, **kwargs)
+    except Exception as error:
+        if find_usage_error(error) is not None:
+            raise
+        lacking = [
+            part for part in ("extra_state", "optimizer_history") if not load_checkpoint(path).get(part)
+        ]
+        if not lacking:
+            raise
+        raise UsageError(
+            f"{path} is not a whole fairseq checkpoint, because it has no {' and no '.join(lacking)}; give a "
+            "file that fairseq-train saved"
+        ) from error
+    check_weights(state["model"], path)
+    return state
 
 
 @change("torch.serialization.get_safe_globals()")

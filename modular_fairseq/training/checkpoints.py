@@ -20,7 +20,7 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
 
     Raises:
         UsageError: ``path`` is not a readable file, is truncated, contains anything but data, or has no
-            "model".
+            "model", or a weight that is no tensor of real numbers.
     """
     path = os.fspath(path)
     try:
@@ -36,7 +36,29 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
             f'{path} is not a fairseq checkpoint, because it has no "model"; give a file that fairseq-train '
             "saved"
         )
+    check_weights(state["model"], path)
     return state
+
+
+def check_weights(weights: dict[str, Any], path: str) -> None:
+    """Refuse weights that are not tensors of real numbers.
+
+    Raises:
+        UsageError: one is not; the message names it and ``path``, the checkpoint.
+    """
+    for name, value in weights.items():
+        if name.endswith("_extra_state"):  # what a module of torch returns from get_extra_state
+            continue
+        if not isinstance(value, torch.Tensor):
+            found = type(value).__name__
+        elif value.layout != torch.strided or value.is_complex():
+            found = f"{str(value.dtype).removeprefix('torch.')}, {str(value.layout).removeprefix('torch.')}"
+        else:
+            continue
+        raise UsageError(
+            f"{path} is no checkpoint that fairseq wrote, because its weight {name} is no dense tensor of "
+            f"real numbers ({found}); copy it again, or use another"
+        )
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:

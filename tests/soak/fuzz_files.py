@@ -4,6 +4,7 @@ import copy
 import gzip
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ Spoil = Callable[[Path, random.Random], None]
 def cases(materials: Materials, seed: int, count: int) -> Iterator[Case]:
     """Yield cases of all kinds in turn."""
     rng = random.Random(seed)
+    made: Counter[str] = Counter()
     for number in range(count):
         kind, make = KINDS[number % len(KINDS)]
-        name, run = make(materials, random.Random(rng.random()), number // len(KINDS))
+        name, run = make(materials, random.Random(rng.random()), made[kind])
+        made[kind] += 1
         yield Case(f"{number} {kind}: {name}", run)
 
 
@@ -250,7 +253,8 @@ CHECKPOINT: dict[str, Spoil] = {
 
 def _checkpoint(materials: Materials, rng: random.Random, number: int) -> tuple[str, Callable[[Path], str]]:
     name = [*CHECKPOINT][number % len(CHECKPOINT)]
-    what = rng.choice(["generate", "average", "analyze", "train", "export", "finetune"])
+    commands = ["generate", "average", "analyze", "train", "export", "finetune"]
+    what = commands[number // len(CHECKPOINT) % len(commands)]
 
     def run(folder: Path) -> str:
         path = copied(materials.checkpoint, folder / "model/checkpoint_last.pt")

@@ -186,6 +186,47 @@ def test_an_uncaught_refusal_of_torch_load_is_a_usage_error(tmp_path):
         assert find_usage_error(news) is None
 
 
+HISTORY = [{"num_updates": 1, "lr_scheduler_state": {}}]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ([1, 2], 'has no "model"'),
+        (torch.zeros(3), 'has no "model"'),
+        ({"model": {}, "optimizer_history": HISTORY}, "has no extra_state;"),
+        ({"model": {}, "extra_state": {"epoch": 1}}, "has no optimizer_history;"),
+        ({"model": {}}, "has no extra_state and no optimizer_history;"),
+    ],
+)
+def test_a_checkpoint_without_a_part_is_named_with_the_part(state, reason, tmp_path):
+    torch.save(state, tmp_path / "part.pt")
+    with pytest.raises(UsageError, match=reason) as caught:
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "part.pt"))
+    assert str(caught.value).startswith(f"{tmp_path}/part.pt is not a ")
+
+
+@pytest.mark.parametrize(
+    ("weight", "found"),
+    [
+        (None, "NoneType"),
+        ([1.0], "list"),
+        (torch.ones(2, dtype=torch.complex64), "complex64, strided"),
+        (torch.ones(2).to_sparse(), "float32, sparse_coo"),
+    ],
+)
+@pytest.mark.parametrize("load", [checkpoint_utils.load_checkpoint_to_cpu, load_checkpoint])
+def test_a_weight_that_is_no_dense_tensor_of_real_numbers_is_refused(load, weight, found, tmp_path):
+    weights = {"a": torch.ones(2), "b._extra_state": None, "c": weight}
+    path = str(tmp_path / "weight.pt")
+    torch.save({"model": weights, "optimizer_history": HISTORY, "extra_state": {"epoch": 1}}, path)
+    with pytest.raises(UsageError, match=f"its weight c is no .*real numbers \\({found}\\)"):
+        load(path)
+    del weights["c"]
+    torch.save({"model": weights, "optimizer_history": HISTORY, "extra_state": {"epoch": 1}}, path)
+    assert load(path)["model"].keys() == weights.keys()
+
+
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_file_that_torch_load_opens_itself_is_named_too(tmp_path, kind):
     torch.save(Path("a"), tmp_path / "a.pt")
