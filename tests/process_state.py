@@ -1,4 +1,4 @@
-"""Record the state of fairseq, torch, numpy, logging and the process, to compare it before and after a change."""
+"""Record the state of the process and of the packages that patches change, to compare it with a later one."""
 
 import logging
 import sys

@@ -99,7 +99,7 @@ def name_what_a_checkpoint_lacks(load: Callable, path: str, *args: Any, **kwargs
             f"{path} is not a whole fairseq checkpoint, because it has no {' and no '.join(lacking)}; give a "
             "file that fairseq-train saved"
         ) from error
-    check_weights(state["model"], path)
+    check_weights(state, path)
     return state
 
 

@@ -31,22 +31,23 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise any exception
         raise unreadable_checkpoint(error, path) from None
+    check_weights(state, path)
+    return state
+
+
+def check_weights(state: Any, path: str) -> None:
+    """Refuse the contents of a checkpoint without weights, and weights that are not tensors of real numbers.
+
+    Raises:
+        UsageError: ``state`` has no "model", or a weight in it is no such tensor. The message names it and
+            ``path``, the checkpoint.
+    """
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise UsageError(
             f'{path} is not a fairseq checkpoint, because it has no "model"; give a file that fairseq-train '
             "saved"
         )
-    check_weights(state["model"], path)
-    return state
-
-
-def check_weights(weights: dict[str, Any], path: str) -> None:
-    """Refuse weights that are not tensors of real numbers.
-
-    Raises:
-        UsageError: one is not; the message names it and ``path``, the checkpoint.
-    """
-    for name, value in weights.items():
+    for name, value in state["model"].items():
         if name.endswith("_extra_state"):  # what a module of torch returns from get_extra_state
             continue
         if not isinstance(value, torch.Tensor):

@@ -194,6 +194,7 @@ HISTORY = [{"num_updates": 1, "lr_scheduler_state": {}}]
     [
         ([1, 2], 'has no "model"'),
         (torch.zeros(3), 'has no "model"'),
+        ({"optimizer_history": HISTORY, "extra_state": {"epoch": 1}}, 'has no "model"'),
         ({"model": {}, "optimizer_history": HISTORY}, "has no extra_state;"),
         ({"model": {}, "extra_state": {"epoch": 1}}, "has no optimizer_history;"),
         ({"model": {}}, "has no extra_state and no optimizer_history;"),
