@@ -13,6 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from modular_fairseq.models.family import ModularModel
+from modular_fairseq_cli.errors import UsageError
 
 
 def can_search(
@@ -46,6 +47,9 @@ def beam_search(
         generator: fairseq's generator, with the models and all settings of the search (`can_search`).
         sample: a batch of fairseq's datasets.
         bos_token: the token before the first one; by default </s>.
+
+    Raises:
+        UsageError: a sentence has no hypothesis, as the model's log-probabilities are NaN or -inf.
     """
     return _Search(generator, sample, bos_token).run()
 
@@ -103,6 +107,11 @@ class _Search:
                 break
             self.model.reorder_incremental_state(states, parents)
             encoder_outs = self.model.reorder_encoder_out(encoder_outs, parents)
+        if not all(self.finalized):
+            raise UsageError(
+                "the model gives every translation of a sentence the probability 0 or NaN, so there is none "
+                "to return; use a checkpoint from before the training diverged"
+            )
         return [self._sorted(hypotheses) for hypotheses in self.finalized]
 
     def _advance(self, step: int, log_probs: Tensor, attn: Tensor | None) -> Tensor | None:

@@ -10,6 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from modular_fairseq.benchmark.kernels import counting
 from modular_fairseq.patches import search as patch
 from modular_fairseq.search.beam_search import beam_search, can_search
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock, task
 from tests.properties import ready
 
@@ -147,3 +148,10 @@ def test_a_step_waits_for_nothing_until_hypotheses_may_end():
 def test_it_leaves_a_beam_of_half_the_vocabulary_to_fairseq(changes):
     assert not can_search(generator_of([build()], **changes), None, None)
     assert can_search(generator_of([build()], beam_size=5), None, None)
+
+
+def test_a_model_of_nan_is_refused_after_the_search():
+    model = decided()
+    next(model.decoder.parameters()).data.fill_(math.nan)
+    with pytest.raises(UsageError, match="the probability 0 or NaN"):
+        generator_of([model], beam_size=2, max_len_b=3).generate([model], batch())
