@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import traceback
+from typing import Any
 
 # What a user can put right about a disk, and how.
 DISK = {
@@ -90,6 +91,44 @@ def unwritable(error: BaseException) -> UsageError | None:
     )
 
 
+def no_model(error: BaseException) -> UsageError | None:
+    """Return a `UsageError` if ``error`` means that fairseq found no model where an option says."""
+    text = str(error)
+    if isinstance(error, ValueError) and re.match("--finetune-from-model .* does not exist$", text):
+        return UsageError(f"{text}; give a checkpoint that fairseq-train saved")
+    if isinstance(error, OSError) and text.startswith("Model file not found: "):
+        reason = "does not exist"
+    elif isinstance(error, RuntimeError) and text.startswith("Neither args nor cfg exist in state keys"):
+        reason = "has no options of a model (cfg)"
+    else:
+        return None
+    file = _local(error, "load_model_ensemble_and_task", "fairseq.checkpoint_utils", "filename")
+    return UsageError(f"{file or 'a checkpoint'} {reason}; give a checkpoint that fairseq-train saved")
+
+
+def unregistered(error: BaseException) -> UsageError | None:
+    """Return a `UsageError` if ``error`` means that fairseq does not know a task or an architecture.
+
+    fairseq's own message is a page with all that it knows, or a KeyError.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not isinstance(error, AssertionError | KeyError) or not frames:
+        return None
+    frame = frames[-1][0]
+    place = frame.f_globals.get("__name__"), frame.f_code.co_name
+    if place == ("fairseq.tasks", "setup_task"):
+        kind, name = "task", frame.f_locals["task_name"] or frame.f_locals["cfg"]
+    elif place == ("fairseq.models", "build_model"):
+        kind, name = "model", frame.f_locals["model_type"]
+    else:
+        return None
+    file = _local(error, "load_model_ensemble_and_task", "fairseq.checkpoint_utils", "filename")
+    return UsageError(
+        f"{file or 'the command'} names the {kind} {name}, which is neither in fairseq nor in --user-dir; "
+        f"{'use another checkpoint' if file else 'name another'}, or give the --user-dir that has it"
+    )
+
+
 def of_workers(error: BaseException) -> UsageError | None:
     """Return a `UsageError` if ``error`` means that another worker of a training has ended.
 
@@ -116,12 +155,13 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
 
     The chain matters because fairseq catches some errors and raises others in their place. An error that
     ``torch.load`` raised about a file inside one of fairseq's commands is returned as a `UsageError`, too,
-    and so are a lack of memory, a disk that is full, read-only or defective, and the loss of a worker.
+    and so are a lack of memory, a disk that is full, read-only or defective, a checkpoint that does not
+    exist, a task or architecture that is not registered, and the loss of a worker.
     """
     while error is not None:
         if isinstance(error, UsageError):
             return error
-        for known in (out_of_memory, unwritable, of_workers):
+        for known in (out_of_memory, unwritable, no_model, unregistered, of_workers):
             if found := known(error):
                 return found
         file = _file_being_loaded(error)
@@ -136,11 +176,19 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
 def _file_being_loaded(error: BaseException) -> str | None:
     """Return the file that ``torch.load`` was reading when it raised ``error``, or None.
 
-    The error's message does not name the file, so it is taken from the local variables in the traceback.
+    The error's message does not name the file.
+    """
+    file = _local(error, "load", "torch.serialization", "f")
+    name = os.fspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def _local(error: BaseException, function: str, module: str, name: str) -> Any:
+    """Return the local variable ``name`` of a function of ``module`` from the traceback, or None.
+
+    It is found only if ``error`` passed through the function.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name == "load" and frame.f_globals.get("__name__") == "torch.serialization":
-            file = frame.f_locals.get("f")
-            name = os.fspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
-            return name if isinstance(name, str) else None
+        if frame.f_code.co_name == function and frame.f_globals.get("__name__") == module:
+            return frame.f_locals.get(name)
     return None

@@ -101,7 +101,7 @@ def read_json(path: Name, remedy: str = "remove it to repeat the step that wrote
             return json.load(file)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read ({error}); {remedy}") from None
 
 

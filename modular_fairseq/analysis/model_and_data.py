@@ -86,14 +86,7 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
             f"{path} does not fit {data} ({misfit[1]}); give data with the dictionaries that the model was "
             "trained with"
         ) from None
-    except KeyError as error:
-        if "_name" not in str(error):
-            raise
-        raise UsageError(
-            f"{path} has an arch that is not registered; give the folder of the plugin that registers it as "
-            "--user-dir"
-        ) from None
-    except Exception as error:  # fairseq raises plain exceptions
+    except Exception as error:  # fairseq raises a plain exception
         if "infer language pair" not in str(error):
             raise
         raise UsageError(
@@ -101,7 +94,7 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
             "with"
         ) from None
     model = models[0].eval()
-    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+    if not all(tensor.isfinite().all() for tensor in [*model.parameters(), *model.buffers()]):
         raise UsageError(
             f"{path} has weights that are NaN or infinite, because its training diverged; use an earlier "
             "checkpoint"

@@ -18,7 +18,6 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import yaml
 from fairseq import options as fairseq_options
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -29,8 +28,9 @@ from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.runs import subsets
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq.training.command_line import parse
-from modular_fairseq_cli.errors import UsageError, why
+from modular_fairseq_cli.errors import UsageError
 
 # For each group with a key _name, the option of fairseq-train that takes its value.
 SELECTORS = {
@@ -150,13 +150,12 @@ def read_config(path: str | os.PathLike) -> Config:
             options of the model that do not fit together.
     """
     path = Path(path)
-    try:
-        # Read as hydra reads it: 5e-4 is a number to OmegaConf, but a string to yaml.
-        values: Any = OmegaConf.to_container(OmegaConf.load(path))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: cannot be read ({why(error)}); give a YAML file such as configs/manual.yaml"
-        ) from None
+    # Read as hydra reads it: 5e-4 is a number to OmegaConf, but a string to yaml.
+    values = read_yaml(
+        path,
+        "give a YAML file such as configs/manual.yaml",
+        load=lambda text: OmegaConf.to_container(OmegaConf.create(text)),
+    )
     config = Config(f"{path.resolve().parent.name}/{path.stem}", str(path), values)
     if not isinstance(values, dict) or not all(isinstance(group, dict) for group in values.values()):
         raise UsageError(
@@ -169,13 +168,8 @@ def read_config(path: str | os.PathLike) -> Config:
                 f"{path}: {group} is no group of fairseq's configuration; configs/manual.yaml lists the "
                 "groups"
             )
-    for key in [
-        *(f"{group}._name" for group in SELECTORS),
-        "task.data",
-        *_languages_of_task(config.get("task._name")),
-    ]:
-        if config.get(key) is None:
-            raise UsageError(f"{path}: {key} is missing; every row needs it, see configs/manual.yaml")
+    _check_texts(config, [f"{group}._name" for group in SELECTORS])
+    _check_texts(config, ["task.data", *_languages_of_task(values["task"]["_name"])])
     config.train_options()  # refuses values of a wrong type
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}
@@ -192,7 +186,17 @@ def read_config(path: str | os.PathLike) -> Config:
     return config
 
 
-def _languages_of_task(task: str | None) -> list[str]:
+def _check_texts(config: Config, keys: list[str]) -> None:
+    """Raise a UsageError that names the key unless each key has a text."""
+    for key in keys:
+        value = config.get(key)
+        if value is None:
+            raise UsageError(f"{config.path}: {key} is missing; every row needs it, see configs/manual.yaml")
+        if not isinstance(value, str):
+            raise UsageError(f"{config.path}: {key} is {value}; it must be text, see configs/manual.yaml")
+
+
+def _languages_of_task(task: str) -> list[str]:
     """Return the keys of the languages, if the task has languages."""
     known = getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {})
     return [f"task.{key}" for key in ("source_lang", "target_lang") if key in known]

@@ -8,10 +8,12 @@ import os
 import re
 import stat
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, models, tasks
+from omegaconf import OmegaConf
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from modular_fairseq_cli.errors import find_usage_error
@@ -162,3 +164,38 @@ def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path, monkeypatch, cap
         checkpoint_utils.torch_persistent_save({}, str(path))
     assert str(find_usage_error(caught.value)).startswith(f"{path} could not be written (No space left")
     assert not caplog.records and not path.exists()
+
+
+def test_a_checkpoint_that_has_no_model_for_fairseq_is_a_usage_error(tmp_path):
+    with pytest.raises(OSError, match="Model file not found") as missing:
+        checkpoint_utils.load_model_ensemble(["none/x.pt"])
+    assert str(find_usage_error(missing.value)).startswith("none/x.pt does not exist; give a checkpoint")
+    path, history = str(tmp_path / "x.pt"), [{"num_updates": 1, "lr_scheduler_state": {}}]
+    torch.save({"model": {}, "optimizer_history": history, "extra_state": {"epoch": 1}}, path)
+    with pytest.raises(RuntimeError, match="Neither args nor cfg") as unknown:
+        checkpoint_utils.load_model_ensemble([path])
+    assert str(find_usage_error(unknown.value)).startswith(f"{path} has no options of a model (cfg);")
+    start = ValueError("--finetune-from-model x does not exist")  # fairseq/checkpoint_utils.py:245
+    assert str(find_usage_error(start)) == f"{start}; give a checkpoint that fairseq-train saved"
+    assert find_usage_error(OSError("another")) is None
+    assert find_usage_error(OSError("Model file not found: y")).args[0].startswith("a checkpoint does not")
+
+
+@pytest.mark.parametrize("cfg", [Namespace(task="nothing", arch="nothing"), {"_name": "nothing"}])
+@pytest.mark.parametrize("kind", ["task", "model"])
+def test_a_task_or_model_that_is_not_registered_is_a_usage_error(kind, cfg):
+    cfg = cfg if isinstance(cfg, Namespace) else OmegaConf.create(cfg)
+    with pytest.raises((AssertionError, KeyError)) as caught:
+        tasks.setup_task(cfg) if kind == "task" else models.build_model(cfg, None)
+    assert f"the command names the {kind} " in str(find_usage_error(caught.value))
+    assert "nothing" in str(find_usage_error(caught.value))
+    assert find_usage_error(KeyError("another")) is None
+
+
+def test_the_checkpoint_of_a_task_that_is_not_registered_is_named(tmp_path):
+    path, history = str(tmp_path / "x.pt"), [{"num_updates": 1, "lr_scheduler_state": {}}]
+    state = {"model": {}, "optimizer_history": history, "extra_state": {"epoch": 1}}
+    torch.save({**state, "cfg": {"task": "nothing", "model": {}}}, path)
+    with pytest.raises(Exception, match="nothing") as caught:
+        checkpoint_utils.load_model_ensemble([path])
+    assert str(find_usage_error(caught.value)).startswith(f"{path} names the task nothing, which")

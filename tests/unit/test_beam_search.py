@@ -154,4 +154,4 @@ def test_a_model_of_nan_is_refused_after_the_search():
     model = decided()
     next(model.decoder.parameters()).data.fill_(math.nan)
     with pytest.raises(UsageError, match="the probability 0 or NaN"):
-        generator_of([model], beam_size=2, max_len_b=3).generate([model], batch())
+        generator_of([model], beam_size=2, max_len_b=3).generate([model], batch(LENGTHS))

@@ -4,10 +4,10 @@ import argparse
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
-import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq_cli.errors import UsageError, why
 
 
@@ -102,14 +102,7 @@ def read_resources(args: argparse.Namespace) -> tuple[Resources, Resources]:
     """
     given: Any = {}
     if args.resources is not None:
-        try:
-            with open(args.resources, encoding="utf-8") as file:
-                given = yaml.safe_load(file) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise UsageError(
-                f"--resources {args.resources}: cannot be read ({why(error)}); docs/clusters.md has an "
-                "example"
-            ) from None
+        given = read_yaml(args.resources, "docs/clusters.md has an example", "--resources") or {}
     flags = {
         name: value
         for name in ("gpus", "hours", "partition", "account")

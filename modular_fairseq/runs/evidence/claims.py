@@ -42,10 +42,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq_cli.errors import UsageError, why
+from modular_fairseq.runs.yaml_files import read_yaml
+from modular_fairseq_cli.errors import UsageError
 
 KEYS: dict[str, type] = {"commit": str, "scale": str, "corpora": dict, "changes": list, "claims": list}
 KINDS = ("primary", "secondary")
@@ -156,12 +155,7 @@ def read_claims(path: str | os.PathLike) -> Register:
     Raises:
         UsageError: the file cannot be read, or a key or value in it is wrong.
     """
-    try:
-        spec = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: cannot be read ({why(error)}); give a file such as results/claims.yaml"
-        ) from None
+    spec = read_yaml(path, "give a file such as results/claims.yaml")
     if not isinstance(spec, dict) or spec.keys() != KEYS.keys():
         raise UsageError(f"{path}: the file must have the keys {', '.join(sorted(KEYS))}, and no others")
     for key, kind in KEYS.items():

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import yaml
 
+from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq_cli.errors import UsageError
 
 Model = tuple[str, ...]  # the switches that are on, in the order in which they were turned on
@@ -55,15 +56,13 @@ def read_switches(path: str) -> list[Switch]:
     Raises:
         UsageError: the file cannot be read, is not such a list, or has two switches of the same name.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            # This loader reads every word as a string. Others read `on` and `off` as true and false.
-            entries = yaml.load(file, Loader=yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-        raise UsageError(
-            f"--mechanisms {path}: cannot be read ({reason}); give a file like the one in `ablate --help`"
-        ) from None
+    entries = read_yaml(
+        path,
+        "give a file like the one in `ablate --help`",
+        "--mechanisms",
+        # This loader reads every word as a string. Others read `on` and `off` as true and false.
+        lambda text: yaml.load(text, Loader=yaml.BaseLoader),
+    )
     try:
         switches = [
             Switch(each.pop("name"), *(shlex.split(each.pop(state, "")) for state in ("off", "on")))

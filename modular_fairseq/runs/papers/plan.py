@@ -7,16 +7,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from modular_fairseq.runs.config import DECODING, Config, on_subset, read_config, scaled
 from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.workers import share_batches
+from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq_cli.arguments import by_option, read_seeds
-from modular_fairseq_cli.errors import UsageError, why
+from modular_fairseq_cli.errors import UsageError
 
 # Options by which runs are stored, ended, continued and counted. Users may give all others after a --.
 OWN_OPTIONS = re.findall(
@@ -116,12 +115,7 @@ def read_scale(table: str, name: str) -> dict:
         raise UsageError(
             f"--scale {name}: there is no {folder / name}.yaml; give one of {', '.join([*known, 'paper'])}"
         )
-    try:
-        return yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{folder / name}.yaml: cannot be read ({why(error)}); see configs/scales/smoke.yaml"
-        ) from None
+    return read_yaml(folder / f"{name}.yaml", "see configs/scales/smoke.yaml")
 
 
 class RowPlanner:

@@ -28,11 +28,10 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from modular_fairseq.runs import evaluations  # noqa: F401  (registers the columns)
 from modular_fairseq.runs.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
-from modular_fairseq_cli.errors import UsageError, why
+from modular_fairseq.runs.yaml_files import read_yaml
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.shipped import configs
 
 # The columns that come from the statistics of a run and from the row. The evaluations have the others.
@@ -45,8 +44,30 @@ STATISTICS = {
 }
 # All columns that a table may have, keyed by name.
 COLUMNS = {name: column for each in EVALUATIONS for name, column in each.columns.items()} | STATISTICS
-KEYS = {"title", "baseline", "columns", "figure", "start_seed", "rows", "notes"}
-ROW_KEYS = {"name", "label", "paper", "config", "subset", "baseline", "overrides", "pretrained", "percent"}
+Kind = tuple[tuple[type, ...], str]  # types of a value, and what they are called
+TEXT: Kind = (str, int, float), "text"
+A_LIST: Kind = (list,), "a list"
+A_MAPPING: Kind = (dict,), "keys with values"
+KEYS: dict[str, Kind] = {
+    "title": TEXT,
+    "baseline": TEXT,
+    "columns": A_LIST,
+    "figure": A_LIST,
+    "start_seed": TEXT,
+    "rows": A_LIST,
+    "notes": ((str, list), "a sentence or a list of sentences"),
+}
+ROW_KEYS: dict[str, Kind] = {
+    "name": TEXT,
+    "label": TEXT,
+    "paper": A_MAPPING,
+    "config": ((str,), "the path of a YAML file"),
+    "subset": ((str,), "the name of a part of the data"),
+    "baseline": TEXT,
+    "overrides": ((dict, list), "options of the model with values, or a list of such"),
+    "pretrained": ((bool,), "true or false"),
+    "percent": ((int,), "a whole number from 1 to 100"),
+}
 
 
 class Row(NamedTuple):
@@ -127,74 +148,31 @@ def read_table(path: str | os.PathLike) -> Table:
         UsageError: the file cannot be read, or a key or value in it is wrong.
     """
     path = Path(path)
-    try:
-        spec = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: cannot be read ({why(error)}); give a table such as configs/mae-3/table.yaml"
-        ) from None
+    spec = read_yaml(path, "give a table such as configs/mae-3/table.yaml")
     if (
         not isinstance(spec, dict)
         or not isinstance(spec.get("rows"), list)
-        or not {"title", "columns"} <= spec.keys() <= KEYS
+        or not {"title", "columns"} <= spec.keys() <= KEYS.keys()
     ):
         raise UsageError(
             f"{path}: the file must have title, columns and rows, and may have baseline, figure, start_seed "
             "and notes; see configs/mae-3/table.yaml"
         )
+    _check_values(str(path), spec, KEYS)
     if spec.get("start_seed", "same") != "same":
         raise UsageError(
             f"{path}: start_seed is {spec['start_seed']!r}; it must be same, or be left out for seed 1"
         )
-    if not isinstance(spec["columns"], list):
-        raise UsageError(f"{path}: columns must be a list, as in columns: [bleu, parameters]")
-    wrong = [column for column in spec["columns"] if column not in COLUMNS]
+    wrong = [column for column in spec["columns"] if column not in list(COLUMNS)]
     if wrong:
         raise UsageError(f"{path}: there is no column {wrong[0]}; use only {', '.join(COLUMNS)}")
     figure = spec.get("figure", [])
-    if not isinstance(figure, list) or not set(figure) <= set(spec["columns"]):
+    if any(column not in spec["columns"] for column in figure):
         raise UsageError(
             f"{path}: figure is {figure}, which is no list of columns of the table; use only "
             f"{', '.join(spec['columns'])}"
         )
-    baseline: str = spec.get("baseline", "")
-    rows = []
-    for row in spec["rows"]:
-        if not isinstance(row, dict) or not row.keys() <= ROW_KEYS or not row.keys() & {"name", "label"}:
-            raise UsageError(
-                f"{path}: row {row} must have name or label, and no keys other than "
-                f"{', '.join(sorted(ROW_KEYS))}"
-            )
-        for column in row.get("paper", {}):
-            _check_figure(path, str(row.get("name", row.get("label"))), column, spec["columns"])
-        blind = [each for each in evaluations_of(spec["columns"]) if not each.takes_overrides]
-        if row.get("overrides") and blind:
-            columns = [column for column in blind[0].columns if column in spec["columns"]]
-            raise UsageError(
-                f"{path}: row {row.get('name')} has overrides, which {' and '.join(columns)} cannot "
-                "apply; leave out the overrides or these columns"
-            )
-        percent = row.get("percent", 100)
-        if type(percent) is not int or not 1 <= percent <= 100 or (percent < 100 and row.get("pretrained")):
-            raise UsageError(
-                f"{path}: row {row.get('name')} has percent {percent}; it must be a whole number from 1 to "
-                "100, and 100 for a pretrained row"
-            )
-        name = str(row.get("name", ""))
-        overrides = row.get("overrides", {})
-        rows.append(
-            Row(
-                name,
-                str(row.get("label", name)),
-                row.get("paper", {}),
-                os.path.normpath(path.parent / row.get("config", f"{name}.yaml")),
-                row.get("subset", "test"),
-                row.get("baseline", baseline),
-                overrides if isinstance(overrides, list) else [overrides],
-                row.get("pretrained", False),
-                percent,
-            )
-        )
+    rows = [_row(path, row, spec["columns"], str(spec.get("baseline", ""))) for row in spec["rows"]]
     names = [row.name for row in rows if row.name]
     for row in rows:
         if row.name and names.count(row.name) > 1:
@@ -205,10 +183,81 @@ def read_table(path: str | os.PathLike) -> Table:
                 f"{', '.join(names)}"
             )
     notes = spec.get("notes", [])
-    notes = [notes] if isinstance(notes, str) else notes
+    notes = [notes] if isinstance(notes, str) else [str(note) for note in notes]
     return Table(
-        path.resolve().parent.name, spec["title"], spec["columns"], rows, notes, figure, "start_seed" in spec
+        path.resolve().parent.name,
+        str(spec["title"]),
+        spec["columns"],
+        rows,
+        notes,
+        figure,
+        "start_seed" in spec,
     )
+
+
+def _row(path: Path, row: Any, columns: list[str], baseline: str) -> Row:
+    """Check a row of a table.yaml, and return it.
+
+    Args:
+        path: path of the table.yaml.
+        row: the content of the row.
+        columns: the columns of the table.
+        baseline: the row that it is compared with if it does not say.
+    """
+    if not isinstance(row, dict) or not row.keys() <= ROW_KEYS.keys() or not row.keys() & {"name", "label"}:
+        raise UsageError(
+            f"{path}: row {row} must have name or label, and no keys other than {', '.join(sorted(ROW_KEYS))}"
+        )
+    name = str(row.get("name", ""))
+    label = str(row.get("label", name))
+    _check_values(f"{path}: row {name or label}", row, ROW_KEYS)
+    for column in row.get("paper", {}):
+        _check_figure(path, name or label, column, columns)
+    blind = [each for each in evaluations_of(columns) if not each.takes_overrides]
+    if row.get("overrides") and blind:
+        those = [column for column in blind[0].columns if column in columns]
+        raise UsageError(
+            f"{path}: row {name} has overrides, which {' and '.join(those)} cannot apply; leave out the "
+            "overrides or these columns"
+        )
+    percent = row.get("percent", 100)
+    if isinstance(percent, bool) or not 1 <= percent <= 100 or (percent < 100 and row.get("pretrained")):
+        raise UsageError(
+            f"{path}: row {name} has percent {percent}; it must be a whole number from 1 to 100, and 100 for "
+            "a pretrained row"
+        )
+    overrides = row.get("overrides", {})
+    overrides = overrides if isinstance(overrides, list) else [overrides]
+    if not all(isinstance(each, dict) for each in overrides):
+        raise UsageError(f"{path}: row {name} has overrides {overrides}; each must be options with values")
+    return Row(
+        name,
+        label,
+        row.get("paper", {}),
+        os.path.normpath(path.parent / row.get("config", f"{name}.yaml")),
+        row.get("subset", "test"),
+        str(row.get("baseline", baseline)),
+        overrides,
+        row.get("pretrained", False),
+        percent,
+    )
+
+
+def _check_values(owner: str, values: dict[str, Any], kinds: dict[str, Kind]) -> None:
+    """Refuse values of another type than their keys need.
+
+    Args:
+        owner: the file or row, for the message.
+        values: values of known keys.
+        kinds: for each key, types of its value and what they are called.
+
+    Raises:
+        UsageError: a value has another type; the message names its key.
+    """
+    for key, value in values.items():
+        types, told = kinds[key]
+        if not isinstance(value, types):
+            raise UsageError(f"{owner}: {key} is {value!r}; it must be {told}")
 
 
 def _check_figure(path: Path, row: str, column: str, columns: list[str]) -> None:
