@@ -28,5 +28,5 @@ ruff check . || status=$?
 ruff format --check . || status=$?
 mypy || status=$?
 python scripts/lint_report.py || status=$?
-pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile "${arguments[@]}" || status=$?
+pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile --no-loadscope-reorder "${arguments[@]}" || status=$?
 exit $status

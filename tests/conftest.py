@@ -37,9 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        tier = item.path.relative_to(ROOT / "tests").parts[0]
-        if tier in TIERS:
-            item.add_marker(tier)
+        item.add_marker(_tier(item))
+    if "PYTEST_XDIST_WORKER" in os.environ:  # long files first, so that the workers end at the same time
+        items.sort(key=lambda item: -TIERS.index(_tier(item)))
+
+
+def _tier(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
 
 
 @pytest.fixture(scope="session")

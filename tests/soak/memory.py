@@ -71,9 +71,10 @@ def _translation(materials: Materials, name: str):
     def run(folder: Path) -> str:
         place = _corpus(materials)
         step = "fairseq.tasks.fairseq_task.FairseqTask.inference_step"
-        options = ["--path", place / name / "checkpoint_last.pt", "--gen-subset", "train", "--beam", "4"]
-        options += [*PLUGIN, "--batch-size", BATCH, "--results-path", folder]
-        return _grows(materials, ["fairseq_cli.generate.cli_main", step], BATCH, options, place)
+        # fairseq-generate sorts all sentences by their length, so its memory would grow with the length.
+        options = ["--input", place / "text/train.de", "--buffer-size", BATCH, "--batch-size", BATCH]
+        options += ["--path", place / name / "checkpoint_last.pt", "--beam", "4", *PLUGIN]
+        return _grows(materials, ["fairseq_cli.interactive.cli_main", step], BATCH, options, place)
 
     return run
 

@@ -141,27 +141,36 @@ def run(args: argparse.Namespace) -> None:
     work = needed(results, args.only)
     if args.train_run or args.measure_run:
         make_step(work, args)
-        return
-    logs = os.path.join(folder_of(table, args), "jobs")
-    if args.status:
-
-        def look() -> tuple[str, bool]:
-            found = steps(work, functools.partial(command, args), table.name, resources)
-            return overview(f"Table {table.name}", found, in_background(logs))
-
-        watch(look, shlex.join(["modular-fairseq", *command(args, "--status")[3:]]))
-        return
-    failures = []
-    if args.run:
-        if toys:
+    elif args.status:
+        show_status(work, table, args, resources)
+    else:
+        if args.run and toys:
             folders = dict.fromkeys(each.corpus.folder for each, _ in work)
             make_toys(args.data, [os.path.relpath(folder, args.data) for folder in folders])
         jobs = args.jobs or (2 if toys else 1)
         if args.launcher:
-            launch(work, table, args, resources, jobs, logs)
-            return
-        failures = make(work, jobs)
-    if any(each.found for each in results.values()):
+            launch(work, table, args, resources, jobs)
+        else:
+            failures = make(work, jobs) if args.run else []
+            write_table(table, results, args, failures)
+
+
+def write_table(
+    table: Table, results: dict[str, Results], args: argparse.Namespace, failures: list[str]
+) -> None:
+    """Write and print the table of what has been measured, and its figure.
+
+    Args:
+        table: the table.
+        results: the measurements of its rows, keyed by row.
+        args: the arguments of the command.
+        failures: what went wrong before.
+
+    Raises:
+        UsageError: something went wrong before, the table is not complete, or the figure cannot be drawn.
+    """
+    found = any(each.found for each in results.values())
+    if found:
         made = sheet(table, results, args.samples, [*table.notes, *footnotes(table, results, args)])
         print(made.write(folder_of(table, args)), end="", flush=True)
     missing = [
@@ -170,17 +179,29 @@ def run(args: argparse.Namespace) -> None:
         if not each.is_complete and (not args.only or name in args.only)
     ]
     if missing and not failures:
-        failures.append(
+        failures = [
             f"the table is not complete: {', '.join(missing)} missing for seeds {args.seeds}; add --run to "
             "train and measure what is missing"
-        )
-    if table.figure and any(each.found for each in results.values()):
+        ]
+    if table.figure and found:
         try:
             write_figure(draw(table, results, args.scale), folder_of(table, args))
         except UsageError as error:
-            failures.append(str(error))
+            failures = [*failures, str(error)]
     if failures:
         raise UsageError("; ".join(failures))
+
+
+def show_status(
+    work: Work, table: Table, args: argparse.Namespace, resources: tuple[Resources, Resources]
+) -> None:
+    """Show what each run does, until all have ended or the user leaves."""
+
+    def look() -> tuple[str, bool]:
+        found = steps(work, functools.partial(command, args), table.name, resources)
+        return overview(f"Table {table.name}", found, in_background(logs_of(table, args)))
+
+    watch(look, shlex.join(["modular-fairseq", *command(args, "--status")[3:]]))
 
 
 def command(args: argparse.Namespace, *more: str) -> list[str]:
@@ -202,7 +223,6 @@ def launch(
     args: argparse.Namespace,
     resources: tuple[Resources, Resources],
     jobs: int,
-    logs: str,
 ) -> None:
     """Make the runs as jobs, and say how to go on.
 
@@ -212,12 +232,12 @@ def launch(
         args: the arguments of the command.
         resources: what trainings and evaluations ask for.
         jobs: the number of runs at a time, in the background.
-        logs: the folder for the logs of jobs.
 
     Raises:
         UsageError: the jobs cannot be submitted.
     """
     check(work)
+    logs = logs_of(table, args)
     if args.launcher == "local":
         submit_to_background(command(args, "--run", "--jobs", str(jobs), *resources[0].gpus_option), logs)
     else:
@@ -231,6 +251,11 @@ def launch(
 def folder_of(table: Table, args: argparse.Namespace) -> str:
     """Return the folder for the table."""
     return os.path.join(args.out, args.scale, table.name)
+
+
+def logs_of(table: Table, args: argparse.Namespace) -> str:
+    """Return the folder for the logs of jobs."""
+    return os.path.join(folder_of(table, args), "jobs")
 
 
 def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespace) -> list[str]:
