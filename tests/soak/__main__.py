@@ -1,17 +1,16 @@
 """Run the parts of the soak, and write a report. `python -m tests.soak --help` explains the options."""
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from modular_fairseq_cli.files import write_file
 from tests.preloaded import Preloaded
 from tests.soak import accidents, fuzz_files, fuzz_options, hostile, kills, memory, workers
 from tests.soak.cases import Case, Outcome, run_cases
 from tests.soak.materials import Materials, prepare
+from tests.soak.report import commit, write
 
 Part = Callable[[Materials, int, int], Iterator[Case]]  # takes materials, a seed and the number of cases
 
@@ -36,6 +35,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     found: list[Outcome] = []
+    code = commit()
     server = Preloaded()
     try:
         fast = prepare(args.out / "materials", server)
@@ -45,21 +45,15 @@ def main() -> None:
             count = args.count or count
             made = cases(fast if may_be_fast else slow, args.seed, count)
             kept = args.out / f"outcomes-{args.seed}.jsonl"
-            for number, outcome in enumerate(run_cases(part, made, kept), 1):
+            for number, outcome in enumerate(run_cases(part, made, kept, code), 1):
                 found.append(outcome)
                 if outcome.wrong or number % 50 == 0:
                     said = f"{outcome.name}: {outcome.wrong}" if outcome.wrong else "cases"
                     print(f"{time.strftime('%H:%M:%S')} {part} [{number} of {count}] {said}", flush=True)
     finally:
         server.close()
-    counts = {
-        part: {"cases": len(those), "wrong": sum(bool(each.wrong) for each in those)}
-        for part in dict.fromkeys(each.part for each in found)
-        if (those := [each for each in found if each.part == part])
-    }
-    report = {"seed": args.seed, "parts": counts, "wrong": [each._asdict() for each in found if each.wrong]}
-    write_file(args.out / "report.json", json.dumps(report, indent=1) + "\n")
-    print(json.dumps(counts, indent=1))
+    report = write(args.out, args.seed, found)
+    print((args.out / "report.md").read_text(), end="")
     sys.exit(bool(report["wrong"]))
 
 

@@ -33,16 +33,25 @@ class Outcome(NamedTuple):
         part, name: the case.
         wrong: what is wrong, or "".
         seconds: how long it took.
+        commit: the commit of the code.
     """
 
     part: str
     name: str
     wrong: str
     seconds: float
+    commit: str = "unknown"
 
 
-def run_cases(part: str, cases: Iterable[Case], kept: Path) -> Iterator[Outcome]:
-    """Run the cases, and yield their outcomes. A case that was right according to `kept` is not run again."""
+def run_cases(part: str, cases: Iterable[Case], kept: Path, commit: str = "unknown") -> Iterator[Outcome]:
+    """Run the cases, and yield their outcomes. A case that was right according to `kept` is not run again.
+
+    Args:
+        part: the name of the part.
+        cases: its cases.
+        kept: the file of all outcomes.
+        commit: the commit of the code.
+    """
     done = {(each.part, each.name): each for each in outcomes(kept) if not each.wrong}
     for case in cases:
         if (part, case.name) not in done:
@@ -52,7 +61,7 @@ def run_cases(part: str, cases: Iterable[Case], kept: Path) -> Iterator[Outcome]
                     wrong = case.run(Path(folder))
                 except Exception as error:
                     wrong = f"the case itself failed: {type(error).__name__}: {error}"
-            found = Outcome(part, case.name, wrong, round(time.monotonic() - began, 2))
+            found = Outcome(part, case.name, wrong, round(time.monotonic() - began, 2), commit)
             with open(kept, "a", encoding="utf-8") as file:
                 file.write(json.dumps(found._asdict()) + "\n")
             yield found

@@ -1,12 +1,14 @@
 """Test the soak itself, and run a few cases of its parts; scripts/soak.sh runs all of them."""
 
+import json
 import os
 import subprocess
 
 import pytest
 
 from tests.places import PYTHON, ROOT
-from tests.soak.cases import Case, Ended, judged, run_cases
+from tests.soak.cases import Case, Ended, Outcome, judged, run_cases
+from tests.soak.report import write
 
 
 @pytest.mark.parametrize(
@@ -44,4 +46,24 @@ def test_a_few_cases_of_each_part_find_nothing(part, count, tmp_path_factory):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert f'"cases": {count}' in done.stdout
+    report = json.loads((out / "report.json").read_text())
+    assert report["parts"][part]["cases"] == count and report["wrong"] == []
+    assert f"| {count} | 0 |" in (out / "report.md").read_text()
+
+
+def test_the_report_names_what_is_wrong_and_the_commits(tmp_path):
+    found = [
+        Outcome("files", "0 table", "", 30.0, "abc"),
+        Outcome("files", "1 log", "shows a traceback", 30.0, "def"),
+    ]
+    write(tmp_path, 3, found)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["seed"] == 3 and report["wrong"] == [found[1]._asdict()]
+    assert report["parts"]["files"] == {
+        "cases": 2,
+        "wrong": 1,
+        "minutes": 1.0,
+        "commits": {"abc": 1, "def": 1},
+    }
+    text = (tmp_path / "report.md").read_text()
+    assert " | 2 | 1 | 1 | abc, def |" in text and text.endswith("\n- files, 1 log: shows a traceback\n")
