@@ -209,22 +209,15 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
         config: the row.
         scale: changes of the row's values. "divide": {"group.key": n} divides values by a whole number.
             "set": {"group.key": value} replaces values. "finetuning" does the same after that, but only for a
-            row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same last, but only for
-            rows that are trained on this corpus. Keys that the row does not set are skipped, so one scale
-            serves all rows. Whole numbers remain whole numbers of at least 1.
+            row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same after that, but only
+            for rows that are trained on this corpus. "rows": {TABLE/ROW: {"group.key": value}} does the same
+            last, but only for this row. Keys that the row does not set are skipped, so one scale serves all
+            rows. Whole numbers remain whole numbers of at least 1.
 
     Raises:
         UsageError: the scale has other parts, or a key that is not of the form group.key.
     """
-    corpora = scale.get("corpora", {})
-    parts = [*corpora.values(), *(part for name, part in scale.items() if name != "corpora")]
-    if not scale.keys() <= {"divide", "set", "finetuning", "corpora"} or not all(
-        key.count(".") == 1 for part in parts for key in part
-    ):
-        raise UsageError(
-            "a scale has `divide:`, `set:` and `finetuning:`, each with keys of the form group.key, and "
-            "`corpora:` with the same for each corpus; see configs/scales/smoke.yaml"
-        )
+    _check_scale(scale)
     values = copy.deepcopy(config.values)
     for key, by in scale.get("divide", {}).items():
         group, name = key.split(".")
@@ -232,11 +225,32 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             value = values[group][name]
             values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
     finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
-    for key, value in {**scale.get("set", {}), **finetuning, **corpora.get(config.data, {})}.items():
+    of_corpus = scale.get("corpora", {}).get(config.data, {})
+    of_row = scale.get("rows", {}).get(config.name, {})
+    for key, value in {**scale.get("set", {}), **finetuning, **of_corpus, **of_row}.items():
         group, name = key.split(".")
         if name in values.get(group, {}):
             values[group][name] = value
     return config._replace(values=values)
+
+
+def _check_scale(scale: Any) -> None:
+    """Raise a UsageError unless a scale has the parts that `scaled` explains."""
+    parts: dict[str, Any] = scale if isinstance(scale, dict) else {"": None}
+    nested = [parts.get(name, {}) for name in ("corpora", "rows")]
+    changes = [part for name, part in parts.items() if name not in ("corpora", "rows")]
+    changes += [part for each in nested if isinstance(each, dict) for part in each.values()]
+    if (
+        not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows"}
+        or not all(isinstance(each, dict) for each in [*nested, *changes])
+        or not all(isinstance(key, str) and key.count(".") == 1 for part in changes for key in part)
+        or not all(type(by) is int and by > 0 for by in parts.get("divide", {}).values())
+    ):
+        raise UsageError(
+            "a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of the form "
+            "group.key, and `corpora:` and `rows:` with the same for each corpus and row; see "
+            "configs/scales/smoke.yaml"
+        )
 
 
 def on_subset(config: Config, percent: int) -> Config:

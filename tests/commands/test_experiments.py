@@ -341,8 +341,20 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     on_corpus = scaled(read_config(CONFIGS / "mae-7" / "ftg.yaml"), scale)
     assert on_corpus.data == trained.data and on_corpus.get("optimization.max_epoch") == 7
     assert on_corpus.get("optimization.lr") == [1] and on_corpus.get("dataset.batch_size") is None
+    scale["rows"] = {"mae-7/ftg": {"optimization.lr": [3]}, "mae-7/scratch": {"optimization.lr": [4]}}
+    of_row = scaled(read_config(CONFIGS / "mae-7" / "ftg.yaml"), scale)
+    assert of_row.get("optimization.lr") == [3] and of_row.get("optimization.max_epoch") == 7
     for wrong in (
+        None,
+        [],
         {"dived": {}},
+        {"set": [1]},
+        {"set": {1: 2}},
+        {"divide": {"model.dropout": 0}},
+        {"divide": {"model.dropout": "2"}},
+        {"rows": {"mae-7/ftg": {"lr": [1]}}},
+        {"rows": ["mae-7/ftg"]},
+        {"corpora": {"a": None}},
         {"set": {"max_epoch": 3}},
         {"finetuning": {"max_epoch": 3}},
         {"corpora": {"a": {"max_epoch": 3}}},
