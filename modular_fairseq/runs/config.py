@@ -170,6 +170,8 @@ def read_config(path: str | os.PathLike) -> Config:
             )
     _check_texts(config, [f"{group}._name" for group in SELECTORS])
     _check_texts(config, ["task.data", *_languages_of_task(values["task"]["_name"])])
+    if config.get("checkpoint.finetune_from_model") is not None:
+        _check_texts(config, ["checkpoint.finetune_from_model"])
     config.train_options()  # refuses values of a wrong type
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}

@@ -505,6 +505,8 @@ def test_words_of_the_commands(tmp_path):
         (("_name: torch_adam", "_name: {}"), "optimizer._name is {}; it must be text"),
         (("_name: translation", "_name: [a]"), "task._name is ['a']; it must be text"),
         (("task:", "task: &a [*a]\nmodel:"), "cannot be read"),
+        (("source_lang: de", "source_lang: [de]"), "task.source_lang is ['de']; it must be text"),
+        (("checkpoint:", "checkpoint:\n  finetune_from_model: []"), "finetune_from_model is []; it must be"),
         (("lr: [0.0005]", "lr: [0.0005"), "cannot be read (line"),
         (
             ("encoder_attention_heads: 8", "encoder_attention_heads: 7"),
