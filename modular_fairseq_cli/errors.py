@@ -16,6 +16,7 @@ DISK = {
     errno.EDQUOT: "free some of the quota",
     errno.EROFS: "make it writable, or choose another folder",
     errno.EIO: "look at the disk",
+    errno.EFBIG: "raise the limit of the size of files (ulimit -f)",
 }
 
 
@@ -42,8 +43,12 @@ def unreadable_checkpoint(error: Exception, file: str) -> UsageError:
     """Return a `UsageError` that says why ``torch.load`` refused ``file``.
 
     The message of ``error`` ends with a page of advice on how to load the file without a check. It is left
-    out.
+    out. If the memory or the disk is the reason and not the file, the message says so.
     """
+    if lack := out_of_memory(error):
+        return lack
+    if isinstance(error, OSError) and error.errno in DISK:  # torch raises an OSError for a short file, too
+        return UsageError(f"{file} could not be read ({why(error)}); look at its disk, or use another file")
     text = str(error)
     named = re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", text)
     if named:
@@ -80,13 +85,22 @@ def out_of_memory(error: BaseException) -> UsageError | None:
     )
 
 
+def disk_error(error: BaseException) -> OSError | None:
+    """Return the `OSError` that ``error`` is, or that ``torch.save`` turned into a RuntimeError, or None."""
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+        return error.__context__
+    return error if isinstance(error, OSError) else None
+
+
 def unwritable(error: BaseException) -> UsageError | None:
     """Return a `UsageError` if ``error`` means that a disk is full, is read-only or fails."""
-    if not isinstance(error, OSError) or error.errno not in DISK:
+    found = disk_error(error)
+    if found is None or found.errno not in DISK:
         return None
-    file = error.filename2 or error.filename or "a file"
+    file = found.filename2 or found.filename or "a file"
+    what = "read or written" if found.errno == errno.EIO else "written"
     return UsageError(
-        f"{file} could not be written ({error.strerror}); {DISK[error.errno]}, and give the command again, "
+        f"{file} could not be {what} ({found.strerror}); {DISK[found.errno]}, and give the command again, "
         "which continues what was saved"
     )
 
@@ -130,18 +144,26 @@ def unregistered(error: BaseException) -> UsageError | None:
 
 
 def of_workers(error: BaseException) -> UsageError | None:
-    """Return a `UsageError` if ``error`` means that another worker of a training has ended.
+    """Return a `UsageError` if ``error`` means that another worker has ended, or that workers cannot meet.
 
-    If ``torch.multiprocessing.spawn`` has passed on a `UsageError` of a worker as text, it is returned.
+    If ``torch.multiprocessing.spawn`` has passed on a `UsageError` of a worker as text, it is returned. Other
+    errors of torch's communication are left as they are, because their whole text tells what is wrong.
     """
     text, kind = str(error), type(error).__name__
     if kind == "ProcessRaisedException":
         told = re.search(r"\n[\w.]*(?:UsageError|NoEffectError): (.+)\s*$", text)
         return UsageError(told[1]) if told else None
-    lost = isinstance(error, RuntimeError) and re.search(
-        r"\bgloo\b.*(by peer|Broken pipe|[Tt]imed out)", text
+    if kind == "DistNetworkError" and "EADDRINUSE" in text:
+        port = re.search(r"port: (\d+)", text)
+        return UsageError(
+            f"the port {port[1] if port else 'at which the workers meet'} is used by another program, for "
+            "example a training; give another one with --distributed-init-method or --distributed-port"
+        )
+    communication = kind in ("DistBackendError", "DistNetworkError") or (
+        isinstance(error, RuntimeError) and re.search(r"\bgloo\b", text)
     )
-    if not lost and kind not in ("DistBackendError", "DistNetworkError", "ProcessExitedException"):
+    lost = re.search(r"by peer|Broken pipe|[Tt]imed? ?out|got 0 bytes|remote process exited", text)
+    if kind != "ProcessExitedException" and not (communication and lost):
         return None
     reason = re.sub(r"^\[\S+\] ", "", re.split(r"\. |\n", text.strip())[0])
     return UsageError(

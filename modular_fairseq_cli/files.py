@@ -56,22 +56,30 @@ def lock(
 
 
 def is_locked(path: Name) -> bool:
-    """Return whether another process holds the lock of a file or folder now."""
+    """Return whether another process holds the lock of a file or folder now; False if it does not exist.
+
+    The file is not changed. While this looks, another process cannot get the lock for a moment.
+    """
     try:
-        with lock(path):
-            return False
-    except UsageError:
-        return True
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try_to_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
 
 
 def only_one(folder: Name) -> AbstractContextManager[None]:
     """Lock a folder, through the file .lock in it, so that no other process works there.
 
+    A process that only looks whether the folder is locked (`is_locked`) is waited for.
+
     Raises:
         UsageError: another process works in the folder.
     """
     refusal = f"{folder}: another process works in it; wait for it, or give another --out"
-    return lock(os.path.join(folder, ".lock"), refusal)
+    return lock(os.path.join(folder, ".lock"), refusal, seconds=1)
 
 
 def write_file(path: Name, content: str | bytes) -> None:
@@ -111,10 +119,10 @@ def digest(path: Name, algorithm: str = "sha256") -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def _try_to_lock(descriptor: int) -> bool:
+def _try_to_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Return whether this process holds the lock now, without waiting."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

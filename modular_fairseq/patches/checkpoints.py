@@ -7,6 +7,7 @@ functions are not on the list. They accept a state that declares the bytes of an
 and would then follow pointers from the file.
 """
 
+import io
 import math
 import os
 import pickle
@@ -15,6 +16,7 @@ import time
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, BinaryIO, Self, SupportsIndex
 
 import numpy as np
@@ -27,7 +29,7 @@ from omegaconf.nodes import AnyNode
 
 from modular_fairseq.patches.registry import change, replace
 from modular_fairseq.training.checkpoints import check_weights, load_checkpoint
-from modular_fairseq_cli.errors import UsageError, find_usage_error
+from modular_fairseq_cli.errors import UsageError, disk_error, find_usage_error
 
 
 @replace("fairseq.file_io.PathManager.copy")
@@ -41,8 +43,13 @@ def copy_checkpoints_whole(copy: Callable, src_path: str, dst_path: str, overwri
     if PathManager.path_requires_pathmanager(dst_path) or (os.path.exists(dst_path) and not overwrite):
         return copy(src_path, dst_path, overwrite)
     part = f"{dst_path}.part"
-    shutil.copyfile(src_path, part)
-    os.replace(part, dst_path)
+    try:
+        shutil.copyfile(src_path, part)
+        os.replace(part, dst_path)
+    except OSError:
+        with suppress(OSError):
+            os.remove(part)
+        raise
     return True
 
 
@@ -60,20 +67,24 @@ def write_again_from_the_beginning(write: Callable, obj: Any, file: str | Binary
     Raises:
         OSError: the file cannot be written. The error names the file.
     """
-    if isinstance(file, str) or not file.seekable():
+    if not isinstance(file, io.BufferedWriter) or not isinstance(file.name, str):
         write(obj, file)
         return
     for left in reversed(range(TRIES)):
-        file.seek(0)
-        file.truncate()
         try:
-            torch.save(obj, file)
-            file.flush()
+            # A buffer that could not be written would still be in `file`.
+            with open(file.name, "wb") as whole:
+                torch.save(obj, whole)
             return
-        except OSError as error:
-            if left == 0:
-                error.filename = file.name.removesuffix(".tmp")
+        except (OSError, RuntimeError) as error:
+            found = disk_error(error)
+            if found is None:
                 raise
+            if left == 0:
+                with suppress(OSError):
+                    os.remove(file.name)
+                found.filename = file.name.removesuffix(".tmp")
+                raise found from None
             time.sleep(PAUSE)
 
 

@@ -4,6 +4,7 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from modular_fairseq.patches.registry import change, replace
@@ -49,4 +50,5 @@ def log_to_nobody_in_silence(
         return
     atexit.register(discard_unread)  # Python would try to write the rest once more
     handler.setLevel(sys.maxsize)
-    print("modular_fairseq: warning: nobody reads the log any more; the command goes on", file=sys.stderr)
+    with suppress(OSError, ValueError):  # standard error may be the same pipe
+        print("modular_fairseq: warning: nobody reads the log any more; the command goes on", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from modular_fairseq_cli.errors import UsageError, unreadable_checkpoint
+from modular_fairseq_cli.errors import UsageError, disk_error, unreadable_checkpoint
 
 
 def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
@@ -80,9 +80,7 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except (OSError, RuntimeError) as error:
-        # torch raises a RuntimeError while it handles an OSError; the OSError has the reason.
-        cause = error.__context__ if isinstance(error.__context__, OSError) else error
-        reason = getattr(cause, "strerror", None) or cause
+        reason = getattr(disk_error(error), "strerror", None) or error
         raise UsageError(
             f"{path} was not written ({reason}), and an existing file is unchanged; free some space, or "
             "write to another folder"

@@ -6,13 +6,17 @@ import io
 import logging
 import os
 import re
+import resource
+import signal
 import stat
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
 from fairseq import checkpoint_utils, models, tasks
+from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
@@ -27,15 +31,20 @@ from modular_fairseq_cli.processes import discard_unread, nobody_reads
         (errno.EDQUOT, "free some of the quota"),
         (errno.EROFS, "make it writable, or choose another folder"),
         (errno.EIO, "look at the disk"),
+        (errno.EFBIG, "raise the limit of the size of files (ulimit -f)"),
     ],
 )
 def test_a_disk_that_cannot_be_written_is_a_usage_error(number, remedy):
     reason = os.strerror(number)
+    what = "read or written" if number == errno.EIO else "written"
     assert str(find_usage_error(OSError(number, reason, "run/x.pt"))) == (
-        f"run/x.pt could not be written ({reason}); {remedy}, and give the command again, which continues "
+        f"run/x.pt could not be {what} ({reason}); {remedy}, and give the command again, which continues "
         "what was saved"
     )
     assert str(find_usage_error(OSError(number, reason, "x.part", None, "x.pt"))).startswith("x.pt could not")
+    of_torch = RuntimeError("unexpected pos 1024 vs 918")
+    of_torch.__context__ = OSError(number, reason, "run/x.pt")
+    assert str(find_usage_error(of_torch)).startswith("run/x.pt could not be")
     assert str(find_usage_error(OSError(number, reason))).startswith("a file could not")
     assert find_usage_error(PermissionError(errno.EACCES, "Permission denied", "x.pt")) is None
 
@@ -52,6 +61,12 @@ def test_a_disk_that_cannot_be_written_is_a_usage_error(number, remedy):
         ),
         (torch.distributed.DistNetworkError("Failed to recv, got 0 bytes"), "Failed to recv, got 0 bytes"),
         (
+            torch.distributed.DistBackendError(
+                "NCCL error: remote process exited or there was a network error"
+            ),
+            "NCCL error: remote process exited or there was a network error",
+        ),
+        (
             ProcessExitedException("process 1 terminated with signal SIGKILL", 1, 2, -9, "SIGKILL"),
             "process 1 terminated with signal SIGKILL",
         ),
@@ -60,6 +75,16 @@ def test_a_disk_that_cannot_be_written_is_a_usage_error(number, remedy):
 def test_the_loss_of_a_worker_is_a_usage_error(error, reason):
     expected = rf"another worker of this training has ended, or cannot be reached \({reason}\); see its log"
     assert re.match(expected, str(find_usage_error(error)))
+
+
+def test_workers_that_cannot_meet_are_no_lost_workers():
+    used = torch.distributed.DistNetworkError(
+        "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, "
+        "code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    assert str(find_usage_error(used)).startswith("the port 29500 is used by another program")
+    wrong = torch.distributed.DistBackendError("NCCL error: invalid usage. Duplicate GPU detected : rank 0")
+    assert find_usage_error(wrong) is None
 
 
 def test_a_usage_error_of_a_spawned_worker_is_found():
@@ -115,6 +140,19 @@ def test_a_log_that_nobody_reads_ends_with_one_warning(pipe, capsys, monkeypatch
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def test_a_log_goes_on_if_nobody_reads_the_messages_either(pipe, monkeypatch):
+    close, stream = pipe
+    monkeypatch.setattr(atexit, "register", lambda *call: None)
+    monkeypatch.setattr(sys, "stderr", stream)
+    stream.reconfigure(line_buffering=True)
+    log = logging.Logger("x")
+    log.addHandler(logging.StreamHandler(stream))
+    close()
+    for _ in range(3):
+        log.info("a line")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def test_other_errors_of_a_log_are_shown(capsys):
     handler = logging.StreamHandler(io.StringIO())
     handler.emit(logging.LogRecord("x", logging.INFO, "x", 1, "%d", ("no number",), None))
@@ -152,18 +190,42 @@ def test_a_checkpoint_that_could_not_be_written_is_begun_again(tmp_path, monkeyp
     assert path.stat().st_size <= expected.tell() + 100
 
 
-def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path, monkeypatch, caplog):
-    def save(obj, file):
-        file.write(b"x")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(torch, "save", save)
+@pytest.mark.parametrize("size", [2, 100_000], ids=["at the end", "in torch.save"])
+def test_a_checkpoint_that_cannot_be_written_is_named(size, tmp_path, monkeypatch, caplog):
+    """Small files fail when they are flushed; for large ones torch raises an error of its own."""
+    tries, write = [], torch.save
+    monkeypatch.setattr(torch, "save", lambda *args: tries.append(1) or write(*args))
     monkeypatch.setattr("modular_fairseq.patches.checkpoints.PAUSE", 0)
     path = tmp_path / "checkpoint.pt"
-    with pytest.raises(OSError, match="No space left") as caught:
-        checkpoint_utils.torch_persistent_save({}, str(path))
-    assert str(find_usage_error(caught.value)).startswith(f"{path} could not be written (No space left")
-    assert not caplog.records and not path.exists()
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            checkpoint_utils.torch_persistent_save({"model": torch.ones(size)}, str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert str(find_usage_error(caught.value)).startswith(f"{path} could not be written (File too large")
+    assert len(tries) == 3 and not caplog.records and list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_of_writing_a_checkpoint_are_raised_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("modular_fairseq.patches.checkpoints.PAUSE", 100)
+    with pytest.raises(Exception, match="pickle"):
+        checkpoint_utils.torch_persistent_save({"model": lambda: None}, str(tmp_path / "checkpoint.pt"))
+
+
+def test_a_copy_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def copyfile(source, target):
+        Path(target).write_bytes(b"x")
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
+    monkeypatch.setattr("shutil.copyfile", copyfile)
+    (tmp_path / "a.pt").write_bytes(b"a")
+    with pytest.raises(OSError, match="No space left"):
+        PathManager.copy(str(tmp_path / "a.pt"), str(tmp_path / "b.pt"))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
 
 def test_a_checkpoint_that_has_no_model_for_fairseq_is_a_usage_error(tmp_path):

@@ -335,3 +335,21 @@ def test_a_link_to_a_checkpoint_stays_a_link(tmp_path):
     (tmp_path / "link.pt").symlink_to(tmp_path / "file.pt")
     save_checkpoint(checkpoint(), tmp_path / "link.pt")
     assert (tmp_path / "link.pt").is_symlink() and "model" in load_checkpoint(tmp_path / "file.pt")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "there is not enough memory;"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "there is not enough memory;"),
+        (OSError(errno.EIO, "Input/output error"), r".*x.pt could not be read \(Input/output error\);"),
+    ],
+)
+def test_a_checkpoint_is_not_blamed_for_the_memory_or_the_disk(error, said, tmp_path, monkeypatch):
+    def load(*args, **kwargs):
+        raise error
+
+    (tmp_path / "x.pt").touch()
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(UsageError, match=f"^{said}"):
+        load_checkpoint(tmp_path / "x.pt")

@@ -3,6 +3,7 @@ work.
 """
 
 import ast
+import fcntl
 import math
 import re
 import threading
@@ -123,6 +124,21 @@ def test_a_lock_that_is_held_is_refused_by_its_sentence(tmp_path):
         assert time.monotonic() - begin >= 0.3
     with files.only_one(tmp_path):
         pass
+
+
+def test_to_look_at_a_lock_changes_nothing(tmp_path):
+    path = tmp_path / ".lock"
+    assert not files.is_locked(path) and not path.exists()
+    with files.only_one(tmp_path):
+        assert files.is_locked(path)
+    path.chmod(0o444)
+    assert not files.is_locked(path)
+    with open(path) as looks:  # another process looks at this moment, and then goes away
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        threading.Timer(0.2, fcntl.flock, (looks, fcntl.LOCK_UN)).start()
+        path.chmod(0o644)
+        with files.only_one(tmp_path):
+            pass
 
 
 @pytest.mark.parametrize("name", ["a file", "a folder"])

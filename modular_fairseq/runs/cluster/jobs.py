@@ -204,8 +204,7 @@ def submit_to_background(command: Sequence[str], folder: str) -> None:
 
 def in_background(folder: str) -> bool:
     """Return whether a job in the background has its logs in a folder."""
-    path = os.path.join(folder, LOCK)
-    return os.path.exists(path) and is_locked(path)
+    return is_locked(os.path.join(folder, LOCK))
 
 
 def _parameters(step: Step, needs: Sequence[str]) -> dict[str, Any]:

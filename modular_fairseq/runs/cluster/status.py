@@ -42,7 +42,7 @@ def state_of(step: Step, ready: bool, jobs: dict[str, tuple[str, str]], in_backg
     state, reason = jobs.get(number, ("", ""))
     if state == "PENDING":
         return State(WAITS, number, f"Slurm: {reason}")
-    if state or (ready and _is_worked_on(step.folder)):
+    if state or (ready and is_locked(os.path.join(step.folder, ".lock"))):
         return State(RUNS, number, last_progress(step.log) if step.log else "")
     if in_background:
         return State(WAITS)
@@ -51,12 +51,6 @@ def state_of(step: Step, ready: bool, jobs: dict[str, tuple[str, str]], in_backg
     if step.log and os.path.exists(step.log):
         return State(STOPPED, "", last_progress(step.log))
     return State(NOT_BEGUN)
-
-
-def _is_worked_on(folder: str) -> bool:
-    """Return whether a process of this machine works in a folder (see `only_one`)."""
-    path = os.path.join(folder, ".lock")
-    return os.path.exists(path) and is_locked(path)
 
 
 def last_progress(path: str) -> str:
