@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 import torch._dynamo
+import torch._inductor.config
 
 from modular_fairseq.training import compilation
 
@@ -16,6 +17,7 @@ def compiling() -> Iterator[dict]:
     with (
         warnings.catch_warnings(),
         torch._dynamo.config.patch(cache_size_limit=8, optimize_ddp=True),
+        torch._inductor.config.patch(compile_threads=1),  # torch 2.6 would start processes in advance
         compilation.shapes.patch(use_duck_shape=True),
     ):
         torch._dynamo.reset()

@@ -217,14 +217,17 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             rows. Whole numbers remain whole numbers of at least 1.
 
     Raises:
-        UsageError: the scale has other parts, or a key that is not of the form group.key.
+        UsageError: a value is to be divided that is no number.
     """
-    _check_scale(scale)
     values = copy.deepcopy(config.values)
     for key, by in scale.get("divide", {}).items():
         group, name = key.split(".")
         if name in values.get(group, {}):
             value = values[group][name]
+            if not isinstance(value, int | float):
+                raise UsageError(
+                    f"{config.path}: {key} is {value!r}, which the scale cannot divide; set it in the scale"
+                )
             values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
     finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
     of_corpus = scale.get("corpora", {}).get(config.data, {})
@@ -236,8 +239,13 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
     return config._replace(values=values)
 
 
-def _check_scale(scale: Any) -> None:
-    """Raise a UsageError unless a scale has the parts that `scaled` explains."""
+def check_scale(scale: Any, path: str) -> None:
+    """Raise a UsageError unless a scale has the parts that `scaled` explains.
+
+    Args:
+        scale: the content of the file.
+        path: the file, for the message.
+    """
     parts: dict[str, Any] = scale if isinstance(scale, dict) else {"": None}
     nested = [parts.get(name, {}) for name in ("corpora", "rows")]
     changes = [part for name, part in parts.items() if name not in ("corpora", "rows")]
@@ -249,8 +257,8 @@ def _check_scale(scale: Any) -> None:
         or not all(type(by) is int and by > 0 for by in parts.get("divide", {}).values())
     ):
         raise UsageError(
-            "a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of the form "
-            "group.key, and `corpora:` and `rows:` with the same for each corpus and row; see "
+            f"{path}: a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of "
+            "the form group.key, and `corpora:` and `rows:` with the same for each corpus and row; see "
             "configs/scales/smoke.yaml"
         )
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf.errors import OmegaConfBaseException
 
 from modular_fairseq_cli.errors import UsageError, why
+
+Kind = tuple[tuple[type, ...], str]  # the types that a value may have, and what they are called
 
 
 def read_yaml(
@@ -26,5 +29,22 @@ def read_yaml(
     """
     try:
         return load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
         raise UsageError(f"{option} {path}: cannot be read ({why(error)}); {remedy}".strip()) from None
+
+
+def check_values(owner: str, values: dict[str, Any], kinds: dict[str, Kind]) -> None:
+    """Refuse values of another type than their keys need.
+
+    Args:
+        owner: the beginning of the message, such as "FILE: ", or "".
+        values: values of known keys. True and False are no numbers.
+        kinds: the kind of each key.
+
+    Raises:
+        UsageError: a value has another type; the message names its key.
+    """
+    for key, value in values.items():
+        types, told = kinds[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise UsageError(f"{owner}{key} is {value!r}; it must be {told}")

@@ -24,6 +24,7 @@ cp "$1" {folder}/$((n + 1)).sh
 echo "Submitted batch job $((n + 1))"
 """,
     "squeue": "cat {folder}/queue\n",
+    "scancel": 'echo "$1" >> {folder}/cancelled\n',
     "srun": "exit 1\n",
 }
 STEPS = [
@@ -106,16 +107,20 @@ def test_a_job_for_each_training_and_evaluation_with_what_it_waits_for(table_fol
 
 def test_the_same_command_submits_only_what_no_job_works_on(table_folder, slurm, capsys, tmp_path):
     out = str(tmp_path / "again")
-    for expected in ("7 jobs were submitted, 0", "0 jobs were submitted, 7", "2 jobs were submitted, 5"):
+    for expected in ("7 jobs were submitted, 0", "0 jobs were submitted, 7", "5 jobs were submitted, 2"):
         table(table_folder, "--run", "--launcher", "slurm", out=out)
         assert expected in capsys.readouterr().err
         alive = [n for n in range(1, 8) if not (expected.startswith("0") and n in (3, 5))]
         (slurm / "queue").write_text("".join(f"{n}|PENDING|Priority\n" for n in alive))
-    assert [each["job-name"] for each in options_of(slurm)[7:]] == [
-        "train:mine/experts/seed-1",
-        "train:mine/gates/seed-1",
+    # Jobs 3 and 5 are gone, so those that wait for them would never start.
+    assert (slurm / "cancelled").read_text().split() == ["4", "6", "7"]
+    assert [(each["job-name"], each.get("dependency")) for each in options_of(slurm)[7:]] == [
+        ("train:mine/experts/seed-1", None),
+        ("evaluate:mine/experts/seed-1:for:mine", "afterok:8"),
+        ("train:mine/gates/seed-1", "afterok:8"),
+        ("evaluate:mine/gates/seed-1:for:mine", "afterok:10"),
+        ("evaluate:mine/untuned/seed-1:for:mine", "afterok:8"),
     ]
-    assert options_of(slurm)[8]["dependency"] == "afterok:8"
 
 
 def test_status_of_each_step(table_copy, slurm, capsys):
@@ -288,15 +293,16 @@ def test_an_update_has_as_many_batches_with_several_gpus(table_folder, capsys):
         assert "--distributed-world-size 2 --update-freq 4" in line
 
 
-def test_a_job_ends_with_its_command_and_its_log_says_why(table_folder, tmp_path):
-    """The process of a job shows the error of its command last, and no traceback."""
+def test_a_job_ends_with_its_command_and_its_log_says_why(tmp_path, capfd):
+    """The process of a job shows the error of its command, and no traceback."""
     from modular_fairseq_cli.cluster_task import Task
 
     program = [sys.executable, "-c", "import sys; sys.exit('no luck')"]
     task = Task(program, str(tmp_path), str(tmp_path), hours=1)
     with pytest.raises(SystemExit) as ended:
         task()
-    assert ended.value.code == 1
+    shown = capfd.readouterr()
+    assert ended.value.code == 1 and "no luck" in shown.err and "Traceback" not in shown.err + shown.out
 
 
 def test_a_job_that_saved_nothing_in_its_time_is_not_started_again(tmp_path, capsys):

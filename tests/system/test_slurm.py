@@ -77,12 +77,12 @@ def test_jobs_that_are_pre_empted_and_cancelled_end_in_the_same_table(
     given = ["--run", "--launcher", "slurm", "--resources", write_resources(tmp_path, minutes=12)]
     table(table_folder, slurm, *given, out=tmp_path)
     runs = tmp_path / "paper/mine"
+    numbers = {}
     for row, stop in (("plain", ["--signal=USR2", "--batch"]), ("experts", [])):
         wait((runs / row / "seed-1/checkpoint1.pt").exists, f"{row} is trained")
-        number = json.loads((runs / row / "seed-1/jobs.json").read_text())[f"train mine/{row}/seed-1"][
-            "number"
-        ]
-        subprocess.run(["scancel", *stop, number], env=slurm, check=True)
+        jobs = json.loads((runs / row / "seed-1/jobs.json").read_text())
+        numbers[row] = jobs[f"train mine/{row}/seed-1"]["number"]
+        subprocess.run(["scancel", *stop, numbers[row]], env=slurm, check=True)
     wait(lambda: "train:mine/experts/seed-1" not in queue(slurm), "experts is cancelled")
     assert re.search(
         r"train mine/experts/seed-1 +failed", table(table_folder, slurm, "--status", out=tmp_path)
@@ -91,7 +91,7 @@ def test_jobs_that_are_pre_empted_and_cancelled_end_in_the_same_table(
     wait(lambda: not queue(slurm), "all jobs end")
     shown = table(table_folder, slurm, out=tmp_path)
     assert shown == finished_table.stdout
-    log = next((tmp_path / "paper/mine/jobs").glob("1_0_log.out")).read_text()
+    log = next((tmp_path / "paper/mine/jobs").glob(f"{numbers['plain']}_0_log.out")).read_text()
     assert log.count("Starting with") == 2
     for row in ("plain", "experts"):
         assert same_weights(runs / row / "seed-1", table_folder / "results/paper/mine" / row / "seed-1")
@@ -138,31 +138,23 @@ def test_srun_starts_the_workers_of_a_training(table_folder, slurm, tmp_path):
     assert found["two"]["valid_perplexity"] == pytest.approx(found["one"]["valid_perplexity"], rel=0.05)
     log = (tmp_path / "two/paper/mine/plain/seed-1/train.log").read_text()
     assert log.startswith("$ srun ") and "--distributed-world-size 2 --update-freq 1" in log
-    assert "distributed init (rank 1): tcp://" in log or "'distributed_world_size': 2" in log
+    assert re.search("distributed init \\(rank 1\\): tcp://.* rank 1", log, re.DOTALL)
 
 
-def test_twenty_trainings_are_submitted_in_five_seconds(table_folder, slurm, tmp_path, capsys):
-    """The time is printed and not asserted. All jobs are in the queue of a node that starts none."""
+def test_jobs_of_twenty_trainings_are_submitted(table_folder, slurm, tmp_path, capsys):
+    """The time is printed. All jobs are in the queue of a node that starts none."""
     node = ["scontrol", "update", "NodeName=localhost"]
+    given = ["--run", "--launcher", "slurm", "--resources", write_resources(tmp_path, minutes=12)]
+    given += ["--seeds", ",".join(map(str, range(1, 8)))]
     subprocess.run([*node, "State=DRAIN", "Reason=test"], env=slurm, check=True)
-    resources, seeds = write_resources(tmp_path, minutes=12), ",".join(map(str, range(1, 8)))
-    began = time.monotonic()
-    table(
-        table_folder,
-        slurm,
-        "--run",
-        "--launcher",
-        "slurm",
-        "--resources",
-        resources,
-        "--seeds",
-        seeds,
-        out=tmp_path,
-    )
-    with capsys.disabled():
-        seconds = time.monotonic() - began
-        print(f"[{7 * 3} trainings and {7 * 3 + 1} evaluations were submitted in {seconds:.1f} s]", end=" ")
-    assert len(queue(slurm)) == 7 * 6 + 1
-    subprocess.run(["scancel", "--state", "PENDING"], env=slurm, check=True)
-    wait(lambda: not queue(slurm), "all jobs are cancelled")
-    subprocess.run([*node, "State=RESUME"], env=slurm, check=True)
+    try:
+        began = time.monotonic()
+        table(table_folder, slurm, *given, out=tmp_path)
+        with capsys.disabled():
+            seconds = time.monotonic() - began
+            print(f"[21 trainings and 22 evaluations were submitted in {seconds:.1f} s]", end=" ")
+        assert len(queue(slurm)) == 7 * 6 + 1
+    finally:
+        subprocess.run(["scancel", "--state", "PENDING"], env=slurm, check=True)
+        wait(lambda: not queue(slurm), "all jobs are cancelled")
+        subprocess.run([*node, "State=RESUME"], env=slurm, check=True)

@@ -102,6 +102,9 @@ def failed(steps: Sequence[Step]) -> list[str]:
 def submit(steps: Sequence[Step], folder: str) -> None:
     """Submit the steps that are neither done nor in the hands of a job, and record their jobs.
 
+    A job that waits for a step which is submitted again would never start. It is cancelled, and its step is
+    submitted again, too.
+
     Args:
         steps: the steps, each after those that it needs.
         folder: the folder for the logs of jobs.
@@ -118,15 +121,17 @@ def submit(steps: Sequence[Step], folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
     jobs: dict[str, str] = {}
     with only_one(folder):
-        present, new = live(), 0
+        present, new = live(), set[str]()
         present.pop(os.environ.get("SLURM_JOB_ID", ""), None)  # this process is no job that works on a step
         for step in steps:
             if step.done:
                 continue
             known = recorded(step.folder)
             if step.name in known and known[step.name].number in present:
-                jobs[step.name] = known[step.name].number
-                continue
+                if new.isdisjoint(step.after):
+                    jobs[step.name] = known[step.name].number
+                    continue
+                subprocess.run(["scancel", known[step.name].number], capture_output=True)
             # A new executor for each job: submitit waits between the jobs of one.
             # exec: the batch script becomes the process of the task, which so gets the signal.
             python = f"exec {shlex.quote(sys.executable)}"
@@ -146,8 +151,9 @@ def submit(steps: Sequence[Step], folder: str) -> None:
             os.makedirs(step.folder, exist_ok=True)
             content = {name: each._asdict() for name, each in known.items()}
             write_file(os.path.join(step.folder, JOBS), json.dumps(content, indent=1) + "\n")
-            new += 1
-    say(f"{new} jobs were submitted, {len(jobs) - new} are there already; their logs are in {folder}")
+            new.add(step.name)
+    there = len(jobs) - len(new)
+    say(f"{len(new)} jobs were submitted, {there} are there already; their logs are in {folder}")
 
 
 def through_srun(run: Run) -> Run:

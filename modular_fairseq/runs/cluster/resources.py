@@ -1,14 +1,26 @@
 """The resources that jobs ask for, read from a YAML file and from options."""
 
 import argparse
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, cast
+import math
+from dataclasses import dataclass, field, replace
+from types import NoneType
+from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from modular_fairseq.runs.yaml_files import Kind, check_values, read_yaml
+from modular_fairseq_cli.errors import UsageError
 
-from modular_fairseq.runs.yaml_files import read_yaml
-from modular_fairseq_cli.errors import UsageError, why
+NUMBER: Kind = (int,), "a whole number"
+KINDS: dict[str, Kind] = {
+    "partition": ((str, NoneType), "text"),
+    "account": ((str, NoneType), "text"),
+    "gpus": NUMBER,
+    "nodes": NUMBER,
+    "cpus": NUMBER,
+    "memory": ((int, float, NoneType), "a number of GiB"),
+    "hours": ((int, float), "a number"),
+    "setup": ((list,), "a list of lines of shell"),
+    "slurm": ((dict,), "options of sbatch with values"),
+}
 
 
 @dataclass(frozen=True)
@@ -43,8 +55,10 @@ class Resources:
         for name, least in (("gpus", 0), ("nodes", 1), ("cpus", 1)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if self.hours <= 0:
-            raise UsageError(f"hours is {self.hours:g}; it must be more than 0")
+        for name in ("hours", "memory"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{name} is {value:g}; it must be more than 0, and finite")
         if self.workers % self.nodes:
             raise UsageError(
                 f"{self.gpus} GPUs cannot be divided among {self.nodes} nodes; give a multiple as gpus"
@@ -76,18 +90,15 @@ class Resources:
         """
         if not isinstance(values, dict):
             raise UsageError(f"{values!r} should be keys with values")
-        known = [each.name for each in fields(self)]
-        for name, value in values.items():
-            if name not in known:
+        for name in values:
+            if name not in KINDS:
                 raise UsageError(
-                    f"the key {name} is unknown; give some of {', '.join([*known, 'evaluation'])}"
+                    f"the key {name} is unknown; give some of {', '.join([*KINDS, 'evaluation'])}"
                 )
-            try:
-                OmegaConf.merge(OmegaConf.structured(Resources), {name: value})
-            except OmegaConfBaseException as error:
-                raise UsageError(f"{name} is {value!r} ({why(error)}); correct it") from None
-        merged = OmegaConf.merge(OmegaConf.structured(Resources), vars(self), values)
-        return Resources(**cast(dict[str, Any], OmegaConf.to_container(merged)))
+        check_values("", values, KINDS)
+        if not all(isinstance(line, str) for line in values.get("setup", [])):
+            raise UsageError(f"setup is {values['setup']!r}; it must be a list of lines of shell")
+        return replace(self, **values)
 
 
 def read_resources(args: argparse.Namespace) -> tuple[Resources, Resources]:

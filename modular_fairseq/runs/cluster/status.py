@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tabulate import tabulate
@@ -76,14 +76,23 @@ def _tail(path: str) -> list[str]:
         return []
 
 
-def overview(title: str, steps: Iterable[Step], in_background: bool) -> tuple[str, bool]:
-    """Return the table of all steps as text, and whether any of them waits or runs."""
-    steps = list(steps)
-    submitted = any(step.name in recorded(step.folder) for step in steps)
-    jobs, states = live() if submitted else {}, dict[str, State]()
-    for step in steps:
+def overview(
+    title: str, look: Callable[[], Sequence[Step]], in_background: Callable[[], bool]
+) -> tuple[str, bool]:
+    """Return the table of all steps as text, and whether any of them waits or runs.
+
+    Args:
+        title: the beginning of the first line.
+        look: returns the steps as they are now.
+        in_background: tells whether a job in the background works on them.
+    """
+    works, jobs, steps = in_background(), dict[str, tuple[str, str]](), look()
+    if any(step.name in recorded(step.folder) for step in steps):
+        jobs = live()
+    states: dict[str, State] = {}
+    for step in look():  # again: a job that has ended before `jobs` were known has done its step
         ready = all(states[name].state == DONE for name in step.after)
-        states[step.name] = state_of(step, ready, jobs, in_background)
+        states[step.name] = state_of(step, ready, jobs, works)
     counts = [
         f"{number} {state}"
         for state in (RUNS, WAITS, DONE, FAILED, STOPPED, NOT_BEGUN)

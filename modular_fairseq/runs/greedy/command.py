@@ -116,11 +116,14 @@ def run(args: argparse.Namespace) -> None:
         ablation.train_one(args.trial, args.srun)
     elif args.status:
 
-        def look() -> tuple[str, bool]:
-            steps = ablation.steps(training)
+        def steps() -> list[Step]:
+            found = ablation.steps(training)
             if recorded(args.out).get(GO_ON, Job("", "")).number in live():
-                steps.append(Step(GO_ON, args.out, [], training, [step.name for step in steps]))
-            return overview(f"Ablation in {args.out}", steps, in_background(logs))
+                found.append(Step(GO_ON, args.out, [], training, [step.name for step in found]))
+            return found
+
+        def look() -> tuple[str, bool]:
+            return overview(f"Ablation in {args.out}", steps, lambda: in_background(logs))
 
         watch(look, f"{ablation.command} --status")
     elif args.launcher:

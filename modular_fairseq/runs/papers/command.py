@@ -198,8 +198,11 @@ def show_status(
     """Show what each run does, until all have ended or the user leaves."""
 
     def look() -> tuple[str, bool]:
-        found = steps(work, functools.partial(command, args), table.name, resources)
-        return overview(f"Table {table.name}", found, in_background(logs_of(table, args)))
+        return overview(
+            f"Table {table.name}",
+            lambda: steps(work, functools.partial(command, args), table.name, resources),
+            lambda: in_background(logs_of(table, args)),
+        )
 
     watch(look, shlex.join(["modular-fairseq", *command(args, "--status")[3:]]))
 

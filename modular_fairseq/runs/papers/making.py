@@ -139,8 +139,17 @@ def make_step(work: Work, args: argparse.Namespace) -> None:
         UsageError: the run failed, or a run that the step needs is not finished.
     """
     name = args.train_run or args.measure_run
-    run, measurements = next(each for each in work if each[0].name == name)
-    share_processors(run.workers or 1)
+    found = next((each for each in work if each[0].name == name), None)
+    if found is None:
+        raise UsageError(
+            f"{args.table}: there is no run {name} any more; restore its row, or cancel the jobs of this "
+            "table and submit them again"
+        )
+    run, measurements = found
+    if args.srun and (of_each := os.environ.get("SLURM_CPUS_PER_TASK")):
+        os.environ.setdefault("OMP_NUM_THREADS", of_each)  # the workers may be on several machines
+    else:
+        share_processors(run.workers or 1)
     if args.train_run:
         if isinstance(run.start, Run) and run.start.training is None:
             raise UsageError(f"{name} starts from {run.start.name}, which is not finished; train it first")

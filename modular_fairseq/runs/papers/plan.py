@@ -7,7 +7,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from modular_fairseq.runs.config import DECODING, Config, on_subset, read_config, scaled
+from modular_fairseq.runs.config import (
+    DECODING,
+    SELECTORS,
+    Config,
+    check_scale,
+    on_subset,
+    read_config,
+    scaled,
+)
 from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import Row, Table
@@ -68,11 +76,16 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
 
 
 def differences(results: dict[str, Results]) -> set[str]:
-    """Return the model options in which the rows differ, and which therefore cannot be set for all rows."""
-    models = [found.config.values["model"] for found in results.values()]
-    keys = {key for model in models for key in model}
-    differ = {key for key in keys if len({str(model.get(key)) for model in models}) > 1}
-    return {"--" + key.replace("_", "-") for key in differ}
+    """Return the options in which the trainings of rows differ, and which so cannot be set for all rows."""
+    rows = [found.config.values for found in results.values()]
+    groups = {group for row in rows for group in row if group not in DECODING}
+    differ = {
+        (group, key)
+        for group in groups
+        for key in {key for row in rows for key in row.get(group, {})}
+        if len({str(row.get(group, {}).get(key)) for row in rows}) > 1
+    }
+    return {SELECTORS[group] if key == "_name" else "--" + key.replace("_", "-") for group, key in differ}
 
 
 def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
@@ -84,9 +97,10 @@ def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
         UsageError: two rows are equal.
     """
     seen: dict[Any, str] = {}
-    for name, (_, _, (each, *_)) in results.items():
-        run = each.run
-        key = (run.corpus, run.words, run.trains, str(run.start), each.subset, each.decoding, each.overrides)
+    for name, found in results.items():
+        run, first = found.measurements[0].run, found.measurements[0]
+        ways = tuple(each.overrides for each in found.measurements if each.run == run)
+        key = (run.corpus, run.words, run.trains, str(run.start), first.subset, first.decoding, ways)
         if seen.setdefault(key, name) != name:
             where = "" if scale == "paper" else f" at --scale {scale}, which sets what they differ in"
             raise UsageError(
@@ -105,7 +119,7 @@ def read_scale(table: str, name: str) -> dict:
         The scale, as for `scaled`.
 
     Raises:
-        UsageError: there is no such scale, or its file cannot be read.
+        UsageError: there is no such scale, or its file cannot be read or has other parts.
     """
     if name == "paper":
         return {}
@@ -115,7 +129,10 @@ def read_scale(table: str, name: str) -> dict:
         raise UsageError(
             f"--scale {name}: there is no {folder / name}.yaml; give one of {', '.join([*known, 'paper'])}"
         )
-    return read_yaml(folder / f"{name}.yaml", "see configs/scales/smoke.yaml")
+    path = folder / f"{name}.yaml"
+    scale = read_yaml(path, "see configs/scales/smoke.yaml")
+    check_scale(scale, str(path))
+    return scale
 
 
 class RowPlanner:

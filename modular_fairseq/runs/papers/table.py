@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from modular_fairseq.runs import evaluations  # noqa: F401  (registers the columns)
 from modular_fairseq.runs.evaluation import EVALUATIONS, Column, Evaluation, evaluations_of
-from modular_fairseq.runs.yaml_files import read_yaml
+from modular_fairseq.runs.yaml_files import Kind, check_values, read_yaml
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.shipped import configs
 
@@ -44,8 +44,8 @@ STATISTICS = {
 }
 # All columns that a table may have, keyed by name.
 COLUMNS = {name: column for each in EVALUATIONS for name, column in each.columns.items()} | STATISTICS
-Kind = tuple[tuple[type, ...], str]  # types of a value, and what they are called
-TEXT: Kind = (str, int, float), "text"
+SCALARS = (str, int, float)
+TEXT: Kind = SCALARS, "text"
 A_LIST: Kind = (list,), "a list"
 A_MAPPING: Kind = (dict,), "keys with values"
 KEYS: dict[str, Kind] = {
@@ -158,7 +158,7 @@ def read_table(path: str | os.PathLike) -> Table:
             f"{path}: the file must have title, columns and rows, and may have baseline, figure, start_seed "
             "and notes; see configs/mae-3/table.yaml"
         )
-    _check_values(str(path), spec, KEYS)
+    check_values(f"{path}: ", spec, KEYS)
     if spec.get("start_seed", "same") != "same":
         raise UsageError(
             f"{path}: start_seed is {spec['start_seed']!r}; it must be same, or be left out for seed 1"
@@ -210,7 +210,7 @@ def _row(path: Path, row: Any, columns: list[str], baseline: str) -> Row:
         )
     name = str(row.get("name", ""))
     label = str(row.get("label", name))
-    _check_values(f"{path}: row {name or label}", row, ROW_KEYS)
+    check_values(f"{path}: row {name or label}: ", row, ROW_KEYS)
     for column in row.get("paper", {}):
         _check_figure(path, name or label, column, columns)
     blind = [each for each in evaluations_of(columns) if not each.takes_overrides]
@@ -221,15 +221,21 @@ def _row(path: Path, row: Any, columns: list[str], baseline: str) -> Row:
             "overrides or these columns"
         )
     percent = row.get("percent", 100)
-    if isinstance(percent, bool) or not 1 <= percent <= 100 or (percent < 100 and row.get("pretrained")):
+    if not 1 <= percent <= 100 or (percent < 100 and row.get("pretrained")):
         raise UsageError(
             f"{path}: row {name} has percent {percent}; it must be a whole number from 1 to 100, and 100 for "
             "a pretrained row"
         )
     overrides = row.get("overrides", {})
     overrides = overrides if isinstance(overrides, list) else [overrides]
-    if not all(isinstance(each, dict) for each in overrides):
-        raise UsageError(f"{path}: row {name} has overrides {overrides}; each must be options with values")
+    if not overrides or not all(
+        isinstance(each, dict) and all(isinstance(value, SCALARS) for value in each.values())
+        for each in overrides
+    ):
+        raise UsageError(
+            f"{path}: row {name} has overrides {overrides}; give options of the model with single values, as "
+            "in overrides: {mae_inference: random}"
+        )
     return Row(
         name,
         label,
@@ -241,23 +247,6 @@ def _row(path: Path, row: Any, columns: list[str], baseline: str) -> Row:
         row.get("pretrained", False),
         percent,
     )
-
-
-def _check_values(owner: str, values: dict[str, Any], kinds: dict[str, Kind]) -> None:
-    """Refuse values of another type than their keys need.
-
-    Args:
-        owner: the file or row, for the message.
-        values: values of known keys.
-        kinds: for each key, types of its value and what they are called.
-
-    Raises:
-        UsageError: a value has another type; the message names its key.
-    """
-    for key, value in values.items():
-        types, told = kinds[key]
-        if not isinstance(value, types):
-            raise UsageError(f"{owner}: {key} is {value!r}; it must be {told}")
 
 
 def _check_figure(path: Path, row: str, column: str, columns: list[str]) -> None:
