@@ -21,7 +21,7 @@ from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.models.translation import ModularTransformer
-from modular_fairseq.runs.config import read_config, scaled
+from modular_fairseq.runs.config import check_scale, read_config, scaled
 from modular_fairseq.runs.corpora import TOYS
 from modular_fairseq.runs.evaluations.bleu import Bleu, generate_command
 from modular_fairseq.runs.evaluations.model_analyses import Redundancy
@@ -344,6 +344,8 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     scale["rows"] = {"mae-7/ftg": {"optimization.lr": [3]}, "mae-7/scratch": {"optimization.lr": [4]}}
     of_row = scaled(read_config(CONFIGS / "mae-7" / "ftg.yaml"), scale)
     assert of_row.get("optimization.lr") == [3] and of_row.get("optimization.max_epoch") == 7
+    with pytest.raises(UsageError, match="optimization.lr is .*, which the scale cannot divide"):
+        scaled(config, {"divide": {"optimization.lr": 2}})
     for wrong in (
         None,
         [],
@@ -359,8 +361,8 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
         {"finetuning": {"max_epoch": 3}},
         {"corpora": {"a": {"max_epoch": 3}}},
     ):
-        with pytest.raises(UsageError, match="a scale has"):
-            scaled(config, wrong)
+        with pytest.raises(UsageError, match="^huge.yaml: a scale has"):
+            check_scale(wrong, "huge.yaml")
 
 
 def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
@@ -378,6 +380,28 @@ def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):
     assert "slow" in planning.plan(read_table(folder / "table.yaml"), Namespace(**args))
     with pytest.raises(UsageError, match="rows mae-7 and slow are the same at --scale smoke"):
         planning.plan(read_table(folder / "table.yaml"), Namespace(**args | {"scale": "smoke"}))
+
+
+def test_an_option_in_which_rows_differ_cannot_be_given_for_all(tmp_path):
+    """The rows of this table differ in a weight of the criterion."""
+    table = CONFIGS / "dma-2" / "table.yaml"
+    args = Namespace(**arguments(table, tmp_path) | {"options": ["--diversity-weight", "0.5"]})
+    with pytest.raises(UsageError, match="--diversity-weight cannot be given after the --"):
+        planning.plan(read_table(table), args)
+
+
+def test_rows_that_differ_in_a_later_set_of_overrides_are_not_equal(tmp_path):
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    path = tmp_path / "configs/mae-3/table.yaml"
+    spec = OmegaConf.to_container(OmegaConf.load(CONFIGS / "mae-3/table.yaml"))
+    ways = [{"mae_inference": "random"}, {"mae_inference": "specialised"}]
+    rows = [{"name": "one", "config": "mae-7.yaml", "overrides": ways[:1]}]
+    rows.append({"name": "two", "config": "mae-7.yaml", "overrides": ways})
+    path.write_text(OmegaConf.to_yaml(spec | {"rows": rows, "baseline": "one", "columns": ["bleu"]}))
+    assert len(planning.plan(read_table(path), Namespace(**arguments(path, tmp_path)))) == 2
+    path.write_text(OmegaConf.to_yaml({**spec, "rows": [rows[1], {**rows[1], "name": "one"}], "baseline": ""}))
+    with pytest.raises(UsageError, match="rows two and one are the same"):
+        planning.plan(read_table(path), Namespace(**arguments(path, tmp_path)))
 
 
 @pytest.mark.parametrize("scale", ["small", "smoke"])
@@ -513,6 +537,7 @@ def test_words_of_the_commands(tmp_path):
             "is not a multiple of --encoder-attention-heads 7",
         ),
         (("dropout: 0.3", "attention_type: moe"), "must be one of plain, mae, dma, mae+dma"),
+        (("dropout: 0.3", "dropout: '${'"), "cannot be read"),
     ],
 )
 def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, change, sentence):
@@ -546,7 +571,9 @@ TABLE = {
         ({"notes": 3}, "notes is 3; it must be a sentence or a list of sentences"),
         ({"rows": [{"name": "a", "subset": 1.5}]}, "row a: subset is 1.5; it must be the name of a part"),
         ({"rows": [{"name": "a", "overrides": -1}]}, "row a: overrides is -1; it must be options of the"),
-        ({"rows": [{"name": "a", "overrides": [-1]}]}, r"row a has overrides \[-1\]; each must be options"),
+        ({"rows": [{"name": "a", "overrides": [-1]}]}, r"row a has overrides \[-1\]; give options of the"),
+        ({"rows": [{"name": "a", "overrides": []}]}, r"row a has overrides \[\]; give options of the model"),
+        ({"rows": [{"name": "a", "overrides": {"mae_inference": [1]}}]}, "row a has overrides .*; give opt"),
         ({"rows": [{"name": "a", "paper": None}]}, "row a: paper is None; it must be keys with values"),
         ({"rows": [{"name": "a", "config": 7}]}, "row a: config is 7; it must be the path of a YAML file"),
         ({"rows": [{"name": "a", "pretrained": "x"}]}, "row a: pretrained is 'x'; it must be true or false"),
