@@ -4,6 +4,7 @@ fairseq's Adam takes eight small operations for each parameter, which are 2,000 
 Transformer of six layers. A GPU spends more time on launching them than on their arithmetic.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 from torch import Tensor
 from torch.optim.adamw import adamw
+
+from modular_fairseq_cli.errors import UsageError
 
 FUSED = ("cpu", "cuda", "mps", "xpu")  # devices for which torch has a fused Adam
 CHUNK = 1 << 24  # parameters in half precision are converted in chunks of this many elements
@@ -54,6 +57,9 @@ class Adam(torch.optim.Optimizer):
         lr: learning rate.
         betas: b1 and b2.
         eps, weight_decay: see above.
+
+    Raises:
+        UsageError: a number is out of its range.
     """
 
     supports_memory_efficient_fp16 = True
@@ -67,6 +73,17 @@ class Adam(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ):
+        if not (
+            isinstance(betas, tuple | list)
+            and len(betas) == 2
+            and all(isinstance(each, int | float) and 0 <= each < 1 for each in betas)
+        ):
+            raise UsageError(
+                f"--adam-betas {betas} must be two numbers from 0 to less than 1, such as (0.9,0.98)"
+            )
+        for option, value in (("--adam-eps", eps), ("--weight-decay", weight_decay)):
+            if not 0 <= value < math.inf:
+                raise UsageError(f"{option} {value} must be at least 0, and finite")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": False}
         super().__init__(params, defaults)
 

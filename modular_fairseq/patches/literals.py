@@ -6,13 +6,14 @@ options themselves. But when fairseq translates, it takes the options of the mod
 checkpoint that contains only strings and tensors, which ``torch.load`` accepts, could then run a program.
 """
 
+import argparse
 import ast
 import operator
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from modular_fairseq.patches.registry import change
+from modular_fairseq.patches.registry import change, replace
 from modular_fairseq_cli.errors import UsageError
 
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -33,6 +34,19 @@ def evaluate_options_as_literals() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("fairseq."):
             vars(module)["eval"] = evaluate_literal  # Python looks up module globals before builtins
+
+
+@replace("fairseq.dataclass.utils.eval_str_list")
+def refuse_lists_that_are_none(evaluate: Callable, x: Any, x_type: type = float) -> list | None:
+    """Refuse a list of numbers that cannot be read, such as ``--lr x``, as argparse refuses other values.
+
+    fairseq's function raises a SyntaxError for some texts (fairseq/dataclass/utils.py:25-36). argparse does
+    not expect it, so that a traceback is shown.
+    """
+    try:
+        return evaluate(x, x_type)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise argparse.ArgumentTypeError(f"{x!r} is no number and no list of numbers") from None
 
 
 def evaluate_literal(expression: str) -> Any:

@@ -399,7 +399,9 @@ def test_rows_that_differ_in_a_later_set_of_overrides_are_not_equal(tmp_path):
     rows.append({"name": "two", "config": "mae-7.yaml", "overrides": ways})
     path.write_text(OmegaConf.to_yaml(spec | {"rows": rows, "baseline": "one", "columns": ["bleu"]}))
     assert len(planning.plan(read_table(path), Namespace(**arguments(path, tmp_path)))) == 2
-    path.write_text(OmegaConf.to_yaml({**spec, "rows": [rows[1], {**rows[1], "name": "one"}], "baseline": ""}))
+    path.write_text(
+        OmegaConf.to_yaml({**spec, "rows": [rows[1], {**rows[1], "name": "one"}], "baseline": ""})
+    )
     with pytest.raises(UsageError, match="rows two and one are the same"):
         planning.plan(read_table(path), Namespace(**arguments(path, tmp_path)))
 

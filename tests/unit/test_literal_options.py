@@ -87,3 +87,12 @@ def test_the_options_of_a_checkpoint_cannot_run_a_program(tmp_path, monkeypatch)
     monkeypatch.delattr(fairseq.utils, "eval")  # without the patch, fairseq evaluates the string
     TransformerModel.build_model(read, task())
     assert marker.exists()
+
+
+@pytest.mark.parametrize("text", ["\\", "(", "x y", "x"])
+def test_a_list_of_numbers_that_cannot_be_read_is_refused_as_argparse_refuses_values(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        options.get_training_parser().parse_args(["data", "--lr", text])
+    said = f"error: argument --lr: {text!r} is no number and no list of numbers\n"
+    assert ended.value.code == 2 and capsys.readouterr().err.endswith(said)
+    assert options.get_training_parser().parse_args(["data", "--lr", "0.1,0.2"]).lr == [0.1, 0.2]

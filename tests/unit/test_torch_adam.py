@@ -16,6 +16,7 @@ from modular_fairseq.benchmark.jobs import random_batch, random_task
 from modular_fairseq.benchmark.kernels import UPDATE, counting
 from modular_fairseq.optim import torch_adam
 from modular_fairseq.optim.torch_adam import Adam, TorchAdam
+from modular_fairseq_cli.errors import UsageError
 
 SHAPES = [(3, 4), (5,), (2, 3, 2)]
 FORMATS = ["", "--fp16 --fp16-init-scale 4", "--bf16", "--memory-efficient-fp16", "--amp", "--amp --bf16"]
@@ -213,3 +214,20 @@ def test_it_is_an_adam_for_fairseqs_other_code():
     assert isinstance(optimizer, TorchAdam) and isinstance(optimizer, FairseqAdam)
     assert optimizer.supports_flat_params and optimizer.supports_memory_efficient_fp16
     assert isinstance(optimizer.optimizer, Adam)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"betas": (1, 2)}, r"--adam-betas \(1, 2\) must be two numbers from 0 to less than 1"),
+        ({"betas": 1.5}, "--adam-betas 1.5 must be two numbers"),
+        ({"betas": (0.9,)}, "--adam-betas .* must be two numbers"),
+        ({"betas": ("a", 0.9)}, "--adam-betas .* must be two numbers"),
+        ({"betas": (0.9, float("nan"))}, "--adam-betas .* must be two numbers"),
+        ({"eps": -1.0}, "--adam-eps -1.0 must be at least 0"),
+        ({"weight_decay": float("inf")}, "--weight-decay inf must be at least 0, and finite"),
+    ],
+)
+def test_numbers_out_of_their_ranges_are_refused(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        Adam([torch.zeros(2)], **options)
