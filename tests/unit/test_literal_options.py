@@ -95,4 +95,4 @@ def test_a_list_of_numbers_that_cannot_be_read_is_refused_as_argparse_refuses_va
         options.get_training_parser().parse_args(["data", "--lr", text])
     said = f"error: argument --lr: {text!r} is no number and no list of numbers\n"
     assert ended.value.code == 2 and capsys.readouterr().err.endswith(said)
-    assert options.get_training_parser().parse_args(["data", "--lr", "0.1,0.2"]).lr == [0.1, 0.2]
+    assert options.get_training_parser().parse_args(["--lr", "0.1,0.2"]).lr == [0.1, 0.2]
