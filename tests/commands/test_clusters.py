@@ -13,20 +13,11 @@ from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
 from tests.ablations import ablation, result
+from tests.fake_slurm import write_programs
 from tests.table_folders import command
 
 pytest.importorskip("submitit", reason="submitit is missing: pip install 'modular_fairseq[cluster]'")
 
-# sbatch keeps the files of jobs and numbers them; squeue shows what the test has written.
-PROGRAMS = {
-    "sbatch": """n=$(ls {folder} | grep -c sh$)
-cp "$1" {folder}/$((n + 1)).sh
-echo "Submitted batch job $((n + 1))"
-""",
-    "squeue": "cat {folder}/queue\n",
-    "scancel": 'echo "$1" >> {folder}/cancelled\n',
-    "srun": "exit 1\n",
-}
 STEPS = [
     *("train mine/plain/seed-1", "evaluate mine/plain/seed-1 for mine", "train mine/experts/seed-1"),
     *("evaluate mine/experts/seed-1 for mine", "train mine/gates/seed-1"),
@@ -38,12 +29,7 @@ STEPS = [
 def slurm(tmp_path, monkeypatch):
     """Put programs in the place of Slurm's on PATH, and return the folder where they keep jobs."""
     folder, programs = tmp_path / "slurm", tmp_path / "programs"
-    folder.mkdir()
-    programs.mkdir()
-    (folder / "queue").touch()
-    for name, text in PROGRAMS.items():
-        (programs / name).write_text(f"#!/bin/bash\n{text.format(folder=folder)}")
-        (programs / name).chmod(0o755)
+    write_programs(programs, folder)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     return folder
 

@@ -17,7 +17,7 @@ Part = Callable[[Materials, int, int], Iterator[Case]]  # takes materials, a see
 # For each part: its cases, their number, and whether commands may start from a Python with torch in it.
 PARTS: dict[str, tuple[Part, int, bool]] = {
     "kills": (kills.cases, 200, False),
-    "accidents": (accidents.cases, 48, False),
+    "accidents": (accidents.cases, 56, False),
     "workers": (workers.cases, 80, False),
     "memory": (memory.cases, 12, False),
     "hostile": (hostile.cases, 1000, True),
@@ -32,6 +32,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of all cases (default: 1)")
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; may be given several times")
     parser.add_argument("--count", type=int, help="number of cases of each part (default: its own)")
+    parser.add_argument(
+        "--any-commit", action="store_true", help="do not repeat cases that were right at another commit"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     found: list[Outcome] = []
@@ -45,7 +48,7 @@ def main() -> None:
             count = args.count or count
             made = cases(fast if may_be_fast else slow, args.seed, count)
             kept = args.out / f"outcomes-{args.seed}.jsonl"
-            for number, outcome in enumerate(run_cases(part, made, kept, code), 1):
+            for number, outcome in enumerate(run_cases(part, made, kept, code, not args.any_commit), 1):
                 found.append(outcome)
                 if outcome.wrong or number % 50 == 0:
                     said = f"{outcome.name}: {outcome.wrong}" if outcome.wrong else "cases"

@@ -119,22 +119,33 @@ def _out_of_memory(materials: Materials, name: str, rng: random.Random, folder: 
     return judged(ended) or wrong_after(materials, name, folder)
 
 
-def _unread_pipe(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
+def _unread_pipe(
+    materials: Materials, name: str, rng: random.Random, folder: Path, messages: bool = False
+) -> str:
     """Write to a pipe of a page that nobody reads, and that is closed at a random moment.
 
-    A command may go on, or end without a message.
+    fairseq-train must go on. Another command may end without a message.
+
+    Args:
+        messages: whether standard error goes to the pipe, too.
     """
     _, seconds = uninterrupted(materials, name)
     reads, writes = os.pipe()
     fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 4096)
-    streams = {"stdout": writes, "stderr": subprocess.PIPE, "text": True}
+    streams = {"stdout": writes, "stderr": writes if messages else subprocess.PIPE, "text": True}
     process = start(words_of(materials, name, folder), materials, **streams)
     os.close(writes)
     time.sleep(rng.random() * seconds)
     os.close(reads)
     ended = wait_for(process)
-    silent = ended.status == 1 and "Traceback" not in ended.err
+    if name == "train" and ended.status != 0:
+        return f"the training ends with status {ended.status}"
+    silent = ended.status in (1, 120) and not ended.err.strip()
     return ("" if silent else judged(ended)) or wrong_after(materials, name, folder)
+
+
+def _unread_messages(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
+    return _unread_pipe(materials, name, rng, folder, messages=True)
 
 
 def _closed_terminal(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
@@ -169,5 +180,6 @@ KINDS: dict[str, tuple[Accident, list[str]]] = {
     "the disk is full (2)": (_full, ["train", "table"]),
     "a G step has no memory": (_out_of_memory, ["train"]),
     "nobody reads the output": (_unread_pipe, []),
+    "nobody reads the output and the messages": (_unread_messages, []),
     "the terminal is closed": (_closed_terminal, []),
 }

@@ -43,16 +43,23 @@ class Outcome(NamedTuple):
     commit: str = "unknown"
 
 
-def run_cases(part: str, cases: Iterable[Case], kept: Path, commit: str = "unknown") -> Iterator[Outcome]:
-    """Run the cases, and yield their outcomes. A case that was right according to `kept` is not run again.
+def run_cases(
+    part: str, cases: Iterable[Case], kept: Path, commit: str = "unknown", same_commit: bool = True
+) -> Iterator[Outcome]:
+    """Run the cases, and yield their outcomes. A case that was right at this commit is not run again.
 
     Args:
         part: the name of the part.
         cases: its cases.
         kept: the file of all outcomes.
         commit: the commit of the code.
+        same_commit: whether a case that was right at another commit is run again.
     """
-    done = {(each.part, each.name): each for each in outcomes(kept) if not each.wrong}
+    done = {
+        (each.part, each.name): each
+        for each in outcomes(kept)
+        if not each.wrong and (each.commit == commit or not same_commit)
+    }
     for case in cases:
         if (part, case.name) not in done:
             began = time.monotonic()

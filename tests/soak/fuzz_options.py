@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
@@ -13,7 +14,9 @@ from modular_fairseq.models.options import FAMILIES, flag
 from modular_fairseq.models.registry import CRITERIA, MECHANISMS
 from modular_fairseq.optim.torch_adam import TorchAdamConfig
 from modular_fairseq_cli.main import COMMANDS
-from tests.soak.cases import Case, call, judged, left_over
+from tests.fake_slurm import write_programs
+from tests.places import ROOT
+from tests.soak.cases import Case, call, copied, judged, left_over
 from tests.soak.materials import Materials
 
 NUMBERS = [
@@ -48,6 +51,7 @@ MODELS = {
     "tim": ["--tim-layers", "all"],
 }
 PLAIN: list[str] = []
+OF_JOBS = ("--gpus", "--hours", "--partition", "--account", "--resources")
 
 
 def values(kind: Any, default: Any) -> list[str]:
@@ -125,7 +129,10 @@ def _command(materials: Materials, name: str, words: list[str]) -> Case:
 
     def run(folder: Path) -> str:
         arguments = {
-            "table": [materials.folder / "configs/mine/table.yaml", "--data", materials.folder, "--dry-run"],
+            "table": [
+                *(materials.folder / "configs/mine/table.yaml", "--data", materials.folder / "data"),
+                *("--out", folder / "out", "--dry-run"),
+            ],
             "analyze": ["gates", materials.folder / "bin", "--path", materials.checkpoint, "--out", "inside"],
             "average": ["--inputs", materials.checkpoint, "--output", "average.pt"],
             "report": [materials.folder / "inside", "--out", "report.html"],
@@ -136,13 +143,22 @@ def _command(materials: Materials, name: str, words: list[str]) -> Case:
             "check-gpu": ["modular_transformer_tiny_cpu", *CHECK.split()],
             "toy-corpus": ["toy", "--train", "20", "--valid", "5", "--test", "5"],
             "ablate": [materials.folder / "bin", "--out", "ablation", "--dry-run"],
-            "evidence": [materials.folder / "configs/mine/table.yaml"],
+            "evidence": [folder / "results/claims.yaml"],
             "export": [
                 *(materials.folder / "bin", "--path", materials.checkpoint, "--out", "exported"),
                 *("--to", "ctranslate2", "--gates", "mean"),
             ],
         }.get(command, [])
-        ended = call([*materials.ours, command, *arguments, option], folder, materials.environment)
+        environment = dict(materials.environment)
+        if command == "evidence":
+            copied(ROOT / "results", folder / "results")
+            (folder / "configs").symlink_to(ROOT / "configs")
+        if command in ("table", "ablate") and option.partition("=")[0] in OF_JOBS:
+            write_programs(folder / "programs", folder / "slurm")
+            environment["PATH"] = f"{folder / 'programs'}{os.pathsep}{environment['PATH']}"
+            arguments[-1:] = ["--run"] if command == "table" else []
+            arguments += ["--launcher", "slurm"]
+        ended = call([*materials.ours, command, *arguments, option], folder, environment)
         return judged(ended) or _left(folder)
 
     return Case(name, run)

@@ -12,6 +12,8 @@ import zipfile
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ import torch
 
 from tests.hostile_checkpoints import Pickled, checkpoint
 from tests.prepared_corpora import TOY, talks_members, write_tar
-from tests.soak.cases import Case, call, judged
+from tests.soak.cases import Case, Ended, call, judged
 from tests.soak.materials import Materials
 
 RAN = "ran"  # the name of the file that a payload would make, in the folder of the case
 SECRET = "the-secret-of-the-soak"
+BOMB = "de-en/bomb"  # a member of an archive
 SIZE = 50 * 2**20  # bytes; a command that is refused a bomb writes less
 Make = Callable[[Path, str], None]  # writes a hostile file, which would run a command of the shell
 
@@ -312,7 +315,7 @@ def _tars(materials: Materials) -> Iterator[Case]:
         "a device": ("de-en/train.tags.de-en.de", member("", tarfile.CHRTYPE)),
         "a pipe": ("de-en/train.tags.de-en.de", member("", tarfile.FIFOTYPE)),
         "a folder for a file": ("de-en/train.tags.de-en.de", member("", tarfile.DIRTYPE)),
-        "a bomb": ("de-en/bomb", bomb()),
+        "a bomb": (BOMB, bomb()),
     }
     for name, (where, what) in members.items():
 
@@ -331,13 +334,20 @@ def _tars(materials: Materials) -> Iterator[Case]:
                 folder / "data/out",
             ]
             ended = call([*words, "--bpe-merges", "50", "--workers", "1"], folder, materials.environment)
-            out = [path for path in folder.parent.glob("escaped*")] + [*Path("/tmp").glob("soak-escaped*")]
+            out = [
+                *folder.parent.glob("escaped*"),
+                *folder.rglob("escaped*"),
+                *Path("/tmp").glob("soak-escaped*"),
+            ]
             if out:
                 return f"writes {out[0]}"
             if any(b"root:" in path.read_bytes() for path in folder.rglob("*.de") if path.is_file()):
                 return "reads a file of this machine"
             size = sum(path.stat().st_size for path in (folder / "data").rglob("*") if path.is_file())
-            return judged(ended) or (f"writes {size} bytes" if size > SIZE else "")
+            if wrong := judged(ended) or (f"writes {size} bytes" if size > SIZE else ""):
+                return wrong
+            # A member of a name that is not needed is not read, however large it is.
+            return "accepts it" if ended.status == 0 and where != BOMB else ""
 
         yield Case(f"tar: {name}", run)
 
@@ -384,28 +394,66 @@ def _yaml(materials: Materials) -> Iterator[Case]:
 # --- the report ---------------------------------------------------------------------------------------------
 
 HTML = [
-    *(
-        "<script>document.title='ran'</script>",
-        "</script><script>alert(1)</script>",
-        "<img src=x onerror=alert(1)>",
-    ),
-    *(
-        '"><svg onload=alert(1)>',
-        "javascript:alert(1)",
-        "<!--",
-        "]]><iframe src=//x>",
-        "{{7*7}}${7*7}",
-        "\u202e<b>",
-    ),
+    "<script>document.title='ran'</script>",
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "<!--",
+    "]]><iframe src=//x>",
+    "\u202e<b>",
 ]
+
+
+class _Elements(HTMLParser):
+    """The elements of a page in their order, with the names of their attributes, and the text of programs."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found: list[object] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, sorted(name for name, _ in attrs)))
+        self.found += [value for _, value in attrs if (value or "").lower().startswith("javascript:")]
+        self.is_program = tag == "script" and "type" not in dict(attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.found.append(f"/{tag}")
+        self.is_program = False
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append("a comment")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script" and self.is_program:
+            self.found.append(hash(data))
+
+
+def foreign(page: str, plain: str) -> str:
+    """Return what a page has that a page without hostile text has not, or ""."""
+    ours, theirs = (_Elements(each).found for each in (page, plain))
+    return next(
+        (f"{one} in place of {other}" for one, other in zip_longest(ours, theirs) if one != other), ""
+    )
 
 
 def _pages(materials: Materials) -> Iterator[Case]:
     """Yield analyses with HTML in words, labels and file names; nothing of it may become an element."""
+
+    def page_of(inside: Path, folder: Path, label: str) -> tuple[Ended, str]:
+        words = ["report", inside, "--out", folder / "page.html", "--label", label]
+        ended = call([*materials.ours, *words], folder, materials.environment)
+        return ended, (folder / "page.html").read_text(encoding="utf-8") if ended.status == 0 else ""
+
     for html in HTML:
         for where in ("word", "label", "name"):
 
             def run(folder: Path, html: str = html, where: str = where) -> str:
+                (folder / "plain").mkdir()
+                _, plain = page_of(materials.folder / "inside", folder / "plain", "plain")
                 inside = folder / (re.sub("/", "", html) if where == "name" else "inside")
                 for path in (materials.folder / "inside").rglob("*"):
                     target = inside / path.relative_to(materials.folder / "inside")
@@ -415,17 +463,10 @@ def _pages(materials: Materials) -> Iterator[Case]:
                         if where == "word" and path.suffix == ".json":
                             data = data.replace(b'"w1"', json.dumps(html).encode())
                         target.write_bytes(data)
-                words = ["report", inside, "--out", folder / "page.html"]
-                if where == "label":
-                    words += ["--label", html]
-                ended = call([*materials.ours, *words], folder, materials.environment)
+                ended, page = page_of(inside, folder, html if where == "label" else "plain")
                 if wrong := judged(ended):
                     return wrong
-                if ended.status:
-                    return ""
-                page = (folder / "page.html").read_text(encoding="utf-8")
-                plain = re.sub(r"(?s)<script\b.*?</script>", "", page)
-                found = re.findall(r"(?i)<(?:img|svg|iframe|b)\b[^>]*(?:onerror|onload|src=)", plain)
-                return f"the page has {found[0]}" if found or html in plain and "<" in html else ""
+                found = foreign(page, plain) if page else ""
+                return f"the page has {found}" if found else ""
 
             yield Case(f"page: {html[:30]!r} as {where}", run)

@@ -1,6 +1,7 @@
 """Train and translate for a long time: the resident memory must not grow after the beginning."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,7 @@ def cases(materials: Materials, seed: int, count: int) -> Iterator[Case]:
 def _training(materials: Materials, name: str):
     def run(folder: Path) -> str:
         place = _corpus(materials)
+        shutil.rmtree(place / name, ignore_errors=True)
         options = [*TINY, *OPTIMIZE, *QUIET, *PLUGIN, *MODELS[name].split()]
         options += ["--max-update", NUMBER, "--max-epoch", "1000", "--no-epoch-checkpoints"]
         options += ["--save-interval", "10", "--save-dir", place / name]

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,15 +101,25 @@ def uninterrupted(materials: Materials, name: str) -> tuple[dict[str, str], floa
     folder = materials.folder / "uninterrupted" / name
     kept = folder / "expected.json"
     if not kept.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
-        status, said = _finish(words_of(materials, name, folder), materials)
-        assert status == 0, said
-        found = snapshot(folder, scenarios(materials)[name].results)
-        assert found, f"{name} makes no results"
-        kept.write_text(json.dumps([found, time.monotonic() - began]))
+        with made_whole(folder) as part:
+            began = time.monotonic()
+            status, said = _finish(words_of(materials, name, part), materials)
+            assert status == 0, said
+            found = snapshot(part, scenarios(materials)[name].results)
+            assert found, f"{name} makes no results"
+            (part / kept.name).write_text(json.dumps([found, time.monotonic() - began]))
     found, seconds = json.loads(kept.read_text())
     return found, seconds
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `folder` at the end, so that a kill leaves no part of it."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    yield part
+    part.rename(folder)
 
 
 def snapshot(folder: Path, patterns: list[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.gloo_workers import Workers
 from tests.soak.cases import SECONDS, Case, Ended, judged
 from tests.soak.materials import Materials
-from tests.soak.scenarios import snapshot
+from tests.soak.scenarios import made_whole, snapshot
 from tests.watched_trainer import COMBINED, WITH_MASKS
 
 UPDATES, EVERY = 1000, 50
@@ -81,9 +81,10 @@ def _loss(materials: Materials, name: str, number: int, lost: int, moment: float
         expected = materials.folder / "uninterrupted" / f"{number} workers, {name}"
         kept = expected / "updates"
         if not kept.exists():
-            workers = train(expected)
-            assert not any(workers.finish(LIMIT)), workers.outputs()[0][-300:]
-            kept.write_text(str(len(workers.states()[0])))
+            with made_whole(expected) as part:
+                workers = train(part)
+                assert not any(workers.finish(LIMIT)), workers.outputs()[0][-300:]
+                (part / kept.name).write_text(str(len(workers.states()[0])))
         last = moment * int(kept.read_text())
         workers = train(folder)
         while len(workers.states()[lost]) < last and workers.processes[lost].poll() is None:

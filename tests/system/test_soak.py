@@ -8,6 +8,7 @@ import pytest
 
 from tests.places import PYTHON, ROOT
 from tests.soak.cases import Case, Ended, Outcome, judged, run_cases
+from tests.soak.hostile import foreign
 from tests.soak.report import write
 
 
@@ -34,9 +35,13 @@ def test_cases_that_were_right_are_not_run_again(tmp_path):
 
     kept = tmp_path / "outcomes.jsonl"
     for wrong in ("is wrong", ""):
-        list(run_cases("part", [case("right", ""), case("other", wrong)], kept))
-    found = list(run_cases("part", [case("right", ""), case("other", "")], kept))
+        list(run_cases("part", [case("right", ""), case("other", wrong)], kept, "abc"))
+    found = list(run_cases("part", [case("right", ""), case("other", "")], kept, "abc"))
     assert ran == ["right", "other", "other"] and [each.wrong for each in found] == ["", ""]
+    list(run_cases("part", [case("right", "")], kept, "def", same_commit=False))
+    assert len(ran) == 3
+    list(run_cases("part", [case("right", "")], kept, "def"))
+    assert ran[3:] == ["right"]
 
 
 @pytest.mark.parametrize(("part", "count"), [("kills", 1), ("hostile", 8), ("files", 7), ("options", 6)])
@@ -67,3 +72,20 @@ def test_the_report_names_what_is_wrong_and_the_commits(tmp_path):
     }
     text = (tmp_path / "report.md").read_text()
     assert " | 2 | 1 | 1 | abc, def |" in text and text.endswith("\n- files, 1 log: shows a traceback\n")
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<script>alert(1)</script>",
+        "<p>fine</p></script><script>alert(1)</script>",
+        "<!-- x -->",
+        "<img src=x onerror=alert(1)>",
+        "<a href=javascript:alert(1)>fine</a>",
+    ],
+)
+def test_hostile_text_that_becomes_an_element_is_seen(html):
+    page = "<p>{}</p><a href=#x>fine</a><script>run()</script><script type=text/plain>a</script>"
+    assert foreign(page.format("fine"), page.format("another word")) == ""
+    assert foreign(page.format(html), page.format("fine")) != ""
+    assert foreign(page.replace("run()", "run(1)"), page) != ""
