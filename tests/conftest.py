@@ -4,6 +4,7 @@ Tests run on one thread: results do not depend on how a machine splits sums, and
 compete for cores.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _tier(item: pytest.Item) -> str:
     return item.path.relative_to(ROOT / "tests").parts[0]
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Let tests log that follow a command which has silenced the log of its process."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

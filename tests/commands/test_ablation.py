@@ -387,7 +387,7 @@ def test_the_default_mechanisms_are_options_of_modular_transformer(tmp_path, abl
     ("text", "message"),
     [
         (None, "No such file"),
-        ("- name: [", "cannot be read (while parsing"),
+        ("- name: [", "cannot be read (line 1: expected the node content"),
         ("", "the file must be a list"),
         ("name: a", "the file must be a list"),
         ("- a", "the file must be a list"),

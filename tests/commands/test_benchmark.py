@@ -6,7 +6,6 @@ They check which stock model is compared, what is timed, the ratios and refusals
 import argparse
 import io
 import json
-import logging
 import warnings
 from contextlib import redirect_stdout
 from types import SimpleNamespace
@@ -47,12 +46,11 @@ SMALL = "--sentences 3 --length 8 --search-sentences 3 --beam 2 --steps 5 --sour
 
 @pytest.fixture(autouse=True)
 def process_as_before():
-    """Restore the threads, warnings and logging of this process, which the command sets."""
+    """Restore the threads and warnings of this process, which the command sets."""
     threads = torch.get_num_threads()
     with warnings.catch_warnings():
         yield
     torch.set_num_threads(threads)
-    logging.disable(logging.NOTSET)
 
 
 def arguments(*args: str) -> argparse.Namespace:

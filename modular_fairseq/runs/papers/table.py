@@ -234,7 +234,7 @@ def _row(path: Path, row: Any, columns: list[str], baseline: str) -> Row:
     ):
         raise UsageError(
             f"{path}: row {name} has overrides {overrides}; give options of the model with single values, as "
-            "in overrides: {mae_inference: random}"
+            "in overrides: {OPTION: VALUE}"
         )
     return Row(
         name,
