@@ -567,13 +567,17 @@ def test_a_gpu_gets_as_many_runs_as_fit(monkeypatch):
 def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
     from modular_fairseq.runs.evidence.claims import read_claims
     from modular_fairseq.runs.evidence.jobs import Plan
+    from modular_fairseq.runs.evidence.records import recorded
 
     register = read_claims(ROOT / "results/claims.yaml")
     plan = Plan(register, str(tmp_path), str(tmp_path))
     primary = [job for job in plan.jobs if job.primary]
     assert [job.seed for job in primary] == sorted(job.seed for job in primary)
     assert len(primary) == 5 * 8
-    results = ROOT / "results/evidence"
-    assert len(plan.records(str(results))) == len(list(results.glob("*/*/seed-*.json"))) > 0
+    made = recorded(ROOT / "results/evidence")
+    counted = plan.records(str(ROOT / "results/evidence"))
+    assert counted and counted.keys() <= made.keys()
+    for name in made.keys() - counted.keys():
+        assert made[name]["commit"] in register.outdated(name.rpartition("/seed-")[0])
     with pytest.raises(UsageError, match="names the row none, which table multi30k does not have"):
         plan.row(register.claims[0], "none")
