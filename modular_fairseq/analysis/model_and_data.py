@@ -16,7 +16,7 @@ from fairseq.tasks import FairseqTask
 from tqdm import tqdm
 
 from modular_fairseq.training.checkpoints import load_checkpoint
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import UsageError, unregistered
 
 MAX_TOKENS = 4000
 _EMPTY = "--gen-subset {} has no sentence; give a part of the data that has sentences"
@@ -86,6 +86,11 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
             f"{path} does not fit {data} ({misfit[1]}); give data with the dictionaries that the model was "
             "trained with"
         ) from None
+    except (AssertionError, KeyError) as error:
+        known = unregistered(error)
+        if known is None:
+            raise
+        raise known from None
     except Exception as error:  # fairseq raises a plain exception
         if "infer language pair" not in str(error):
             raise

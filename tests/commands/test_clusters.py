@@ -9,6 +9,7 @@ import time
 import pytest
 
 from modular_fairseq.runs.cluster import jobs, status
+from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
@@ -160,6 +161,25 @@ def test_a_run_that_another_process_trains_is_shown_with_its_epoch(table_folder,
     assert "Table mine: 1 running, 6 not begun" in shown
     table(table_folder, "--status", out=str(tmp_path / "elsewhere"))
     assert "Table mine: 1 stopped, 6 not begun" in capsys.readouterr().out
+
+
+def test_a_job_that_ends_while_slurm_is_asked_has_not_failed(tmp_path, monkeypatch):
+    """Its result is there, and Slurm knows it no longer."""
+    step = jobs.Step("train a", str(tmp_path), [], Resources())
+    (tmp_path / jobs.JOBS).write_text(json.dumps({step.name: {"number": "1", "log": "none"}}))
+    ended = []
+    monkeypatch.setattr(status, "live", lambda: ended.append(True) or {})
+    shown, at_work = status.overview("All", lambda: [step._replace(done=bool(ended))], lambda: False)
+    assert shown.startswith("All: 1 done") and not at_work
+
+
+def test_workers_of_srun_have_the_processors_of_a_task(table_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    with pytest.raises(SystemExit, match="needs a job of Slurm"):
+        table(table_folder, "--train-run", "mine/plain/seed-1", "--srun", out=str(tmp_path / "none"))
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # so that it is restored
 
 
 def test_ctrl_c_ends_the_display_alone(capsys, monkeypatch):

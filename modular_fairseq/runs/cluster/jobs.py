@@ -131,6 +131,7 @@ def submit(steps: Sequence[Step], folder: str) -> None:
                 if new.isdisjoint(step.after):
                     jobs[step.name] = known[step.name].number
                     continue
+                # It fails for a job that has ended meanwhile, which does no harm.
                 subprocess.run(["scancel", known[step.name].number], capture_output=True)
             # A new executor for each job: submitit waits between the jobs of one.
             # exec: the batch script becomes the process of the task, which so gets the signal.

@@ -43,10 +43,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.yaml_files import read_yaml
+from modular_fairseq.runs.yaml_files import Kind, check_values, read_yaml
 from modular_fairseq_cli.errors import UsageError
 
-KEYS: dict[str, type] = {"commit": str, "scale": str, "corpora": dict, "changes": list, "claims": list}
+A_TEXT: Kind = (str,), "a text"
+A_LIST: Kind = (list,), "a list"
+KEYS: dict[str, Kind] = {
+    "commit": A_TEXT,
+    "scale": A_TEXT,
+    "corpora": ((dict,), "a dictionary"),
+    "changes": A_LIST,
+    "claims": A_LIST,
+}
 KINDS = ("primary", "secondary")
 EXPECTED = ("above", "below")
 
@@ -158,9 +166,7 @@ def read_claims(path: str | os.PathLike) -> Register:
     spec = read_yaml(path, "give a file such as results/claims.yaml")
     if not isinstance(spec, dict) or spec.keys() != KEYS.keys():
         raise UsageError(f"{path}: the file must have the keys {', '.join(sorted(KEYS))}, and no others")
-    for key, kind in KEYS.items():
-        if not isinstance(spec[key], kind):
-            raise UsageError(f"{path}: {key} is {spec[key]!r}; it must be {_KINDS_OF_VALUES[kind]}")
+    check_values(f"{path}: ", spec, KEYS)
     for name, corpus in spec["corpora"].items():
         parts = corpus if isinstance(corpus, dict) else {}
         if not isinstance(parts.get("command"), str) or not isinstance(parts.get("sums"), dict):
@@ -188,7 +194,7 @@ def _claim(path: str | os.PathLike, spec: Any) -> Claim:
         raise UsageError(f"{what} has the unknown key {unknown[0]}; correct or remove it")
     for key in spec.keys() - {"registered", "seeds", "differ", "margin", "printed"}:
         if not isinstance(spec[key], str):
-            raise UsageError(f"{what}: {key} is {spec[key]!r}; it must be {_KINDS_OF_VALUES[str]}")
+            raise UsageError(f"{what}: {key} is {spec[key]!r}; it must be {A_TEXT[1]}")
     for key in spec.keys() & {"margin", "printed"}:
         if type(spec[key]) not in (int, float) or not math.isfinite(spec[key]):
             raise UsageError(f"{what}: {key} is {spec[key]!r}; it must be a number")
@@ -262,9 +268,6 @@ def _change(path: str | os.PathLike, spec: Any, claims: list[Claim]) -> Change:
         key: tuple(value) if isinstance(value, list) else value for key, value in spec.items()
     }
     return Change(**values | {"date": str(date)})
-
-
-_KINDS_OF_VALUES: dict[type, str] = {str: "a text", dict: "a dictionary", list: "a list"}
 
 
 def _are_texts(values: Any) -> bool:
