@@ -38,7 +38,8 @@ def scenarios(materials: Materials) -> dict[str, Scenario]:
     place, ours = materials.folder, materials.ours
     data, model = f"{place}/bin", f"{place}/bin --path {materials.checkpoint}"
     sizes = [*TINY, *OPTIMIZE]
-    del sizes[sizes.index("--dropout") : sizes.index("--dropout") + 2]
+    for name in ("--dropout", "--encoder-attention-heads"):  # the mechanisms of two.yaml set them
+        del sizes[sizes.index(name) : sizes.index(name) + 2]
     ablated = ["--arch", "modular_transformer", "--max-epoch", "3", *sizes]
 
     def of(words: str) -> list[str]:
