@@ -40,8 +40,9 @@ SELECTORS = {
     "optimizer": "--optimizer",
     "lr_scheduler": "--lr-scheduler",
 }
-# The groups for fairseq-generate. All other groups are for fairseq-train.
-DECODING = ("generation", "common_eval")
+# The groups for fairseq-generate and fairseq-eval-lm. All other groups are for fairseq-train.
+DECODING = ("generation", "eval_lm", "common_eval")
+LANGUAGE_MODELING = "language_modeling"  # the task that fairseq-eval-lm evaluates
 
 
 class Config(NamedTuple):
@@ -98,16 +99,28 @@ class Config(NamedTuple):
                     words += self._words(group, key, value, actions)
         return words
 
-    def generate_options(self) -> list[str]:
-        """Return the words of a fairseq-generate command that set languages and decoding."""
-        options = ("--source-lang", "--target-lang")
-        languages = [word for pair in zip(options, self.languages, strict=False) for word in pair]
-        groups = [(group, self.values.get(group, {})) for group in DECODING]
-        return languages + [
+    def decoding_options(self) -> list[str]:
+        """Return the words of a fairseq-generate command that set languages and decoding.
+
+        For a language model they are words of fairseq-eval-lm, which set the length of a block and its
+        context.
+
+        Raises:
+            UsageError: a key is no option of the command.
+        """
+        if self.get("task._name") == LANGUAGE_MODELING:
+            block = self.get("task.tokens_per_sample")
+            words = ["--tokens-per-sample", str(block)] if block else []
+            actions = _actions_of("eval_lm")
+        else:
+            options = ("--source-lang", "--target-lang")
+            words = [word for pair in zip(options, self.languages, strict=False) for word in pair]
+            actions = _actions_of("generation")
+        return words + [
             word
-            for group, values in groups
-            for key in values
-            for word in self._words(group, key, values[key], _generation())
+            for group in DECODING
+            for key, value in self.values.get(group, {}).items()
+            for word in self._words(group, key, value, actions)
         ]
 
     @property
@@ -173,6 +186,7 @@ def read_config(path: str | os.PathLike) -> Config:
     if config.get("checkpoint.finetune_from_model") is not None:
         _check_texts(config, ["checkpoint.finetune_from_model"])
     config.train_options()  # refuses values of a wrong type
+    _check_context(config)
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}
         del given["_name"]
@@ -196,6 +210,16 @@ def _check_texts(config: Config, keys: list[str]) -> None:
             raise UsageError(f"{config.path}: {key} is missing; every row needs it, see configs/manual.yaml")
         if not isinstance(value, str):
             raise UsageError(f"{config.path}: {key} is {value}; it must be text, see configs/manual.yaml")
+
+
+def _check_context(config: Config) -> None:
+    """Raise a UsageError unless the context that each token of a language model has is part of a block."""
+    context, block = config.get("eval_lm.context_window", 0), config.get("task.tokens_per_sample", 1024)
+    if isinstance(context, int) and isinstance(block, int) and context >= block > 0:
+        raise UsageError(
+            f"{config.path}: eval_lm.context_window is {context} and task.tokens_per_sample is {block}, so "
+            "no token of a block is left to be evaluated; give a smaller context"
+        )
 
 
 def _languages_of_task(task: str) -> list[str]:
@@ -310,6 +334,10 @@ def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
 
 
 @functools.cache
-def _generation() -> dict[str, argparse.Action]:
-    """Return the options of fairseq-generate, keyed by the name of the key."""
-    return {action.dest: action for action in fairseq_options.get_generation_parser()._actions}
+def _actions_of(group: str) -> dict[str, argparse.Action]:
+    """Return the options of the command that a group of `DECODING` is for, keyed by the name of the key."""
+    parsers = {
+        "generation": fairseq_options.get_generation_parser,
+        "eval_lm": fairseq_options.get_eval_lm_parser,
+    }
+    return {action.dest: action for action in parsers[group]()._actions}

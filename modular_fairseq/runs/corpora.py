@@ -12,8 +12,8 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import Name
 from modular_fairseq_cli.processes import say
 
-# For each corpus of the tables: the seed of its toy corpus, the source language, and options of
-# `prepare_raw`.
+# For each corpus of the tables: the seed of its toy corpus, the source language ("": a text in English, for
+# language models), and options of `modular-fairseq prepare`.
 TOYS = {
     "iwslt14.de-en": (1, "de", "--bpe-merges 1000 --separate-dictionaries"),
     "wmt14.en-de": (2, "de", "--keep-case --bpe-merges 1000"),
@@ -23,6 +23,7 @@ TOYS = {
     "iwslt14-seventh.de-en": (5, "de", "--bpe-merges 1000"),
     "multi30k.de-en.like-iwslt14-seventh": (4, "de", "--like iwslt14-seventh.de-en"),
     "wmt17.zh-en": (3, "zh", "--keep-case --separate-dictionaries --vocab-size 600"),
+    "wikitext-103": (6, "", "--words"),
 }
 
 
@@ -65,12 +66,15 @@ def make_toys(data: Name, names: Iterable[str]) -> None:
         text = Path(f"{folder}.text")
         if not (text / "done").exists():
             sizes = ["--train", 4800, "--valid", 100, "--test", 100]
-            call_command("toy-corpus", text, *sizes, "--seed", seed)
-            for split in ("train", "valid", "test"):
+            call_command("toy-corpus", text, *sizes, "--seed", seed, *([] if source else ["--documents"]))
+            for split in ("train", "valid", "test") if source == "zh" else ():
                 shutil.copyfile(text / f"{split}.de", text / f"{split}.zh")
             (text / "done").touch()
         say(f"preparing {folder} from the toy corpus")
-        prepare_raw(text, source, "en", folder, *options)
+        if source:
+            prepare_raw(text, source, "en", folder, *options)
+        else:
+            call_command("prepare", "text", text, "--out", folder, *options)
 
 
 def call_command(*words: object) -> None:

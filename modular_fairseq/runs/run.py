@@ -29,6 +29,7 @@ MODULES = {
     "fairseq-train": "fairseq_cli.train",
     "fairseq-validate": "fairseq_cli.validate",
     "fairseq-generate": "fairseq_cli.generate",
+    "fairseq-eval-lm": "fairseq_cli.eval_lm",
     "modular-fairseq": "modular_fairseq_cli",
 }
 LIMITS = ("--max-update", "--max-epoch")

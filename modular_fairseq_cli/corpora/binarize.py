@@ -26,17 +26,14 @@ def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
         UsageError: fairseq-preprocess failed, or wrote fewer sentences than there are lines.
     """
     source, target = settings["source_lang"], settings["target_lang"]
+    stage = out / ("bpe" if settings.get("tokens") else "text")
+    like = Path(settings["like"]) / "bin" if settings.get("like") else None
     if source:
-        names = {split: out / "bpe" / split for split in ("train", "valid", "test")}
+        names = {split: stage / split for split in ("train", "valid", "test")}
         arguments = ["--source-lang", source, "--target-lang", target]
-        if settings.get("like"):
-            other = Path(settings["like"]) / "bin"
-            arguments += [
-                "--srcdict",
-                str(other / f"dict.{source}.txt"),
-                "--tgtdict",
-                str(other / f"dict.{target}.txt"),
-            ]
+        if like:
+            dictionaries = [str(like / f"dict.{lang}.txt") for lang in (source, target)]
+            arguments += ["--srcdict", dictionaries[0], "--tgtdict", dictionaries[1]]
         elif settings["dictionaries"] == "joined":
             arguments += ["--joined-dictionary"]
         counted = [
@@ -45,8 +42,8 @@ def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
             for lang in (source, target)
         ]
     else:
-        names = {split: out / "text" / f"wiki.{split}.tokens" for split in ("train", "valid", "test")}
-        arguments = ["--only-source"]
+        names = {split: stage / f"{split}.txt" for split in ("train", "valid", "test")}
+        arguments = ["--only-source", *(["--srcdict", str(like / "dict.txt")] if like else [])]
         counted = [(split, split, path.name) for split, path in names.items()]
     folder = names["train"].parent
     lines = {name: count_lines(folder / name) for _, _, name in counted}

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from modular_fairseq_cli.corpora.documents import RULES
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.settings import FROM_LIKE
 from modular_fairseq_cli.processes import processors
@@ -14,6 +15,9 @@ from modular_fairseq_cli.processes import processors
 OPTIONS: dict[str, dict[str, Any]] = {
     "source-lang": {"required": True, "metavar": "L"},
     "target-lang": {"required": True, "metavar": "L"},
+    "language": {"metavar": "L"},
+    "documents": {"choices": sorted(RULES)},
+    "words": {"action": "store_true", "default": None},
     "archive": {"action": "append", "type": Path, "metavar": "FILE"},
     "train": {"metavar": "NAME,NAME"},
     "valid-last": {"type": int, "metavar": "N"},
@@ -113,6 +117,13 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
                 f"--tokenized: cannot be given beside --{option.replace('_', '-')}, which takes text that is "
                 "not tokenized"
             )
+    beside = [name for name in ("tokenized", *FROM_LIKE, "like") if getattr(user, name, None) is not None]
+    if user.words and beside:
+        option = SAID_BY.get(beside[0], f"--{beside[0].replace('_', '-')}")
+        parser.error(
+            f"--words: cannot be given beside {option}, because the words are binarized as they are; leave "
+            "out one of them"
+        )
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):
             parser.error(f"{option} {lang}: give the ending of the files, such as de")

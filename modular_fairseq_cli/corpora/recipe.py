@@ -31,6 +31,8 @@ class Recipe:
         data_set: the name of the data set in messages and in the settings of a prepared folder.
         options: the options that the user may give (see `options.OPTIONS`), each with its help.
         text: the kind of corpus: the name of the function of `texts` that reads it.
+        documents: for text in one language, the rule that tells where a document begins: a key of
+            `documents.RULES`; None for parallel text.
         languages: source and target; (None, None) if the user gives them, or if the corpus has one language.
         licence: the licence of the data, which is shown before anything is fetched.
         out: the folder that is written if the user names none; None if the user must name one.
@@ -47,7 +49,7 @@ class Recipe:
         normalize: normalise the punctuation, see `moses.Tokenizer`.
         aggressive_hyphens: split words at hyphens, see `moses.Tokenizer`.
         lowercase: lower-case the text.
-        clean: which training pairs are kept; None if the text is binarized as it is.
+        clean: which training pairs are kept; None for text in one language, which is never filtered.
         bpe_merges: the number of merges of subword-nmt, for tokens of Moses.
         vocab_size: the number of sub-words of sentencepiece in each language, for other text.
         dictionaries: "joined" for one dictionary of both languages, or "separate".
@@ -58,6 +60,7 @@ class Recipe:
     data_set: str
     options: dict[str, str]
     text: str
+    documents: str | None = None
     languages: tuple[str | None, str | None] = (None, None)
     licence: str = ""
     out: str | None = None

@@ -39,7 +39,7 @@ def run(recipe: Recipe, user: Namespace) -> None:
     chosen = settings.choose(recipe, user)
     out = user.out
     kept = (settings.read(out) or {}) if out.is_dir() else {}
-    if recipe.text == "folder":
+    if recipe.text in ("folder", "plain"):
         chosen["files"] = input_files(user.folder, chosen, kept.get("files", {}))
     finished = (out / "bin").is_dir()
     archives = Path(os.path.normpath(out / ".." / "archives"))
@@ -55,7 +55,7 @@ def run(recipe: Recipe, user: Namespace) -> None:
             sys.stderr.write(f"{user.name}: {out} is already prepared; nothing to do\n")
             return
         stage(out, "text", lambda part: begin(recipe, chosen, user, out, archives, part))
-        if recipe.tokens:
+        if chosen.get("tokens"):
             stage(out, "tok", lambda part: tokenize(chosen, user, out, part))
             stage(out, "bpe", lambda part: subwords(chosen, user, out, part))
         stage(out, "bin", lambda part: binarize(chosen, user, out, part))

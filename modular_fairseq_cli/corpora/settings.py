@@ -31,20 +31,24 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
     """Return the settings that follow from a recipe and the options of its user, ready for JSON.
 
     The keys are the fields of `Recipe`, and also "source_lang", "target_lang", "subwords" ("subword-nmt" or
-    "sentencepiece"). "like" (the path of the other folder), "train_files" and "valid_last" are there only if
-    the user gave these options. Data that is binarized as it is has only "data_set" and the languages, which
-    are None.
+    "sentencepiece"). "like" (the path of the other folder), "train_files", "documents" and "valid_last" are
+    there only if the user gave these options. Text in one language has None for both languages, and
+    "language", the language of Moses' tokens. Data that is binarized as it is has none of what follows it.
 
     Raises:
         UsageError: --like does not name a finished folder with the same languages.
     """
     source, target = recipe.languages if recipe.languages[0] else (user.source_lang, user.target_lang)
     chosen: dict[str, Any] = {"data_set": recipe.data_set, "source_lang": source, "target_lang": target}
-    if not recipe.tokens:
+    if user.train:
+        chosen["train_files"] = user.train.split(",")
+    if user.documents:
+        chosen["documents"] = user.documents
+    if not recipe.tokens or user.words:
         return chosen
-    assert source and target and recipe.clean  # a recipe with tokens has these, or its user must give them
     every = 100 if user.valid == "every-100th" else recipe.valid_every
     words = recipe.bpe_merges and user.vocab_size is None  # else sentencepiece, which works without words
+    clean = recipe.clean
     chosen |= {
         "valid": f"every {every}{'rd' if every % 10 == 3 else 'th'} train pair"
         if every
@@ -55,25 +59,34 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
         "normalize": recipe.normalize,
         "aggressive_hyphens": recipe.aggressive_hyphens,
         "lowercase": _first(user.lowercase, recipe.lowercase),
-        "clean": recipe.clean if words else recipe.clean | {"unit": "subwords"},
+        "clean": clean if words or clean is None else clean | {"unit": "subwords"},
         "subwords": "subword-nmt" if words else "sentencepiece",
         "bpe_merges": _first(user.bpe_merges, recipe.bpe_merges) if words else None,
         "vocab_size": _first(user.vocab_size, recipe.vocab_size),
         "dictionaries": _first(user.dictionaries, recipe.dictionaries if words else "separate"),
     }
-    if user.train:
-        chosen["train_files"] = user.train.split(",")
     if user.valid_last:
         chosen["valid_last"] = user.valid_last
-    return chosen | (like(user.like, {source, target}) if user.like else {})
+    if not source:
+        chosen["language"] = user.language or "en"
+    return chosen | (like(user.like, suffixes(chosen)) if user.like else {})
+
+
+def suffixes(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the endings of the files of a corpus: source and target, or only txt for one language."""
+    return tuple(filter(None, (settings["source_lang"], settings["target_lang"]))) or ("txt",)
 
 
 def _first(value: Value | None, default: Value) -> Value:
     return default if value is None else value
 
 
-def like(folder: Path, languages: set[str]) -> dict[str, Any]:
+def like(folder: Path, languages: tuple[str, ...]) -> dict[str, Any]:
     """Return the settings with which other text must be prepared for a model of a prepared folder.
+
+    Args:
+        folder: the prepared folder.
+        languages: the endings of the files of the other text (see `suffixes`).
 
     Raises:
         UsageError: the folder is not finished, has no tokens, or has other languages.
@@ -81,17 +94,18 @@ def like(folder: Path, languages: set[str]) -> dict[str, Any]:
     kept = read(folder)
     if kept is None or "tokens" not in kept or not (folder / "bin").is_dir():
         raise UsageError(
-            f"--like {folder}: is not a finished folder of `modular-fairseq prepare` with two languages; "
-            "prepare it first"
+            f"--like {folder}: is not a finished folder of `modular-fairseq prepare` with tokens; prepare it "
+            "first"
         )
-    others = {kept["source_lang"], kept["target_lang"]}
-    if others != languages:
+    others = suffixes(kept)
+    if set(others) != set(languages):
         raise UsageError(
             f"--like {folder}: has {' and '.join(sorted(others))}, and this corpus is "
             f"{' and '.join(sorted(languages))}"
         )
     # The rule of this recipe may count tokens, which such text does not have.
-    taken = [*FROM_LIKE, "clean"] if kept["tokens"] == "none" else FROM_LIKE
+    taken = [*FROM_LIKE, "clean"] if kept["tokens"] == "none" else [*FROM_LIKE]
+    taken += ["language"] if "language" in kept else []
     # Tokens that were given are those of Moses.
     tokens = "moses" if kept["tokens"] == "given" else kept["tokens"]
     return {name: kept[name] for name in taken} | {"tokens": tokens, "like": str(folder.resolve())}

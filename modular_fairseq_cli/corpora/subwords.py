@@ -1,6 +1,6 @@
 """The stage bpe/ learns sub-words from the training tokens, and splits the tokens of all splits into them.
 
-subword-nmt learns joint merges for both languages (bpe/codes); sentencepiece learns a BPE model for each
+subword-nmt learns joint merges for all languages (bpe/codes); sentencepiece learns a BPE model for each
 language (bpe/spm.LANG.model). With --like, they are copied from the other folder. If the recipe limits
 lengths in sub-words, training pairs are left out in this stage.
 """
@@ -20,6 +20,7 @@ from modular_fairseq_cli.corpora.lines import join_block, read_chunks, split_blo
 from modular_fairseq_cli.corpora.parallel import map_blocks
 from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.corpora.recipe import LengthRule
+from modular_fairseq_cli.corpora.settings import suffixes
 from modular_fairseq_cli.corpora.tokens import CHUNK, keep, say_left_out, unfit
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
@@ -39,7 +40,7 @@ def subwords(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
     Raises:
         UsageError: sub-words cannot be learnt from this text, or no pair of a split is left.
     """
-    languages = (settings["source_lang"], settings["target_lang"])
+    languages = suffixes(settings)
     if settings.get("like"):
         copy_models(Path(settings["like"]) / "bpe", part)
     elif settings["subwords"] == "subword-nmt":
@@ -50,7 +51,7 @@ def subwords(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
         for lang in languages:
             learn_pieces(
                 out / "tok" / f"train.{lang}",
-                lang,
+                settings.get("language", lang),
                 settings["vocab_size"],
                 user.workers,
                 part / f"spm.{lang}.model",
@@ -58,7 +59,8 @@ def subwords(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
     for split in ("train", "valid", "test"):
         progress = Progress(f"sub-words of {split}")
         left_out: Counter[str] = Counter()
-        rule = settings["clean"] if split == "train" and settings["clean"]["unit"] == "subwords" else None
+        clean = settings["clean"]
+        rule = clean if clean and split == "train" and clean["unit"] == "subwords" else None
         chunks = read_chunks([out / "tok" / f"{split}.{lang}" for lang in languages], CHUNK)
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context((part / f"{split}.{lang}").open("wb")) for lang in languages]
@@ -134,7 +136,7 @@ def learn_pieces(path: Path, lang: str, size: int, workers: int, model: Path) ->
 
 
 def make_worker(
-    kind: str, folder: Path, languages: tuple[str, str], rule: LengthRule | None
+    kind: str, folder: Path, languages: tuple[str, ...], rule: LengthRule | None
 ) -> Callable[[tuple[bytes, ...]], tuple[int, list[bytes], Counter[str]]]:
     """Return the function that a worker process applies to each block, for `map_blocks`.
 
@@ -149,7 +151,7 @@ def make_worker(
     """
     if kind == "subword-nmt":
         split_words = Merges(folder / "codes")
-        splitters: list[Callable[[str], str]] = [split_words, split_words]
+        splitters: list[Callable[[str], str]] = [split_words] * len(languages)
     else:
         splitters = [make_pieces(folder / f"spm.{lang}.model") for lang in languages]
 

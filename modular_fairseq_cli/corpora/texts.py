@@ -1,8 +1,9 @@
 """The stage text/ turns archives, test sets and folders into {train,valid,test}.LANG, one sentence a line.
 
-Each kind of corpus has a function here, which a recipe names by its key `text`. This stage refuses sides with
-different numbers of lines, text that is not UTF-8, and empty sentences in validation and test sets. Messages
-name the files as the user knows them.
+Each kind of corpus has a function here, which a recipe names by its key `text`. Text in one language has the
+ending txt instead of a language, and a file of its documents beside each split. This stage refuses sides with
+different numbers of lines, text that is not UTF-8, and empty sentences in parallel validation and test sets.
+Messages name the files as the user knows them.
 """
 
 import gzip
@@ -15,8 +16,10 @@ from typing import Any
 
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import Opener, damage_named, open_archive
+from modular_fairseq_cli.corpora.documents import Documents
 from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
 from modular_fairseq_cli.corpora.recipe import Recipe
+from modular_fairseq_cli.corpora.settings import suffixes
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.processes import say
@@ -44,7 +47,7 @@ def text(
     Raises:
         UsageError: the text is refused, or a test set cannot be fetched.
     """
-    kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles}
+    kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles, "plain": plain}
     kinds[recipe.text](recipe, settings, user, archives, part)
 
 
@@ -199,9 +202,10 @@ def find(folder: Path, stem: str, lang: str) -> Path:
     for name in (f"{stem}.{lang}", f"{stem}.{lang}.gz"):
         if (folder / name).is_file():
             return folder / name
+    what = "{train,valid,test}.txt" if lang == "txt" else "train, valid and test text in both languages"
     raise UsageError(
-        f"{folder / f'{stem}.{lang}'} is missing: the folder needs train, valid and test text in both "
-        "languages; --train gives the names of training files that are called otherwise"
+        f"{folder / f'{stem}.{lang}'} is missing: the folder needs {what}; --train gives the names of "
+        "training files that are called otherwise"
     )
 
 
@@ -223,7 +227,7 @@ def input_files(
     """
     files = {}
     for stem in (*settings.get("train_files", ["train"]), "valid", "test"):
-        for lang in (settings["source_lang"], settings["target_lang"]):
+        for lang in suffixes(settings):
             path = find(folder, stem, lang)
             state = path.stat()
             seen = {"bytes": state.st_size, "modified": state.st_mtime_ns}
@@ -242,9 +246,42 @@ def articles(
     with open_archive(archives[name], name) as member:
         for split in SPLITS:
             path = f"{recipe.data_set}/wiki.{split}.tokens"
-            with (part / f"wiki.{split}.tokens").open("wb") as out:
-                side = write_lines(read_lines(member(path), f"{name}, {path}"), out, path)
-            say(f"{split}: {side.lines:,} lines")
+            write_documents(
+                part, split, [read_lines(member(path), f"{name}, {path}")], documents(recipe, settings)
+            )
+
+
+def plain(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write text in one language of the user's folder: {train,valid,test}.txt, or the same names with .gz.
+
+    With `train_files`, training files have these names.
+    """
+    for split in SPLITS:
+        names = settings.get("train_files", [split]) if split == "train" else [split]
+        paths = [find(user.folder, name, "txt") for name in names]
+        texts = [read_lines(read_file(path), str(path)) for path in paths]
+        write_documents(part, split, texts, documents(recipe, settings))
+
+
+def documents(recipe: Recipe, settings: dict[str, Any]) -> str:
+    """Return the rule that tells where documents begin."""
+    rule = settings.get("documents", recipe.documents)
+    assert rule is not None  # each recipe of text in one language has a rule
+    return rule
+
+
+def write_documents(part: Path, split: str, texts: list[Iterator[str]], rule: str) -> None:
+    """Write one text after the other to a split, and the lengths of their documents."""
+    lengths = ""
+    for text in texts:
+        found = Documents(rule)
+        with (part / f"{split}.txt").open("ab") as out:
+            side = write_lines(found.count(text), out, split)
+        lengths += found.text()
+        say(f"{split}: {side.lines:,} lines, {len(found.lengths):,} documents")
+    (part / f"{split}.documents").write_text(lengths, encoding="utf-8")
 
 
 def write_pair(

@@ -1,5 +1,8 @@
 """The stage tok/ tokenizes each split, and leaves out training pairs that are empty or of unfit lengths.
 
+Text in one language keeps all of its lines, so that its documents remain what they are. The word "pair" means
+one of its lines.
+
 If the recipe has `valid_every` = n, every n-th training pair that is kept serves for validation instead. The
 stage also writes raw/: valid and test as untokenized text, lower-cased if the tokens are. sacrebleu compares
 detokenized translations with that text.
@@ -17,6 +20,7 @@ from modular_fairseq_cli.corpora.lines import is_visible, join_block, read_chunk
 from modular_fairseq_cli.corpora.parallel import map_blocks
 from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.corpora.recipe import LengthRule
+from modular_fairseq_cli.corpora.settings import suffixes
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
@@ -36,7 +40,7 @@ def tokenize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
     Raises:
         UsageError: no training pair is left, or there are too few to take validation pairs from them.
     """
-    languages = (settings["source_lang"], settings["target_lang"])
+    languages = suffixes(settings)
     raw = part / "raw"
     raw.mkdir()
     for split in ("train", "valid", "test"):
@@ -68,7 +72,10 @@ def tokenize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
                 "serves for validation; give more text"
             )
     shutil.rmtree(out / "raw", ignore_errors=True)
-    os.replace(raw, out / "raw")
+    if any(raw.iterdir()):
+        os.replace(raw, out / "raw")
+    else:
+        raw.rmdir()
 
 
 class Writer:
@@ -78,7 +85,7 @@ class Writer:
         pairs: the number of pairs that were written to each split.
     """
 
-    def __init__(self, tok: Path, raw: Path, languages: tuple[str, str], split: str, valid_every: int):
+    def __init__(self, tok: Path, raw: Path, languages: tuple[str, ...], split: str, valid_every: int):
         """Write tokens to the folder `tok`, and text to the folder `raw`.
 
         Args:
@@ -145,17 +152,18 @@ def make_worker(
         the lines of text of each language, or an empty list if none belong into raw/,
         the number of pairs that were left out for each reason.
     """
-    languages = [settings[lang] for lang in ("source_lang", "target_lang")]
+    languages = [settings["language"]] if "language" in settings else suffixes(settings)
     tokenizers = [make_tokenizer(settings, lang) for lang in languages]
     untokenized = [make_text(settings, lang) for lang in languages]
-    rule = settings["clean"] if settings["clean"]["unit"] == "tokens" else None
-    needs_text = not is_train or settings["valid_every"]
+    clean = settings["clean"]
+    rule = clean if clean and clean["unit"] == "tokens" else None
+    needs_text = clean and (not is_train or settings["valid_every"])
 
     def work(blocks: tuple[bytes, ...]) -> tuple[int, list[list[str]], list[list[str]], Counter[str]]:
         texts = [split_block(block) for block in blocks]
         lines = len(texts[0])
         reasons: Counter[str] = Counter()
-        if is_train:
+        if is_train and clean:
             texts = keep(
                 texts,
                 [None if is_visible(s) and is_visible(t) else "empty" for s, t in zip(*texts, strict=True)],

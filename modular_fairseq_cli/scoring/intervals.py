@@ -36,6 +36,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 LEVEL = 0.95
 Floats = NDArray[np.float64]
+Scored = tuple[float, Floats]  # a score and its pseudo-values
 UNIFORM, WEIGHTS = np.polynomial.legendre.leggauss(100)
 UNIFORM, WEIGHTS = (UNIFORM + 1) / 2, WEIGHTS / 2  # to integrate over 0..1
 NORMAL = ndtri(UNIFORM)
@@ -113,11 +114,25 @@ def of_scores(
         by_seed: for each seed the translations of the baseline and of the system. If there are several such
             pairs, their mean counts.
     """
+    return over_pairs(
+        [
+            [(pseudo_values(metric, theirs), pseudo_values(metric, ours)) for theirs, ours in pairs]
+            for pairs in by_seed
+        ]
+    )
+
+
+def over_pairs(by_seed: Sequence[Sequence[tuple[Scored, Scored]]]) -> Interval | None:
+    """Return the interval of the difference in a score, over seeds and parts of the test data.
+
+    Args:
+        by_seed: for each seed the baseline and the system, each with its score and its pseudo-values
+            [sentences] (see `jackknife`). If there are several such pairs, their mean counts.
+    """
     differences, values = [], []
     for pairs in by_seed:
-        both = [[pseudo_values(metric, hypotheses) for hypotheses in pair] for pair in pairs]
-        differences.append(fmean(ours - theirs for (theirs, _), (ours, _) in both))
-        values.append(np.mean([ours - theirs for (_, theirs), (_, ours) in both], axis=0))
+        differences.append(fmean(ours - theirs for (theirs, _), (ours, _) in pairs))
+        values.append(np.mean([ours - theirs for (_, theirs), (_, ours) in pairs], axis=0))
     return over_seeds_and_sentences(differences, np.stack(values))
 
 
@@ -127,21 +142,30 @@ def sentence_counts(metric: Metric, hypotheses: Sequence[str]) -> Floats:
     return np.asarray(metric._extract_corpus_statistics(list(hypotheses), None), dtype=np.float64)
 
 
-def pseudo_values(metric: Metric, hypotheses: Sequence[str]) -> tuple[float, Floats]:
-    """Return the score of a corpus, and the jackknife's pseudo-value of each sentence [sentences].
-
-    The mean of the pseudo-values is about the score.
+def pseudo_values(metric: Metric, hypotheses: Sequence[str]) -> Scored:
+    """Return the score of a translation, and the pseudo-value of each sentence [sentences].
 
     Args:
         metric: sacrebleu's metric, which knows its references.
         hypotheses: the translations.
     """
-    statistics = sentence_counts(metric, hypotheses)
-    whole, m = statistics.sum(axis=0), len(statistics)
 
     def score(counts: Floats) -> float:
         return float(metric._compute_score_from_stats(cast(list, counts.tolist())).score)
 
+    return jackknife(sentence_counts(metric, hypotheses), score)
+
+
+def jackknife(statistics: Floats, score: Callable[[Floats], float]) -> Scored:
+    """Return the score of a corpus, and the jackknife's pseudo-value of each of its parts.
+
+    The mean of the pseudo-values is about the score.
+
+    Args:
+        statistics: numbers [parts, n], such as those of sentences, whose sums decide the score.
+        score: returns the score for sums [n].
+    """
+    whole, m = statistics.sum(axis=0), len(statistics)
     without = np.array([score(whole - each) for each in statistics])
     return score(whole), m * score(whole) - (m - 1) * without
 

@@ -13,14 +13,16 @@ set? It knows nothing of the choice of sentences. With two or three seeds it det
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev, variance
 from typing import cast
 
+import numpy as np
 from sacrebleu.significance import PairedTest, Result
 from scipy.special import stdtr
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring.intervals import Floats
 from modular_fairseq_cli.scoring.metrics import METRICS, References, each_reference, make_metrics
 
 
@@ -96,6 +98,37 @@ def paired_bootstrap(
             }
         compared.append(entry)
     return compared
+
+
+def bootstrap_p(
+    baseline: Floats, system: Floats, score: Callable[[Floats], Floats], samples: int = 1000
+) -> float | None:
+    """Return the p of the paired bootstrap for the difference of two scores of corpora.
+
+    The formula is that of sacrebleu: the share of resamples in which the difference is further from its mean
+    over resamples than the real difference is from 0. It is 1 if the two have the same score, and None if
+    there is only one part.
+
+    Args:
+        baseline, system: numbers [parts, n] of each part of the data, such as a document, whose sums decide
+            the score.
+        score: returns the scores [...] of sums [..., n].
+        samples: number of resamples of the parts.
+
+    Raises:
+        UsageError: `samples` is not positive.
+    """
+    if samples < 1:
+        raise UsageError(f"--samples {samples}: the number of resamples must be at least 1")
+    parts = len(baseline)
+    real = float(score(system.sum(axis=0)) - score(baseline.sum(axis=0)))
+    if parts < 2 or real == 0:
+        return None if parts < 2 else 1.0
+    drawn = np.random.default_rng(12345).integers(parts, size=(samples, parts))
+    counts = np.stack([np.bincount(each, minlength=parts) for each in drawn]).astype(np.float64)
+    differences = score(counts @ system) - score(counts @ baseline)
+    further = int((np.abs(differences - differences.mean()) > abs(real)).sum())
+    return (further + 1) / (samples + 1)
 
 
 def compare_seeds(baseline: Sequence[float], system: Sequence[float]) -> dict[str, float | None]:

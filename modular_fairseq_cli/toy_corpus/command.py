@@ -1,4 +1,4 @@
-"""Write a synthetic German-English parallel corpus.
+"""Write a synthetic German-English parallel corpus, or a text in English.
 
 A tiny Transformer learns to translate it in minutes. A small grammar draws a meaning at random (who does what
 to whom, when and where), and each language says it in its own way. The two differ as the real languages do:
@@ -19,6 +19,9 @@ future).
 Each German sentence has exactly one translation, so a perfect score is possible. The text is lower-cased, and
 spaces separate its tokens, of which a sentence has 4 to 16. No sentence occurs twice, in either language, and
 train has every word of valid and test. The same seed gives the same files on every machine.
+
+With --documents the corpus is a text for language models: the English sentences, in documents of 8 sentences
+about the same thing, with a blank line after each document.
 """
 
 import argparse
@@ -27,6 +30,7 @@ import tempfile
 from pathlib import Path
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.toy_corpus.documents import arrange
 from modular_fairseq_cli.toy_corpus.sampler import Pair, Sampler
 
 MAX_SENTENCES = 1_000_000  # in all three splits together; the grammar can make far more
@@ -39,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "out",
         type=Path,
         metavar="OUT",
-        help="the folder to write: train.de, train.en, valid.de, valid.en, test.de and test.en",
+        help="the folder to write: train.de, train.en, valid.de, valid.en, test.de and test.en; or "
+        "train.txt, valid.txt and test.txt",
+    )
+    parser.add_argument(
+        "--documents",
+        action="store_true",
+        help="write a text in English, in documents, for language models",
     )
     parser.add_argument(
         "--train",
@@ -90,6 +100,10 @@ def run(args: argparse.Namespace) -> None:
     splits = draw_splits(sizes, args.seed)
     texts = {}
     for split, pairs in splits.items():
+        if args.documents:
+            documents = arrange(english for _, english in pairs)
+            texts[f"{split}.txt"] = "\n".join("".join(f"{line}\n" for line in each) for each in documents)
+            continue
         for language, sentences in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
             texts[f"{split}.{language}"] = "".join(f"{sentence}\n" for sentence in sentences)
     write(args.out, texts)

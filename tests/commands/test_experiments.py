@@ -506,7 +506,7 @@ def test_words_of_the_commands(tmp_path):
     )
     assert "beam" not in words and "wmt14" not in words
     assert (
-        " ".join(config.generate_options())
+        " ".join(config.decoding_options())
         == "--source-lang en --target-lang de --beam 5 --lenpen 0.6 --post-process subword_nmt"
     )
     assert config.averaged == 5 and read_config(CONFIGS / "mae-7" / "ftg.yaml").averaged == 0
@@ -549,7 +549,7 @@ def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, change, sentence):
     path.write_text(text.replace(*change))
     with pytest.raises(UsageError) as error:
         config = read_config(path)
-        config.train_options(), config.generate_options()
+        config.train_options(), config.decoding_options()
     assert sentence in str(error.value) and "\n" not in str(error.value)
     assert "row.yaml" in str(error.value) or "adamm" in str(error.value)
 

@@ -10,8 +10,8 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 
 SIZES = ("--max-tokens", "--batch-size", "--max-sentences")  # options that limit the size of a batch
-# The options of fairseq-train that fairseq-validate needs, too.
-OPTIONS = ("--task", *SIZES, "--num-workers", "--cpu", "--skip-invalid-size-inputs-valid-test")
+# The options of fairseq-train that evaluations need, too.
+OPTIONS = (*SIZES, "--num-workers", "--cpu", "--skip-invalid-size-inputs-valid-test")
 
 
 @register
@@ -37,11 +37,16 @@ def validate_command(run: Run, subsets: str) -> list[str]:
     Args:
         subsets: names of parts of the data, separated by commas.
     """
-    given = {"--task": ["translation"], **by_option(list(run.words))}
-    given |= {name: given[f"{name}-valid"] for name in SIZES if f"{name}-valid" in given}
+    task = by_option(list(run.words)).get("--task", ["translation"])
     own = ["--user-dir", PLUGIN, "--path", run.checkpoint, "--valid-subset", subsets, "--log-format", "json"]
-    own += [word for name in OPTIONS if name in given for word in (name, *given[name])]
-    return ["fairseq-validate", run.corpus.binarized, *own]
+    return ["fairseq-validate", run.corpus.binarized, *own, "--task", *task, *options_of_batches(run)]
+
+
+def options_of_batches(run: Run) -> list[str]:
+    """Return the options of a run's training that evaluations need, too, such as the sizes of batches."""
+    given = by_option(list(run.words))
+    given |= {name: given[f"{name}-valid"] for name in SIZES if f"{name}-valid" in given}
+    return [word for name in OPTIONS if name in given for word in (name, *given[name])]
 
 
 def perplexities(

@@ -217,7 +217,7 @@ class RowPlanner:
                 evaluation does not apply to the row's task.
         """
         config = on_subset(self.config(row.config), row.percent)
-        decoding = tuple(config.generate_options())
+        decoding = tuple(config.decoding_options())
         alike = row.pretrained and not self.same_start  # all seeds would evaluate the same checkpoint
         runs = [self.run(config, seed, not row.pretrained) for seed in seeds[: 1 if alike else None]]
         if row.pretrained and runs[0].start is None:

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Prepare any text in one language for a language model, by `modular-fairseq prepare text` in the .venv of this
+# repository, which is made if necessary. --help describes the options.
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+bash "$root/scripts/setup.sh"
+exec "$root/.venv/bin/modular-fairseq" prepare --script prepare-text text "$@"
