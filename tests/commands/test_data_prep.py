@@ -624,7 +624,8 @@ def test_archives_are_known_by_their_official_names(scripts_root, tmp_path):
 
 
 SERVERS = ["IWSLT14_URL", "STATMT_URL", "DATA_STATMT_URL", "WIKITEXT_URL"]
-RECIPES = ["iwslt14-de-en", "raw", "wikitext-103", "wmt14-en-de", "wmt17-zh-en"]
+RECIPES = ["iwslt14-de-en", "raw", "text", "wikitext-103", "wikitext-2", "wmt14-en-de", "wmt17-zh-en"]
+OWN_TEXT = ("raw", "text")  # the recipes that take a folder
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -637,7 +638,7 @@ def test_help_names_the_command_that_was_called(scripts_root, recipe):
     assert script.stdout.count(f"bash data-prep/prepare-{recipe}.sh") >= 2 and "--workers N" in script.stdout
     assert command.stdout.count(f"modular-fairseq prepare {recipe}") >= 2
     begin = (
-        command.stdout.index("\n\noptions:") if recipe != "raw" else command.stdout.index("\n\npositional")
+        command.stdout.index("\n\npositional") if recipe in OWN_TEXT else command.stdout.index("\n\noptions:")
     )
     assert script.stdout.endswith(command.stdout[begin:])
     assert "%(prog)s" not in script.stdout + command.stdout
@@ -655,10 +656,10 @@ def test_the_list_of_recipes_is_that_of_the_scripts(scripts_root):
     assert unknown.returncode == 2 and "invalid choice: 'iwslt15'" in unknown.stderr
 
 
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "raw"])
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in OWN_TEXT])
 def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(scripts_root, recipe, tmp_path):
     """The first message names the folder, before anything is downloaded."""
-    name = {"wikitext-103": recipe}.get(recipe, ".".join(recipe.split("-", 1)))
+    name = recipe if recipe.startswith("wikitext") else ".".join(recipe.split("-", 1))
     nowhere = {variable: f"file://{tmp_path}/nowhere" for variable in SERVERS}
     environment = {**os.environ, **nowhere}
     program = str(scripts_root / ".venv/bin/modular-fairseq")
@@ -917,24 +918,26 @@ def test_chinese_is_split_by_a_model_for_each_language(scripts_root, chinese):
     assert sentences_in(out / "bin/train.zh-en.zh.idx") == len(lines(out / "bpe/train.zh")) > 300
 
 
-def test_wikitext_is_binarized_as_published(scripts_root, tmp_path):
-    archive = tmp_path / "wikitext-103-v1.zip"
+@pytest.mark.parametrize("name", ["wikitext-103", "wikitext-2"])
+def test_wikitext_is_binarized_as_published(scripts_root, tmp_path, name):
+    archive = tmp_path / f"{name}-v1.zip"
     articles = {
         split: f" \n = Title of {split} = \n \n" + "".join(f" {de} <unk> @-@ \n" for de, _ in pairs[:40])
         for split, pairs in TOY.items()
     }
     with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("wikitext-103/", "")
+        file.writestr(f"{name}/", "")
         for split, text in articles.items():
-            file.writestr(f"wikitext-103/wiki.{split}.tokens", text)
-    recipe = scripts_root / "modular_fairseq_cli/corpora/recipes/wikitext-103.yaml"
+            file.writestr(f"{name}/wiki.{split}.tokens", text)
+    recipe = scripts_root / f"modular_fairseq_cli/corpora/recipes/{name}.yaml"
     found = hashlib.sha1(archive.read_bytes()).hexdigest()
     recipe.write_text(re.sub("sha1:[0-9a-f]{40}", f"sha1:{found}", recipe.read_text()))
     out = tmp_path / "out"
-    result = prepare(scripts_root, "wikitext-103", "--archive", archive, "--out", out)
+    result = prepare(scripts_root, name, "--archive", archive, "--out", out)
     assert result.returncode == 0, result.stderr
     for split, text in articles.items():
-        assert (out / f"text/wiki.{split}.tokens").read_text() == text
+        assert (out / f"text/{split}.txt").read_text() == text
+        assert lines(out / f"text/{split}.documents") == [str(text.count("\n"))]
         assert sentences_in(out / f"bin/{split}.idx") == text.count("\n")
     counts = Counter(articles["train"].split())
     words = [line.split() for line in lines(out / "bin/dict.txt") if "madeupword" not in line]
@@ -950,5 +953,83 @@ def test_wikitext_is_binarized_as_published(scripts_root, tmp_path):
     ]
 
     archive.write_bytes(archive.read_bytes() + b"x")
-    said = refusal(prepare(scripts_root, "wikitext-103", "--archive", archive, "--out", tmp_path / "other"))
+    said = refusal(prepare(scripts_root, name, "--archive", archive, "--out", tmp_path / "other"))
     assert said.startswith(f"{archive} has the sha1 checksum ")
+
+
+DOCUMENTS = {"train": [[de for de, _ in TOY["train"][k : k + 3]] for k in range(0, 300, 3)]}
+DOCUMENTS |= {split: [[de for de, _ in TOY[split][:5]], [TOY[split][5][0]]] for split in ("valid", "test")}
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Write a text of documents with blank lines between them; its training text is compressed."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for split, found in DOCUMENTS.items():
+        text = "\n".join("".join(f"{line}\n" for line in document) for document in found).encode()
+        path = folder / f"{split}.txt"
+        path.write_bytes(text) if split != "train" else path.with_suffix(".txt.gz").write_bytes(
+            gzip.compress(text)
+        )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "pieces"),
+    [(["--bpe-merges", 60], "@@"), (["--vocab-size", 90], "\u2581"), (["--words"], "")],
+)
+def test_text_in_one_language_keeps_its_lines_and_its_documents(
+    scripts_root, documents, tmp_path, options, pieces
+):
+    out = tmp_path / "out"
+    result = prepare(scripts_root, "text", documents, "--out", out, *options)
+    assert result.returncode == 0, result.stderr
+    for split, found in DOCUMENTS.items():
+        given = "\n".join("".join(f"{line}\n" for line in document) for document in found)
+        assert (out / f"text/{split}.txt").read_text() == given
+        counted = [len(document) + 1 for document in found]
+        counted[-1] -= 1  # no blank line after the last one
+        assert lines(out / f"text/{split}.documents") == [*map(str, counted)]
+        assert sentences_in(out / f"bin/{split}.idx") == sum(counted)
+    last = out / ("bpe" if pieces else "text") / "test.txt"
+    assert (pieces in last.read_text()) and last.read_text().count("\n\n") == 1
+    assert not (out / "raw").exists()
+    again = prepare(scripts_root, "text", documents, "--out", out, *options)
+    assert "is already prepared" in again.stderr and again.returncode == 0
+
+
+def test_other_text_is_prepared_with_the_merges_and_the_dictionary_of_a_text(
+    scripts_root, documents, tmp_path
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    given = ["--bpe-merges", 60, "--lowercase"]
+    assert prepare(scripts_root, "text", documents, "--out", first, *given).returncode == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    for split in DOCUMENTS:
+        (other / f"{split}.txt").write_text("\n".join(DOCUMENTS["test"][0]))
+    result = prepare(scripts_root, "text", other, "--out", second, "--like", first)
+    assert result.returncode == 0, result.stderr
+    assert (first / "bin/dict.txt").read_bytes() == (second / "bin/dict.txt").read_bytes()
+    assert (first / "bpe/codes").read_bytes() == (second / "bpe/codes").read_bytes()
+    assert lines(first / "bpe/test.txt")[:5] == lines(second / "bpe/test.txt")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--words", "--bpe-merges", 60], "--words: cannot be given beside --bpe-merges"),
+        (["--words", "--lowercase"], "--words: cannot be given beside --lowercase or --keep-case"),
+        (["--documents", "chapters"], "argument --documents: invalid choice: 'chapters'"),
+    ],
+)
+def test_options_for_text_that_exclude_each_other(scripts_root, documents, tmp_path, options, sentence):
+    said = refusal(prepare(scripts_root, "text", documents, "--out", tmp_path / "out", *options), code=2)
+    assert said.startswith(sentence)
+
+
+def test_text_without_a_split_is_refused(scripts_root, documents, tmp_path):
+    (documents / "valid.txt").unlink()
+    said = refusal(prepare(scripts_root, "text", documents, "--out", tmp_path / "out"))
+    assert said.startswith(f"{documents}/valid.txt is missing: the folder needs {{train,valid,test}}.txt")

@@ -1,12 +1,17 @@
 """Test that `modular-fairseq table` trains and measures a table of language models."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
+from fairseq import checkpoint_utils
+from fairseq.data import indexed_dataset
 
 from modular_fairseq_cli import main as cli
 from tests.fairseq_commands import write_reversal_corpus
@@ -104,3 +109,104 @@ def test_what_the_rows_task_does_not_have_is_refused(place):
     offered = str(e.value).partition("; use ")[2].partition(" in the columns of ")[0].split(", ")
     assert {"perplexity", "LR_distance_all", "HR_distance_all"} < {*offered} and "bleu" not in offered
     assert not (place / "results").exists()
+
+
+CONTEXT = {"task": {**ROW["task"], "tokens_per_sample": 12}, "eval_lm": {"context_window": 8}}
+
+
+@pytest.fixture
+def documents(place):
+    """Give the text documents of 2 lines, and the rows short blocks with a context."""
+    (place / "data/text/text").mkdir()
+    (place / "data/text/text/test.documents").write_text("2\n" * 6)
+    write(place, columns=["lm_perplexity", "word_perplexity"], rows=TABLE_OF_CONTEXT)
+    for name in ("one", "two"):
+        path = place / f"configs/mine/{name}.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | CONTEXT))
+    return place
+
+
+TABLE_OF_CONTEXT = [{"name": "one", "paper": {"lm_perplexity": 20.5}}, {"name": "two"}]
+
+
+def naive_scores(checkpoint, data):
+    """Return the log-likelihood of each token after at least the 8 tokens before it, in blocks of 4."""
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], arg_overrides={"data": str(data)}
+    )
+    dataset = indexed_dataset.make_dataset(str(data / "test"), "mmap")
+    tokens = torch.cat([dataset[k] for k in range(len(dataset))])
+    models[0].eval()
+    scores = []
+    for begin in range(0, len(tokens), 4):
+        block = tokens[max(begin - 8, 0) : begin + 4]
+        before = tokens[max(begin - 8, 0) - 1] if begin > 8 else torch.tensor(2)
+        inputs = torch.cat([before.view(1), block[:-1]])
+        log_probs = torch.log_softmax(models[0](inputs[None])[0][0], dim=1)
+        scores += log_probs.gather(1, block[:, None]).flatten()[-len(tokens[begin : begin + 4]) :].tolist()
+    return scores, dataset.sizes.copy()
+
+
+def test_perplexity_with_a_context_is_what_fairseq_eval_lm_shows(documents, capsys, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    table(documents, "--run", "--seeds", "1,2")
+    shown = capsys.readouterr().out
+    run = documents / "results/paper/mine/two/seed-1"
+    found = json.loads((run / "test.json").read_text())
+    words = [
+        "--path",
+        run / "checkpoint_best.pt",
+        "--user-dir",
+        ROOT / "modular_fairseq",
+        "--max-tokens",
+        "128",
+    ]
+    words += ["--gen-subset", "test", "--tokens-per-sample", "12", "--context-window", "8"]
+    said = fairseq(documents, "eval_lm", f"{documents}/data/text/bin", *map(str, words))
+    assert f"Perplexity: {found['lm_perplexity']:.2f}" in said
+
+    scores, lengths = naive_scores(run / "checkpoint_best.pt", documents / "data/text/bin")
+    assert math.exp(-sum(scores) / len(scores)) == pytest.approx(found["word_perplexity"], rel=1e-5)
+    kept = json.loads((run / "test.documents.json").read_text())
+    ends = [sum(lengths[:k]) for k in range(0, 13, 2)]
+    expected = [[-sum(scores[a:b]), b - a] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    assert [n for _, n in kept] == [n for _, n in expected]
+    assert [nll for nll, _ in kept] == pytest.approx([nll for nll, _ in expected], abs=1e-3)
+
+    assert "[" not in (run / "test.eval-lm.log").read_text().partition("Evaluated")[2]
+    assert not re.search(r"\[-\d", (run / "test.eval-lm.log").read_text())  # no scores of words
+    assert "over seeds and documents" in shown and "--context-window 8" in shown and "20.5" in shown
+    header, *rows = (documents / "results/paper/mine/table.tsv").read_text().splitlines()
+    two = dict(zip(header.split("\t"), rows[1].split("\t"), strict=True))
+    assert 0 < float(two["p"]) <= 1 and two["difference_low"] < two["difference_high"]
+    before = (run / "test.json").read_bytes()
+    table(documents, "--run", "--seeds", "1,2")
+    assert (run / "test.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (
+            lambda place: (place / "data/text/bin/test.idx").unlink(),
+            "test.idx is missing, so mine/one/seed-1",
+        ),
+        (
+            lambda place: (place / "data/text/text/test.documents").write_text("2\n"),
+            "test.documents has documents of 2 lines, and .*test has 12 lines; prepare the corpus again",
+        ),
+    ],
+)
+def test_a_corpus_that_lacks_something_is_one_sentence(documents, spoil, sentence, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    spoil(documents)
+    with pytest.raises(SystemExit, match=sentence):
+        table(documents, "--run", "--only", "one")
+
+
+def test_a_context_as_long_as_the_block_is_refused(documents):
+    path = documents / "configs/mine/one.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"eval_lm": {"context_window": 12}}))
+    sentence = "one.yaml: eval_lm.context_window is 12 and task.tokens_per_sample is 12, so no token"
+    with pytest.raises(SystemExit, match=sentence):
+        table(documents, "--dry-run")

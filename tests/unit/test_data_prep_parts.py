@@ -18,6 +18,7 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from modular_fairseq_cli.corpora import (
+    documents,
     lines,
     moses,
     progress,
@@ -219,7 +220,7 @@ def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, take
     }
     settings.write(tmp_path, chosen)
     (tmp_path / "bin").mkdir()
-    found = settings.like(tmp_path, {"en", "zh"})
+    found = settings.like(tmp_path, ("en", "zh"))
     assert found.pop("like") == str(tmp_path) and ("clean" in found) == taken
     assert found == {name: chosen[name] for name in found} and set(found) >= set(settings.FROM_LIKE)
     assert json.loads((tmp_path / "settings").read_text()) == chosen
@@ -352,3 +353,18 @@ def test_no_progress_line_is_written_for_every_block(capsys):
     counter.done()
     said = capsys.readouterr().err
     assert Counter(said)["\n"] == 1 and "tokens of train: 1,000,000 lines, " in said and "\r" not in said
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "lengths"),
+    [
+        ("blank-lines", ["a", "b", "", "", "c", "", "d"], [4, 2, 1]),
+        ("blank-lines", ["", "a", ""], [3]),
+        ("titles", [" ", " = A = ", " ", " = = B = = ", " ", " text ", " ", " = C = ", " text "], [7, 2]),
+        ("titles", ["text", "", "= A =", "= no title =", "", "=="], [2, 4]),
+    ],
+)
+def test_documents_begin_where_the_rule_says(rule, text, lengths):
+    found = documents.Documents(rule)
+    assert list(found.count(text)) == text
+    assert found.lengths == lengths and found.text() == "".join(f"{each}\n" for each in lengths)

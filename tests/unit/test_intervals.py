@@ -7,13 +7,16 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 from scipy.stats import norm, t, ttest_1samp
 
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import (
     _behrens_fisher,
+    jackknife,
     of_scores,
     over_seeds,
     over_seeds_and_sentences,
     pseudo_values,
 )
+from modular_fairseq_cli.scoring.significance import bootstrap_p
 
 SENTENCES = 60
 REPEATED = {3: 6000, 5: 1000, 10: 600}  # numbers of seeds and of simulations; few seeds are the hard case
@@ -131,3 +134,41 @@ def test_the_interval_of_a_score(text):
     twice = [[pair, pair] for pair in zip(baseline, system, strict=True)]
     assert of_scores(metric, twice) == pytest.approx(found)
     assert of_scores(metric, [list(zip(baseline, system, strict=True))]) is None
+
+
+def test_the_jackknife_of_a_mean_has_the_values_themselves():
+    values = np.random.default_rng(1).normal(5, 1, size=(40, 1))
+    score, pseudo = jackknife(values, lambda sums: float(sums[0]) / 40)
+    without = [np.delete(values, k).sum() / 40 for k in range(40)]
+    assert score == pytest.approx(values.mean())
+    assert pseudo == pytest.approx([40 * score - 39 * each for each in without])
+
+
+def test_the_bootstrap_finds_a_difference_that_all_documents_have():
+    """Each part has a sum and a count; the score is the exponential of their ratio, as of perplexity."""
+
+    def score(sums):
+        return np.exp(sums[..., 0] / sums[..., 1])
+
+    random = np.random.default_rng(2)
+    counts = random.integers(50, 500, size=30)
+    baseline = np.stack([counts * random.normal(4, 0.2, size=30), counts], axis=1).astype(float)
+    better, noisy = baseline.copy(), baseline.copy()
+    better[:, 0] -= 0.02 * counts * random.uniform(0.5, 1.5, size=30)
+    noisy[:, 0] += counts * random.normal(0, 0.05, size=30)
+    assert bootstrap_p(baseline, better, score, 400) == pytest.approx(1 / 401)
+    assert bootstrap_p(baseline, noisy, score, 400) > 0.05
+    assert bootstrap_p(baseline, baseline, score, 400) == 1.0
+    assert bootstrap_p(baseline[:1], better[:1], score, 400) is None
+    with pytest.raises(UsageError, match="--samples 0"):
+        bootstrap_p(baseline, better, score, 0)
+
+
+def test_the_bootstrap_rejects_a_true_null_hypothesis_as_often_as_its_level_says():
+    random, rejected = np.random.default_rng(3), 0
+    for _ in range(400):
+        noise = random.normal(0, 1, size=(25, 2))
+        parts = [np.stack([100 + noise[:, k], np.full(25, 20.0)], axis=1) for k in (0, 1)]
+        p = bootstrap_p(*parts, lambda sums: sums[..., 0] / sums[..., 1], 300)
+        rejected += p < 0.05
+    assert 0.02 <= rejected / 400 <= 0.1

@@ -10,6 +10,7 @@ from sacrebleu.metrics import BLEU
 from modular_fairseq_cli.main import main
 from modular_fairseq_cli.toy_corpus import english, german, lexicon, sampler
 from modular_fairseq_cli.toy_corpus.command import MAX_SENTENCES
+from modular_fairseq_cli.toy_corpus.documents import LENGTH, TOPICS
 from modular_fairseq_cli.toy_corpus.meaning import Clause, NounPhrase, RelativeClause
 
 ME, YOU, HE, SHE, WE, THEY = lexicon.PRONOUNS
@@ -594,3 +595,18 @@ def test_an_older_corpus_is_replaced(tmp_path):
     write_corpus(tmp_path, *SMALL, "--seed", "2")
     assert digest(tmp_path) != first
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES)
+
+
+def test_documents_are_about_one_thing(tmp_path):
+    sizes = ["--train", "400", "--valid", "30", "--test", "30"]
+    main(["toy-corpus", str(tmp_path / "pairs"), *sizes])
+    main(["toy-corpus", str(tmp_path / "text"), "--documents", *sizes])
+    for split in ("train", "valid", "test"):
+        text = (tmp_path / f"text/{split}.txt").read_text()
+        found = [document.splitlines() for document in text.strip("\n").split("\n\n")]
+        sentences = (tmp_path / f"pairs/{split}.en").read_text().splitlines()
+        assert sorted(sum(found, [])) == sorted(sentences)
+        assert max(map(len, found)) <= LENGTH and (split != "train" or len(found[0]) == LENGTH)
+        for document in found:
+            topics = [{TOPICS[word] for word in line.split() if word in TOPICS} for line in document]
+            assert set.intersection(*filter(None, topics)) or not any(topics)
