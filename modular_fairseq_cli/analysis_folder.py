@@ -16,7 +16,7 @@ from modular_fairseq_cli.files import write_file
 
 FORMAT = 2  # version of the format of all JSON files in the folder
 SUFFIXES = (".tsv", ".json", ".npz")
-LEFT_OVER = re.compile(r"\.(tsv|json|npz)\.\d+\.tmp$")  # temporary files that a killed `write_file` leaves
+LEFT_OVER = re.compile(r"\.(tsv|json|npz)\.(.+\.)?\d+\.tmp$")  # files that a killed `write_file` leaves
 INDEX, SAMPLES, ARRAYS = "analysis.json", "samples.json", "samples.npz"
 
 

@@ -1,9 +1,11 @@
 """Work on files and folders that several processes share: locks, atomic writing, digests."""
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -87,7 +89,7 @@ def write_file(path: Name, content: str | bytes) -> None:
 
     The content is written to a temporary file beside `path`, which is then renamed. Text is encoded as UTF-8.
     """
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = temporary_beside(path)
     try:
         with open(temporary, "wb") as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
@@ -96,6 +98,21 @@ def write_file(path: Name, content: str | bytes) -> None:
         with suppress(OSError):
             os.remove(temporary)
         raise
+
+
+def temporary_beside(path: Name) -> str:
+    """Return the path of a temporary file beside `path`, to which it is renamed when it is complete.
+
+    Such files of processes of this machine that were killed are removed. So a command that is killed again
+    and again does not fill the disk.
+    """
+    stem = f"{os.fspath(path)}.{socket.gethostname()}."
+    for left in glob.glob(f"{glob.escape(stem)}*.tmp"):
+        number = left.removeprefix(stem).removesuffix(".tmp")
+        if number.isdecimal() and not _lives(int(number)):
+            with suppress(OSError):
+                os.remove(left)
+    return f"{stem}{os.getpid()}.tmp"
 
 
 def read_json(path: Name, remedy: str = "remove it to repeat the step that wrote it") -> Any | None:
@@ -117,6 +134,17 @@ def digest(path: Name, algorithm: str = "sha256") -> str:
     """Return the digest of a file's content, in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def _lives(process: int) -> bool:
+    """Return whether there is a process of this number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
 
 
 def _try_to_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -11,6 +12,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     label_smoothed_nll_loss,
 )
 from fairseq.logging import metrics
+from fairseq.modules import AdaptiveSoftmax
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -39,6 +41,9 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     With --loss-chunk-size N, the model returns its features, and logits and cross-entropy are computed for N
     target positions at a time, in training again in the backward pass. The loss is the same. There are never
     more than N x V logits in memory.
+
+    A model with --adaptive-softmax-cutoff has the cross-entropy of its adaptive softmax, as with fairseq's
+    adaptive_loss. Other than that criterion, this one works with every --ddp-backend.
 
     Raises:
         UsageError: an option of the losses of a mechanism cannot work or would have no effect, or an option
@@ -92,9 +97,9 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 total = (values * counts).sum() / counts.sum().clamp_min(1) * sample_size
                 logging_output[name] = total.detach()
                 loss = loss + each.signs[name] * now[name] * total
-            without = each.without_gradient(model, now)
-            if without:  # DistributedDataParallel needs a gradient for every parameter
-                loss = loss + 0.0 * torch.cat([parameter.flatten() for parameter in without]).sum()
+            unused = each.without_gradient(model, now)
+            if unused:  # DistributedDataParallel needs a gradient for every parameter
+                loss = loss + 0.0 * torch.cat([parameter.flatten() for parameter in unused]).sum()
         logging_output["loss"] = loss.detach()
         return loss, sample_size, logging_output
 
@@ -109,6 +114,11 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             sample: the batch.
             reduce: sum both over tokens.
         """
+        softmax = adaptive_softmax(model)
+        if softmax is not None:
+            words = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :]
+            summed = self._adaptive_loss(softmax, net_output[0][:, self.ignore_prefix_size :], words)
+            return summed, summed
         if not self.chunk_size:
             return super().compute_loss(model, net_output, sample, reduce)
         features = net_output[0][:, self.ignore_prefix_size :].flatten(0, 1)
@@ -119,12 +129,33 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             lprobs = model.get_normalized_probs(logits, log_probs=True)
             return label_smoothed_nll_loss(lprobs, target, self.eps, self.padding_idx, reduce)
 
-        losses = [
+        chunks = [
             checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
             for part in zip(features.split(self.chunk_size), target.split(self.chunk_size), strict=True)
         ]
-        loss, nll = zip(*losses, strict=True)
+        loss, nll = zip(*chunks, strict=True)
         return (sum(loss), sum(nll)) if reduce else (torch.cat(loss), torch.cat(nll))
+
+    def _adaptive_loss(self, softmax: AdaptiveSoftmax, features: Tensor, target: Tensor) -> Tensor:
+        """Compute the cross-entropy of an adaptive softmax, summed over tokens.
+
+        Args:
+            softmax: the adaptive softmax.
+            features: outputs of the decoder [B, T, C].
+            target: words [B, T].
+        """
+        logits, targets = softmax(features, target)
+        found = [pair for pair in zip(logits, targets, strict=True) if pair[1] is not None]
+        precision = torch.promote_types(features.dtype, torch.float32)
+        losses = [
+            F.cross_entropy(each.to(precision), words, ignore_index=self.padding_idx, reduction="sum")
+            for each, words in found
+        ]
+        loss = torch.stack(losses).sum()
+        # DistributedDataParallel needs a gradient for every parameter, also of tails without a target.
+        unused = [tail for tail, words in zip(softmax.tail, targets[1:], strict=True) if words is None]
+        without = [parameter.flatten() for tail in unused for parameter in tail.parameters()]
+        return loss + 0.0 * torch.cat(without).sum() if without else loss
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict]) -> None:
@@ -135,6 +166,11 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             if any(name in log for log in logging_outputs):
                 total = sum(log.get(name, 0) for log in logging_outputs)
                 metrics.log_scalar(name, total / sample_size, sample_size, round=4)
+
+
+def adaptive_softmax(model: Any) -> AdaptiveSoftmax | None:
+    """Return the adaptive softmax of a model, or None if it has none."""
+    return getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
 
 
 def own_options() -> list[str]:

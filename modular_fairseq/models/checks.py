@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import Enum
 
+from fairseq.data import Dictionary
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.models.assembly import check_attention_type, of_kind, used_by
@@ -118,6 +119,36 @@ def check_options(options: Options, family: type) -> None:
         for mechanism in of_kind(*kinds):
             if mechanism.is_used(options):
                 mechanism.check(choice)
+
+
+def check_cutoffs(options: Options, dictionary: Dictionary) -> None:
+    """Check the cut-offs of an adaptive input and an adaptive softmax.
+
+    Raises:
+        UsageError: a cut-off is no number, is not above the one before it, or is beyond the dictionary; or
+            input and softmax share weights and have different cut-offs.
+    """
+    used = {"--adaptive-softmax-cutoff": options.adaptive_softmax_cutoff}
+    if getattr(options, "adaptive_input", False):
+        used["--adaptive-input-cutoff"] = options.adaptive_input_cutoff
+    values = [value for value in used.values() if value is not None]
+    if getattr(options, "tie_adaptive_weights", False) and len({*map(str, values)}) > 1:
+        raise UsageError(
+            " and ".join(f"{option} {value}" for option, value in used.items())
+            + ": they must be equal with --tie-adaptive-weights"
+        )
+    for option, value in used.items():
+        if value is None:
+            continue
+        parts = str(value).strip("[]()").split(",")
+        numbers = [int(part) for part in parts if part.strip().isdecimal()]
+        if len(numbers) < len(parts) or numbers != sorted(set(numbers)) or numbers[0] < 1:
+            raise UsageError(f"{option} {value}: give growing whole numbers with commas between them")
+        if numbers[-1] > len(dictionary):
+            raise UsageError(
+                f"{option} {value}: the dictionary has only {len(dictionary):,} types, and no cut-off may "
+                "exceed that; give smaller ones"
+            )
 
 
 def has_effect(options: Options, family: type, mechanism: Mechanism, name: str) -> bool:

@@ -117,11 +117,6 @@ def check(choice: Choice) -> None:
             f"{options.encoder_embed_dim}: they must be equal with --attention-type "
             f"{options.attention_type}, which has the same clusters for source and target words"
         )
-    if options.adaptive_softmax_cutoff is not None:
-        raise UsageError(
-            "--adaptive-softmax-cutoff needs --criterion adaptive_loss, which does not add the losses of "
-            f"--attention-type {options.attention_type}; leave one of them out"
-        )
 
 
 def short_training(options: Options, epochs: int, warmup_updates: int) -> list[str]:

@@ -5,6 +5,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.tasks import FairseqTask
 
+from modular_fairseq.models.checks import check_cutoffs
 from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import ModularModel
@@ -25,6 +26,7 @@ class ModularTransformerLanguageModel(ModularModel, TransformerLanguageModel):
             UsageError: the options do not work together, or one of them would have no effect.
         """
         options = cls.checked_options(cfg)
+        check_cutoffs(options, task.target_dictionary)
         # fairseq's class can make embeddings of several kinds, but only together with a decoder of its own.
         embed_tokens = super().build_model(options, task).decoder.embed_tokens
         nested = TransformerConfig.from_namespace(options)

@@ -21,6 +21,7 @@ SUBJECTS = (
     "numpy",
     "checkpoints",
     "data",
+    "criterions",
     "precision",
     "nan_detector",
     "options",

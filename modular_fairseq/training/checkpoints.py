@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from modular_fairseq_cli.errors import UsageError, disk_error, unreadable_checkpoint
+from modular_fairseq_cli.files import temporary_beside
 
 
 def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:
             removed, and ``path`` is unchanged.
     """
     target = os.path.realpath(path)
-    temporary = f"{target}.{os.getpid()}.tmp"
+    temporary = temporary_beside(target)
     try:
         with open(temporary, "wb") as file:
             torch.save(state, file)

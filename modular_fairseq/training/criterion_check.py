@@ -8,7 +8,7 @@ therefore lets fairseq's Trainer compare them before each epoch.
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.trainer import Trainer
 
-from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
+from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion, adaptive_softmax
 from modular_fairseq.models.checks import check_options, what_turns_on
 from modular_fairseq.models.options import FAMILIES, of_a_command_line
 from modular_fairseq.models.registry import CRITERIA, MECHANISMS
@@ -28,8 +28,27 @@ def check_command_line(trainer: Trainer) -> None:
         if family := FAMILIES.get(getattr(trainer.get_model(), "family", "")):
             check_options(trainer.cfg.model, family)
         check_criterion(trainer)
+        _check_adaptive_softmax(trainer)
         if getattr(trainer.get_criterion(), "chunk_size", 0):
             _check_chunks(trainer)
+
+
+def _check_adaptive_softmax(trainer: Trainer) -> None:
+    """Refuse what needs the probabilities of all words, which an adaptive softmax does not compute."""
+    criterion = trainer.get_criterion()
+    if adaptive_softmax(trainer.get_model()) is None or not isinstance(
+        criterion, ModularCrossEntropyCriterion
+    ):
+        return
+    for option, value in {
+        "--label-smoothing": criterion.eps,
+        "--loss-chunk-size": criterion.chunk_size,
+    }.items():
+        if value:
+            raise UsageError(
+                f"{option} {value} needs the probabilities of all words, which the softmax of "
+                "--adaptive-softmax-cutoff does not compute; leave one of them out"
+            )
 
 
 def _check_chunks(trainer: Trainer) -> None:

@@ -855,7 +855,7 @@ def test_like_needs_a_finished_folder_of_the_same_languages(scripts_root, news, 
         prepare(scripts_root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--like", unfinished)
     )
     assert said == (
-        f"--like {unfinished}: is not a finished folder of `modular-fairseq prepare` with two languages; "
+        f"--like {unfinished}: is not a finished folder of `modular-fairseq prepare` with tokens; "
         "prepare it first"
     )
     assert not (tmp_path / "out").exists()

@@ -250,10 +250,6 @@ def test_mechanisms_stay_apart_under_a_mask():
             {**DMA, "dma_clusters": 1, "dma_sampled_scores": True},
             "--dma-sampled-scores has no effect with --dma-clusters 1",
         ),
-        (
-            {**DMA, "adaptive_softmax_cutoff": "8,16"},
-            "--adaptive-softmax-cutoff needs --criterion adaptive_loss, which does not add the losses of",
-        ),
         ({**DMA, "dma_posterior": "mean"}, "--dma-posterior is 'mean'; it must be one of expected, sample"),
         (
             {"dma_clusters": 8},

@@ -5,7 +5,9 @@ work.
 import ast
 import fcntl
 import math
+import os
 import re
+import socket
 import threading
 import time
 import types
@@ -176,6 +178,18 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(TypeError):
         files.write_file(path, 3)
     assert path.read_bytes() == "ä\n".encode() and list(tmp_path.iterdir()) == [path]
+
+
+def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
+    path, host = tmp_path / "file", socket.gethostname()
+    dead = 2**22 + 1  # more than Linux's largest number of a process
+    others = [f"file.{host}.{os.getpid()}.tmp", f"file.elsewhere.{dead}.tmp", f"other.{host}.{dead}.tmp"]
+    for name in (*others, f"file.{host}.{dead}.tmp"):
+        (tmp_path / name).touch()
+    assert files.temporary_beside(path) == str(tmp_path / others[0])
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(others)
+    files.write_file(path, "text")
+    assert path.read_text() == "text" and not (tmp_path / others[0]).exists()
 
 
 def test_json_is_read_or_refused_by_its_file(tmp_path):

@@ -87,3 +87,33 @@ def test_wiki103_preset_has_the_papers_parameter_count():
         counts.append(sum(p.numel() for p in model.parameters()))
     assert round(counts[0] / 1e6) == 247
     assert counts[1] - counts[0] == 16 * 266_504
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"adaptive_softmax_cutoff": "40,900"},
+            "--adaptive-softmax-cutoff 40,900: the dictionary has only",
+        ),
+        (
+            {"adaptive_input": True, "adaptive_input_cutoff": "10,900"},
+            "--adaptive-input-cutoff 10,900: the dictionary has only 44 types, and no cut-off may exceed",
+        ),
+        ({"adaptive_softmax_cutoff": "ten"}, "--adaptive-softmax-cutoff ten: give growing whole numbers"),
+        ({"adaptive_softmax_cutoff": "20,10"}, "--adaptive-softmax-cutoff 20,10: give growing whole numbers"),
+        ({"adaptive_softmax_cutoff": "0,10"}, "--adaptive-softmax-cutoff 0,10: give growing whole numbers"),
+        (
+            {
+                **{"adaptive_input": True, "adaptive_input_cutoff": "10,20", "tie_adaptive_weights": True},
+                "adaptive_softmax_cutoff": "10,30",
+            },
+            "--adaptive-softmax-cutoff 10,30 and --adaptive-input-cutoff 10,20: they must be equal with",
+        ),
+    ],
+)
+def test_wrong_cut_offs_are_one_sentence(changes, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        build("modular_transformer_lm_tiny_cpu", **changes)
+    fitting = {"adaptive_input": True, "adaptive_input_cutoff": "10,44", "adaptive_softmax_cutoff": "10,44"}
+    build("modular_transformer_lm_tiny_cpu", **fitting, tie_adaptive_weights=True)
