@@ -100,6 +100,16 @@ def write_file(path: Name, content: str | bytes) -> None:
         raise
 
 
+def append_line(path: Name, line: str) -> None:
+    """Append a line to a file, which may end in the middle of one because its writer was killed."""
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+        file.write(line.encode("utf-8") + b"\n")
+
+
 def temporary_beside(path: Name) -> str:
     """Return the path of a temporary file beside `path`, to which it is renamed when it is complete.
 

@@ -1,19 +1,21 @@
 """Run commands in processes of their own, which are logged and which end with this process."""
 
 import os
+import re
 import select
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TextIO
 
 from modular_fairseq_cli import lifetime
 
 # OpenMP's threads, which torch uses, spin while they wait for each other. Beside another busy process, that
 # makes training several times slower. Threads that sleep instead cost almost nothing.
 WAIT_PASSIVELY = {"OMP_WAIT_POLICY": "PASSIVE"}
+LINE_END = re.compile(rb"\r?\n|\r(?!\n|\Z)")
 
 
 def wait_passively() -> None:
@@ -63,39 +65,58 @@ def nobody_reads(stream: TextIO) -> bool:
 
 
 def call(command: list[str], log: str, show: Callable[[str], Any]) -> tuple[int, list[str]]:
-    """Run a command, and append its output to a log file as it comes.
+    """Run a command, which appends its output to a log file.
 
-    The command ends when this process ends, on Linux even if this process is killed.
+    The command writes into the file itself. What it has written is there even if this process is killed. The
+    command ends when this process ends, on Linux even if this process is killed.
 
     Args:
         command: the program and its arguments.
         log: path of the log file.
-        show: is called with each line of the output, without the line's end.
+        show: is called with each line of the output, without the line's end, a moment after it is written.
 
     Returns:
         The exit status of the command, and the last 10,000 lines of its output.
+
+    Raises:
+        OSError: the command failed, and nothing can be written into the log, for example because the disk is
+            full.
     """
     lines: deque[str] = deque(maxlen=10_000)  # fairseq prints many lines after "gradients are Nan/Inf"
-    with open(log, "a", encoding="utf-8") as file:
+    with open(log, "a", encoding="utf-8") as file, open(log, "rb") as output:
+        output.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=file,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             env=WAIT_PASSIVELY | os.environ,
             preexec_fn=lifetime.before_exec(),
         )
-        assert process.stdout is not None  # it is a pipe
         try:
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                lines.append(line.rstrip("\n"))
-                show(lines[-1])
-            return process.wait(), list(lines)
+            for line in _lines(output, process):
+                lines.append(line)
+                show(line)
         except BaseException:
             process.terminate()
             process.wait()
             raise
+        if process.returncode:
+            file.write(f"(ended with status {process.returncode})\n")
+        return process.returncode, list(lines)
+
+
+def _lines(file: BinaryIO, process: subprocess.Popen) -> Iterator[str]:
+    """Yield the lines that a process appends to a file, without their ends, until the process has ended."""
+    ended, rest = False, b""
+    while not ended:
+        try:
+            process.wait(0.1)
+            ended = True
+        except subprocess.TimeoutExpired:
+            pass
+        *whole, rest = LINE_END.split(rest + file.read())
+        if ended and rest:
+            whole.append(rest)
+        for line in whole:
+            yield line.decode("utf-8", "replace")

@@ -6,14 +6,16 @@
     modular-fairseq bench --kernels mae_transformer_iwslt_de_en
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
     modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
+    modular-fairseq bench --task language_modeling --sentences 4 --length 256 mae_transformer_lm
 
 A MODEL is an arch, followed by any options of fairseq-train, all in quotes. The arch is one of this package
 or of the --user-dir, and determines the size. Every model has --dropout 0.3
---share-decoder-input-output-embed, Adam, and --criterion modular_cross_entropy with label smoothing 0.1,
-unless its options say otherwise. No data is needed, because batches consist of random tokens.
+--share-decoder-input-output-embed, Adam, and --criterion modular_cross_entropy, for translation with label
+smoothing 0.1, unless its options say otherwise. No data is needed, because batches consist of random tokens.
 
 Each model is compared with "stock": fairseq's own Transformer with the same options, except those that only
-this package has, and with fairseq's own label-smoothed cross-entropy. Stock is timed as two identical copies.
+this package has, and with fairseq's own label-smoothed cross-entropy, or its adaptive loss for an adaptive
+softmax. Stock is timed as two identical copies.
 For a multi-stream encoder, the encoder of stock has as many layers as all streams together. Some archs
 (tim_transformer*, except _tiny_cpu) are wider than a plain arch with about as many parameters. Their stock
 has the size of that plain arch, and the options after the arch apply to both. If the sizes differ, the line
@@ -57,17 +59,18 @@ from importlib.metadata import distributions
 from typing import Any
 
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from modular_fairseq.benchmark.comparison import Comparison, format_comparison
 from modular_fairseq.benchmark.configs import parse_model
 from modular_fairseq.benchmark.counts import Row, count_kernels, format_rows
 from modular_fairseq.benchmark.jobs import random_task
+from modular_fairseq.benchmark.tasks import KINDS
 from modular_fairseq.benchmark.timing import compare
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 
-PLAIN = "modular_transformer_iwslt_de_en"
 COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest value, help)
     "rounds": (9, 1, "number of timed rounds"),
     "sentences": (34, 1, "number of sentence pairs in a training batch"),
@@ -85,9 +88,14 @@ PRECISIONS = {"float32": "", "fp16": "--fp16", "amp": "--amp", "bf16": "--bf16",
 PRECISIONS_TO_COUNT = ("float32", "fp16", "amp")
 
 
-def default_models() -> list[str]:
+def default_models(task: str = "translation") -> list[str]:
     """Return the models that are timed by default: the plain Transformer and those that mechanisms name."""
-    return [PLAIN, *(model for mechanism in MECHANISMS.values() for model in mechanism.benched)]
+    kind = KINDS[task]
+    named = [model for mechanism in MECHANISMS.values() for model in mechanism.benched]
+    return [
+        kind.plain,
+        *(model for model in named if issubclass(ARCH_MODEL_REGISTRY[model.split()[0]], kind.model)),
+    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +118,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kernels",
         action="store_true",
         help="count kernels and waits for the device instead of measuring times",
+    )
+    parser.add_argument(
+        "--task",
+        choices=KINDS,
+        default="translation",
+        help="what the models do; language models are timed with blocks of text (default: translation)",
     )
     parser.add_argument(
         "--precisions",
@@ -151,9 +165,9 @@ def run(args: argparse.Namespace) -> None:
     args.models = [
         f"{model} {flag}".rstrip()
         for flag in flags
-        for model in dict.fromkeys(args.models or default_models())
+        for model in dict.fromkeys(args.models or default_models(args.task))
     ]
-    task = random_task(args.source_types, args.target_types)
+    task = random_task(args.source_types, args.target_types, args.task)
     configs = {model: parse_model(model, task, args) for model in args.models}
     report = {
         "device": device_name(args.device),

@@ -4,23 +4,22 @@ import argparse
 from dataclasses import fields
 from typing import NamedTuple, NoReturn
 
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
+from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.tasks.translation import TranslationTask
+from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf
 
 from modular_fairseq.benchmark.comparison import STOCK
 from modular_fairseq.benchmark.jobs import build
+from modular_fairseq.benchmark.tasks import kind_of
 from modular_fairseq.models.architectures import PEERS
-from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 
 COMMON = (
-    "--dropout 0.3 --share-decoder-input-output-embed --optimizer torch_adam --adam-betas (0.9,0.98) "
-    "--lr 5e-4 --clip-norm 0 --criterion modular_cross_entropy --label-smoothing 0.1 "
-    "--distributed-world-size 1"
+    "--dropout 0.3 --optimizer torch_adam --adam-betas (0.9,0.98) --lr 5e-4 --clip-norm 0 "
+    "--criterion modular_cross_entropy --distributed-world-size 1"
 )
 
 
@@ -31,7 +30,7 @@ class Configs(NamedTuple):
     stock: DictConfig
 
 
-def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> Configs:
+def parse_model(model: str, task: FairseqTask, args: argparse.Namespace) -> Configs:
     """Return the configurations of a model and of the stock Transformer with which it is compared.
 
     They are those that fairseq-train makes from the options. Both models are built once, so that options with
@@ -45,11 +44,13 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
         UsageError: there is no such arch, or fairseq's parser or one of the models refuses an option.
     """
 
+    kind = kind_of(task)
+
     def refuse(message: str) -> NoReturn:
         raise UsageError(f"'{model}': {message}")
 
     def configure(arch: str) -> DictConfig:
-        words = [*COMMON.split(), "--seed", str(args.seed), *flags, "--arch", arch]
+        words = [*COMMON.split(), *kind.options.split(), "--seed", str(args.seed), *flags, "--arch", arch]
         _, namespace = parse(words, refuse)
         namespace.cpu = args.device == "cpu"
         cfg = convert_namespace_to_omegaconf(namespace)
@@ -57,29 +58,33 @@ def parse_model(model: str, task: TranslationTask, args: argparse.Namespace) -> 
         set_steps(cfg, args.steps)
         return cfg
 
-    def check(kind: str, cfg: DictConfig, prefix: str = "") -> None:
+    def check(model: str, cfg: DictConfig, prefix: str = "") -> None:
         try:
-            build(kind, cfg, task)
+            build(model, cfg, task)
         except (ValueError, AssertionError) as error:
             refuse(f"{prefix}{error}")
 
-    archs = sorted(arch for arch, kind in ARCH_MODEL_REGISTRY.items() if issubclass(kind, ModularTransformer))
+    archs = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, kind.model))
     arch, *flags = model.split() or [""]
     if arch not in archs:
         refuse(f"a MODEL must begin with an arch that can be timed; use one of {', '.join(archs)}")
     own = configure(arch)
-    if max(args.length, args.steps) > min(own.model.max_source_positions, own.model.max_target_positions):
+    if max(args.length, args.steps) > kind.longest(own):
         refuse(
             "--length and --steps must not be larger than the --max-source-positions and "
-            "--max-target-positions of the model"
+            "--max-target-positions of the model, or the --tokens-per-sample of a language model"
         )
     check(model, own)
     stock = configure(PEERS.get(arch, arch))
     if stock.optimizer._name == "torch_adam":
         stock.optimizer = OmegaConf.create({**stock.optimizer, "_name": "adam"})
     if stock.criterion._name == "modular_cross_entropy":
-        fairseqs = {f.name: stock.criterion[f.name] for f in fields(LabelSmoothedCrossEntropyCriterionConfig)}
-        stock.criterion = OmegaConf.create({**fairseqs, "_name": "label_smoothed_cross_entropy"})
+        name = kind.stock_criterion(stock)
+        known = fields(CRITERION_DATACLASS_REGISTRY[name])
+        fairseqs = {f.name: stock.criterion[f.name] for f in known if f.name in stock.criterion}
+        stock.criterion = OmegaConf.create({**fairseqs, "_name": name})
+        if name == "adaptive_loss":  # it also has an option that ours does not have
+            stock.criterion.ddp_backend = stock.distributed_training.ddp_backend
     if arch in PEERS:
         check(
             STOCK[0],

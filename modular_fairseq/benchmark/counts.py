@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fairseq.tasks.translation import TranslationTask
+from fairseq.tasks import FairseqTask
 from torch.profiler import ProfilerActivity, profile
 
 from modular_fairseq.benchmark.comparison import SEARCH, STOCK, TRAINING
@@ -48,7 +48,7 @@ class Row:
         }
 
 
-def count_kernels(model: str, configs: Configs, task: TranslationTask, args: argparse.Namespace) -> list[Row]:
+def count_kernels(model: str, configs: Configs, task: FairseqTask, args: argparse.Namespace) -> list[Row]:
     """Count the kernels of stock and of a model, one after the other."""
     rows = []
     for side, kind, cfg in ((STOCK_NAME, STOCK[0], configs.stock), (model, model, configs.own)):

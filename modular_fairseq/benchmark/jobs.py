@@ -2,20 +2,20 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
-from fairseq.data.language_pair_dataset import collate
-from fairseq.models.transformer import TransformerModelBase
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, STOCK, TRAINING
-from modular_fairseq.models.options import nested_config
+from modular_fairseq.benchmark.tasks import KINDS, kind_of
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq_cli.errors import UsageError
 
@@ -23,19 +23,18 @@ Job = Callable[[], Any]
 Jobs = dict[tuple[str, str], Job]  # keyed by (model, work)
 
 
-def random_task(source_types: int, target_types: int) -> TranslationTask:
-    """Return a translation task without data. The sizes of its dictionaries include four special symbols."""
-    source, target = Dictionary(), Dictionary()
-    for words, types in ((source, source_types), (target, target_types)):
-        for i in range(types - len(words)):
-            words.add_symbol(f"w{i}")
-    return TranslationTask(TranslationConfig(), source, target)
+def random_task(source_types: int, target_types: int, kind: str = "translation") -> FairseqTask:
+    """Return a task without data, of a kind of `KINDS`.
+
+    The sizes of its dictionaries include four special symbols.
+    """
+    return KINDS[kind].make(source_types, target_types)
 
 
-def random_batch(task: TranslationTask, sentences: int, length: int, seed: int) -> dict[str, Any]:
-    """Return a batch of pairs of random sentences, sorted and padded as fairseq does it.
+def random_batch(task: FairseqTask, sentences: int, length: int, seed: int) -> dict[str, Any]:
+    """Return a batch of random sentences, or pairs of them, sorted and padded as fairseq does it.
 
-    Each sentence has between 4/5 of `length` and `length` tokens. One pair has `length` tokens on both sides.
+    Each sentence has between 4/5 of `length` and `length` tokens. One of them, or one pair, has `length`.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -49,31 +48,23 @@ def random_batch(task: TranslationTask, sentences: int, length: int, seed: int) 
         )
 
     shortest = [length] + [math.ceil(0.8 * length)] * (sentences - 1)
-    pairs = [
-        {"id": i, "source": sentence(task.src_dict, n), "target": sentence(task.tgt_dict, n)}
-        for i, n in enumerate(shortest)
-    ]
-    return collate(pairs, task.src_dict.pad(), task.src_dict.eos())
+    return kind_of(task).batch(task, [partial(sentence, shortest=n) for n in shortest])
 
 
-def build(model: str, cfg: DictConfig, task: TranslationTask) -> TransformerModelBase:
+def build(model: str, cfg: DictConfig, task: FairseqTask) -> BaseFairseqModel:
     """Build the model that a configuration describes, or fairseq's Transformer if `model` is in `STOCK`.
 
     The same seed gives the same weights.
     """
     utils.set_torch_seed(cfg.common.seed)
-    return (
-        TransformerModelBase.build_model(nested_config(cfg.model), task)
-        if model in STOCK
-        else task.build_model(cfg.model)
-    )
+    return kind_of(task).stock(cfg, task) if model in STOCK else task.build_model(cfg.model)
 
 
-def count_parameters(model: str, cfg: DictConfig, task: TranslationTask) -> int:
+def count_parameters(model: str, cfg: DictConfig, task: FairseqTask) -> int:
     return sum(parameter.numel() for parameter in build(model, cfg, task).parameters())
 
 
-def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> tuple[Jobs, int | None]:
+def training_jobs(model: str, cfg: DictConfig, task: FairseqTask, batch: dict) -> tuple[Jobs, int | None]:
     """Return a job for a training step, or jobs for an F step and a G step if the gates learn in G steps.
 
     The second value is the number of epochs of which one has G steps, or None if the model has no G steps.
@@ -87,7 +78,7 @@ def training_jobs(model: str, cfg: DictConfig, task: TranslationTask, batch: dic
     return {(model, F_STEP): f_step, (model, G_STEP): g_step}, bcd.interval
 
 
-def start_training(model: TransformerModelBase, cfg: DictConfig, task: TranslationTask) -> Trainer:
+def start_training(model: BaseFairseqModel, cfg: DictConfig, task: FairseqTask) -> Trainer:
     """Return a trainer of the model whose first epoch has begun."""
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     trainer.begin_epoch(1)
@@ -108,7 +99,7 @@ class Given(nn.Module):
         return self.vectors
 
 
-def layers_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) -> Job:
+def layers_job(model: str, cfg: DictConfig, task: FairseqTask, batch: dict) -> Job:
     """Return a job for the forward and backward pass of all layers, as in a training step (F step).
 
     Embeddings, output projection and losses are left out. The job starts from fixed embedded tokens [B, T, C]
@@ -117,7 +108,8 @@ def layers_job(model: str, cfg: DictConfig, task: TranslationTask, batch: dict) 
     built = build(model, cfg, task)
     tokens = move(built, batch, cfg)["net_input"]
     trainer = start_training(built, cfg, task)  # puts mixtures of experts into their F step
-    for stack, name in ((built.encoder, "src_tokens"), (built.decoder, "prev_output_tokens")):
+    for place, name in kind_of(task).stacks.items():
+        stack = getattr(built, place)
         stack.embed_tokens = Given(stack.embed_tokens(tokens[name]))
         stack.embed_positions = stack.layernorm_embedding = None
         stack.dropout_module = nn.Identity()  # the dropout of embeddings; layers have dropout of their own
@@ -149,7 +141,7 @@ def move(model: nn.Module, batch: dict, cfg: DictConfig) -> dict:
 
 
 def search_job(
-    model: str, cfg: DictConfig, task: TranslationTask, batch: dict, weights: dict | None = None
+    model: str, cfg: DictConfig, task: FairseqTask, batch: dict, weights: dict | None = None
 ) -> tuple[Job, bool]:
     """Return a job for beam search as in fairseq-generate, and whether `weights` fit the model.
 

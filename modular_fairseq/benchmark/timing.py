@@ -7,7 +7,7 @@ import sys
 import time
 
 import torch
-from fairseq.tasks.translation import TranslationTask
+from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 
 from modular_fairseq.benchmark.comparison import LAYERS, SEARCH, STOCK, Comparison, Times, evaluate
@@ -22,10 +22,11 @@ from modular_fairseq.benchmark.jobs import (
     search_job,
     training_jobs,
 )
-from modular_fairseq.models.options import nested_config
+from modular_fairseq.models.fairseq_options import resolved
+from modular_fairseq.models.options import FAMILIES
 
 
-def compare(model: str, configs: Configs, task: TranslationTask, args: argparse.Namespace) -> Comparison:
+def compare(model: str, configs: Configs, task: FairseqTask, args: argparse.Namespace) -> Comparison:
     """Time a model and both copies of its stock.
 
     Training and search are measured one after the other. Each builds its own models, and frees them at the
@@ -58,7 +59,7 @@ def compare(model: str, configs: Configs, task: TranslationTask, args: argparse.
 
 
 def _time_training(
-    sides: dict[str, DictConfig], task: TranslationTask, args: argparse.Namespace, title: str
+    sides: dict[str, DictConfig], task: FairseqTask, args: argparse.Namespace, title: str
 ) -> tuple[Times, int | None]:
     """Return the times of training steps, and the second value of `training_jobs` for the last model."""
     pairs = random_batch(task, args.sentences, args.length, args.seed)
@@ -70,14 +71,14 @@ def _time_training(
 
 
 def _time_layers(
-    sides: dict[str, DictConfig], task: TranslationTask, args: argparse.Namespace, title: str
+    sides: dict[str, DictConfig], task: FairseqTask, args: argparse.Namespace, title: str
 ) -> Times:
     pairs = random_batch(task, args.sentences, args.length, args.seed)
     jobs = {(side, LAYERS): layers_job(side, cfg, task, pairs) for side, cfg in sides.items()}
     return measure(jobs, args, title)
 
 
-def describe_other_size(model: str, configs: Configs, task: TranslationTask) -> str | None:
+def describe_other_size(model: str, configs: Configs, task: FairseqTask) -> str | None:
     """Describe the sizes of a model and its stock, or return None if they are equal."""
     if format_size(configs.own) == format_size(configs.stock):
         return None
@@ -126,14 +127,19 @@ def clock(device: str) -> float:
 
 
 def format_size(cfg: DictConfig) -> str:
-    """Describe the size of a model, each value for the encoder and the decoder: "width 512+512, ..."."""
+    """Describe the size of a model, each value for the encoder and the decoder: "width 512+512, ...".
+
+    A language model has only a decoder.
+    """
     names = {
         "width": "embed_dim",
         "feed-forward": "ffn_embed_dim",
         "heads": "attention_heads",
         "layers": "layers",
     }
-    config = nested_config(cfg.model)
+    stacks = [stack for stack in ("encoder", "decoder") if f"{stack}_layers" in cfg.model]
+    options = resolved(cfg.model, FAMILIES[f"modular_transformer{'' if len(stacks) == 2 else '_lm'}"])
     return ", ".join(
-        f"{name} {getattr(config.encoder, key)}+{getattr(config.decoder, key)}" for name, key in names.items()
+        f"{name} {'+'.join(str(getattr(options, f'{stack}_{key}')) for stack in stacks)}"
+        for name, key in names.items()
     )

@@ -141,7 +141,11 @@ def prepare(model: BaseFairseqModel, options: Options) -> None:
     family_defaults={"modular_transformer_lm": {"mae_gate_context": "window"}},
     trained_outside=trained_by_sgd,
     short_training=short_training,
-    benched=("mae_transformer_iwslt_de_en", "mae_transformer_iwslt_de_en --mae-gate-context source"),
+    benched=(
+        "mae_transformer_iwslt_de_en",
+        "mae_transformer_iwslt_de_en --mae-gate-context source",
+        "mae_transformer_lm",
+    ),
 )
 def build_mixture(options: Options, place: Place) -> ExpertMixture:
     """Build the `gate` of one attention module."""

@@ -20,7 +20,7 @@ from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse, progress
-from modular_fairseq_cli.files import digest, only_one, read_json, write_file
+from modular_fairseq_cli.files import append_line, digest, only_one, read_json, write_file
 from modular_fairseq_cli.processes import call
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
@@ -310,8 +310,7 @@ class Run(NamedTuple):
             UsageError: the command failed.
         """
         os.makedirs(self.folder, exist_ok=True)
-        with open(self.path(log), "a", encoding="utf-8") as file:
-            file.write(f"$ {shlex.join([*launcher, *command])}\n")
+        append_line(self.path(log), f"$ {shlex.join([*launcher, *command])}")
         say(f"{self.name}: {command[0]} (its command and its output: {self.path(log)})")
 
         def say_progress(line: str) -> None:

@@ -84,7 +84,7 @@ def test_a_job_for_each_training_and_evaluation_with_what_it_waits_for(table_fol
         own = {"time": "600", **training} if each["job-name"].startswith("train") else {"time": "120"}
         assert own.items() <= each.items()
     script = (slurm / "1.sh").read_text()
-    assert "\nmodule load x\n" in script and "\nsrun" not in script and "\nexec " in script
+    assert "\ntrap '' USR2\nmodule load x\n" in script and "\nsrun" not in script and "\nexec " in script
     words = command_of(table_folder, 5)
     assert words[words.index("--train-run") :] == [
         *("--train-run", "mine/gates/seed-1", "--gpus", "2", "--srun"),

@@ -14,13 +14,13 @@ from argparse import Namespace
 from fnmatch import fnmatch
 
 import pytest
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from omegaconf import OmegaConf
 
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.registry import MECHANISMS
-from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.runs.config import check_scale, read_config, scaled
 from modular_fairseq.runs.corpora import TOYS
 from modular_fairseq.runs.evaluations.bleu import Bleu, generate_command
@@ -174,16 +174,22 @@ def test_most_rows_are_archs():
 def test_a_row_is_the_arch_that_its_heading_says(path):
     """All options of the model are equal, except for options that belong to the recipe."""
     _, arch, *words = heading(path).split()
+    row = read_config(path)
+    family = FAMILIES[row.values["model"]["_name"]]
     parser = argparse.ArgumentParser()
-    ModularTransformer.add_args(parser)
-    given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
+    gen_parser_from_dataclass(parser, family(), delete_default=True)
+    left_out = vars(parser.parse_args([]))
+    given = {
+        name: value for name, value in vars(parser.parse_args(words)).items() if value != left_out[name]
+    }
     arch = Namespace(**{**PRESETS[arch], **given})
-    ours = model_options(read_config(path))
-    theirs, ours = (vars(resolved(each, FAMILIES["modular_transformer"])) for each in (arch, ours))
+    theirs, ours = (vars(resolved(each, family)) for each in (arch, model_options(row)))
     for options in (theirs, ours):
         options["mae_gate_interval"] = options["mae_gate_interval"] or 5
-    for recipe in ("share_all_embeddings", "share_decoder_input_output_embed", "dropout"):
-        del theirs[recipe], ours[recipe]
+    recipe = {"share_all_embeddings", "share_decoder_input_output_embed", "dropout"}
+    theirs, ours = (
+        {name: value for name, value in options.items() if name not in recipe} for options in (theirs, ours)
+    )
     assert ours == theirs
 
 

@@ -5,6 +5,7 @@ kill.
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,55 @@ def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch, caps
     assert shown == [found] and os.environ.get("OMP_WAIT_POLICY") == given
     main.main(["user-dir"])
     assert os.environ["OMP_WAIT_POLICY"] == found
+
+
+def test_what_a_command_has_written_is_in_its_log_if_its_reader_is_killed(tmp_path):
+    """A run reads the perplexities of its epochs from the log, after it was killed and continued, too."""
+    log, marker = tmp_path / "log", tmp_path / "written"
+    child = (
+        f"print(*range(1000), sep='\\n', flush=True); open({str(marker)!r}, 'w'); import time; time.sleep(60)"
+    )
+    code = f"""
+import time
+from modular_fairseq_cli.processes import call
+call({[PYTHON, "-c", child]!r}, {str(log)!r}, lambda line: time.sleep(60))
+"""
+    reader = subprocess.Popen([PYTHON, "-c", code], cwd=ROOT)
+    while not marker.exists():
+        time.sleep(0.01)
+    reader.kill()
+    reader.wait()
+    assert log.read_text().split() == [str(number) for number in range(1000)]
+
+
+def test_lines_are_shown_whole_as_a_command_writes_them(tmp_path):
+    """Lines may come in parts, be those of a progress bar, hold wrong UTF-8, and lack an end."""
+    child = r"""
+import os, time
+for part in (b"a li", b"ne\n\xc3", b"\xa4\r", b"\nbar 1\rbar 2\r", b"\xff\nlast"):
+    os.write(1, part)
+    time.sleep(0.3)
+"""
+    shown, log = [], tmp_path / "log"
+    log.write_text("before\n")
+    assert processes.call([PYTHON, "-c", child], str(log), shown.append) == (0, shown)
+    assert shown == ["a line", "ä", "bar 1", "bar 2", "\ufffd", "last"]
+    files.append_line(log, "next")
+    files.append_line(log, "one more")
+    assert log.read_bytes().endswith(b"\xff\nlast\nnext\none more\n")
+    assert log.read_bytes().startswith(b"before\na line\n")
+
+
+def test_a_command_that_fails_because_its_log_cannot_grow_is_an_error_of_the_system(tmp_path):
+    """The log cannot say so. A limit of file sizes stands for a full disk."""
+    code = f"""
+import resource
+from modular_fairseq_cli.processes import call
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+call([{PYTHON!r}, "-c", "print(100 * '-')"], {str(tmp_path / "log")!r}, print)
+"""
+    result = python("-c", code, cwd=ROOT)
+    assert result.returncode == 1 and "OSError: [Errno 27]" in result.stderr
 
 
 @pytest.mark.parametrize("inheritable", [False, True])

@@ -82,12 +82,11 @@ def same_weights(ours, theirs):
     return all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def write_resources(folder, minutes):
+def write_resources(folder, minutes, **slurm):
     """Write a file of resources for jobs of one processor, and return its path."""
     path = folder / "resources.yaml"
-    path.write_text(
-        yaml.safe_dump({"gpus": 0, "cpus": 1, "hours": minutes / 60, "evaluation": {"hours": 0.2}})
-    )
+    resources = {"gpus": 0, "cpus": 1, "hours": minutes / 60, "slurm": slurm, "evaluation": {"hours": 0.2}}
+    path.write_text(yaml.safe_dump(resources))
     return path
 
 
@@ -120,8 +119,8 @@ def test_jobs_that_are_pre_empted_and_cancelled_end_in_the_same_table(
 
 
 def test_a_training_longer_than_its_time_limit_ends_as_one_without(table_folder, slurm, tmp_path):
-    """The limit is a minute, which is Slurm's smallest, and the job is stopped half a minute before."""
-    resources = write_resources(tmp_path, minutes=1)
+    """The job is stopped one minute to one and a half before the limit, because Slurm looks twice a minute."""
+    resources = write_resources(tmp_path, minutes=2, signal="B:USR2@60")
     (tmp_path / "configs/mine").mkdir(parents=True)
     write_configs(tmp_path / "configs/mine", optimization={"lr": [0.005], "max_epoch": 130})
     (tmp_path / "data").symlink_to(table_folder / "data")

@@ -19,6 +19,8 @@ from modular_fairseq_cli.processes import say
 JOBS = "jobs.json"  # in the folder of a step: the last job of each step there
 SIGNAL_SECONDS = 30  # before its time limit a job is told to be started again
 LOCK = "background.lock"  # a job in the background holds the lock of this file
+# The signal would end a batch script that still starts. The program of the task catches it.
+IGNORE = "trap '' USR2"
 YEARS = 100 * 365 * 24.0  # the time limit of a job in the background, in hours
 
 
@@ -234,7 +236,7 @@ def _parameters(step: Step, needs: Sequence[str]) -> dict[str, Any]:
         "cpus_per_task": resources.cpus,
         "mem": None if resources.memory is None else f"{round(resources.memory * 1024)}M",
         "dependency": f"{condition}:{':'.join(needs)}" if needs else None,
-        "setup": list(resources.setup) or None,
+        "setup": [IGNORE, *resources.setup],
         "signal_delay_s": SIGNAL_SECONDS,
         "use_srun": False,
         "additional_parameters": {
