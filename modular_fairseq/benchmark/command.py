@@ -73,11 +73,11 @@ from modular_fairseq_cli.errors import UsageError
 
 COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest value, help)
     "rounds": (9, 1, "number of timed rounds"),
-    "sentences": (34, 1, "number of sentence pairs in a training batch"),
+    "sentences": (34, 1, "number of sentences, or pairs of them, in a training batch"),
     "length": (30, 2, "number of tokens in the longest sentences; the shortest have 4/5 of it"),
-    "search-sentences": (16, 1, "number of sentences that are translated at a time"),
+    "search-sentences": (16, 1, "number of sentences that are translated or continued at a time"),
     "beam": (5, 1, "beam size"),
-    "steps": (30, 2, "number of tokens in every translation"),
+    "steps": (30, 2, "number of tokens in every hypothesis"),
     "source-types": (8848, 10, "size of the source dictionary"),
     "target-types": (6632, 10, "size of the target dictionary"),
     "threads": (None, 1, "number of threads of torch (default: 1 on a CPU, torch's own choice on a GPU)"),
@@ -207,6 +207,8 @@ def complete_arguments(args: argparse.Namespace) -> None:
     for name in ("layers", "rounds"):
         if args.kernels and getattr(args, name):
             raise UsageError(f"--{name} has no effect with --kernels; leave one of them out")
+    if args.source_types is not None and "encoder" not in KINDS[args.task].stacks:
+        raise UsageError(f"--source-types has no effect with --task {args.task}; leave it out")
     for name, (default, smallest, _) in COUNTS.items():
         attribute = name.replace("-", "_")
         value = getattr(args, attribute)

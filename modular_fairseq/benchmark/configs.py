@@ -82,9 +82,9 @@ def parse_model(model: str, task: FairseqTask, args: argparse.Namespace) -> Conf
         name = kind.stock_criterion(stock)
         known = fields(CRITERION_DATACLASS_REGISTRY[name])
         fairseqs = {f.name: stock.criterion[f.name] for f in known if f.name in stock.criterion}
-        stock.criterion = OmegaConf.create({**fairseqs, "_name": name})
         if name == "adaptive_loss":  # it also has an option that ours does not have
-            stock.criterion.ddp_backend = stock.distributed_training.ddp_backend
+            fairseqs["ddp_backend"] = stock.distributed_training.ddp_backend
+        stock.criterion = OmegaConf.create({**fairseqs, "_name": name})
     if arch in PEERS:
         check(
             STOCK[0],

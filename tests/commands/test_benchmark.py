@@ -41,7 +41,10 @@ TIM = f"modular_transformer_tiny_cpu {SIZE} --tim-layers all"
 STREAMS = "multistream_transformer_tiny_cpu --encoder-embed-dim 32 --encoder-ffn-embed-dim 32"
 # Only its width and its number of heads differ from stock's.
 MATCHED = "tim_transformer_iwslt_de_en --encoder-ffn-embed-dim 36 --encoder-layers 4 --decoder-layers 4"
-SMALL = "--sentences 3 --length 8 --search-sentences 3 --beam 2 --steps 5 --source-types 40 --target-types 30"
+SIZES = "--sentences 3 --length 8 --search-sentences 3 --beam 2 --steps 5 --target-types 30"
+SMALL = f"{SIZES} --source-types 40"
+LM = "modular_transformer_lm_tiny_cpu --decoder-layers 1 --decoder-embed-dim 32 --decoder-ffn-embed-dim 32"
+MAE_LM = LM.replace("modular", "mae")
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +59,7 @@ def process_as_before():
 def arguments(*args: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     benchmark.add_arguments(parser)
-    return parser.parse_args([*SMALL.split(), *args])
+    return parser.parse_args([*(SIZES if "language_modeling" in args else SMALL).split(), *args])
 
 
 def completed(*args: str) -> argparse.Namespace:
@@ -65,9 +68,9 @@ def completed(*args: str) -> argparse.Namespace:
     return args
 
 
-def parse(*models: str) -> dict:
-    args = completed(*models)
-    task = jobs.random_task(args.source_types, args.target_types)
+def parse(*models: str, options=()) -> dict:
+    args = completed(*models, *options)
+    task = jobs.random_task(args.source_types, args.target_types, args.task)
     return {model: benchmark.parse_model(model, task, args) for model in models}
 
 
@@ -285,6 +288,67 @@ def test_a_batch_is_padded_as_fairseq_does_and_the_same_for_the_same_seed():
     assert (source[:, -1] == 2).all()  # sentences are padded on the left and end with </s>
     assert torch.equal(first["net_input"]["prev_output_tokens"][:, 1:].ne(1), target[:, 1:].ne(1))
     assert source.max() < 40 and target.max() < 30 and first["ntokens"] == target.ne(1).sum()
+
+
+# Language models
+
+TO_LM = ("--task", "language_modeling")
+
+
+def test_a_language_model_is_compared_with_fairseqs_of_the_same_weights():
+    args = completed(*TO_LM)
+    task = jobs.random_task(args.source_types, args.target_types, args.task)
+    cfg = benchmark.parse_model(MAE_LM, task, args).own
+    stock, copy, mae = (jobs.build(model, cfg, task) for model in (*STOCK, MAE_LM))
+    weights, copied, ours = (model.state_dict() for model in (stock, copy, mae))
+    assert weights.keys() == copied.keys() == {key for key in ours if ".gate." not in key}
+    assert all(torch.equal(weights[key], copied[key]) for key in weights)
+    assert not any(type(module).__module__.startswith("modular_fairseq") for module in stock.modules())
+    plain = jobs.build(LM, parse(LM, options=TO_LM)[LM].own, task).eval()
+    plain.load_state_dict(weights)
+    batch = jobs.random_batch(task, 3, 8, 1)
+    with torch.no_grad():
+        outputs = [model.eval()(**batch["net_input"])[0][batch["target"].ne(1)] for model in (plain, stock)]
+    assert torch.allclose(*outputs, atol=1e-5)
+
+
+@pytest.mark.parametrize("softmax", ["", " --adaptive-softmax-cutoff 10,20"])
+def test_stock_language_models_have_the_criterion_of_their_softmax(softmax):
+    model = LM + softmax.replace(" --", " --criterion modular_cross_entropy --", 1)
+    ((own, stock),) = parse(model, options=TO_LM).values()
+    assert own.criterion._name == "modular_cross_entropy"
+    assert stock.criterion._name == ("adaptive_loss" if softmax else "label_smoothed_cross_entropy")
+
+
+def test_a_batch_of_a_language_model_predicts_the_next_token():
+    task = jobs.random_task(None, 30, "language_modeling")
+    batch = jobs.random_batch(task, 20, 10, 1)
+    source, target = batch["net_input"]["src_tokens"], batch["target"]
+    assert source.shape == target.shape == (20, 10) and (source[:, 0] == 2).all()
+    assert torch.equal(source[:, 1:][target[:, 1:].ne(1)], target[:, :-1][target[:, 1:].ne(1)])
+    assert target.max() < 30 and batch["ntokens"] == target.ne(1).sum()
+
+
+def test_language_models_are_timed_in_the_works_of_translation_models(tmp_path, monkeypatch, capsys):
+    ran = {}
+
+    def measure(jobs, args, title):
+        for key, job in jobs.items():
+            ran.setdefault(key, []).append(job())
+        return dict.fromkeys(jobs, [1.0])
+
+    monkeypatch.setattr(timing, "measure", measure)
+    models = [f"{LM} --mae-gating uniform --attention-type mae", MAE_LM]
+    cli.main(["bench", *SIZES.split(), *TO_LM, "--layers", *models])
+    works = {(model if model in STOCK else "", work) for model, work in ran}
+    assert works == {
+        *((copy, work) for copy in STOCK for work in (TRAINING, SEARCH, LAYERS)),
+        *(("", work) for work in (TRAINING, F_STEP, G_STEP, SEARCH, LAYERS)),
+    }
+    hypotheses = {key: found for key, found in ran.items() if key[1] == SEARCH}
+    assert len(hypotheses) == 4
+    for found in hypotheses.values():
+        assert all(len(best["tokens"]) == 5 for each in found for best in each[0])
 
 
 # The command
@@ -544,6 +608,12 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
             "--encoder-layers 3 has no TIM layer: use at least 4 layers",
         ),
         ([f"{PLAIN} --streams 2"], "--encoder-layers 1 with --streams 2: there must be 2 + 2 x L of them"),
+        ([*TO_LM, PLAIN], "an arch that can be timed; use one of mae_transformer_lm, "),
+        (
+            [*TO_LM, "--source-types", "9"],
+            "--source-types has no effect with --task language_modeling; leave",
+        ),
+        ([*TO_LM, "--length", "2000", LM], "or the --tokens-per-sample of a language model"),
         (["--steps", "2000", PLAIN], "--length and --steps must not be larger than the --max-source-pos"),
         (["--rounds", "0"], "--rounds must be at least 1, not 0"),
         (["--length", "1"], "--length must be at least 2, not 1"),
@@ -589,6 +659,10 @@ def test_the_models_that_mechanisms_want_timed_are_the_default(monkeypatch):
     monkeypatch.setitem(benchmark.MECHANISMS, "extra", extra)
     with pytest.raises(UsageError, match="enough"):
         benchmark.run(args)
+    assert set(benchmark.default_models("language_modeling")) == {
+        "modular_transformer_lm",
+        "mae_transformer_lm",
+    }
     assert seen[0] == "modular_transformer_iwslt_de_en" and seen[-1] == extra.benched[0] and len(seen) > 6
 
 

@@ -179,9 +179,7 @@ def test_a_row_is_the_arch_that_its_heading_says(path):
     parser = argparse.ArgumentParser()
     gen_parser_from_dataclass(parser, family(), delete_default=True)
     left_out = vars(parser.parse_args([]))
-    given = {
-        name: value for name, value in vars(parser.parse_args(words)).items() if value != left_out[name]
-    }
+    given = {name: value for name, value in vars(parser.parse_args(words)).items() if value != left_out[name]}
     arch = Namespace(**{**PRESETS[arch], **given})
     theirs, ours = (vars(resolved(each, family)) for each in (arch, model_options(row)))
     for options in (theirs, ours):
