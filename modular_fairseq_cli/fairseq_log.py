@@ -13,6 +13,8 @@ import re
 
 LOGGED = re.compile(r"\| (\w+) \| (\{.*\})$")  # a line of --log-format json
 SIMPLE = re.compile(r"\| (\w+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$")  # a line of --log-format simple
+# The numbers of parameters, of all and of those that the main optimizer trains.
+PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 FIELD = re.compile(r"(?:^|, |\| )(\w+)[= ]([^\s,|]+)(?=,| \||$)")
 
 

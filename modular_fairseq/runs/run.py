@@ -19,7 +19,7 @@ from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.fairseq_log import parse, progress
+from modular_fairseq_cli.fairseq_log import PARAMETERS, parse, progress
 from modular_fairseq_cli.files import append_line, digest, only_one, read_json, write_file
 from modular_fairseq_cli.processes import call
 
@@ -33,7 +33,6 @@ MODULES = {
     "modular-fairseq": "modular_fairseq_cli",
 }
 LIMITS = ("--max-update", "--max-epoch")
-COUNTS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 OUTSIDE = re.compile(r"num\. params trained outside the main optimizer: ([\d,]+)")  # logged by the plugin
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
 Say = Callable[[str], Any]  # a function that shows a line of text to the user
@@ -268,7 +267,7 @@ class Run(NamedTuple):
             open(self.path("train.log"), encoding="utf-8", errors="replace") as file,
         ):
             lines = file.read().splitlines()
-        counts = next((found for line in lines if (found := COUNTS.search(line))), None)
+        counts = next((found for line in lines if (found := PARAMETERS.search(line))), None)
         outside = next((found for line in lines if (found := OUTSIDE.search(line))), None)
         valid = [numbers for split, numbers in map(parse, lines) if split == "valid"]
         if counts is None or not valid:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import numpy as np
 
 from modular_fairseq_cli.analysis_folder import ARRAYS, FORMAT, INDEX, SAMPLES
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.training_log import Log
+from modular_fairseq_cli.fairseq_log import PARAMETERS
+from modular_fairseq_cli.training_log import Log, read_log
 
 # The report needs these parts of each analysis: a list, and the key by which an entry of the list is named.
 ENTRIES = {
@@ -25,15 +27,17 @@ ENTRIES = {
     "competition": ("layers", "module"),
     "redundancy": ("types", "type"),
 }
+ARCH = re.compile(r"\barch='([^']+)'")  # in the options that fairseq-train logs
 
 
 @dataclass
 class Checkpoint:
-    """What the report shows of one checkpoint.
+    """What the report shows of one checkpoint, or of a training of which there is only a log.
 
     Attributes:
         label: its name in the report.
-        facts: the content of analysis.json without the analyses: arch, data, parameters, ...
+        facts: the content of analysis.json without the analyses: arch, data, parameters, ... Of a log, they
+            are arch and parameters, if the log has them.
         analyses: the data of each analysis by name.
         modules: the attention modules of samples.json; empty if there are no samples.
         competition_layers: the layers with a competition in samples.json; empty if there are no samples.
@@ -86,6 +90,22 @@ def read_analysis(folder: Path) -> Checkpoint:
             f"--path CHECKPOINT --out {folder}`"
         )
     return checkpoint
+
+
+def read_training(file: Path) -> Checkpoint:
+    """Read the log of a training; the label is its arch, or "" if the log does not show it.
+
+    Raises:
+        UsageError: the file is no log of a training (see `read_log`).
+    """
+    log = read_log(file)
+    text = file.read_text(encoding="utf-8", errors="replace")
+    facts: dict[str, Any] = {}
+    if arch := ARCH.search(text):
+        facts["arch"] = arch[1]
+    if counts := PARAMETERS.search(text):
+        facts["parameters"] = int(counts[1].replace(",", ""))
+    return Checkpoint(facts.get("arch", ""), facts, {}, log=log)
 
 
 def _read_json(file: Path, folder: Path) -> dict[str, Any]:

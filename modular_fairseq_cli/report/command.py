@@ -5,10 +5,12 @@ It shows curves of the training, gates, competition, attention maps and more.
     modular-fairseq report analysis --out report.html
     modular-fairseq report before after --label before after --log train.log train.log \\
         --out report.html --pictures figures
+    modular-fairseq report --log base/train.log mae/train.log --out report.html --pictures figures
 
 ANALYSIS is a folder that `modular-fairseq analyze WHAT DATA --path CHECKPOINT --out ANALYSIS` wrote. The page
-shows several of them side by side, and shows a section only if an analysis has data for it. Any browser opens
-the file; it needs neither network nor server.
+shows several of them side by side, and shows a section only if an analysis has data for it. Without any
+ANALYSIS it shows the trainings whose logs are given: learning curves, and gates and losses of mechanisms over
+the updates. Any browser opens the file; it needs neither network nor server.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from types import ModuleType
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
-from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
+from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis, read_training
 from modular_fairseq_cli.report.page import build_page
 from modular_fairseq_cli.training_log import read_log
 
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folders, their labels and logs, and the files to write."""
     parser.add_argument(
         "analyses",
-        nargs="+",
+        nargs="*",
         type=Path,
         metavar="ANALYSIS",
         help="folder that `analyze --out` wrote; several are shown side by side",
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--label",
         nargs="+",
         metavar="NAME",
-        help="name of each ANALYSIS in the report; default: its arch, or its folder if archs repeat",
+        help="name of each ANALYSIS, or of each log; default: its arch, or its folder if archs repeat",
     )
     parser.add_argument(
         "--log",
@@ -48,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="TRAINLOG",
-        help="output of fairseq-train for each ANALYSIS, in the same order",
+        help="output of fairseq-train for each ANALYSIS, in the same order, or of each training to show if "
+        "there is no ANALYSIS",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the HTML file to write")
     parser.add_argument(
@@ -77,46 +80,64 @@ def run(args: argparse.Namespace) -> None:
         _write_pictures(args.pictures, drawn)
     sentences = max((len(checkpoint.sentences) for checkpoint in checkpoints), default=0)
     print(
-        f"{args.out}: {len(page.encode()) / 1e6:.1f} MB, {len(checkpoints)} checkpoint(s), {sentences} "
-        "sentence(s) to step through"
+        f"{args.out}: {len(page.encode()) / 1e6:.1f} MB, {len(checkpoints)} "
+        + (f"checkpoint(s), {sentences} sentence(s) to step through" if args.analyses else "training(s)")
     )
     if args.pictures:
         print(f"{args.pictures}: {len(drawn)} files")
 
 
 def _read(args: argparse.Namespace) -> list[Checkpoint]:
-    """Return the checkpoints of all folders, with their logs and labels.
+    """Return the checkpoints of all folders, with their logs and labels; or the trainings of the logs.
 
     Raises UsageError if a folder or log cannot be read, or if the numbers of folders, logs and labels differ.
     """
-    if len(args.analyses) > MOST:
+    given, what = (args.analyses, "ANALYSIS folder") if args.analyses else (args.log, "log")
+    if not given:
+        raise UsageError("there is nothing to show; give ANALYSIS folders, or the logs of trainings by --log")
+    if len(given) > MOST:
+        raise UsageError(f"{len(given)} {what}s are too many to tell apart; give at most {MOST}")
+    if args.label and len(args.label) != len(given):
+        raise UsageError(f"--label: {len(args.label)} name(s) for {len(given)} {what}(s); give one for each")
+    if len(args.log) > len(given):
         raise UsageError(
-            f"{len(args.analyses)} ANALYSIS folders are too many to tell apart; give at most {MOST}"
+            f"--log: {len(args.log)} files for {len(given)} {what}(s); give at most one for each"
         )
-    if args.label and len(args.label) != len(args.analyses):
+    if args.analyses:
+        checkpoints = [read_analysis(folder) for folder in given]
+        for checkpoint, log in zip(checkpoints, args.log, strict=False):
+            checkpoint.log = read_log(log)
+    else:
+        checkpoints = [read_training(log) for log in given]
+    archs = [checkpoint.label for checkpoint in checkpoints]
+    labels = args.label or (archs if _differ(archs) else _folder_names(given))
+    if not _differ(labels):
         raise UsageError(
-            f"--label: {len(args.label)} name(s) for {len(args.analyses)} ANALYSIS folder(s); give one for "
-            "every folder"
+            "--label: two checkpoints have the same name, or one has none; give each a name of its own"
         )
-    if len(args.log) > len(args.analyses):
-        raise UsageError(
-            f"--log: {len(args.log)} files for {len(args.analyses)} ANALYSIS folder(s); give at most one for "
-            "every folder"
-        )
-    checkpoints = [read_analysis(folder) for folder in args.analyses]
-    for checkpoint, log in zip(checkpoints, args.log, strict=False):
-        checkpoint.log = read_log(log)
-    labels = args.label or [checkpoint.facts["arch"] for checkpoint in checkpoints]
-    if not args.label and len(set(labels)) < len(labels):
-        labels = [folder.resolve().name for folder in args.analyses]
-        if len(set(labels)) < len(labels):
-            folders = [str(folder.resolve()) for folder in args.analyses]
-            labels = [os.path.relpath(folder, os.path.commonpath(folders)) for folder in folders]
-    if len(set(labels)) < len(labels):
-        raise UsageError("--label: two checkpoints have the same name; give each a name of its own")
     for checkpoint, label in zip(checkpoints, labels, strict=True):
         checkpoint.label = label
     return checkpoints
+
+
+def _differ(labels: list[str]) -> bool:
+    """Return whether there are no two equal labels, and no empty one."""
+    return len(set(labels)) == len(labels) and all(labels)
+
+
+def _folder_names(paths: list[Path]) -> list[str]:
+    """Return a name for each folder, or for the folder of each file: the end of its path that tells it apart.
+
+    Files of one folder have their own names.
+    """
+    folders = [path.resolve().parent if path.is_file() else path.resolve() for path in paths]
+    if len(set(folders)) < len(folders):
+        folders = [path.resolve() for path in paths]
+    names = [folder.name for folder in folders]
+    if _differ(names):
+        return names
+    top = os.path.commonpath(folders)
+    return [os.path.relpath(folder, top) for folder in folders]
 
 
 def _formats(text: str) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def _unread_pipe(
 ) -> str:
     """Write to a pipe of a page that nobody reads, and that is closed at a random moment.
 
-    fairseq-train must go on. Another command may end without a message.
+    fairseq-train must go on. Another command may end without a sentence about it, as in `... | head`.
 
     Args:
         messages: whether standard error goes to the pipe, too.
@@ -140,7 +140,7 @@ def _unread_pipe(
     ended = wait_for(process)
     if name == "train" and ended.status != 0:
         return f"the training ends with status {ended.status}"
-    silent = ended.status in (1, 120) and not ended.err.strip()
+    silent = ended.status in (1, 120) and "Traceback" not in ended.err and "error:" not in ended.err
     return ("" if silent else judged(ended)) or wrong_after(materials, name, folder)
 
 

@@ -38,7 +38,7 @@ MODELS = {
     "modular_transformer": "--arch modular_transformer",
     "mae_transformer": "--arch mae_transformer --mae-gate-interval 5",
     "dma_transformer": "--arch dma_transformer --criterion modular_cross_entropy",
-    "tim_transformer": "--arch tim_transformer",
+    "tim_transformer": "--arch tim_transformer --tim-layers all",
     "experts, streams and TIM": f"--arch mae_transformer --mae-gate-interval 5 {COMBINED}",
     "experts and masks": f"--arch mae_transformer --mae-gate-interval 5 {WITH_MASKS}",
 }

@@ -161,6 +161,7 @@ def reports(tmp_path_factory):
     logged = ["--log", f"{folder}/gates.log", f"{folder}/train.log", *[f"{folder}/gates.log"] * 4]
     six = [str(folder / name) for name in ("gates", "wide", *["gates"] * 4)]
     main(["report", *six, "--label", *"abcdef", *logged, "--out", f"{folder}/six.html"])
+    main(["report", *logged[:3], "--label", "a", "b", "--out", f"{folder}/logs.html"])
     for name in ("streams", "gates", "lm"):
         main(["report", str(folder / name), "--out", f"{folder}/{name}.html"])
     return folder, arrays
@@ -201,6 +202,17 @@ def test_a_section_without_data_is_not_there(driver, reports):
     page = Page(driver, reports[0] / "gates.html").open()
     assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "gates"]
     assert [link.text for link in page.all("nav a")] == ["Overview", "Gates and experts"]
+    assert page.wrong() == []
+
+
+def test_logs_alone_show_the_training(driver, reports):
+    page = Page(driver, reports[0] / "logs.html").open()
+    assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "training"]
+    assert (
+        page.one(".lead").text == "2 trainings side by side. All numbers are from the logs of fairseq-train."
+    )
+    assert [row.text for row in page.all(".facts tbody th")] == ["validation perplexity in the log"]
+    assert len(page.all("#training figure")) == 3
     assert page.wrong() == []
 
 

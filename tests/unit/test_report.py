@@ -757,6 +757,70 @@ def test_wrong_options_are_refused(folder, tmp_path, arguments, message):
     )
 
 
+TRAINED = """2026-01-01 10:00:00 | INFO | fairseq_cli.train | {{'model': Namespace(arch='{arch}', seed=1)}}
+2026-01-01 10:00:00 | INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,000)
+"""
+
+
+def trained(folder, arch="mae_transformer_lm"):
+    folder.mkdir(parents=True)
+    return log_of(folder, TRAINED.format(arch=arch) + SIMPLE)
+
+
+def test_trainings_are_shown_from_their_logs_alone(tmp_path):
+    """The page and the pictures have their curves; the names tell the folders apart."""
+    logs = [trained(tmp_path / row / "seed-1") for row in ("base", "mae-7")]
+    out, pictures = tmp_path / "r.html", tmp_path / "pictures"
+    main(["report", "--log", *map(str, logs), "--out", str(out), "--pictures", str(pictures)])
+    runs = content(out.read_text())["checkpoints"]
+    assert [run["label"] for run in runs] == ["base/seed-1", "mae-7/seed-1"]
+    assert runs[0]["facts"] == {"arch": "mae_transformer_lm", "parameters": 1234}
+    assert runs[1]["log"]["train_inner"]["loss"] == [[50, 7.591], [1100, 5.28]]
+    assert (pictures / "learning-curves.png").exists() and (pictures / "gates-over-training.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("folders", "archs", "labels"),
+    [
+        (["a"], ["plain"], ["plain"]),
+        (["a", "b"], ["plain", "mae"], ["plain", "mae"]),
+        (["a/x", "b/y"], ["mae", "mae"], ["x", "y"]),
+        (["a/x", "b/x"], ["mae", ""], ["a/x", "b/x"]),
+    ],
+)
+def test_trainings_are_named_by_arch_or_folder(tmp_path, folders, archs, labels):
+    logs = [trained(tmp_path / folder, arch) for folder, arch in zip(folders, archs, strict=True)]
+    main(["report", "--log", *map(str, logs), "--out", str(tmp_path / "r.html")])
+    assert [run["label"] for run in content((tmp_path / "r.html").read_text())["checkpoints"]] == labels
+
+
+def test_logs_of_one_folder_have_their_own_names(tmp_path):
+    one = trained(tmp_path / "a")
+    other = one.with_name("other.log")
+    other.write_text(one.read_text())
+    main(["report", "--log", str(one), str(other), "--out", str(tmp_path / "r.html")])
+    assert [run["label"] for run in content((tmp_path / "r.html").read_text())["checkpoints"]] == [
+        "train.log",
+        "other.log",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "there is nothing to show; give ANALYSIS folders, or the logs of trainings by --log"),
+        (["--log", *["{log}"] * 7], "7 logs are too many to tell apart; give at most 6"),
+        (["--log", "{log}", "--label", "a", "b"], "2 name(s) for 1 log(s); give one for each"),
+        (["--log", "{log}", "--label", ""], "two checkpoints have the same name, or one has none"),
+        (["--log", "{log}", "{log}"], "two checkpoints have the same name, or one has none"),
+    ],
+)
+def test_wrong_logs_are_refused(tmp_path, arguments, message):
+    log = trained(tmp_path / "run")
+    words = [argument.format(log=log) for argument in arguments]
+    refused(["report", *words, "--out", str(tmp_path / "r.html")], message, tmp_path)
+
+
 def test_one_name_twice_is_refused(folder, tmp_path):
     refused(
         ["report", str(folder), str(folder), "--out", str(tmp_path / "r.html")],

@@ -8,7 +8,10 @@ const validSplits = (run) => Object.keys(run.log).filter((split) => !split.start
  * a false value if the run does not have it.
  */
 const FACTS = [
-  ["arch", (run) => [el("code", {}, run.facts.arch), run.facts.task && `task ${run.facts.task}`]],
+  [
+    "arch",
+    (run) => run.facts.arch && [el("code", {}, run.facts.arch), run.facts.task && `task ${run.facts.task}`],
+  ],
   ["parameters", (run) => run.facts.parameters && [grouped(run.facts.parameters)]],
   [
     "checkpoint",
@@ -121,6 +124,7 @@ const FACTS = [
 /** Return the content of the overview. */
 function overview() {
   const several = RUNS.length > 1;
+  const analyzed = RUNS.some((run) => run.sentences.length || Object.keys(run.analyses).length);
   const rows = FACTS.map(([name, read]) => [name, RUNS.map(read)])
     .filter(([, values]) => values.some(Boolean))
     .map(([name, values]) => [
@@ -146,8 +150,10 @@ function overview() {
     el(
       "p",
       { class: "lead" },
-      several ? `${RUNS.length} checkpoints side by side. ` : "",
-      "All numbers are of the model in evaluation mode, with teacher forcing, on the data named below.",
+      several ? `${RUNS.length} ${analyzed ? "checkpoints" : "trainings"} side by side. ` : "",
+      analyzed
+        ? "All numbers are of the model in evaluation mode, with teacher forcing, on the data named below."
+        : "All numbers are from the logs of fairseq-train.",
     ),
     el(
       "div",
