@@ -68,7 +68,14 @@ class ModularModel(CountsUpdates, ChecksStateDict):
 
     @staticmethod
     def finish(model: Model) -> Model:
-        """Return the built model with our dropout, after its mechanisms have prepared it."""
+        """Return the built model with our dropout, after its mechanisms have prepared it.
+
+        fairseq leaves a buffer of adaptive inputs and tied softmaxes uninitialised, of which only the device
+        matters. It becomes zero, so that equal trainings save equal files.
+        """
+        for name, buffer in model.named_buffers():
+            if name.endswith("._float_tensor"):
+                buffer.zero_()
         replace_dropout(model)
         assembly.finish(model, model.cfg)
         return model

@@ -1,70 +1,108 @@
-"""Test that fairseq's command trains language models."""
+"""Test that fairseq's commands train, evaluate and sample language models with every mechanism."""
 
 import pytest
 import torch
 from fairseq import options
-from fairseq_cli import preprocess
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
+from fairseq_cli import eval_lm, preprocess
 
 from modular_fairseq.training.checkpoints import load_checkpoint
-from tests.fairseq_commands import run_train, write_reversal_corpus
+from tests.fairseq_commands import run_generate, run_train, write_reversal_corpus
 
-
-@pytest.mark.parametrize(
-    ("args", "parameter"),
-    [
-        (
-            ["--arch", "mae_transformer_lm", "--mae-gate-interval", 1, "--criterion", "cross_entropy"],
-            "gate.gate_network.fc2.weight",
-        ),
-        (
-            [
-                "--arch",
-                "modular_transformer_lm",
-                "--attention-type",
-                "dma",
-                "--criterion",
-                "modular_cross_entropy",
-            ],
-            "mask.queries.mixture.scaled_centroids",
-        ),
-    ],
-    ids=["mae", "dma"],
+SIZE = "--decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 4"
+COMMON = f"--task language_modeling --optimizer adam --lr 5e-3 --max-tokens 64 --max-epoch 2 {SIZE}"
+PLAIN, MAE = (f"--arch {name}_transformer_lm" for name in ("modular", "mae"))
+OURS = "--criterion modular_cross_entropy"
+UNTIED = "--adaptive-input --adaptive-input-cutoff 6,10 --adaptive-softmax-cutoff 8"
+TIED = (
+    "--adaptive-input --adaptive-input-cutoff 6,10 --adaptive-softmax-cutoff 6,10 --tie-adaptive-weights "
+    "--tie-adaptive-proj"
 )
-def test_training_a_language_model_by_fairseqs_command(tmp_path, args, parameter):
-    write_reversal_corpus(tmp_path)
+SHARED = "--share-decoder-input-output-embed"
+BLOCKS, COMPLETE, SENTENCES = (f"--sample-break-mode {name}" for name in ("none", "complete", "eos"))
+DMA, BOTH = "--attention-type dma", "--attention-type mae+dma"
+TIM = "--tim-layers all --tim-mechanisms 2"
+F_AND_G = "--mae-gate-interval 2"
+# Each pair of an attention, a kind of layers, a softmax and a kind of blocks occurs, as far as it can.
+GRID = {
+    "mae": f"{MAE} {F_AND_G} --decoder-layers 1 {SHARED} {BLOCKS} --criterion cross_entropy",
+    "mae-recomputed": f"{MAE} {F_AND_G} --decoder-layers 2 {TIED} {BLOCKS} {OURS} --checkpoint-activations",
+    "mae-prefix": f"{MAE} {F_AND_G} --mae-gate-context prefix --decoder-layers 1 {UNTIED} {COMPLETE} "
+    "--criterion adaptive_loss --ddp-backend legacy_ddp",
+    "mae-joint": f"{MAE} --mae-training joint --decoder-layers 1 {TIED} {SENTENCES} {OURS}",
+    "mae-tim": f"{MAE} {F_AND_G} {TIM} --decoder-layers 2 {UNTIED} {SENTENCES} {OURS}",
+    "dma": f"{PLAIN} {DMA} --decoder-layers 1 {UNTIED} {BLOCKS} {OURS}",
+    "dma-tim": f"{PLAIN} {DMA} {TIM} --decoder-layers 1 {TIED} {COMPLETE} {OURS} --checkpoint-activations",
+    "mae-dma": f"{PLAIN} {BOTH} {F_AND_G} --decoder-layers 1 {SHARED} {SENTENCES} {OURS}",
+    "mae-dma-tim": f"{PLAIN} {BOTH} {F_AND_G} {TIM} --decoder-layers 1 {TIED} {BLOCKS} {OURS} "
+    "--checkpoint-activations",
+    "tim": f"{PLAIN} {TIM} --decoder-layers 1 {TIED} {BLOCKS} --criterion adaptive_loss --ddp-backend "
+    "legacy_ddp",
+    "tim-middle": f"{PLAIN} --tim-layers middle --decoder-layers 4 {SHARED} {COMPLETE} {OURS}",
+    "no-competition": f"{PLAIN} {TIM} --tim-no-competition --decoder-layers 1 {UNTIED} {SENTENCES} {OURS}",
+    "plain": f"{PLAIN} --decoder-layers 1 {UNTIED} {BLOCKS} {OURS}",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Binarize sentences of random words, which repeat themselves in the second half of each sentence."""
+    folder = tmp_path_factory.mktemp("text")
+    write_reversal_corpus(folder)
+    for split in ("train", "valid", "test"):
+        (folder / split).write_text((folder / f"{split}.en").read_text())
     prefixes = [
-        part for split in ("train", "valid") for part in (f"--{split}pref", str(tmp_path / f"{split}.en"))
+        word for split in ("train", "valid", "test") for word in (f"--{split}pref", f"{folder}/{split}")
     ]
     parser = options.get_preprocessing_parser()
-    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(tmp_path / "bin"), *prefixes]))
-    size = [
-        "--decoder-embed-dim",
-        "32",
-        "--decoder-ffn-embed-dim",
-        "32",
-        "--decoder-attention-heads",
-        "4",
-        "--decoder-layers",
-        "1",
+    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(folder / "bin"), *prefixes]))
+    return folder / "bin"
+
+
+def trained(data, folder, words):
+    """Train a model, and return the path of its last checkpoint."""
+    words = [*COMMON.split(), "--tokens-per-sample", "16", "--save-dir", str(folder), *words.split()]
+    run_train(data, *words, common=())
+    return folder / "checkpoint_last.pt"
+
+
+def loss_by_eval_lm(data, path, *words):
+    """Return the loss in bits per token that fairseq-eval-lm measures."""
+    metrics.reset()
+    parser = options.get_eval_lm_parser()
+    words = ["--path", str(path), "--gen-subset", "test", "--max-tokens", "64", "--num-workers", "0", *words]
+    found = eval_lm.main(
+        convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [str(data), *words]))
+    )
+    return found["loss"]
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_every_mechanism_trains_is_evaluated_and_samples(data, tmp_path, name):
+    """The parts of the mechanism change; a context lowers no probability wrongly; beginnings are kept."""
+    path = trained(data, tmp_path, GRID[name])
+    first, last = (load_checkpoint(each)["model"] for each in (tmp_path / "checkpoint1.pt", path))
+    moved = {key for key in last if last[key].is_floating_point() and not first[key].equal(last[key])}
+    for part in ("gate.gate_network", "mask.", "communication", "competition"):
+        of_part = {key for key in last if part in key and "num_batches" not in key}
+        assert not of_part or of_part & moved, part
+    blocks = loss_by_eval_lm(data, path, "--sample-break-mode", "none", "--tokens-per-sample", "16")
+    context = ["--tokens-per-sample", "16", "--context-window", "12"]
+    assert all(0 < loss < 6 for loss in (blocks, loss_by_eval_lm(data, path, *context)))
+    words = ["--task", "language_modeling", "--sample-break-mode", "eos", "--prefix-size", "2"]
+    hypotheses, out = run_generate(data, path, *words, "--beam", "2", "--max-len-b", "8")
+    targets = [line.split("\t")[1].split()[:2] for line in out.splitlines() if line.startswith("T-")]
+    assert len(hypotheses) == 12 and sorted(targets) == sorted(each.split()[:2] for each in hypotheses)
+
+
+def test_recomputed_activations_change_no_weight(data, tmp_path):
+    words = GRID["mae-recomputed"]
+    assert "--checkpoint-activations" in words
+    paths = [
+        trained(data, tmp_path / name, given)
+        for name, given in (("with", words), ("without", words.replace("--checkpoint-activations", "")))
     ]
-    run_train(
-        tmp_path / "bin",
-        *[
-            "--task",
-            "language_modeling",
-            *args,
-            "--tokens-per-sample",
-            16,
-            "--max-epoch",
-            2,
-            "--save-dir",
-            tmp_path / "checkpoints",
-        ],
-        common=[*size, *["--optimizer", "adam", "--lr", "5e-3", "--max-tokens", "64"]],
-    )
-    first, last = (
-        load_checkpoint(tmp_path / "checkpoints" / name)["model"]
-        for name in ("checkpoint1.pt", "checkpoint_last.pt")
-    )
-    name = f"decoder.layers.0.self_attn.{parameter}"
-    assert not torch.equal(first[name], last[name])
+    ours, theirs = (load_checkpoint(path)["model"] for path in paths)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[key], theirs[key], atol=1e-6) for key in ours)

@@ -89,6 +89,16 @@ def test_wiki103_preset_has_the_papers_parameter_count():
     assert counts[1] - counts[0] == 16 * 266_504
 
 
+def test_no_number_of_a_new_model_is_left_to_chance(monkeypatch):
+    """fairseq makes a buffer of adaptive inputs and softmaxes from memory as it is."""
+    monkeypatch.setattr(torch, "FloatTensor", lambda size: torch.full((size,), torch.nan))
+    cutoffs = {"adaptive_input_cutoff": "10,20", "adaptive_softmax_cutoff": "10,20"}
+    tied = {"adaptive_input": True, "tie_adaptive_weights": True}
+    state = build("modular_transformer_lm_tiny_cpu", **cutoffs, **tied).state_dict()
+    assert sum(key.endswith("_float_tensor") for key in state) == 2
+    assert all(value.isfinite().all() for value in state.values())
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
