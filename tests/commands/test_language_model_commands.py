@@ -106,3 +106,15 @@ def test_recomputed_activations_change_no_weight(data, tmp_path):
     ours, theirs = (load_checkpoint(path)["model"] for path in paths)
     assert ours.keys() == theirs.keys()
     assert all(torch.allclose(ours[key], theirs[key], atol=1e-6) for key in ours)
+
+
+@pytest.mark.parametrize("words", [f"{MAE} {F_AND_G}", f"{PLAIN} {TIM}"])
+def test_blocks_of_3072_tokens(tmp_path, words):
+    write_reversal_corpus(tmp_path, train_pairs=2000)
+    prefixes = ["--trainpref", f"{tmp_path}/train.en", "--validpref", f"{tmp_path}/valid.en"]
+    parser = options.get_preprocessing_parser()
+    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(tmp_path / "bin"), *prefixes]))
+    long = "--tokens-per-sample 3072 --max-tokens 3072 --decoder-layers 1 --decoder-attention-heads 2"
+    path = trained(tmp_path / "bin", tmp_path, f"{words} {SHARED} {OURS} {long}")
+    assert load_checkpoint(path)["optimizer_history"][-1]["num_updates"] >= 4
+    assert 0 < loss_by_eval_lm(tmp_path / "bin", path, "--gen-subset", "valid", "--max-tokens", "3072") < 6

@@ -9,6 +9,7 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.modules.expert_mixture import ExpertMixture
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import randomize_parts
 from tests.language_models import VALUES_OF_OTHER_OPTIONS, build, task
@@ -51,6 +52,37 @@ def test_step_by_step_equals_teacher_forcing_and_the_future_changes_nothing(chan
     changed[0, 4:] = 6
     assert torch.equal(model(changed)[0][:, :4], expected[:, :4])
     assert not torch.equal(model(changed)[0][0, 4:], expected[0, 4:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "maps"),
+    [
+        ({}, 3),
+        ({"attention_type": "mae", "mae_gate_window": 100}, 3),
+        ({"attention_type": "mae", "mae_gate_context": "prefix"}, 3),
+        ({"tim_layers": "all", "tim_mechanisms": 2}, 3),
+        ({"attention_type": "dma"}, 4),
+    ],
+)
+def test_nothing_but_attention_grows_with_the_square_of_a_block(changes, maps):
+    """In each layer, attention keeps its weights, their dropout and their product; DMA also its mask."""
+    tokens = torch.randint(4, 40, (1, 512))
+    longest = {"max_target_positions": 512, "tokens_per_sample": 512}
+    model = build("modular_transformer_lm_tiny_cpu", **longest, **changes, attention_dropout=0.1).train()
+    for module in model.modules():
+        if isinstance(module, ExpertMixture):
+            module.step = "G"
+    kept = {}
+
+    def keep(tensor):
+        if tensor.numel() >= tokens.numel() ** 2:
+            kept[tensor.untyped_storage().data_ptr()] = tensor  # so that no other tensor gets its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(tokens)[0].sum()
+    assert len(kept) == 2 * maps
+    assert {tensor.numel() for tensor in kept.values()} == {4 * tokens.numel() ** 2}
 
 
 def test_gates_that_look_at_a_source_are_refused():
