@@ -1,9 +1,15 @@
-"""Mend how fairseq makes batches of a data set and masks whole words."""
+"""Mend how fairseq makes batches of a data set, prepares them in a thread, and masks whole words."""
 
-from collections.abc import Callable
+import atexit
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
+from fairseq.data.iterators import BackgroundConsumer
 from fairseq.registry import REGISTRIES
 from fairseq.tasks.masked_lm import MaskedLMTask
 
@@ -30,6 +36,45 @@ def keep_every_sentence(
     if fixed_shapes is None and kept < len(indices):
         batches.append(indices[kept:])
     return batches
+
+
+SECONDS = 10  # after which the process ends without waiting for a thread
+_running: WeakSet[BackgroundConsumer] = WeakSet()
+_process_ends = threading.Event()
+
+
+@replace("fairseq.data.iterators.BackgroundConsumer.run")
+def end_threads_before_the_process(run: Callable, consumer: BackgroundConsumer) -> None:
+    """Let the thread that prepares batches end before the process ends.
+
+    fairseq leaves the thread alone when a training ends in the middle of an epoch, after --max-update or an
+    error (fairseq/data/iterators.py:702-710). If the thread is inside of torch when Python ends, Python
+    aborts the process: "terminate called without an active exception". The exit status is then 134 instead of
+    that of the command.
+    """
+    consumer._source = _until_the_process_ends(consumer._source)
+    _running.add(consumer)
+    run(consumer)
+
+
+def _until_the_process_ends(source: Iterable) -> Iterator:
+    for item in source:
+        if _process_ends.is_set():
+            return
+        yield item
+
+
+@atexit.register
+def _end_threads() -> None:
+    """Take the batches of the threads, which wait for room in their queues, until the threads have ended."""
+    _process_ends.set()
+    end = time.monotonic() + SECONDS
+    for consumer in list(_running):
+        while consumer.is_alive() and time.monotonic() < end:
+            try:
+                consumer._queue.get(timeout=0.01)
+            except queue.Empty:
+                continue
 
 
 @replace("fairseq.tasks.masked_lm.MaskedLMTask.load_dataset")

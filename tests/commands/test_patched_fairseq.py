@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_train, train_config, write_reversal_corpus
+from tests.places import ROOT
 from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
 
 
@@ -28,6 +31,31 @@ def test_no_sentence_is_left_out_of_the_batches(sentences):
     )
     assert [i for batch in batches for i in batch] == indices.tolist()
     assert all(len(batch) <= 8 for batch in batches)
+
+
+AHEAD = """
+import sys, threading, time, torch, modular_fairseq
+from fairseq.data.iterators import BufferedIterator
+class Batches(list):
+    def __iter__(self):
+        while True:
+            yield torch.zeros(200, 200).add_(1)
+batches = BufferedIterator(2, Batches([None] * 10**9))
+next(batches)
+if sys.argv[1] == "taken":
+    threading.Thread(target=lambda: [None for _ in batches], daemon=True).start()
+time.sleep(0.2)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("batches", ["taken", "waiting"])
+def test_a_thread_that_makes_batches_does_not_abort_the_process(batches):
+    """Its batches are taken, so that it is inside of torch nearly always, or it waits for room."""
+    done = subprocess.run(
+        [sys.executable, "-c", AHEAD, batches], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_a_copy_that_is_killed_leaves_the_old_file(tmp_path, monkeypatch):
