@@ -11,6 +11,7 @@ from weakref import WeakSet
 import numpy as np
 from fairseq.data.iterators import BackgroundConsumer
 from fairseq.registry import REGISTRIES
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 
 from modular_fairseq.patches.registry import replace
@@ -75,6 +76,23 @@ def _end_threads() -> None:
                 consumer._queue.get(timeout=0.01)
             except queue.Empty:
                 continue
+
+
+@replace("fairseq.tasks.language_modeling.LanguageModelingTask.load_dataset")
+def refuse_blocks_without_tokens(
+    load_dataset: Callable, task: LanguageModelingTask, *args: Any, **kwargs: Any
+) -> Any:
+    """Refuse a --context-window of fairseq-eval-lm that leaves no token of a block to predict.
+
+    fairseq-eval-lm subtracts it from --tokens-per-sample (fairseq_cli/eval_lm.py:246), and then fails with a
+    division by zero, or with a message about negative dimensions.
+    """
+    if (left := task.args.tokens_per_sample) < 1:
+        raise UsageError(
+            f"--tokens-per-sample less --context-window is {left}, so no token of a block is predicted; give "
+            "a larger --tokens-per-sample or a smaller --context-window"
+        )
+    return load_dataset(task, *args, **kwargs)
 
 
 @replace("fairseq.tasks.masked_lm.MaskedLMTask.load_dataset")

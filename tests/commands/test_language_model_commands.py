@@ -8,6 +8,7 @@ from fairseq.logging import metrics
 from fairseq_cli import eval_lm, preprocess
 
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_generate, run_train, write_reversal_corpus
 
 SIZE = "--decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 4"
@@ -118,3 +119,13 @@ def test_blocks_of_3072_tokens(tmp_path, words):
     path = trained(tmp_path / "bin", tmp_path, f"{words} {SHARED} {OURS} {long}")
     assert load_checkpoint(path)["optimizer_history"][-1]["num_updates"] >= 4
     assert 0 < loss_by_eval_lm(tmp_path / "bin", path, "--gen-subset", "valid", "--max-tokens", "3072") < 6
+
+
+@pytest.mark.parametrize(("window", "left"), [(16, 0), (20, -4)])
+def test_a_context_as_long_as_a_block_is_one_sentence(data, tmp_path, window, left):
+    path = trained(data, tmp_path, f"{GRID['plain']} --max-update 1")
+    given = ["--tokens-per-sample", "16", "--context-window", str(window)]
+    with pytest.raises(
+        UsageError, match=f"^--tokens-per-sample less --context-window is {left}, so no token"
+    ):
+        loss_by_eval_lm(data, path, *given)
