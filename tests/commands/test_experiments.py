@@ -43,7 +43,10 @@ SCRIPTS = [
     *sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh")),
     CONFIGS.parent / "scripts" / "transfer.sh",
 ]
-MANUAL = CONFIGS / "manual.yaml"
+MANUALS = {
+    "modular_transformer": CONFIGS / "manual.yaml",
+    "modular_transformer_lm": CONFIGS / "manual-language-model.yaml",
+}
 
 HYDRA = """
 import json, sys
@@ -103,7 +106,7 @@ def test_the_shell_and_hydra_get_the_same():
     """
     by_keys = {
         str([(group, [*values]) for group, values in read_config(path).values.items()]): str(path)
-        for path in [*ROWS, MANUAL]
+        for path in [*ROWS, *MANUALS.values()]
     }
     files = [*by_keys.values()]
     assert len(files) > 10
@@ -265,19 +268,22 @@ def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
         assert differ - losses == allowed.get(table.parent.name, set()), table
 
 
-def test_the_manual_explains_every_key_that_a_row_uses():
+def test_the_manuals_explain_every_key_that_a_row_uses():
     keys = {
         (group, key) for path in ROWS for group, values in read_config(path).values.items() for key in values
     }
-    explained = {(group, key) for group, values in read_config(MANUAL).values.items() for key in values}
-    group = ""
-    for line in MANUAL.read_text().splitlines():  # keys of another scheduler are in comments
-        if found := re.match(r"(\w+):", line):
-            group = found[1]
-        elif found := re.match(r"  # (\w+): \S", line):
-            explained.add((group, found[1]))
+    explained = set()
+    for family, manual in MANUALS.items():
+        explained |= {(group, key) for group, values in read_config(manual).values.items() for key in values}
+        group = ""
+        for line in manual.read_text().splitlines():  # keys of another scheduler are in comments
+            if found := re.match(r"(\w+):", line):
+                group = found[1]
+            elif found := re.match(r"  # (\w+): \S", line):
+                explained.add((group, found[1]))
+        assert read_config(manual).get("model._name") == family
+        check_options(model_options(read_config(manual)), FAMILIES[family])
     assert keys - explained == set()
-    check_options(model_options(read_config(MANUAL)), FAMILIES["modular_transformer"])
 
 
 def test_every_table_has_a_script_and_stand_ins_for_its_corpora():
@@ -311,7 +317,8 @@ def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
     for row in rows:
         if row.name and not row.pretrained:
             assert f" --save-dir {tmp_path}/paper/{read_config(row.config).name}/seed-1/ " in shown
-    assert shown.count("fairseq-generate ") == sum(len(row.overrides) for row in rows if row.name)
+    evaluations = shown.count("fairseq-generate ") + shown.count("fairseq-eval-lm ")
+    assert evaluations == sum(len(row.overrides) for row in rows if row.name)
 
 
 def arguments(table, folder):
@@ -491,9 +498,11 @@ def test_a_scale_names_only_keys_that_some_row_has():
         for group, values in read_config(path).values.items()
         for key in values
     }
-    for name in ("smoke", "small"):
+    for name in ("smoke", "small", "cpu"):
         scale = planning.read_scale(ROWS[0], name)
-        assert {key for part in scale.values() for key in part} <= keys
+        parts = [scale.get(name, {}) for name in ("divide", "set", "finetuning")]
+        parts += [*scale.get("corpora", {}).values(), *scale.get("rows", {}).values()]
+        assert {key for part in parts for key in part} <= keys, name
 
 
 def test_words_of_the_commands(tmp_path):
