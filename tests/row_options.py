@@ -22,10 +22,17 @@ def active_mechanisms(config: Config) -> list[Mechanism]:
     return [mechanism for mechanism in MECHANISMS.values() if mechanism.is_used(options)]
 
 
-def options_of(mechanism: Mechanism) -> Iterator[tuple[str, dataclasses.Field]]:
-    """Yield the options of a mechanism, each with its group: "model", or "criterion" for those of losses."""
+def options_of(
+    mechanism: Mechanism, family: str = "modular_transformer"
+) -> Iterator[tuple[str, dataclasses.Field]]:
+    """Yield the options of a mechanism, each with its group: "model", or "criterion" for those of losses.
+
+    Args:
+        family: the model family, which may have defaults of its own.
+    """
+    in_family = {field.name: field for field in dataclasses.fields(FAMILIES[family])}
     for field in mechanism.own_options:
-        yield "model", field
+        yield "model", in_family[field.name]
     for field in dataclasses.fields(mechanism.losses.options) if mechanism.losses else ():
         if field.name != "_name":
             yield "criterion", field
@@ -39,7 +46,7 @@ def effective_options(config: Config) -> dict[tuple[str, str], Any]:
     return {
         (group, field.name): field.default
         for mechanism in active_mechanisms(config)
-        for group, field in options_of(mechanism)
+        for group, field in options_of(mechanism, config.get("model._name"))
         if _has_effect(config, mechanism, group, field)
     }
 

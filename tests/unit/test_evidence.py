@@ -412,12 +412,15 @@ def test_settings_of_records_are_strict_json():
     assert plain({"a": (1, 2), "floor": -math.inf}) == {"a": [1, 2], "floor": "-Infinity"}
 
 
-@pytest.mark.parametrize("corpus", ["multi30k.de-en", *CPU["corpora"]])
+@pytest.mark.parametrize("corpus", ["multi30k.de-en", "iwslt14-seventh.de-en"])
 def test_the_learning_rate_of_the_small_size_decays_to_0_over_all_epochs(corpus):
     """The corpora are not here, so this test knows the number of their updates in an epoch."""
     updates = {"multi30k.de-en": 497, "iwslt14-seventh.de-en": 672}
     values = CPU["set"] | CPU["corpora"].get(corpus, {})
     epochs = values["optimization.max_epoch"]
     assert values["lr_scheduler.total_num_update"] == updates[corpus] * epochs and epochs >= 10
+    text = CPU["corpora"]["wikitext-103"]
+    warm_up, period = (text[f"lr_scheduler.{name}_updates"] for name in ("warmup", "lr_period"))
+    assert warm_up + period == text["optimization.max_update"] == 6 * 1020
     finetuning = CPU["finetuning"]
     assert finetuning["lr_scheduler.total_num_update"] == 623 * finetuning["optimization.max_epoch"]
