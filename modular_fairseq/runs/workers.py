@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 
+REORDERING = ("c10d", "pytorch_ddp")  # the values of --ddp-backend that stand for torch's own
+
 
 def share_batches(words: Sequence[str], workers: int | None) -> list[str]:
     """Return the options with which several workers together take the batches that one would take.
+
+    From three workers on, fairseq's default backend also gets --find-unused-parameters. Without it, torch
+    moves gradients to other places of its messages after the first update of a process. The sum of three
+    numbers depends on their order, so a training that was stopped and continued would differ by rounding.
 
     Args:
         words: words of fairseq-train's command line.
@@ -30,4 +36,7 @@ def share_batches(words: Sequence[str], workers: int | None) -> list[str]:
     world = ["--distributed-world-size", str(workers)]
     if workers == 1:
         return world
+    backend = (by_option(list(words)).get("--ddp-backend") or ["c10d"])[-1]
+    if workers > 2 and backend in REORDERING and "--find-unused-parameters" not in words:
+        world.append("--find-unused-parameters")
     return [*world, "--update-freq", ",".join(str(number // workers) for number in numbers)]

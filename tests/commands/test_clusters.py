@@ -302,6 +302,22 @@ def test_an_update_has_as_many_batches_with_several_gpus(table_folder, capsys):
         assert "--distributed-world-size 2 --update-freq 4" in line
 
 
+@pytest.mark.parametrize(
+    ("gpus", "options", "given"),
+    [
+        (2, [], False),
+        (4, [], True),
+        (4, ["--ddp-backend", "legacy_ddp"], False),
+        (4, ["--find-unused-parameters"], True),
+    ],
+)
+def test_gradients_keep_their_order_from_three_workers_on(table_folder, capsys, gpus, options, given):
+    """A training that is continued otherwise differs by rounding (docs/reliability.md)."""
+    table(table_folder, "--dry-run", "--gpus", str(gpus), "--", "--update-freq", "8", *options)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fairseq-train")]
+    assert lines and all(line.count("--find-unused-parameters") == given for line in lines)
+
+
 def test_a_job_ends_with_its_command_and_its_log_says_why(tmp_path, capfd):
     """The process of a job shows the error of its command, and no traceback."""
     from modular_fairseq_cli.cluster_task import Task

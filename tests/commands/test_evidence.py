@@ -328,6 +328,11 @@ def refused(place, *args):
     return str(error.value)
 
 
+def test_a_run_that_no_claim_needs_is_refused(place):
+    given = ["--one", "%s", "--results", str(place / "evidence")]
+    assert "--one %s: the claims need no such run" in refused(place, *given)
+
+
 def test_results_of_another_commit_or_corpus_are_refused(place):
     edit(place, commit=ANOTHER)
     assert f"was made by commit {COMMIT}, but" in refused(place)

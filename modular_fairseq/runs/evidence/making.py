@@ -161,10 +161,12 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
         args: `commit` is the commit that makes it, and `device` where.
 
     Raises:
-        UsageError: the run failed; the run that it starts from is not finished; or the run was made again,
-            for runs that start from it, and gave another model than the recorded one.
+        UsageError: there is no such run; it failed; the run that it starts from is not finished; or it was
+            made again, for runs that start from it, and gave another model than the recorded one.
     """
-    (job,) = [job for job in plan.jobs if job.run.name == name]
+    job = next((job for job in plan.jobs if job.run.name == name), None)
+    if job is None:
+        raise UsageError(f"--one {name}: the claims need no such run; --run gives this option by itself")
     run, records = job.run, plan.records(results)
     os.makedirs(run.folder, exist_ok=True)
     with measured(run.path(TIME)):
