@@ -539,7 +539,7 @@ def test_what_a_command_says_goes_to_its_log_and_comes_line_by_line(tmp_path):
     program = "import sys; print('one'); print('two', file=sys.stderr); sys.exit(4)"
     status, tail = call([sys.executable, "-u", "-c", program], str(tmp_path / "log"), shown.append)
     assert status == 4 and shown == tail == ["one", "two"]
-    assert (tmp_path / "log").read_text() == "before\none\ntwo\n"
+    assert (tmp_path / "log").read_text() == "before\none\ntwo\n(ended with status 4)\n"
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, ablation_data, monkeypatch, capsys):
