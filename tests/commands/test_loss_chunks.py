@@ -27,7 +27,7 @@ def test_a_training_with_chunks_ends_as_another_one(reversal_data, tmp_path, fla
         tiny = ["--decoder-layers", 1, "--decoder-embed-dim", 32, "--decoder-attention-heads", 4]
         tiny += ["--encoder-layers", 1, "--encoder-embed-dim", 32] if "language" not in flags else []
         # Adam would make steps of full size of gradients that are 0 but for rounding.
-        optimize = ["--optimizer", "sgd", "--lr", "0.05", "--max-tokens", 160]
+        optimize = ["--optimizer", "sgd", "--lr", "0.5", "--max-tokens", 160]
         run_train(data, *options, *flags.split(), common=[*map(str, tiny + optimize)])
         ends.append(weights(tmp_path / chunks / "checkpoint_last.pt"))
     tolerance = 2e-2 if flags.startswith(("--amp", "--bf16", "--fp16")) else 1e-4
