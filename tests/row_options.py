@@ -25,7 +25,9 @@ def active_mechanisms(config: Config) -> list[Mechanism]:
 def options_of(
     mechanism: Mechanism, family: str = "modular_transformer"
 ) -> Iterator[tuple[str, dataclasses.Field]]:
-    """Yield the options of a mechanism, each with its group: "model", or "criterion" for those of losses.
+    """Yield the options of a mechanism with their groups.
+
+    Options of the model have the group "model". Options of a loss have the group "criterion".
 
     Args:
         family: the model family, which may have defaults of its own.

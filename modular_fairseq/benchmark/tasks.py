@@ -91,7 +91,7 @@ class Translation(Kind):
 
 
 class LanguageModeling(Kind):
-    """Language modelling by decoder-only models, whose only dictionary is that of the targets."""
+    """Language modelling by decoder-only models. The task has one dictionary, of `target_types` types."""
 
     options = "--task language_modeling --share-decoder-input-output-embed"
     plain = "modular_transformer_lm"

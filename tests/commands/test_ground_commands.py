@@ -91,7 +91,7 @@ call({[PYTHON, "-c", child]!r}, {str(log)!r}, lambda line: time.sleep(60))
 
 
 def test_lines_are_shown_whole_as_a_command_writes_them(tmp_path):
-    """Lines may come in parts, be those of a progress bar, hold wrong UTF-8, and lack an end."""
+    """The command writes a line in two parts, a progress bar, wrong UTF-8, and a last line without an end."""
     child = r"""
 import os, time
 for part in (b"a li", b"ne\n\xc3", b"\xa4\r", b"\nbar 1\rbar 2\r", b"\xff\nlast"):
