@@ -50,8 +50,8 @@ def end_threads_before_the_process(run: Callable, consumer: BackgroundConsumer) 
 
     fairseq leaves the thread alone when a training ends in the middle of an epoch, after --max-update or an
     error (fairseq/data/iterators.py:702-710). If the thread is inside of torch when Python ends, Python
-    aborts the process: "terminate called without an active exception". The exit status is then 134, whether the
-    training has failed or not.
+    aborts the process: "terminate called without an active exception". The exit status is then 134, whether
+    the training has failed or not.
     """
     consumer._source = _until_the_process_ends(consumer._source)
     _running.add(consumer)
