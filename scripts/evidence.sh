@@ -4,6 +4,7 @@
 #     bash scripts/evidence.sh TEXT                  # TEXT has the raw text of the corpora in folders
 #     bash scripts/evidence.sh TEXT --jobs 2         # two runs at a time, each on one thread
 #     bash scripts/evidence.sh TEXT --device cuda    # on a GPU, as many runs at a time as fit
+#     bash scripts/evidence.sh TEXT --only mae-4     # the runs of one table
 #     bash scripts/evidence.sh --status              # what is done, and the time left
 #     bash scripts/evidence.sh --table               # what the records say about the claims
 #
@@ -29,15 +30,18 @@ die() {
 text=
 mode=run
 options=()
+tables=()
 while (($#)); do
     case $1 in
     --status | --table)
         [[ $mode == run ]] || die "--$mode and $1 exclude each other; leave one of them out"
         mode=${1#--}
         ;;
-    --jobs | --device)
+    --jobs | --device | --only)
         (($# > 1)) || die "$1 needs a value; see --help"
-        options+=("$1" "$2") && shift
+        options+=("$1" "$2")
+        [[ $1 != --only ]] || tables+=("$1" "$2")
+        shift
         ;;
     --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
     -*) die "$1 is no option; see --help" ;;
@@ -80,7 +84,7 @@ cd "$clone"
 unset PYTHONPATH PYTHONHOME
 command=("$clone/.venv/bin/modular-fairseq" evidence "$claims" --data "$work/data" --out "$work/runs")
 if [[ $mode == run ]]; then
-    "${command[@]}" --prepare "$text"
+    "${command[@]}" --prepare "$text" "${tables[@]}"
     options+=(--run --commit "$commit")
 fi
 nice -n 19 "${command[@]}" "${options[@]}"

@@ -15,7 +15,8 @@ import yaml
 from sacrebleu.metrics import BLEU
 
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.evidence import corpora, making, processor_time
+from modular_fairseq.runs.evidence import making, processor_time
+from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.places import ROOT
@@ -307,6 +308,25 @@ def test_status_counts_runs_in_their_order(place, capsys):
     assert "next: mine/plain/seed-2, mine/experts/seed-2" in text and "core-hours were spent" in text
 
 
+def test_only_takes_the_runs_of_a_table_and_those_that_they_start_from(place, capsys):
+    """The claims have fine-tuned rows of the table other, and not the row that those start from."""
+    shutil.copytree(place / "configs/mine", place / "configs/other")
+    spec = yaml.safe_load((place / "claims.yaml").read_text())
+    another = spec["claims"][2] | {"name": "again", "table": str(place / "configs/other/table.yaml")}
+    edit(place, claims=[*spec["claims"], another])
+
+    def status(*args):
+        cli.main([*words_of(place, "--status"), *args])
+        return capsys.readouterr().out
+
+    assert "secondary: 4 of 10 runs are done" in status()
+    assert "all runs are done" in status("--only", "mine")
+    text = status("--only", "other")
+    counts = "primary: 0 of 0 runs are done\nsecondary: 0 of 6 runs are done\n"
+    assert text.startswith(f"{counts}next: other/experts/seed-1, ")
+    assert status("--only", "other", "--only", "mine") == status()
+
+
 def edit(place, **changes):
     """Change claims.yaml, and return its content."""
     spec = yaml.safe_load((place / "claims.yaml").read_text()) | changes
@@ -326,6 +346,11 @@ def refused(place, *args):
     with pytest.raises(SystemExit) as error:
         cli.main(["evidence", str(place / "claims.yaml"), "--data", str(place / "data"), *args])
     return str(error.value)
+
+
+def test_a_table_that_no_claim_names_is_refused(place):
+    told = refused(place, "--status", "--only", "mine", "--only", "mae-9")
+    assert "--only mae-9: the claims have runs of mine; give one of them" in told
 
 
 def test_a_run_that_no_claim_needs_is_refused(place):
@@ -494,11 +519,18 @@ def test_rows_that_do_not_exist_or_differ_in_more_are_refused(place):
 
 
 @pytest.mark.parametrize(
-    "words", [["--jobs", "2"], ["--device", "cpu"], ["--commit", COMMIT], ["--status", "--device", "cpu"]]
+    "words",
+    [
+        ["--jobs", "2"],
+        ["--only", "mine"],
+        ["--device", "cpu"],
+        ["--commit", COMMIT],
+        ["--status", "--device", "cpu"],
+    ],
 )
 def test_options_of_run_are_refused_without_it(place, words):
     option, value = words[-2:]
-    others = " and --status" if option == "--jobs" else ""
+    others = {"--jobs": " and --status", "--only": ", --status and --prepare"}.get(option, "")
     assert f"{option} {value} has no effect without --run{others}; leave it out" in refused(place, *words)
 
 
@@ -549,9 +581,10 @@ def test_corpora_are_prepared_by_their_registered_commands(tmp_path, monkeypatch
     cli.main(words)
     assert len(called) == 1  # no claim needs it, and its digests are known
     job = SimpleNamespace(run=SimpleNamespace(corpus=Corpus(f"{data}/c/bin")))
-    monkeypatch.setattr(corpora, "Plan", lambda *args: SimpleNamespace(jobs=[job]))
-    cli.main(words)
-    assert len(called) == 2
+    chosen = []
+    monkeypatch.setattr(Plan, "jobs_of", lambda plan, tables: chosen.append(tables) or [job])
+    cli.main([*words, "--only", "a", "--only", "b"])
+    assert len(called) == 2 and chosen == [["a", "b"]]
     (tmp_path / "D/c/raw/test.en").write_text("b")
     with pytest.raises(SystemExit, match="the corpus c differs in raw/test.en from the one that"):
         cli.main(words)
@@ -571,7 +604,6 @@ def test_a_gpu_gets_as_many_runs_as_fit(monkeypatch):
 
 def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
     from modular_fairseq.runs.evidence.claims import read_claims
-    from modular_fairseq.runs.evidence.jobs import Plan
     from modular_fairseq.runs.evidence.records import recorded
 
     register = read_claims(ROOT / "results/claims.yaml")

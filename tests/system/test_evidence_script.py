@@ -50,6 +50,13 @@ def test_corpora_are_prepared_before_runs_of_lowest_priority(checkout):
     assert second == f"19 {own} --jobs 2 --run --commit {COMMIT}"
 
 
+def test_only_the_corpora_of_chosen_tables_are_prepared(checkout):
+    done, (first, second) = call(checkout, "text", "--only", "mae-4")
+    assert done.returncode == 0, done.stderr
+    assert first.endswith(f" --prepare {checkout}/text --only mae-4")
+    assert second.endswith(f"/made/runs --only mae-4 --run --commit {COMMIT}")
+
+
 def test_records_name_files_without_the_working_folder(checkout):
     record = checkout / "results/evidence/table/row/seed-1.json"
     record.parent.mkdir(parents=True)
@@ -92,9 +99,9 @@ def test_status_and_table_make_no_clone(checkout, option):
     assert (checkout / "made" / COMMIT / ".venv").exists()
 
 
-def test_jobs_count_for_the_status(checkout):
-    done, (only,) = call(checkout, "--jobs", "2", "--status")
-    assert done.returncode == 0 and only.endswith("/made/runs --status --jobs 2"), done.stderr
+def test_jobs_and_tables_count_for_the_status(checkout):
+    done, (only,) = call(checkout, "--jobs", "2", "--only", "mae-4", "--status")
+    assert done.returncode == 0 and only.endswith("/made/runs --status --jobs 2 --only mae-4"), done.stderr
 
 
 @pytest.mark.parametrize(

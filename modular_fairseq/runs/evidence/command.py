@@ -4,6 +4,7 @@
     modular-fairseq evidence results/claims.yaml --status           # counts runs, and estimates the time left
     modular-fairseq evidence results/claims.yaml --prepare TEXT     # prepares the corpora in --data
     modular-fairseq evidence results/claims.yaml --run --commit HASH    # makes the runs that are missing
+    modular-fairseq evidence results/claims.yaml --run --commit HASH --only mae-4    # those of one table
 
 CLAIMS is the file that registers the claims: the rows of tables that are compared, the quantity, the seeds
 and the rule for the verdict. The runs have a fixed order. Runs of primary claims come first, and all rows are
@@ -51,6 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="runs at a time (default: 1; with --device cuda as many as fit into its memory)",
     )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="only the runs of this table, and those that they start from, or their corpora; may be given "
+        "several times",
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where the runs are made (default: cpu)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--run", action="store_true", help="make the runs that are missing")
@@ -74,25 +83,29 @@ def run(args: argparse.Namespace) -> None:
         if value is not None and not (args.run or args.one or (args.status and option == "--jobs")):
             others = " and --status" if option == "--jobs" else ""
             raise UsageError(f"{option} {value} has no effect without --run{others}; leave it out")
+    if args.only and not (args.run or args.status or args.prepare is not None):
+        raise UsageError(
+            f"--only {args.only[0]} has no effect without --run, --status and --prepare; leave it out"
+        )
     args.device = args.device or "cpu"
     register = read_claims(args.claims)
-    if args.prepare is not None:
-        prepare(register, args.prepare, args.data)
-        return
     results = os.path.join(os.path.dirname(os.path.abspath(args.claims)), "evidence")
     plan = Plan(register, os.path.abspath(args.data), os.path.abspath(args.out))
+    if args.prepare is not None:
+        prepare(plan, args.only, args.prepare, args.data)
+        return
     if args.run:
         refuse_another_code(register, args.commit)
     if args.one:
         make_one(plan, args.one, args.results, args)
         return
-    records = plan.records(results)
+    records, jobs = plan.records(results), plan.jobs_of(args.only)
     if args.status:
-        print(status(plan, records, args.jobs or 1))
+        print(status(jobs, records, args.jobs or 1))
         return
     if args.run:
         args.jobs = args.jobs or default_jobs(args.device)
-        make_all(plan, records, results, args)
+        make_all(plan, jobs, records, results, args)
         records = plan.records(results)
     if records:
         print(sheet(plan, records).write(results), end="")

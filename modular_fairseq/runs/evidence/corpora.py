@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Sequence
 
 import yaml
 
@@ -13,13 +14,14 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
 
-def prepare(register: Register, text: str, data: str) -> None:
+def prepare(plan: Plan, tables: Sequence[str], text: str, data: str) -> None:
     """Prepare the corpora by their registered commands, which skip finished steps.
 
     A corpus that no claim needs is prepared only as long as it has no digests.
 
     Args:
-        register: the claims. A command has {text} and {data} in place of the following folders.
+        plan: the plan. A command of its register has {text} and {data} in place of the following folders.
+        tables: the tables whose corpora are prepared; () means all.
         text: the folder of the raw text.
         data: the folder of the prepared corpora.
 
@@ -27,9 +29,10 @@ def prepare(register: Register, text: str, data: str) -> None:
         UsageError: a command failed and has written the reason to standard error, or a corpus differs from
             the registered one.
     """
-    needed = {os.path.basename(job.run.corpus.folder) for job in Plan(register, data, data).jobs}
+    register = plan.register
+    needed = {os.path.basename(job.run.corpus.folder) for job in plan.jobs_of(tables)}
     for name, corpus in register.corpora.items():
-        if corpus["sums"] and name not in needed:
+        if (corpus["sums"] or tables) and name not in needed:
             continue
         say(f"preparing {name}")
         words = shlex.split(corpus["command"])

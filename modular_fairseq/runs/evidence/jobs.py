@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from modular_fairseq.runs.config import Config
@@ -141,6 +142,22 @@ class Plan:
         job.measurements.setdefault(f"{claim.table_name}/{name}", found)
         job.claims[claim.name] = claim.digest
 
+    def jobs_of(self, tables: Sequence[str]) -> list[Job]:
+        """Return the jobs of some tables, and those that they start from, in their order; () means all.
+
+        Raises:
+            UsageError: no run of the claims is of such a table.
+        """
+        known = list(dict.fromkeys(table_of(job.run) for job in self.jobs))
+        if unknown := [table for table in tables if table not in known]:
+            raise UsageError(
+                f"--only {unknown[0]}: the claims have runs of {', '.join(known)}; give one of them"
+            )
+        chosen = [job.run for job in self.jobs if not tables or table_of(job.run) in tables]
+        starts = [run.start for run in chosen if isinstance(run.start, Run)]
+        names = {run.name for run in [*chosen, *starts]}
+        return [job for job in self.jobs if job.run.name in names]
+
     def records(self, results: str) -> dict[str, dict[str, Any]]:
         """Return the records of all jobs that are done, keyed by the names of their runs.
 
@@ -262,6 +279,11 @@ def _as_before(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
         for earlier, each in zip(then, now, strict=True)
         for key, value in earlier.items()
     )
+
+
+def table_of(run: Run) -> str:
+    """Return the name of the table of a run."""
+    return run.name.partition("/")[0]
 
 
 def row_of(run: Run) -> str:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -75,8 +76,10 @@ def git(folder: str, *words: str) -> str:
     return done.stdout.strip()
 
 
-def make_all(plan: Plan, records: dict[str, Any], results: str, args: argparse.Namespace) -> None:
-    """Make the runs that have no record yet, several at a time.
+def make_all(
+    plan: Plan, jobs: Sequence[Job], records: dict[str, Any], results: str, args: argparse.Namespace
+) -> None:
+    """Make those of some runs that have no record yet, several at a time.
 
     A run that another one is fine-tuned from is made again if its checkpoint was lost. Its record stays. A
     run that diverged is not made again. The runs read a copy of the claims, so changes of the file do not
@@ -84,6 +87,7 @@ def make_all(plan: Plan, records: dict[str, Any], results: str, args: argparse.N
 
     Args:
         plan: the plan.
+        jobs: the jobs that may be made.
         records: the records that exist.
         results: the folder of records.
         args: `claims`, `data`, `out`, `commit`, `jobs` and `device` are those of the command line.
@@ -91,11 +95,11 @@ def make_all(plan: Plan, records: dict[str, Any], results: str, args: argparse.N
     Raises:
         UsageError: some runs failed. The others are made nevertheless.
     """
-    missing = [job for job in plan.jobs if job.run.name not in records]
+    missing = [job for job in jobs if job.run.name not in records]
     starts = {job.run.start.name for job in missing if isinstance(job.run.start, Run)}
     missing = [
         job
-        for job in plan.jobs
+        for job in jobs
         if job.run.name not in records or (job.run.name in starts and _is_lost(job.run, records))
     ]
     for corpus in dict.fromkeys(job.run.corpus for job in missing):

@@ -1,32 +1,38 @@
 """Show what the records say about the claims, and how much is done."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from modular_fairseq.runs.evidence.claims import KINDS
-from modular_fairseq.runs.evidence.jobs import Plan
+from modular_fairseq.runs.evidence.jobs import Job, Plan
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq_cli.scoring.spread import shown
 
 
-def status(plan: Plan, records: dict[str, Any], jobs: int) -> str:
-    """Return sentences about what is done, and how long the rest will take."""
+def status(jobs: Sequence[Job], records: dict[str, Any], at_a_time: int) -> str:
+    """Return sentences about what is done, and how long the rest will take.
+
+    Args:
+        jobs: the jobs that are counted.
+        records: the records that exist.
+        at_a_time: the number of runs that are made at a time.
+    """
     lines = []
     for kind in KINDS:
-        mine = [job for job in plan.jobs if job.primary == (kind == "primary")]
+        mine = [job for job in jobs if job.primary == (kind == "primary")]
         done = [job for job in mine if job.run.name in records]
         lines.append(f"{kind}: {len(done)} of {len(mine)} runs are done")
-    minutes = [record["core_minutes"] for record in records.values()]
-    left = len(plan.jobs) - len(records)
+    coming = [job.run.name for job in jobs if job.run.name not in records]
+    minutes = [records[job.run.name]["core_minutes"] for job in jobs if job.run.name in records]
     if minutes:
         spent, each = sum(minutes) / 60, sum(minutes) / len(minutes) / 60
         lines.append(
-            f"{spent:.1f} core-hours were spent; about {left * each:.1f} are left, which take "
-            f"{left * each / jobs:.1f} hours with --jobs {jobs}"
+            f"{spent:.1f} core-hours were spent; about {len(coming) * each:.1f} are left, which take "
+            f"{len(coming) * each / at_a_time:.1f} hours with --jobs {at_a_time}"
         )
-    coming = [job.run.name for job in plan.jobs if job.run.name not in records][:3]
-    lines.append(f"next: {', '.join(coming)}" if coming else "all runs are done")
+    lines.append(f"next: {', '.join(coming[:3])}" if coming else "all runs are done")
     return "\n".join(lines)
 
 

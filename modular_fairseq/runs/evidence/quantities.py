@@ -61,6 +61,11 @@ QUANTITIES = {
         "{:.3f}",
         _curve("train", "nll_loss", lambda values: values[-1]),
     ),
+    "final_gate_entropy": Quantity(
+        "entropy of gates (all modules, validation data, last epoch), nats",
+        "{:.3f}",
+        _curve("valid", "gate_entropy", lambda values: values[-1]),
+    ),
     "gate_entropy_change": Quantity(
         "entropy of gates, last less first epoch, nats",
         "{:+.3f}",
