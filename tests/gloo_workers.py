@@ -48,7 +48,7 @@ class Workers:
         logs: the file with the output of each rank.
     """
 
-    def __init__(self, data, save_dir, *args, number=2, every=1):
+    def __init__(self, data, save_dir, *args, number=2, every=1, common=(*TINY, *OPTIMIZE)):
         """Start the processes.
 
         Args:
@@ -57,11 +57,12 @@ class Workers:
             *args: further options of fairseq-train.
             number: how many workers there are.
             every: after how many updates each worker prints a digest of its model's state.
+            common: options before `args`.
         """
         with socket.socket() as s:
             s.bind(("localhost", 0))
             port = s.getsockname()[1]
-        words = [data, *TINY, *OPTIMIZE, *QUIET, *args, "--save-dir", save_dir]
+        words = [data, *common, *QUIET, *args, "--save-dir", save_dir]
         words += ["--distributed-world-size", number, "--distributed-init-method", f"tcp://localhost:{port}"]
         words += ["--distributed-no-spawn", "--distributed-backend", "gloo", "--distributed-rank"]
         program = [sys.executable, "-c", WORKER.format(root=str(ROOT), every=every), *map(str, words)]

@@ -4,7 +4,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -21,6 +20,7 @@ from modular_fairseq.models.assembly import auxiliary_losses
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import CountsUpdates
 from modular_fairseq.models.registry import CRITERIA
+from modular_fairseq.modules.adaptive_softmax import adaptive_cross_entropy
 from modular_fairseq_cli.errors import UsageError
 
 NAME = "modular_cross_entropy"
@@ -42,8 +42,8 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     target positions at a time, in training again in the backward pass. The loss is the same. There are never
     more than N x V logits in memory.
 
-    A model with --adaptive-softmax-cutoff has the cross-entropy of its adaptive softmax, as with fairseq's
-    adaptive_loss. Other than that criterion, this one works with every --ddp-backend.
+    A model with --adaptive-softmax-cutoff has the cross-entropy of its adaptive softmax, as with --criterion
+    adaptive_loss.
 
     Raises:
         UsageError: an option of the losses of a mechanism cannot work or would have no effect, or an option
@@ -116,9 +116,10 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """
         softmax = adaptive_softmax(model)
         if softmax is not None:
+            features = net_output[0][:, self.ignore_prefix_size :]
             words = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :]
-            summed = self._adaptive_loss(softmax, net_output[0][:, self.ignore_prefix_size :], words)
-            return summed, summed
+            loss = adaptive_cross_entropy(softmax, features, words, self.padding_idx, reduce)
+            return loss, loss
         if not self.chunk_size:
             return super().compute_loss(model, net_output, sample, reduce)
         features = net_output[0][:, self.ignore_prefix_size :].flatten(0, 1)
@@ -135,27 +136,6 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         ]
         loss, nll = zip(*chunks, strict=True)
         return (sum(loss), sum(nll)) if reduce else (torch.cat(loss), torch.cat(nll))
-
-    def _adaptive_loss(self, softmax: AdaptiveSoftmax, features: Tensor, target: Tensor) -> Tensor:
-        """Compute the cross-entropy of an adaptive softmax, summed over tokens.
-
-        Args:
-            softmax: the adaptive softmax.
-            features: outputs of the decoder [B, T, C].
-            target: words [B, T].
-        """
-        logits, targets = softmax(features, target)
-        found = [pair for pair in zip(logits, targets, strict=True) if pair[1] is not None]
-        precision = torch.promote_types(features.dtype, torch.float32)
-        losses = [
-            F.cross_entropy(each.to(precision), words, ignore_index=self.padding_idx, reduction="sum")
-            for each, words in found
-        ]
-        loss = torch.stack(losses).sum()
-        # DistributedDataParallel needs a gradient for every parameter, also of tails without a target.
-        unused = [tail for tail, words in zip(softmax.tail, targets[1:], strict=True) if words is None]
-        without = [parameter.flatten() for tail in unused for parameter in tail.parameters()]
-        return loss + 0.0 * torch.cat(without).sum() if without else loss
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict]) -> None:

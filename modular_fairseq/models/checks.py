@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any
 
 from fairseq.data import Dictionary
 from hydra.core.hydra_config import HydraConfig
@@ -121,34 +122,63 @@ def check_options(options: Options, family: type) -> None:
                 mechanism.check(choice)
 
 
-def check_cutoffs(options: Options, dictionary: Dictionary) -> None:
-    """Check the cut-offs of an adaptive input and an adaptive softmax.
+def check_adaptive(options: Options, dictionary: Dictionary) -> None:
+    """Check the options of an adaptive input and an adaptive softmax.
 
     Raises:
-        UsageError: a cut-off is no number, is not above the one before it, or is beyond the dictionary; or
-            input and softmax share weights and have different cut-offs.
+        UsageError: a cut-off is no number, is not above the one before it, or is beyond the dictionary; an
+            option lacks another one that it needs, or has no effect; or input and softmax share weights and
+            have different cut-offs or factors.
     """
-    used = {"--adaptive-softmax-cutoff": options.adaptive_softmax_cutoff}
-    if getattr(options, "adaptive_input", False):
-        used["--adaptive-input-cutoff"] = options.adaptive_input_cutoff
-    values = [value for value in used.values() if value is not None]
-    if getattr(options, "tie_adaptive_weights", False) and len({*map(str, values)}) > 1:
+    cutoffs = {
+        "--adaptive-softmax-cutoff": options.adaptive_softmax_cutoff,
+        "--adaptive-input-cutoff": getattr(options, "adaptive_input_cutoff", None),
+    }
+    has_softmax = cutoffs["--adaptive-softmax-cutoff"] is not None
+    has_input = bool(getattr(options, "adaptive_input", False))
+    tied = getattr(options, "tie_adaptive_weights", False)
+    if has_input != (cutoffs["--adaptive-input-cutoff"] is not None):
         raise UsageError(
-            " and ".join(f"{option} {value}" for option, value in used.items())
-            + ": they must be equal with --tie-adaptive-weights"
+            "--adaptive-input and --adaptive-input-cutoff need each other; give both, as in --adaptive-input "
+            "--adaptive-input-cutoff 20000,60000, or leave both out"
         )
-    for option, value in used.items():
-        if value is None:
-            continue
-        parts = str(value).strip("[]()").split(",")
-        numbers = [int(part) for part in parts if part.strip().isdecimal()]
-        if len(numbers) < len(parts) or numbers != sorted(set(numbers)) or numbers[0] < 1:
-            raise UsageError(f"{option} {value}: give growing whole numbers with commas between them")
-        if numbers[-1] > len(dictionary):
+    if tied and not (has_input and has_softmax):
+        raise UsageError(
+            "--tie-adaptive-weights needs --adaptive-input and --adaptive-softmax-cutoff; add them, or leave "
+            "it out"
+        )
+    if getattr(options, "tie_adaptive_proj", False) and not tied:
+        raise UsageError("--tie-adaptive-proj has no effect without --tie-adaptive-weights; leave it out")
+    if getattr(options, "adaptive_softmax_dropout", 0) and not has_softmax:
+        raise UsageError(
+            "--adaptive-softmax-dropout has no effect without --adaptive-softmax-cutoff; leave it out"
+        )
+    factors = {
+        f"--adaptive-{part}-factor": getattr(options, f"adaptive_{part}_factor", None)
+        for part in ("softmax", "input")
+    }
+    for values in (cutoffs, factors) if tied else ():
+        if len({*map(str, values.values())}) > 1:
             raise UsageError(
-                f"{option} {value}: the dictionary has only {len(dictionary):,} types, and no cut-off may "
-                "exceed that; give smaller ones"
+                " and ".join(f"{option} {value}" for option, value in values.items())
+                + ": they must be equal with --tie-adaptive-weights"
             )
+    for option, value in cutoffs.items():
+        if value is not None:
+            _check_cutoff(option, value, dictionary)
+
+
+def _check_cutoff(option: str, value: Any, dictionary: Dictionary) -> None:
+    """Raise a UsageError unless the value of an option is cut-offs that fit the dictionary."""
+    parts = str(value).strip("[]()").split(",")
+    numbers = [int(part) for part in parts if part.strip().isdecimal()]
+    if len(numbers) < len(parts) or numbers != sorted(set(numbers)) or numbers[0] < 1:
+        raise UsageError(f"{option} {value}: give growing whole numbers with commas between them")
+    if numbers[-1] > len(dictionary):
+        raise UsageError(
+            f"{option} {value}: the dictionary has only {len(dictionary):,} types, and no cut-off may exceed "
+            "that; give smaller ones"
+        )
 
 
 def has_effect(options: Options, family: type, mechanism: Mechanism, name: str) -> bool:

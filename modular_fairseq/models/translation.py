@@ -6,7 +6,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from modular_fairseq.models.checks import check_cutoffs
+from modular_fairseq.models.checks import check_adaptive
 from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.encoder import TransformerEncoder
 from modular_fairseq.models.fairseq_options import Options
@@ -28,7 +28,7 @@ class ModularTransformer(ModularModel, TransformerModelBase):
             UsageError: the options do not work together, or one of them would have no effect.
         """
         options = cls.checked_options(cfg)
-        check_cutoffs(options, task.target_dictionary)
+        check_adaptive(options, task.target_dictionary)
         return cls.finish(super().build_model(TransformerConfig.from_namespace(options), task))
 
     @classmethod

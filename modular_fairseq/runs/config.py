@@ -86,31 +86,20 @@ class Config(NamedTuple):
         Raises:
             UsageError: fairseq has no option for a key, or refuses an arch, criterion and so on.
         """
-        selected = [
-            word for group, option in SELECTORS.items() for word in (option, str(self.get(f"{group}._name")))
-        ]
-        actions = _actions(tuple(selected))
-        words = list(selected)
-        for group, values in self.values.items():
-            if group in DECODING:
-                continue
-            for key, value in values.items():
-                if key != "_name" and f"{group}.{key}" != "task.data" and value is not None:
-                    words += self._words(group, key, value, actions)
-        return words
+        groups = [group for group in self.values if group not in DECODING]
+        return [*self._selected, *(word for group in groups for word in self._training_words(group))]
 
     def decoding_options(self) -> list[str]:
         """Return the words of a fairseq-generate command that set languages and decoding.
 
-        For a language model they are words of fairseq-eval-lm, which set the length of a block and its
+        For a language model they are words of fairseq-eval-lm, which set the blocks as in training, and the
         context.
 
         Raises:
             UsageError: a key is no option of the command.
         """
         if self.get("task._name") == LANGUAGE_MODELING:
-            block = self.get("task.tokens_per_sample")
-            words = ["--tokens-per-sample", str(block)] if block else []
+            words = self._training_words("task")
             actions = _actions_of("eval_lm")
         else:
             options = ("--source-lang", "--target-lang")
@@ -130,6 +119,22 @@ class Config(NamedTuple):
         0 means that the best checkpoint is used instead.
         """
         return max(self.get("checkpoint.keep_last_epochs", 0), 0)
+
+    @property
+    def _selected(self) -> tuple[str, ...]:
+        """The words of a fairseq-train command that select the task, the arch and so on."""
+        names = ((option, str(self.get(f"{group}._name"))) for group, option in SELECTORS.items())
+        return tuple(word for pair in names for word in pair)
+
+    def _training_words(self, group: str) -> list[str]:
+        """Return the words of a fairseq-train command that set the keys of a group, except for the data."""
+        actions = _actions(self._selected)
+        return [
+            word
+            for key, value in self.values[group].items()
+            if key != "_name" and f"{group}.{key}" != "task.data" and value is not None
+            for word in self._words(group, key, value, actions)
+        ]
 
     def _words(self, group: str, key: str, value: Any, actions: dict[str, argparse.Action]) -> list[str]:
         """Return the words of a command line that set a key; `actions` are the parser's options."""
@@ -215,7 +220,12 @@ def _check_texts(config: Config, keys: list[str]) -> None:
 def _check_context(config: Config) -> None:
     """Raise a UsageError unless the context that each token of a language model has is part of a block."""
     context, block = config.get("eval_lm.context_window", 0), config.get("task.tokens_per_sample", 1024)
-    if isinstance(context, int) and isinstance(block, int) and context >= block > 0:
+    if type(context) is not int or context < 0:
+        raise UsageError(
+            f"{config.path}: eval_lm.context_window is {context!r}; it must be a whole number of tokens, at "
+            "least 0"
+        )
+    if isinstance(block, int) and context >= block > 0:
         raise UsageError(
             f"{config.path}: eval_lm.context_window is {context} and task.tokens_per_sample is {block}, so "
             "no token of a block is left to be evaluated; give a smaller context"
@@ -241,7 +251,7 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             rows. Whole numbers remain whole numbers of at least 1.
 
     Raises:
-        UsageError: a value is to be divided that is no number.
+        UsageError: a value is to be divided that is no number, or a context is as long as a block.
     """
     values = copy.deepcopy(config.values)
     for key, by in scale.get("divide", {}).items():
@@ -260,7 +270,9 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
         group, name = key.split(".")
         if name in values.get(group, {}):
             values[group][name] = value
-    return config._replace(values=values)
+    changed = config._replace(values=values)
+    _check_context(changed)
+    return changed
 
 
 def check_scale(scale: Any, path: str) -> None:

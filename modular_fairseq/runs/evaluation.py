@@ -85,15 +85,25 @@ class Measurement(NamedTuple):
         os.makedirs(self.run.folder, exist_ok=True)
         with only_one(self.run.folder):
             found = self.found
-            missing = [each for each in self.evaluations if not each.is_done(self, found)]
-            for each in missing:
-                each.check(self)
+            missing = self.check()
             if any(each.key in found for each in missing):  # the data or the decoding have changed
                 found, missing = {"checkpoint": found["checkpoint"]}, list(self.evaluations)
                 self._write(found)
             for each in missing:
                 found |= each.measure(self, say)
                 self._write(found)
+
+    def check(self) -> list["Evaluation"]:
+        """Return the evaluations that are missing.
+
+        Raises:
+            UsageError: the data lack something that one of them needs.
+        """
+        found = self.found
+        missing = [each for each in self.evaluations if not each.is_done(self, found)]
+        for each in missing:
+            each.check(self)
+        return missing
 
     def _write(self, content: dict[str, Any]) -> None:
         """Save the results of the evaluations."""
@@ -132,13 +142,14 @@ class Evaluation(ABC):
             Rows are compared by the first column.
         takes_overrides: whether the evaluation applies the overrides of a measurement.
         test: the name of the significance test of `compare`; "" if it has none.
-        interval_over: what `interval` accounts for.
+        units: what the data consist of in `test` and `interval`, such as sentences. Without units, `interval`
+            accounts for seeds alone.
     """
 
     columns: ClassVar[dict[str, Column]]
     takes_overrides: ClassVar[bool] = True
     test: ClassVar[str] = ""
-    interval_over: ClassVar[str] = "seeds"
+    units: ClassVar[str] = ""
 
     @property
     def key(self) -> str:

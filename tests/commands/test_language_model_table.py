@@ -116,8 +116,14 @@ CONTEXT = {"task": {**ROW["task"], "tokens_per_sample": 12}, "eval_lm": {"contex
 
 @pytest.fixture
 def documents(place):
-    """Give the text documents of 2 lines, and the rows short blocks with a context."""
+    """Give the text documents of 2 lines, and the rows short blocks with a context.
+
+    The words of the text are pairs of the tokens of the binarized data, as far as they go.
+    """
     (place / "data/text/text").mkdir()
+    lines = [line.split() for line in (place / "raw/test.txt").read_text().splitlines()]
+    paired = [" ".join("".join(line[k : k + 2]) for k in range(0, len(line), 2)) for line in lines]
+    (place / "data/text/text/test.txt").write_text("".join(f"{line}\n" for line in paired))
     (place / "data/text/text/test.documents").write_text("2\n" * 6)
     write(place, columns=["lm_perplexity", "word_perplexity"], rows=TABLE_OF_CONTEXT)
     for name in ("one", "two"):
@@ -166,7 +172,11 @@ def test_perplexity_with_a_context_is_what_fairseq_eval_lm_shows(documents, caps
     assert f"Perplexity: {found['lm_perplexity']:.2f}" in said
 
     scores, lengths = naive_scores(run / "checkpoint_best.pt", documents / "data/text/bin")
-    assert math.exp(-sum(scores) / len(scores)) == pytest.approx(found["word_perplexity"], rel=1e-5)
+    assert math.exp(-sum(scores) / len(scores)) == pytest.approx(found["lm_perplexity"], abs=0.01)
+    text = (documents / "data/text/text/test.txt").read_text()
+    words = len(text.split()) + text.count("\n")
+    assert words < len(scores)
+    assert math.exp(-sum(scores) / words) == pytest.approx(found["word_perplexity"], rel=1e-5)
     kept = json.loads((run / "test.documents.json").read_text())
     ends = [sum(lengths[:k]) for k in range(0, 13, 2)]
     expected = [[-sum(scores[a:b]), b - a] for a, b in zip(ends[:-1], ends[1:], strict=True)]
@@ -178,10 +188,43 @@ def test_perplexity_with_a_context_is_what_fairseq_eval_lm_shows(documents, caps
     assert "over seeds and documents" in shown and "--context-window 8" in shown and "20.5" in shown
     header, *rows = (documents / "results/paper/mine/table.tsv").read_text().splitlines()
     two = dict(zip(header.split("\t"), rows[1].split("\t"), strict=True))
+    results = run.parents[1]
+    measured = {
+        (name, seed): json.loads((results / f"{name}/seed-{seed}/test.json").read_text())["lm_perplexity"]
+        for name in ("one", "two")
+        for seed in (1, 2)
+    }
+    gap = sum(measured["two", seed] - measured["one", seed] for seed in (1, 2)) / 2
+    assert float(two["difference"]) == pytest.approx(gap, abs=0.01)
     assert 0 < float(two["p"]) <= 1 and two["difference_low"] < two["difference_high"]
     before = (run / "test.json").read_bytes()
     table(documents, "--run", "--seeds", "1,2")
     assert (run / "test.json").read_bytes() == before
+
+
+def test_other_data_are_measured_again(documents, monkeypatch):
+    """Lines of the same lengths, or other documents, are other data; the training stays."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def result(name="test.json"):
+        table(documents, "--run", "--only", "one")
+        return json.loads((documents / "results/paper/mine/one/seed-1" / name).read_text())
+
+    before, by_document = result(), result("test.documents.json")
+    assert len(by_document) == 6
+    (documents / "data/text/text/test.documents").write_text("3\n" * 4)
+    assert len(result("test.documents.json")) == 4
+    binarized = documents / "data/text/bin/test.bin"
+    tokens = bytearray(binarized.read_bytes())
+    size = len(tokens) // sum(number for _, number in by_document)
+    for start in range(0, len(tokens), 2 * size):  # exchange neighbours
+        tokens[start : start + 2 * size] = (
+            tokens[start + size : start + 2 * size] + tokens[start : start + size]
+        )
+    binarized.write_bytes(tokens)
+    assert abs(result()["lm_perplexity"] - before["lm_perplexity"]) > 0.5
+    (documents / "data/text/text/test.txt").unlink()
+    assert result()["word_perplexity"] is None and result()["checkpoint"] == before["checkpoint"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +236,7 @@ def test_perplexity_with_a_context_is_what_fairseq_eval_lm_shows(documents, caps
         ),
         (
             lambda place: (place / "data/text/text/test.documents").write_text("2\n"),
-            "test.documents has documents of 2 lines, and .*test has 12 lines; prepare the corpus again",
+            "test.documents has documents of 2 lines, and .*test.idx has 12 lines; prepare the corpus again",
         ),
     ],
 )
@@ -202,6 +245,34 @@ def test_a_corpus_that_lacks_something_is_one_sentence(documents, spoil, sentenc
     spoil(documents)
     with pytest.raises(SystemExit, match=sentence):
         table(documents, "--run", "--only", "one")
+    assert not list(documents.glob("results/**/*.pt"))  # before any training
+
+
+def test_blocks_are_those_of_the_training(documents, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path = documents / "configs/mine/one.yaml"
+    row = yaml.safe_load(path.read_text())
+    row["task"] |= {"sample_break_mode": "eos", "add_bos_token": True}
+    path.write_text(yaml.safe_dump(row | {"eval_lm": {"softmax_batch": 7}}))
+    table(documents, "--run", "--only", "one")
+    run = documents / "results/paper/mine/one/seed-1"
+    found = json.loads((run / "test.json").read_text())
+    words = ["--path", run / "checkpoint_best.pt", "--user-dir", ROOT / "modular_fairseq", "--max-tokens"]
+    words += ["128", "--gen-subset", "test", "--tokens-per-sample", "12"]
+    by_mode = {
+        mode: fairseq(documents, "eval_lm", f"{documents}/data/text/bin", *map(str, words), *mode.split())
+        for mode in ("--sample-break-mode eos --add-bos-token", "")
+    }
+    shown = [f"Perplexity: {found['lm_perplexity']:.2f}" in said for said in by_mode.values()]
+    assert shown == [True, False]
+    words = "--tokens-per-sample 12 --sample-break-mode eos --add-bos-token --softmax-batch 7"
+    assert sorted(found["eval_lm"]) == sorted(words.split())
+
+
+def test_a_batch_with_contexts_has_as_many_tokens_as_in_training(documents, capsys):
+    table(documents, "--dry-run", "--only", "one")
+    command = next(line for line in capsys.readouterr().out.splitlines() if "fairseq-eval-lm" in line)
+    assert "--max-tokens 128 " in command and command.endswith(" --batch-size 10")  # of 12 tokens each
 
 
 def test_a_context_as_long_as_the_block_is_refused(documents):
@@ -210,3 +281,14 @@ def test_a_context_as_long_as_the_block_is_refused(documents):
     sentence = "one.yaml: eval_lm.context_window is 12 and task.tokens_per_sample is 12, so no token"
     with pytest.raises(SystemExit, match=sentence):
         table(documents, "--dry-run")
+    for value in (-5, "8"):
+        wrong = {"eval_lm": {"context_window": value}}
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | wrong))
+        sentence = f"context_window is {value!r}; it must be a whole number of tokens, at least 0"
+        with pytest.raises(SystemExit, match=sentence):
+            table(documents, "--dry-run")
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"eval_lm": {"context_window": 8}}))
+    (documents / "configs/scales").mkdir()
+    (documents / "configs/scales/short.yaml").write_text("set: {task.tokens_per_sample: 8}")
+    with pytest.raises(SystemExit, match="context_window is 8 and task.tokens_per_sample is 8, so no token"):
+        table(documents, "--dry-run", "--scale", "short")

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.tasks import setup_task
 
 from modular_fairseq.training import compilation
 from modular_fairseq.training.checkpoints import load_checkpoint
-from tests.fairseq_commands import run_train, train_config, weights
+from tests.fairseq_commands import TINY, run_train, train_config, weights
 from tests.gloo_workers import Workers
 from tests.watched_trainer import COMBINED, WITH_MASKS
 
@@ -20,11 +21,11 @@ JOINT = """
 """
 
 
-def run_workers(data, save_dir, *args):
+def run_workers(data, save_dir, *args, **settings):
     """Train with two processes over gloo, and return what each printed of its model's state after every
     update.
     """
-    workers = Workers(data, save_dir, *args)
+    workers = Workers(data, save_dir, *args, **settings)
     assert workers.finish() == [0, 0], "".join(output[-3000:] for output in workers.outputs())
     return workers.states()
 
@@ -65,6 +66,17 @@ def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, 
     resumed, resumed_too = run_workers(reversal_data, tmp_path / "workers", *args, "--max-epoch", 3)
     assert resumed == resumed_too and resumed
     assert int(resumed[0].split()[1]) == int(first[-1].split()[1]) + 1
+
+
+@pytest.mark.parametrize("criterion", ["adaptive_loss", "modular_cross_entropy"])
+def test_two_workers_stay_the_same_if_one_has_no_rare_words(reversal_data, tmp_path, criterion):
+    """The last cut-off leaves one word to its tail, so some batches have no word of it."""
+    dictionary = Dictionary.load(str(reversal_data / "dict.en.txt"))
+    cutoffs = f"--adaptive-softmax-cutoff 8,{len(dictionary) - 1}"
+    args = f"--arch modular_transformer --ddp-backend c10d --batch-size 2 {cutoffs} --criterion {criterion}"
+    optimize = ["--optimizer", "adam", "--lr", "5e-3", "--max-tokens", "150", "--max-epoch", "1"]
+    first, second = run_workers(reversal_data, tmp_path, *args.split(), common=[*TINY, *optimize])
+    assert first == second and len(set(first)) == len(first) > 5
 
 
 @pytest.mark.skipif(compilation.missing("cpu") is not None, reason=str(compilation.missing("cpu")))

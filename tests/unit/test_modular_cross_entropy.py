@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.logging import metrics
 from fairseq.models.fconv import FConvDecoder, FConvEncoder, FConvModel
@@ -506,28 +505,6 @@ def test_a_criterion_that_leaves_the_losses_out_is_refused():
 ADAPTIVE = {"adaptive_softmax_cutoff": "10,25", "share_decoder_input_output_embed": False}
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_an_adaptive_softmax_has_the_loss_of_fairseqs_criterion(training):
-    model, sample = build(**ADAPTIVE).double().train(training), batch(LENGTHS)
-    expected = AdaptiveLoss(task(), sentence_avg=False)(model, sample)
-    found = criterion(label_smoothing=0.0)(model, sample)
-    assert expected[1] == found[1]
-    torch.testing.assert_close(found[0], expected[0][0], atol=1e-9, rtol=0)
-    if training:
-        gradients = [gradient(model, [each]) for each in (found, expected)]
-        torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
-
-
-def test_a_tail_without_a_target_has_a_gradient_of_zero():
-    model, sample = build(**ADAPTIVE).train(), batch(LENGTHS)
-    sample["target"] = sample["target"].clamp(max=20)  # the last tail has no word
-    loss, *_ = criterion(label_smoothing=0.0)(model, sample)
-    loss.backward()
-    first, last = model.decoder.adaptive_softmax.tail
-    assert all(parameter.grad.abs().sum() > 0 for parameter in first.parameters())
-    assert all(parameter.grad.abs().sum() == 0 for parameter in last.parameters())
-
-
 def test_losses_of_a_mechanism_are_added_to_that_of_an_adaptive_softmax():
     weights = {f"{name}_weight": 0.5 for name in TERMS}
     model, sample = dma(**ADAPTIVE), batch(LENGTHS)
@@ -547,25 +524,3 @@ def test_what_needs_all_words_is_refused_with_an_adaptive_softmax(changes):
         check_command_line(trainer(build(**ADAPTIVE), criterion(**PLAIN, **changes)))
     made = trainer(build(**ADAPTIVE), criterion(**PLAIN, label_smoothing=0.0))
     check_command_line(made)
-
-
-@pytest.mark.parametrize(
-    ("backend", "workers", "sentence"),
-    [
-        ("c10d", 1, None),
-        ("legacy_ddp", 2, None),
-        (
-            "c10d",
-            2,
-            "--ddp-backend c10d; add --ddp-backend legacy_ddp, or use",
-        ),
-    ],
-)
-def test_fairseqs_adaptive_loss_needs_another_backend_for_several_workers_only(
-    backend, workers, sentence, monkeypatch
-):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: workers > 1)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: workers)
-    options = OmegaConf.create({"sentence_avg": False, "ddp_backend": backend})
-    with pytest.raises(UsageError, match=sentence) if sentence else nullcontext():
-        assert isinstance(AdaptiveLoss.build_criterion(options, task()), AdaptiveLoss)

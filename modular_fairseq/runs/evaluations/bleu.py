@@ -35,7 +35,7 @@ class Bleu(Evaluation):
         "chrf": Column("chrF", ""),
     }
     test = "the paired bootstrap"
-    interval_over = "seeds and sentences"
+    units = "sentences"
 
     def fits(self, run: Run) -> bool:
         return bool(run.corpus.languages)

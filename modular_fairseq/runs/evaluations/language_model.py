@@ -10,7 +10,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,6 @@ from modular_fairseq_cli.scoring.significance import bootstrap_p
 Floats = NDArray[np.float64]
 PRINTED = re.compile(r"Loss \(base 2\): ([\d.]+|nan|inf), Perplexity: ([\d.]+|nan|inf)")
 BLOCK = re.compile(r"fairseq_cli\.eval_lm(?: \| |:)(\d+) (.* \[-?(?:[\d.]+|inf|nan)\])$")
-# For each --post-process: whether a piece counts as a word. The last or the first piece of each word does.
-COUNTS_AS_WORD: dict[str, Callable[[str], bool]] = {
-    "": lambda piece: True,
-    "subword_nmt": lambda piece: not piece.endswith("@@"),
-    "sentencepiece": lambda piece: piece.startswith("\u2581") or piece == "</s>",
-}
 
 
 @register
@@ -43,7 +37,8 @@ class LanguageModel(Evaluation):
     """The evaluation that measures the perplexity of a language model by fairseq-eval-lm.
 
     "lm_perplexity" counts every token of the dictionary, with the end of each line. "word_perplexity" divides
-    the same log-likelihood by the number of words, if the tokens are pieces of words.
+    the same log-likelihood by the number of words and lines of the text, so that models with other sub-words
+    can be compared. It is None if the corpus has no text beside its binarized data.
     """
 
     columns = {
@@ -51,7 +46,7 @@ class LanguageModel(Evaluation):
         "word_perplexity": Column("perplexity per word", "paper: perplexity per word"),
     }
     test = "the paired bootstrap over documents"
-    interval_over = "seeds and documents"
+    units = "documents"
 
     def fits(self, run: Run) -> bool:
         return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]
@@ -60,8 +55,7 @@ class LanguageModel(Evaluation):
         if self.key not in found or found.get("eval_lm") != decoding_of(measurement):
             return False
         # Without the corpus, a table of earlier results can still be made.
-        data = data_of(measurement)
-        return not os.path.isfile(data) or digest(data) == found.get("data")
+        return not os.path.isfile(data_of(measurement)) or contents_of(measurement) == found.get("data")
 
     def commands(self, measurement: Measurement) -> list[str]:
         return [shlex.join(eval_command(measurement))]
@@ -72,32 +66,31 @@ class LanguageModel(Evaluation):
                 f"{data_of(measurement)} is missing, so {measurement.run.name} cannot be evaluated on "
                 f"{measurement.subset}; prepare the corpus with this part, or give the row another subset"
             )
+        lines_of_documents(measurement)
 
     def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
         run, log = measurement.run, f"{measurement.name}.eval-lm.log"
-        blocks: dict[int, tuple[list[str], list[float]]] = {}
+        blocks: dict[int, list[float]] = {}
 
         def read(line: str) -> None:
             if found := BLOCK.search(line):
-                pairs = [pair.rpartition(" [") for pair in found[2].split("\t")]
-                blocks[int(found[1])] = [word for word, *_ in pairs], [float(p[:-1]) for *_, p in pairs]
+                pairs = found[2].split("\t")
+                blocks[int(found[1])] = [float(pair.rpartition(" [")[2][:-1]) for pair in pairs]
 
         lines = run.execute([*eval_command(measurement), "--output-word-probs"], log, say, read)
         printed = next((found for line in reversed(lines) if (found := PRINTED.search(line))), None)
         if printed is None:
             raise UsageError(f"{run.name}: fairseq-eval-lm showed no perplexity; see {run.path(log)}")
         _remove_blocks(run.path(log))
-        ordered = [blocks[number] for number in sorted(blocks)]
-        words = [word for symbols, _ in ordered for word in symbols]
-        scores = np.array([score for _, each in ordered for score in each])
+        scores = np.array([score for number in sorted(blocks) for score in blocks[number]])
         documents = self._documents(measurement, scores)
         write_file(measurement.path("documents.json"), json.dumps(documents) + "\n")
-        count = sum(map(COUNTS_AS_WORD[post_process_of(measurement)], words))
+        words = words_of(measurement)
         return {
             "eval_lm": decoding_of(measurement),
-            "data": digest(data_of(measurement)),
+            "data": contents_of(measurement),
             "lm_perplexity": float(printed[2]),
-            "word_perplexity": math.exp(-scores.sum() / count),
+            "word_perplexity": None if words is None else math.exp(-scores.sum() / words),
         }
 
     def _documents(self, measurement: Measurement, scores: Floats) -> list[list[float]]:
@@ -109,25 +102,13 @@ class LanguageModel(Evaluation):
         Raises:
             UsageError: fairseq-eval-lm has not scored all tokens.
         """
-        stem = data_of(measurement).removesuffix(".idx")
-        dataset = indexed_dataset.make_dataset(stem, "mmap")
-        lines = np.array(dataset.sizes)  # a copy, because the data set unmaps its memory when it is deleted
+        lines = tokens_by_line(measurement)
         if lines.sum() != len(scores):
             raise UsageError(
                 f"{measurement.run.name}: fairseq-eval-lm has scored {len(scores):,} of {lines.sum():,} "
-                f"tokens of {stem}; see {measurement.path('eval-lm.log')}"
+                f"tokens of {data_of(measurement)}; see {measurement.path('eval-lm.log')}"
             )
-        try:
-            with open(documents_of(measurement), encoding="utf-8") as file:
-                counts = [int(line) for line in file]
-        except FileNotFoundError:  # a corpus that was not prepared by this project is one document
-            counts = [len(lines)]
-        if sum(counts) != len(lines):
-            raise UsageError(
-                f"{documents_of(measurement)} has documents of {sum(counts):,} lines, and {stem} has "
-                f"{len(lines):,} lines; prepare the corpus again"
-            )
-        ends = np.cumsum(lines)[np.cumsum(counts) - 1]
+        ends = np.cumsum(lines)[np.cumsum(lines_of_documents(measurement)) - 1]
         return [[-float(each.sum()), len(each)] for each in np.split(scores, ends[:-1]) if len(each)]
 
     def compare(
@@ -142,8 +123,8 @@ class LanguageModel(Evaluation):
         if results[0]["data"] != results[1]["data"]:
             return None
         statistics = [by_document(each) for each in (baseline, ours)]
-        difference = results[1][self.key] - results[0][self.key]
-        return difference, bootstrap_p(statistics[0], statistics[1], perplexity, samples)
+        before, now = (float(perplexity(each.sum(axis=0))) for each in statistics)
+        return now - before, bootstrap_p(statistics[0], statistics[1], perplexity, samples)
 
     def interval(self, by_seed: Sequence[Sequence[Pair]]) -> Interval | None:
         """Return the 95 % interval of the difference in perplexity, over seeds and documents."""
@@ -172,9 +153,23 @@ def eval_command(measurement: Measurement) -> list[str]:
         measurement.run.corpus.binarized,
         *own,
         *words,
-        *options_of_batches(measurement.run),
+        *batches_of(measurement),
         *measurement.model_overrides,
     ]
+
+
+def batches_of(measurement: Measurement) -> list[str]:
+    """Return the options that limit batches to about as many tokens as in training, with their contexts.
+
+    fairseq-eval-lm compares --max-tokens with the lengths of blocks without their contexts.
+    """
+    words = options_of_batches(measurement.run)
+    options = by_option([*measurement.decoding, *words])
+    limited = "--batch-size" in options or "--max-sentences" in options
+    if "--context-window" in options and "--max-tokens" in options and not limited:
+        blocks = int(options["--max-tokens"][0]) // int(options.get("--tokens-per-sample", ["1024"])[0])
+        words += ["--batch-size", str(max(blocks, 1))]
+    return words
 
 
 def decoding_of(measurement: Measurement) -> list[str]:
@@ -182,19 +177,64 @@ def decoding_of(measurement: Measurement) -> list[str]:
     return [*measurement.decoding, *map(str, measurement.overrides)]
 
 
-def post_process_of(measurement: Measurement) -> str:
-    """Return the value of --post-process, or "" if tokens are words."""
-    return by_option(list(measurement.decoding)).get("--post-process", [""])[0]
-
-
 def data_of(measurement: Measurement) -> str:
     """Return the path of the index of the data."""
     return os.path.join(measurement.run.corpus.binarized, f"{measurement.subset}.idx")
 
 
-def documents_of(measurement: Measurement) -> str:
-    """Return the path of the lengths of the documents."""
-    return os.path.join(measurement.run.corpus.folder, "text", f"{measurement.subset}.documents")
+def text_of(measurement: Measurement, ending: str) -> str:
+    """Return the path of the text from which the data were made, or of the lengths of its documents."""
+    return os.path.join(measurement.run.corpus.folder, "text", f"{measurement.subset}.{ending}")
+
+
+def contents_of(measurement: Measurement) -> list[str]:
+    """Return digests of all files that the perplexities and the documents depend on, as far as they exist."""
+    data = data_of(measurement)
+    files = [
+        data,
+        f"{data.removesuffix('.idx')}.bin",
+        os.path.join(measurement.run.corpus.binarized, "dict.txt"),
+        text_of(measurement, "txt"),
+        text_of(measurement, "documents"),
+    ]
+    return [digest(path)[:16] for path in files if os.path.isfile(path)]
+
+
+def tokens_by_line(measurement: Measurement) -> NDArray[np.int64]:
+    """Return the number of tokens of each line of the data, with the end of the line [lines]."""
+    dataset = indexed_dataset.make_dataset(data_of(measurement).removesuffix(".idx"), "mmap")
+    return np.array(dataset.sizes)  # a copy, because the data set unmaps its memory when it is deleted
+
+
+def lines_of_documents(measurement: Measurement) -> list[int]:
+    """Return the number of lines of each document.
+
+    A corpus that was not prepared by this project is one document.
+
+    Raises:
+        UsageError: the documents do not have as many lines as the data.
+    """
+    lines, path = len(tokens_by_line(measurement)), text_of(measurement, "documents")
+    try:
+        with open(path, encoding="utf-8") as file:
+            counts = [int(line) for line in file]
+    except FileNotFoundError:
+        return [lines]
+    if sum(counts) != lines:
+        raise UsageError(
+            f"{path} has documents of {sum(counts):,} lines, and {data_of(measurement)} has {lines:,} lines; "
+            "prepare the corpus again"
+        )
+    return counts
+
+
+def words_of(measurement: Measurement) -> int | None:
+    """Return the number of words and lines of the text, or None if the corpus has no text."""
+    path = text_of(measurement, "txt")
+    if not os.path.isfile(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return sum(len(line.split()) + 1 for line in file)
 
 
 def by_document(measurement: Measurement) -> Floats:

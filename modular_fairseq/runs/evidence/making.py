@@ -210,6 +210,9 @@ def _make(run: Run, records: dict[str, Any], job: Job) -> bool:
             with suppress(FileNotFoundError):
                 os.remove(path)
     run.check()
+    for measurements in job.measurements.values():
+        for measurement in measurements:
+            measurement.check()
     try:
         run.train(say)
     except Diverged as error:

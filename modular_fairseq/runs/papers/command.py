@@ -20,14 +20,16 @@ time: with --jobs, or by the same command with --only in other shells or on othe
 by CUDA_VISIBLE_DEVICES. The table is written to table.txt, .tsv and .md in OUT/SCALE/TABLE, and to figure.svg
 and .png if table.yaml has a key `figure`.
 
-The columns of a table decide what is measured. BLEU is sacrebleu's, of detokenised text. Perplexity is
+The columns of a table decide what is measured. BLEU is sacrebleu's, of detokenised text. The perplexity of
+language models (lm_perplexity) is fairseq-eval-lm's, and that of other models (perplexity) is
 fairseq-validate's. LR and HR are the layer and head redundancy of attention, by one of two definitions and of
 the attention maps that the heading names. The table shows mean and standard deviation over seeds. The
 difference is between the row and its baseline, seed by seed. With several seeds it has a 95 % interval and
-the p-value of this interval. For BLEU, both account for training noise and for the choice of sentences. The
-next p-value comes from sacrebleu's paired bootstrap and is the largest over the seeds. It accounts for the
-choice of sentences alone. The last one comes from Welch's t-test. It accounts for training noise alone.
-Tokenised and compound-split BLEU serve for comparison with the paper only.
+the p-value of this interval. For BLEU, both account for training noise and for the choice of sentences, and
+for language models for the choice of documents. The next p-value comes from the paired bootstrap over
+sentences or documents, and is the largest over the seeds. It accounts for their choice alone. The last one
+comes from Welch's t-test. It accounts for training noise alone. Tokenised and compound-split BLEU serve for
+comparison with the paper only.
 """
 
 import argparse
@@ -290,13 +292,14 @@ def explain_tests(evaluation: Evaluation, args: argparse.Namespace) -> str:
     """Return the sentences that say what the interval and the p-values of the differences account for."""
     what = f"Difference from the baseline in {evaluation.columns[evaluation.key].heading}"
     single = evaluation.test and f"{evaluation.test} ({args.samples} samples)"
+    choice = f"the choice of {evaluation.units}"
     if "," not in args.seeds:
-        tested = f", with the p of {single}, which accounts for the choice of sentences alone"
+        tested = f", with the p of {single}, which accounts for {choice} alone"
         return f"{what}{tested if single else ''}."
-    causes = " and for the choice of sentences" if single else ""
-    of_test = f"the largest p over the seeds of {single}, which accounts for the choice of sentences alone; "
+    causes, over = (f" and for {choice}", f"seeds and {evaluation.units}") if single else ("", "seeds")
+    of_test = f"the largest p over the seeds of {single}, which accounts for {choice} alone; "
     return (
-        f"{what} [95 % interval over {evaluation.interval_over}]. In parentheses are the p of the interval, "
-        f"which accounts for training noise{causes}; {of_test if single else ''}and the p of Welch's t-test "
-        "over seeds, which accounts for training noise alone."
+        f"{what} [95 % interval over {over}]. In parentheses are the p of the interval, which accounts for "
+        f"training noise{causes}; {of_test if single else ''}and the p of Welch's t-test over seeds, which "
+        "accounts for training noise alone."
     )

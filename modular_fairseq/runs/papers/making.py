@@ -64,9 +64,11 @@ def make(work: Work, jobs: int) -> list[str]:
 
 
 def check(work: Work) -> None:
-    """Raise UsageError if a corpus is missing, or a folder holds another run."""
-    for each, _ in work:
+    """Raise UsageError if a corpus lacks what a run or a measurement needs, or a folder holds another run."""
+    for each, measurements in work:
         each.check()
+        for measurement in measurements:
+            measurement.check()
 
 
 def measure(measurements: list[Measurement], label: str) -> None:
