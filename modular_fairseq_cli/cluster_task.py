@@ -24,7 +24,8 @@ class Task:
         folder: the folder in which it runs.
         results: the folder in which the command saves its progress.
         hours: the time limit of the job.
-        lock: a file whose lock is held while the command runs; None: there is none.
+        lock: a file whose lock is held while the command runs, and into which the id of this process is
+            written; None: there is none.
     """
 
     def __init__(self, command: list[str], folder: str, results: str, hours: float, lock: str | None = None):
@@ -36,6 +37,9 @@ class Task:
         self.began, self.before = time.time(), self.saved()
         print(f"$ {shlex.join(self.command)}", flush=True)
         with nullcontext() if self.lock is None else lock(self.lock, f"{self.lock} is locked"):
+            if self.lock is not None:
+                with open(self.lock, "w", encoding="utf-8") as file:
+                    file.write(str(os.getpid()))
             done = subprocess.run(self.command, cwd=self.folder, preexec_fn=lifetime.before_exec())
         if done.returncode:
             sys.exit(max(done.returncode, 1))

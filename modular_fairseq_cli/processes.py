@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -29,6 +30,17 @@ def wait_passively() -> None:
 def processors() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def own_program() -> str:
+    """Return how a shell calls `modular-fairseq` of this environment: by its path, unless it is on PATH."""
+    path, found = (
+        os.path.join(os.path.dirname(sys.executable), "modular-fairseq"),
+        shutil.which("modular-fairseq"),
+    )
+    if not os.path.exists(path) or (found and os.path.samefile(found, path)):
+        return "modular-fairseq"
+    return path
 
 
 def share_processors(processes: int) -> None:

@@ -118,8 +118,8 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         if softmax is not None:
             features = net_output[0][:, self.ignore_prefix_size :]
             words = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :]
-            loss = adaptive_cross_entropy(softmax, features, words, self.padding_idx, reduce)
-            return loss, loss
+            found = adaptive_cross_entropy(softmax, features, words, self.padding_idx, reduce)
+            return found, found
         if not self.chunk_size:
             return super().compute_loss(model, net_output, sample, reduce)
         features = net_output[0][:, self.ignore_prefix_size :].flatten(0, 1)

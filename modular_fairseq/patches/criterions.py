@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.utils import item
-from torch import Tensor, nn
+from torch import Tensor
 
 from modular_fairseq.modules.adaptive_softmax import adaptive_cross_entropy
 from modular_fairseq.patches.registry import replace
@@ -24,7 +24,7 @@ def adaptive_loss_with_every_backend(build_criterion: Callable, cfg: Any, task: 
 
 @replace("fairseq.criterions.adaptive_loss.AdaptiveLoss.forward")
 def adaptive_loss_of_every_word(
-    forward: Callable, criterion: AdaptiveLoss, model: nn.Module, sample: dict, reduce: bool = True
+    forward: Callable, criterion: AdaptiveLoss, model: Any, sample: dict, reduce: bool = True
 ) -> tuple[Tensor, int, dict]:
     """Let --criterion adaptive_loss count every word, and give a gradient to every parameter.
 

@@ -9,8 +9,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import modular_fairseq
@@ -20,7 +20,7 @@ from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import PARAMETERS, parse, progress
-from modular_fairseq_cli.files import append_line, digest, only_one, read_json, write_file
+from modular_fairseq_cli.files import append_line, digest, is_locked, only_one, read_json, write_file
 from modular_fairseq_cli.processes import call
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
@@ -33,6 +33,7 @@ MODULES = {
     "modular-fairseq": "modular_fairseq_cli",
 }
 LIMITS = ("--max-update", "--max-epoch")
+FAILURE = "failure.txt"  # in the folder of a run: why the last attempt to finish it failed
 OUTSIDE = re.compile(r"num\. params trained outside the main optimizer: ([\d,]+)")  # logged by the plugin
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
 Say = Callable[[str], Any]  # a function that shows a line of text to the user
@@ -218,6 +219,24 @@ class Run(NamedTuple):
             self.fit(say)
             self._write("training.json", self.statistics())
 
+    @contextmanager
+    def noting_failure(self) -> Iterator[None]:
+        """Leave the message of an error that ends the block in the run's folder, where --status reads it."""
+        self.forget_failure()
+        try:
+            yield
+        except (UsageError, OSError) as error:
+            # The error may be that another process works in the folder.
+            if os.path.isdir(self.folder) and not is_locked(self.path(".lock")):
+                with suppress(OSError):  # such as a full disk, which the error itself tells
+                    write_file(self.path(FAILURE), f"{error}\n")
+            raise
+
+    def forget_failure(self) -> None:
+        """Remove what an earlier attempt has left about its failure."""
+        with suppress(FileNotFoundError):
+            os.remove(self.path(FAILURE))
+
     def fit(self, say: Say, show: Say | None = None, may_diverge: bool = False) -> bool:
         """Complete the training, and average the checkpoints.
 
@@ -336,7 +355,12 @@ class Run(NamedTuple):
     def _is_trained(self) -> bool:
         """Return whether the last checkpoint has reached --max-update, --max-epoch or --patience."""
         given, state = by_option(list(self.words)), self.last_checkpoint()
-        limits = [int((given.get(name) or ["0"])[0]) for name in (*LIMITS, "--patience")]
+        limits = []
+        for name in (*LIMITS, "--patience"):
+            value = (given.get(name) or ["0"])[0]
+            if not re.fullmatch(r"-?\d+", value):
+                raise UsageError(f"{name} {value}: give a whole number")
+            limits.append(int(value))
         return state is not None and training_ended(state, *limits)
 
     def _write(self, file: str, content: dict[str, Any]) -> None:

@@ -26,7 +26,10 @@ def share_batches(words: Sequence[str], workers: int | None) -> list[str]:
     if workers is None:
         return []
     given = (by_option(list(words)).get("--update-freq") or ["1"])[-1]
-    numbers = [int(number) for number in re.findall(r"\d+", given)]
+    parts = given.strip("[]()").split(",")
+    numbers = [int(part) for part in parts if re.fullmatch(r"\s*[1-9]\d*\s*", part)]
+    if len(numbers) < len(parts):
+        raise UsageError(f"--update-freq {given}: give a whole number of batches, or several with commas")
     if any(number % workers for number in numbers):
         fitting = [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
         raise UsageError(

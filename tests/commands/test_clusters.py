@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 
@@ -12,6 +14,7 @@ from modular_fairseq.runs.cluster import jobs, status
 from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from tests.ablations import ablation, result
 from tests.fake_slurm import write_programs
@@ -169,17 +172,130 @@ def test_a_job_that_ends_while_slurm_is_asked_has_not_failed(tmp_path, monkeypat
     (tmp_path / jobs.JOBS).write_text(json.dumps({step.name: {"number": "1", "log": "none"}}))
     ended = []
     monkeypatch.setattr(status, "live", lambda: ended.append(True) or {})
-    shown, at_work = status.overview("All", lambda: [step._replace(done=bool(ended))], lambda: False)
+    shown, at_work = status.overview("All", lambda: [step._replace(done=bool(ended))], lambda: None)
     assert shown.startswith("All: 1 done") and not at_work
 
 
-def test_workers_of_srun_have_the_processors_of_a_task(table_folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--train-run", "mine/plain/seed-1", "--srun"], "needs a job of Slurm"),
+        (["--measure-run", "mine/plain/seed-1"], "is not trained yet"),
+    ],
+)
+def test_a_job_uses_the_processors_that_slurm_has_given_it(
+    table_folder, tmp_path, monkeypatch, words, sentence
+):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
     monkeypatch.delenv("OMP_NUM_THREADS")
-    with pytest.raises(SystemExit, match="needs a job of Slurm"):
-        table(table_folder, "--train-run", "mine/plain/seed-1", "--srun", out=str(tmp_path / "none"))
+    with pytest.raises(SystemExit, match=sentence):
+        table(table_folder, *words, out=str(tmp_path / "none"))
     assert os.environ["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # so that it is restored
+
+
+def test_a_run_whose_last_attempt_failed_is_shown_with_its_message(table_folder, tmp_path, capsys):
+    out = tmp_path / "elsewhere"
+    run = out / "paper/mine/plain/seed-1"
+    with pytest.raises(SystemExit):
+        table(table_folder, "--run", "--only", "plain", "--", "--arch-of", "none", out=str(out))
+    capsys.readouterr()
+    table(table_folder, "--status", "--", "--arch-of", "none", out=str(out))
+    shown = capsys.readouterr().out
+    assert "Table mine: 1 failed, 6 not begun" in shown
+    assert re.search(r"train mine/plain/seed-1 +failed +mine/plain/seed-1: fairseq-train failed", shown)
+    with only_one(run):
+        table(table_folder, "--status", "--", "--arch-of", "none", out=str(out))
+    assert "Table mine: 1 running, 6 not begun" in capsys.readouterr().out
+
+
+def test_jobs_are_unknown_without_squeue_and_cancelled_without_a_log(tmp_path, monkeypatch):
+    step = jobs.Step("train a", str(tmp_path), [], Resources())
+    (tmp_path / jobs.JOBS).write_text(json.dumps({step.name: {"number": "7", "log": str(tmp_path / "no")}}))
+    monkeypatch.setattr(jobs.shutil, "which", lambda name: None)
+    shown, at_work = status.overview("All", lambda: [step], lambda: None)
+    assert shown.startswith("All: 1 unknown") and "no squeue on this machine" in shown and not at_work
+    monkeypatch.setattr(status, "live", dict)
+    shown, _ = status.overview("All", lambda: [step], lambda: None)
+    assert shown.startswith("All: 1 failed") and "the job was cancelled before it began" in shown
+
+
+def test_a_display_survives_a_look_at_which_slurm_fails(capsys, monkeypatch):
+    looks = iter([("first\n", True), UsageError("squeue failed"), ("second\n", False)])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(status.time, "sleep", lambda seconds: None)
+
+    def look():
+        found = next(looks)
+        if isinstance(found, UsageError):
+            raise found
+        return found
+
+    status.watch(look, "the same")
+    found = capsys.readouterr()
+    assert found.out.count("first") == 2 and found.out.endswith("second\n") and "squeue failed" in found.err
+
+
+def test_jobs_can_be_shown_without_submitting_them(table_folder, slurm, capsys, tmp_path):
+    (slurm / "resources.yaml").write_text("{partition: gpu, cpus: 3, slurm: {constraint: a100}}")
+    given = ["--launcher", "slurm", "--resources", str(slurm / "resources.yaml")]
+    table(table_folder, "--dry-run", *given, out=str(tmp_path / "none"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [name for name in STEPS if any(line.startswith(name) for line in lines)] == STEPS
+    last = next(line for line in lines if line.startswith(STEPS[5]))
+    assert STEPS[4] in last and "partition=gpu" in last and "cpus-per-task=3" in last
+    assert "gpus-per-node=1" in last and "constraint=a100" in last and "time=1440" in last
+    assert not options_of(slurm) and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("slurm: {dependency: afterok:9}", "slurm sets dependency, which jobs have already; leave it out"),
+        ("slurm: {cpus_per_task: 9}", "slurm sets cpus-per-task, which jobs have already"),
+        ("slurm: {signal: INT@90}", "slurm: signal is 'INT@90'; it must be B:USR2@ and the seconds before"),
+        ("slurm: {requeue: false}", "slurm sets requeue, which jobs have already"),
+        ("slurm: {exclusive: false}", "slurm: exclusive is False; it must be text or a number, or true for"),
+        ("slurm: {exclude: [a, b]}", "slurm: exclude is \\['a', 'b'\\]; it must be text or a number"),
+        ("slurm: {1: 2}", "slurm has the key 1; give the name of an option of sbatch"),
+        ("hours: 1.0e+300", "hours is 1e\\+300; it must be at most 876000, which is a century"),
+    ],
+)
+def test_resources_that_would_break_a_job_are_refused(table_folder, slurm, tmp_path, content, sentence):
+    (tmp_path / "resources.yaml").write_text(content)
+    with pytest.raises(SystemExit, match=f"resources.yaml: {sentence}"):
+        table(
+            table_folder,
+            *("--run", "--launcher", "slurm", "--resources", str(tmp_path / "resources.yaml")),
+            out=str(tmp_path / "none"),
+        )
+    assert not options_of(slurm)
+
+
+def test_jobs_have_further_options_of_sbatch(tmp_path, table_folder, slurm):
+    (tmp_path / "resources.yaml").write_text("slurm: {exclusive: true, nice: 5, qos: low}")
+    given = ["--launcher", "slurm", "--resources", str(tmp_path / "resources.yaml"), "--only", "plain"]
+    table(table_folder, "--run", *given, out=str(tmp_path / "more"))
+    assert all(
+        {"exclusive": "", "nice": "5", "qos": "low"}.items() <= each.items() for each in options_of(slurm)
+    )
+    assert len(options_of(slurm)) == 2
+
+
+def test_an_evaluation_that_runs_stays_if_its_training_ends_while_slurm_is_asked(
+    tmp_path, slurm, monkeypatch
+):
+    """The training is done when the steps are looked at, so nothing is submitted again or cancelled."""
+    training = jobs.Step("train a", str(tmp_path / "a"), ["true"], Resources(gpus=0))
+    evaluation = training._replace(name="evaluate a", after=[training.name])
+    (tmp_path / "a").mkdir()
+    known = {step.name: {"number": n, "log": ""} for step, n in ((training, "1"), (evaluation, "2"))}
+    (tmp_path / "a" / jobs.JOBS).write_text(json.dumps(known))
+    asked = []
+    monkeypatch.setattr(jobs, "live", lambda: asked.append(True) or {"2": ("RUNNING", "None")})
+    look = lambda: [training._replace(done=bool(asked)), evaluation]  # noqa: E731
+    jobs.submit(look, str(tmp_path / "jobs"))
+    assert not (slurm / "cancelled").exists() and not options_of(slurm)
 
 
 def test_ctrl_c_ends_the_display_alone(capsys, monkeypatch):
@@ -202,17 +318,25 @@ def test_ctrl_c_ends_the_display_alone(capsys, monkeypatch):
 def test_a_job_in_the_background_makes_the_table(
     table_folder, finished_table, real_commands, tmp_path, capsys
 ):
+    """It has begun when the command returns, keeps none of its output open, and ignores Ctrl-C."""
     out = str(tmp_path / "background")
-    table(table_folder, "--run", "--launcher", "local", "--only", "plain", out=out)
-    assert "a job in the background was started" in capsys.readouterr().err
-    logs = tmp_path / "background/paper/mine/jobs"
-    end = time.monotonic() + 180
-    while not jobs.in_background(str(logs)):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    words = command(table_folder, "--run", "--launcher", "local", "--only", "plain", out=out)
+    started = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    shown = started.communicate(timeout=120)  # until the end of both pipes
+    assert started.returncode == 0, shown[1]
+    logs = str(tmp_path / "background/paper/mine/jobs")
+    process = jobs.background(logs)
+    assert process is not None
+    assert "a job in the background was started" in shown[1] and f"kill -KILL {process}" in shown[1]
+    os.killpg(started.pid, signal.SIGINT)
     with pytest.raises(SystemExit, match="a job in the background works on this already"):
         table(table_folder, "--run", "--launcher", "local", "--only", "plain", out=out)
-    while jobs.in_background(str(logs)):
+    table(table_folder, "--status", "--only", "plain", out=out)
+    assert f"Table mine, in the background as process {process}: " in capsys.readouterr().out
+    end = time.monotonic() + 180
+    while jobs.background(logs) is not None:
         assert time.monotonic() < end
         time.sleep(0.1)
     ours, theirs = (
@@ -229,10 +353,11 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slur
     folder = tmp_path / "ablation"
     first = ablation(folder, data=ablation_data)
     first.begin()
-    again = ["ablate", "--out", str(folder), "--launcher", "slurm", "--partition", "p"]
+    again = ["ablate", "--out", str(folder), "--launcher", "slurm", "--partition", "p", "--gpus", "0"]
     cli.main(again)
     assert "6 jobs were submitted" in capsys.readouterr().err
     found = options_of(slurm)
+    assert not any("gpus-per-node" in each for each in found)
     assert [each["job-name"].split(":")[-1] for each in found[:2]] == [
         "baseline-seed1",
         "residual_connections-seed1",
@@ -253,6 +378,24 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slur
         del os.environ["SLURM_JOB_ID"]
     assert "4 jobs were submitted" in capsys.readouterr().err
     assert options_of(slurm)[9]["dependency"] == "afterany:7:8:9"
+    import submitit
+
+    pickle = folder / "jobs/10_submitted.pkl"
+    words = submitit.core.utils.DelayedSubmission.load(pickle).function.command
+    assert words[words.index("--go-on") :] == ["--go-on", "--gpus", "0", "--partition", "p"]
+    (slurm / "queue").write_text("7|RUNNING|None\n")
+    cli.main(["ablate", "--out", str(folder), "--status"])
+    shown = capsys.readouterr().out
+    assert re.search(r"submit the next iteration +failed +10 ", shown) and " 1 running, " in shown
+
+
+def test_an_ablation_has_no_jobs_that_only_evaluate(tmp_path, slurm, ablation_data):
+    folder = tmp_path / "ablation"
+    ablation(folder, data=ablation_data).begin()
+    (tmp_path / "resources.yaml").write_text("{hours: 3, evaluation: {hours: 2, partition: p}}")
+    words = ["ablate", "--out", str(folder), "--launcher", "slurm", "--resources"]
+    with pytest.raises(SystemExit, match="resources.yaml: hours of evaluation have no effect on an ablation"):
+        cli.main([*words, str(tmp_path / "resources.yaml")])
 
 
 @pytest.mark.parametrize(
@@ -264,6 +407,9 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slur
         (["--status", "--gpus", "1"], "--gpus 1 has no effect without making runs; leave it out"),
         (["--run", "--gpus", "0"], "--gpus 0: the number must be at least 1"),
         (["--run", "--gpus", "99"], "--gpus 99: torch sees [0-9]+ on this machine; give at most as many"),
+        (["--dry-run", "--launcher", "local"], "--launcher local has no effect without making runs"),
+        (["--dry-run", "--", "--update-freq", "x"], "--update-freq x: give a whole number of batches"),
+        (["--dry-run", "--", "--update-freq", "-8"], "--update-freq -8: give a whole number of batches"),
         (["--dry-run", "--gpus", "2"], "2 GPUs cannot share --update-freq 1, .* give --gpus 1$"),
         (
             ["--dry-run", "--gpus", "5", "--", "--update-freq", "4"],

@@ -95,16 +95,18 @@ def write_resources(folder, minutes, **slurm):
 def test_jobs_that_are_pre_empted_and_cancelled_end_in_the_same_table(
     table_folder, finished_table, slurm, tmp_path
 ):
-    """One training is pre-empted. Another is cancelled, and submitted again by the same command."""
+    """Slurm ends one training and queues it again, as it does for jobs of a higher priority. Another is
+    cancelled, and submitted again by the same command.
+    """
     given = ["--run", "--launcher", "slurm", "--resources", write_resources(tmp_path, minutes=12)]
     table(table_folder, slurm, *given, out=tmp_path)
     runs = tmp_path / "paper/mine"
     numbers = {}
-    for row, stop in (("plain", ["--signal=USR2", "--batch"]), ("experts", [])):
+    for row, stop in (("plain", ["scontrol", "requeue"]), ("experts", ["scancel"])):
         wait((runs / row / "seed-1/checkpoint_last.pt").exists, f"{row} is trained")
         jobs = json.loads((runs / row / "seed-1/jobs.json").read_text())
         numbers[row] = jobs[f"train mine/{row}/seed-1"]["number"]
-        subprocess.run(["scancel", *stop, numbers[row]], env=slurm, check=True)
+        subprocess.run([*stop, numbers[row]], env=slurm, check=True)
     wait(lambda: "train:mine/experts/seed-1" not in queue(slurm), "experts is cancelled")
     assert re.search(
         r"train mine/experts/seed-1 +failed", table(table_folder, slurm, "--status", out=tmp_path)

@@ -6,20 +6,23 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from tabulate import tabulate
 
 from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.cluster_task import Task
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import is_locked, only_one, read_json, write_file
-from modular_fairseq_cli.processes import say
+from modular_fairseq_cli.processes import say, share_processors
 
 JOBS = "jobs.json"  # in the folder of a step: the last job of each step there
 SIGNAL_SECONDS = 30  # before its time limit a job is told to be started again
-LOCK = "background.lock"  # a job in the background holds the lock of this file
-# The signal would end a batch script that still starts. The program of the task catches it.
+LOCK = "background.lock"  # a job in the background holds the lock of this file, and writes its process id
+# The signal would end a batch script that still starts. The process of the task has a handler of its own.
 IGNORE = "trap '' USR2"
 YEARS = 100 * 365 * 24.0  # the time limit of a job in the background, in hours
 
@@ -70,16 +73,16 @@ def submitit() -> Any:
     return submitit
 
 
-def live() -> dict[str, tuple[str, str]]:
+def live() -> dict[str, tuple[str, str]] | None:
     """Return the user's jobs in Slurm, keyed by their numbers: the state, and the reason why a job waits.
 
-    Slurm's words are returned, such as PENDING and Priority. Without Slurm there are no jobs.
+    Slurm's words are returned, such as PENDING and Priority. The result is None on a machine without squeue.
 
     Raises:
         UsageError: squeue fails.
     """
     if shutil.which("squeue") is None:
-        return {}
+        return None
     command = ["squeue", "--me", "--noheader", "--format=%A|%T|%r"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -96,19 +99,19 @@ def recorded(folder: str) -> dict[str, Job]:
 
 def failed(steps: Sequence[Step]) -> list[str]:
     """Return the names of steps that are not done although their jobs have ended."""
-    present = live()
+    present = live() or {}
     numbers = {step.name: recorded(step.folder).get(step.name) for step in steps if not step.done}
     return [name for name, job in numbers.items() if job is not None and job.number not in present]
 
 
-def submit(steps: Sequence[Step], folder: str) -> None:
-    """Submit the steps that are neither done nor in the hands of a job, and record their jobs.
+def submit(look: Callable[[], Sequence[Step]], folder: str) -> None:
+    """Submit the steps that are not done and that no job works on, and record their jobs.
 
     A job that waits for a step which is submitted again would never start. It is cancelled, and its step is
     submitted again, too.
 
     Args:
-        steps: the steps, each after those that it needs.
+        look: returns the steps as they are now, each after those that it needs.
         folder: the folder for the logs of jobs.
 
     Raises:
@@ -123,9 +126,9 @@ def submit(steps: Sequence[Step], folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
     jobs: dict[str, str] = {}
     with only_one(folder):
-        present, new = live(), set[str]()
+        present, new = live() or {}, set[str]()
         present.pop(os.environ.get("SLURM_JOB_ID", ""), None)  # this process is no job that works on a step
-        for step in steps:
+        for step in look():  # after `live`: a job that has ended before has done its step
             if step.done:
                 continue
             known = recorded(step.folder)
@@ -136,7 +139,7 @@ def submit(steps: Sequence[Step], folder: str) -> None:
                 # It fails for a job that has ended meanwhile, which does no harm.
                 subprocess.run(["scancel", known[step.name].number], capture_output=True)
             # A new executor for each job: submitit waits between the jobs of one.
-            # exec: the batch script becomes the process of the task, which so gets the signal.
+            # With exec, the process of the task replaces the shell, so Slurm's signal reaches it.
             python = f"exec {shlex.quote(sys.executable)}"
             executor = executors.SlurmExecutor(folder, max_num_timeout=10**6, python=python)
             needs = [jobs[name] for name in step.after if name in jobs]
@@ -147,7 +150,8 @@ def submit(steps: Sequence[Step], folder: str) -> None:
             except executors.core.utils.FailedJobError as error:
                 reason = str(error).strip().splitlines()[-1:] or ["sbatch gave no reason"]
                 raise UsageError(
-                    f"Slurm refuses the job {step.name} ({reason[0]}); correct the resources"
+                    f"Slurm refuses the job {step.name} ({reason[0]}), after {len(new)} other jobs were "
+                    "submitted; correct that, such as the resources, and the same command submits the rest"
                 ) from None
             jobs[step.name] = job.job_id
             known[step.name] = Job(job.job_id, str(job.paths.stderr))
@@ -157,6 +161,32 @@ def submit(steps: Sequence[Step], folder: str) -> None:
             new.add(step.name)
     there = len(jobs) - len(new)
     say(f"{len(new)} jobs were submitted, {there} are there already; their logs are in {folder}")
+
+
+def describe(steps: Sequence[Step]) -> str:
+    """Return a table of the jobs that `submit` would submit, with what they wait for and ask for."""
+    lines = []
+    for step in steps:
+        if not step.done:
+            asked = _parameters(step, [])
+            asked.pop("additional_parameters")
+            shown = ["job_name", "setup", "signal_delay_s", "use_srun"]
+            asked = {name: value for name, value in asked.items() if name not in shown} | step.resources.slurm
+            given = " ".join(f"{name.replace('_', '-')}={value}" for name, value in asked.items())
+            lines.append([step.name, ", ".join(step.after), given])
+    return tabulate(lines, ["job", "waits for", "asks for"], disable_numparse=True)
+
+
+def share_job(workers: int) -> None:
+    """Let the programs that this process starts use the processors of its job of Slurm, or of this machine.
+
+    Args:
+        workers: the number of programs that run at the same time.
+    """
+    if processors := os.environ.get("SLURM_CPUS_PER_TASK"):
+        os.environ.setdefault("OMP_NUM_THREADS", processors)
+    else:
+        share_processors(workers)
 
 
 def through_srun(run: Run) -> Run:
@@ -186,34 +216,55 @@ def through_srun(run: Run) -> Run:
 def submit_to_background(command: Sequence[str], folder: str) -> None:
     """Run a command in the background of this machine, where it goes on if the terminal is closed.
 
+    This function returns when the job has begun.
+
     Args:
         command: words of the command.
         folder: the folder for its logs.
 
     Raises:
-        UsageError: a command runs there already.
+        UsageError: a command runs there already, another process starts one, or the job ends at once.
     """
     executors = submitit()
     os.makedirs(folder, exist_ok=True)
-    if in_background(folder):
-        raise UsageError(
-            f"a job in the background works on this already ({folder}); --status shows what it does"
+    with only_one(folder):
+        if background(folder) is not None:
+            raise UsageError(
+                f"a job in the background works on this already ({folder}); --status shows what it does"
+            )
+        write_file(os.path.join(folder, LOCK), "")  # without the number of an earlier process
+        executor = executors.LocalExecutor(folder, max_num_timeout=10**6)
+        # submitit would hide all GPUs that were not asked for.
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+        visible = (
+            "unset CUDA_VISIBLE_DEVICES"
+            if gpus is None
+            else f"export CUDA_VISIBLE_DEVICES={shlex.quote(gpus)}"
         )
-    executor = executors.LocalExecutor(folder, max_num_timeout=10**6)
-    # submitit would hide all GPUs that were not asked for.
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = (
-        "unset CUDA_VISIBLE_DEVICES" if gpus is None else f"export CUDA_VISIBLE_DEVICES={shlex.quote(gpus)}"
-    )
-    executor.update_parameters(timeout_min=60 * YEARS, setup=["trap '' HUP", visible])
-    task = Task(list(command), os.getcwd(), folder, YEARS, os.path.join(folder, LOCK))
-    job = executor.submit(task)
-    say(f"a job in the background was started; its log is {job.paths.stderr}")
+        # The process that submitit leaves behind must not keep the output of this one open, and the keys of
+        # its terminal must not end it.
+        output = f"exec </dev/null >>{shlex.quote(os.path.join(folder, 'submitit.log'))} 2>&1"
+        executor.update_parameters(
+            timeout_min=60 * YEARS, setup=[output, "trap '' HUP INT QUIT TSTP", visible]
+        )
+        task = Task(list(command), os.getcwd(), folder, YEARS, os.path.join(folder, LOCK))
+        job = executor.submit(task)
+        log = str(job.paths.stderr)
+        while (process := background(folder)) is None:
+            if job.done():
+                raise UsageError(f"the job in the background ended at once; its log is {log}")
+            time.sleep(0.1)
+    say(f"a job in the background was started; its log is {log}; to stop it: kill -KILL {process}")
 
 
-def in_background(folder: str) -> bool:
-    """Return whether a job in the background has its logs in a folder."""
-    return is_locked(os.path.join(folder, LOCK))
+def background(folder: str) -> int | None:
+    """Return the process of the job in the background that has its logs in a folder, or None."""
+    path = os.path.join(folder, LOCK)
+    if not is_locked(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        number = file.read().strip()
+    return int(number) if number.isdecimal() else None
 
 
 def _parameters(step: Step, needs: Sequence[str]) -> dict[str, Any]:

@@ -45,18 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser, what: argparse._MutuallyExclu
     group.add_argument("--account", metavar="NAME", help="account of Slurm for all jobs")
 
 
-def check(args: argparse.Namespace, makes: bool, trains: bool) -> tuple[Resources, Resources]:
+def check(
+    args: argparse.Namespace, makes: bool, trains: bool, shows: bool = False
+) -> tuple[Resources, Resources]:
     """Return what trainings and evaluations ask for, after checking that the options have an effect.
 
     Args:
         args: the arguments of the command.
         makes: whether the command makes all runs.
         trains: whether the command makes runs, makes one of them, or shows the commands of their trainings.
+        shows: whether the command shows what it would do, which it can for jobs of Slurm.
 
     Raises:
         UsageError: an option has no effect, or the resources are wrong.
     """
-    if args.launcher and not makes:
+    if args.launcher and not (makes or (shows and args.launcher == "slurm")):
         raise UsageError(f"--launcher {args.launcher} has no effect without making runs; leave it out")
     if args.launcher != "slurm":
         for name in ("resources", "hours", "partition", "account"):

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
@@ -10,6 +11,15 @@ from modular_fairseq.runs.yaml_files import Kind, check_values, read_yaml
 from modular_fairseq_cli.errors import UsageError
 
 NUMBER: Kind = (int,), "a whole number"
+MOST_HOURS = 24.0 * 365 * 100
+OPTION = re.compile("[a-z][a-z-]*")  # an option of sbatch without its leading hyphens
+# The options of sbatch that jobs have already, from other keys or because the launcher depends on them.
+TAKEN = {
+    *("partition", "account", "time", "nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node"),
+    *("gpus-per-task", "gres", "cpus-per-task", "cpus-per-gpu", "mem", "mem-per-cpu", "mem-per-gpu"),
+    *("job-name", "output", "error", "open-mode", "dependency", "requeue", "no-requeue"),
+    *("kill-on-invalid-dep", "array", "wrap", "parsable", "wait", "chdir", "export"),
+}
 KINDS: dict[str, Kind] = {
     "partition": ((str, NoneType), "text"),
     "account": ((str, NoneType), "text"),
@@ -59,6 +69,10 @@ class Resources:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} is {value:g}; it must be more than 0, and finite")
+        if self.hours > MOST_HOURS:
+            raise UsageError(
+                f"hours is {self.hours:g}; it must be at most {MOST_HOURS:g}, which is a century"
+            )
         if self.workers % self.nodes:
             raise UsageError(
                 f"{self.gpus} GPUs cannot be divided among {self.nodes} nodes; give a multiple as gpus"
@@ -98,7 +112,36 @@ class Resources:
         check_values("", values, KINDS)
         if not all(isinstance(line, str) for line in values.get("setup", [])):
             raise UsageError(f"setup is {values['setup']!r}; it must be a list of lines of shell")
+        _check_options(values.get("slurm", {}))
         return replace(self, **values)
+
+
+def _check_options(options: dict[Any, Any]) -> None:
+    """Raise a UsageError unless jobs can have these further options of sbatch."""
+    for name, value in options.items():
+        plain = str(name).replace("_", "-")
+        if not OPTION.fullmatch(plain):
+            raise UsageError(f"slurm has the key {name!r}; give the name of an option of sbatch")
+        if plain in TAKEN:
+            raise UsageError(
+                f"slurm sets {plain}, which jobs have already; leave it out, or use another key, such as "
+                f"{', '.join(name for name in KINDS if name != 'slurm')}"
+            )
+        if plain == "signal" and not re.fullmatch(r"B:USR2@\d+", str(value)):
+            raise UsageError(
+                f"slurm: signal is {value!r}; it must be B:USR2@ and the seconds before the time limit at "
+                "which a job is told to be started again"
+            )
+        if value is not True and (isinstance(value, bool) or not isinstance(value, str | int | float)):
+            raise UsageError(
+                f"slurm: {name} is {value!r}; it must be text or a number, or true for an option that "
+                "takes no value"
+            )
+
+
+def of_evaluations(training: Resources) -> Resources:
+    """Return what evaluations ask for if nothing is said of them: as trainings, but at most one GPU."""
+    return replace(training, gpus=min(training.gpus, 1), nodes=1)
 
 
 def read_resources(args: argparse.Namespace) -> tuple[Resources, Resources]:
@@ -122,7 +165,7 @@ def read_resources(args: argparse.Namespace) -> tuple[Resources, Resources]:
     try:
         of_evaluation = given.pop("evaluation", {}) if isinstance(given, dict) else {}
         training = Resources().changed(given).changed(flags)
-        evaluation = replace(training, gpus=min(training.gpus, 1), nodes=1).changed(of_evaluation)
+        evaluation = of_evaluations(training).changed(of_evaluation)
     except UsageError as error:
         where = f"--resources {args.resources}: " if args.resources is not None else ""
         raise UsageError(f"{where}{error}") from None

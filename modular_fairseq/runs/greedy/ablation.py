@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from modular_fairseq.runs.cluster.jobs import Step, through_srun
+from modular_fairseq.runs.cluster.jobs import Step, share_job, through_srun
 from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluations.perplexity import validate_command
@@ -18,7 +18,7 @@ from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
-from modular_fairseq_cli.processes import say, share_processors
+from modular_fairseq_cli.processes import own_program, say
 
 
 class Ablation:
@@ -37,7 +37,7 @@ class Ablation:
         self.names = [each.name for each in settings["switches"]]
         self.total = (len(self.names) * (len(self.names) + 1) // 2 + 1) * len(seeds)
         words = ["ablate", "--out", folder, "--seeds", ",".join(map(str, seeds))]
-        self.command = shlex.join(["modular-fairseq", *words])
+        self.command = shlex.join([own_program(), *words])
         self.program = [sys.executable, "-m", "modular_fairseq_cli", *words]
         share_batches(settings["options"], workers)  # refuses a number of GPUs that does not fit
 
@@ -112,7 +112,7 @@ class Ablation:
             UsageError: the run failed.
         """
         trial = next(each for each in self.known() if each.run.name == name)
-        share_processors(self.workers)
+        share_job(1 if srun else self.workers)
         trial._replace(run=through_srun(trial.run) if srun else trial.run).finish(say)
 
     def train(self) -> None:

@@ -43,16 +43,14 @@ from dataclasses import replace
 
 from modular_fairseq.runs.cluster import options
 from modular_fairseq.runs.cluster.jobs import (
-    Job,
     Step,
+    background,
     failed,
-    in_background,
-    live,
     recorded,
     submit,
     submit_to_background,
 )
-from modular_fairseq.runs.cluster.resources import Resources
+from modular_fairseq.runs.cluster.resources import Resources, of_evaluations
 from modular_fairseq.runs.cluster.status import overview, watch
 from modular_fairseq.runs.greedy.ablation import Ablation
 from modular_fairseq.runs.greedy.settings import choose_settings
@@ -118,12 +116,13 @@ def run(args: argparse.Namespace) -> None:
 
         def steps() -> list[Step]:
             found = ablation.steps(training)
-            if recorded(args.out).get(GO_ON, Job("", "")).number in live():
-                found.append(Step(GO_ON, args.out, [], training, [step.name for step in found]))
+            if GO_ON in recorded(args.out):
+                ended = len(found) == ablation.total and all(step.done for step in found)
+                found.append(Step(GO_ON, args.out, [], training, [step.name for step in found], ended))
             return found
 
         def look() -> tuple[str, bool]:
-            return overview(f"Ablation in {args.out}", steps, lambda: in_background(logs))
+            return overview(f"Ablation in {args.out}", steps, lambda: background(logs))
 
         watch(look, f"{ablation.command} --status")
     elif args.launcher:
@@ -152,6 +151,16 @@ def launch(
         UsageError: the jobs cannot be submitted; or this is the short job, and runs have failed.
     """
     training, evaluation = resources
+    unused = [
+        name
+        for name in ("gpus", "nodes", "cpus", "hours")
+        if getattr(evaluation, name) != getattr(of_evaluations(training), name)
+    ]
+    if unused:
+        raise UsageError(
+            f"--resources {args.resources}: {', '.join(unused)} of evaluation have no effect on an ablation, "
+            "whose jobs train and evaluate; leave them out"
+        )
     ablation.begin()
     if args.launcher == "local":
         submit_to_background([*ablation.program, *training.gpus_option], logs)
@@ -164,13 +173,13 @@ def launch(
             return
         given = [
             word
-            for name in ("resources", "hours", "partition", "account")
+            for name in ("resources", "gpus", "hours", "partition", "account")
             if (value := getattr(args, name)) is not None
             for word in (f"--{name}", os.path.abspath(value) if name == "resources" else str(value))
         ]
-        command = [*ablation.program, *training.gpus_option, "--launcher", "slurm", "--go-on", *given]
+        command = [*ablation.program, "--launcher", "slurm", "--go-on", *given]
         alone = replace(evaluation, gpus=0, nodes=1, cpus=1, hours=1.0)
         names = [step.name for step in steps]
         follow = Step(GO_ON, args.out, command, alone, names, also_after_failure=True)
-        submit([*steps, follow], logs)
+        submit(lambda: [*ablation.steps(training), follow], logs)
     print(f"what they do: {ablation.command} --status\nthe table:    {ablation.command} --table")

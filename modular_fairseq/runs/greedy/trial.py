@@ -44,7 +44,7 @@ class Trial(NamedTuple):
                 another process works in the folder of the run.
         """
         os.makedirs(self.run.folder, exist_ok=True)
-        with only_one(self.run.folder):
+        with self.run.noting_failure(), only_one(self.run.folder):
             return self.result or self._finish(say)
 
     def _finish(self, say: Say) -> Result:

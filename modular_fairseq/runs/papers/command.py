@@ -39,7 +39,7 @@ import shlex
 import sys
 
 from modular_fairseq.runs.cluster import options
-from modular_fairseq.runs.cluster.jobs import in_background, submit, submit_to_background
+from modular_fairseq.runs.cluster.jobs import background, describe, submit, submit_to_background
 from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.runs.cluster.status import overview, watch
 from modular_fairseq.runs.corpora import make_toys
@@ -51,6 +51,7 @@ from modular_fairseq.runs.papers.results import Results, sheet
 from modular_fairseq.runs.papers.table import Table, find_table, read_table
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import own_program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +110,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run", action="store_true", help="first train, average and measure whatever is missing"
     )
     what.add_argument(
-        "--dry-run", action="store_true", help="only show the commands of --run, and write nothing"
+        "--dry-run",
+        action="store_true",
+        help="only show the commands of --run, or with --launcher slurm the jobs, and write nothing",
     )
     options.add_arguments(parser, what)
     # The command of a job gets these.
@@ -126,7 +129,8 @@ def run(args: argparse.Namespace) -> None:
     args.data = args.data or (
         os.path.join(args.out, "smoke", "data") if toys else os.path.join(args.home, "data")
     )
-    resources = options.check(args, args.run, args.run or args.dry_run or bool(args.train_run))
+    trains = args.run or args.dry_run or bool(args.train_run)
+    resources = options.check(args, args.run, trains, shows=args.dry_run)
     if args.launcher == "slurm" and args.jobs is not None:
         raise UsageError(
             "--jobs has no effect with --launcher slurm, where each run has its jobs; leave it out"
@@ -137,10 +141,13 @@ def run(args: argparse.Namespace) -> None:
     for found in results.values():
         for each in found.measurements:
             each.run.refuse_another()
+    work = needed(results, args.only)
+    if args.dry_run and args.launcher:
+        print(describe(steps(work, functools.partial(command, args), table.name, resources)))
+        return
     if args.dry_run:
         print(show_commands(results, args.only))
         return
-    work = needed(results, args.only)
     if args.train_run or args.measure_run:
         make_step(work, args)
     elif args.status:
@@ -203,10 +210,10 @@ def show_status(
         return overview(
             f"Table {table.name}",
             lambda: steps(work, functools.partial(command, args), table.name, resources),
-            lambda: in_background(logs_of(table, args)),
+            lambda: background(logs_of(table, args)),
         )
 
-    watch(look, shlex.join(["modular-fairseq", *command(args, "--status")[3:]]))
+    watch(look, shlex.join([own_program(), *command(args, "--status")[3:]]))
 
 
 def command(args: argparse.Namespace, *more: str) -> list[str]:
@@ -246,10 +253,8 @@ def launch(
     if args.launcher == "local":
         submit_to_background(command(args, "--run", "--jobs", str(jobs), *resources[0].gpus_option), logs)
     else:
-        submit(steps(work, functools.partial(command, args), table.name, resources), logs)
-    shown, made = (
-        shlex.join(["modular-fairseq", *command(args, *words)[3:]]) for words in (["--status"], [])
-    )
+        submit(lambda: steps(work, functools.partial(command, args), table.name, resources), logs)
+    shown, made = (shlex.join([own_program(), *command(args, *words)[3:]]) for words in (["--status"], []))
     print(f"what they do: {shown}\nthe table:    {made}")
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from modular_fairseq.runs.cluster.jobs import Step, through_srun
+from modular_fairseq.runs.cluster.jobs import Step, share_job, through_srun
 from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.run import Run
@@ -33,6 +33,8 @@ def make(work: Work, jobs: int) -> list[str]:
         UsageError: a corpus is missing, or a folder holds another run. This is checked before anything runs.
     """
     check(work)
+    for run, _ in work:
+        run.forget_failure()
     done: dict[str, Future[str | None]] = {}
 
     def finish(number: int, each: Run, measurements: list[Measurement]) -> str | None:
@@ -40,8 +42,9 @@ def make(work: Work, jobs: int) -> list[str]:
         try:
             if isinstance(each.start, Run) and done[each.start.folder].result():
                 return f"{each.name} cannot be fine-tuned from {each.start.name}, which failed"
-            each.train(say)
-            measure(measurements, f"[{number} of {len(work)}] {each.name}")
+            with each.noting_failure():
+                each.train(say)
+                measure(measurements, f"[{number} of {len(work)}] {each.name}")
         except (UsageError, OSError) as error:
             failure = name_failure(each.name, error)
             say(failure)
@@ -148,17 +151,17 @@ def make_step(work: Work, args: argparse.Namespace) -> None:
             "table and submit them again"
         )
     run, measurements = found
-    if args.srun and (of_each := os.environ.get("SLURM_CPUS_PER_TASK")):
-        os.environ.setdefault("OMP_NUM_THREADS", of_each)  # the workers may be on several machines
-    else:
-        share_processors(run.workers or 1)
-    if args.train_run:
-        if isinstance(run.start, Run) and run.start.training is None:
-            raise UsageError(f"{name} starts from {run.start.name}, which is not finished; train it first")
-        (through_srun(run) if args.srun else run).train(say)
-        return
-    if not run.trains:
-        run.train(say)
-    if run.training is None:
-        raise UsageError(f"{name} is not trained yet, so it cannot be measured; train it first")
-    measure(measurements, name)
+    share_job(1 if args.srun else run.workers or 1)  # the workers of srun may be on several machines
+    with run.noting_failure():
+        if args.train_run:
+            if isinstance(run.start, Run) and run.start.training is None:
+                raise UsageError(
+                    f"{name} starts from {run.start.name}, which is not finished; train it first"
+                )
+            (through_srun(run) if args.srun else run).train(say)
+            return
+        if not run.trains:
+            run.train(say)
+        if run.training is None:
+            raise UsageError(f"{name} is not trained yet, so it cannot be measured; train it first")
+        measure(measurements, name)
