@@ -115,9 +115,9 @@ class RunningMean(IncrementalModule):
     def _continue_prefix(
         self, x: Tensor, counted: Tensor | None, state: dict[str, Any], incremental_state: dict
     ) -> Tensor:
-        """Do what `_continue` does for a mean of all inputs so far."""
+        """Do what `_continue` does for a mean of all inputs so far. The sums are float64."""
         before, new = state.get("count", 0), x.size(0)
-        x = x.transpose(0, 1)
+        kind, x = x.dtype, x.transpose(0, 1).double()
         if counted is None:
             sums = x if new == 1 else x.cumsum(dim=1)
             numbers = before + (1 if new == 1 else torch.arange(1, new + 1, device=x.device).unsqueeze(1))
@@ -129,7 +129,7 @@ class RunningMean(IncrementalModule):
         if state:
             sums = sums + state["sum"]
         self.set_incremental_state(incremental_state, "mean_state", {"sum": sums[:, -1:], "count": count})
-        return sums / numbers
+        return (sums / numbers).to(kind)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         """Reorder the state as the beam was reordered."""

@@ -80,19 +80,28 @@ def _end_threads() -> None:
 
 @replace("fairseq.tasks.language_modeling.LanguageModelingTask.load_dataset")
 def refuse_blocks_without_tokens(
-    load_dataset: Callable, task: LanguageModelingTask, *args: Any, **kwargs: Any
+    load_dataset: Callable, task: LanguageModelingTask, split: str, *args: Any, **kwargs: Any
 ) -> Any:
-    """Refuse a --context-window of fairseq-eval-lm that leaves no token of a block to predict.
+    """Refuse blocks of a language model without a token to predict, and parts of the data that do not exist.
 
-    fairseq-eval-lm subtracts it from --tokens-per-sample (fairseq_cli/eval_lm.py:246), and then fails with a
-    division by zero, or with a message about negative dimensions.
+    fairseq-eval-lm subtracts --context-window from --tokens-per-sample (fairseq_cli/eval_lm.py:246), and then
+    fails with a division by zero, or with a message about negative dimensions. Without the data it shows a
+    traceback (fairseq/tasks/language_modeling.py:219).
     """
     if (left := task.args.tokens_per_sample) < 1:
         raise UsageError(
-            f"--tokens-per-sample less --context-window is {left}, so no token of a block is predicted; give "
-            "a larger --tokens-per-sample or a smaller --context-window"
+            f"--tokens-per-sample, less the --context-window of fairseq-eval-lm, is {left}, so no token of a "
+            "block is predicted; give a larger --tokens-per-sample or a smaller --context-window"
         )
-    return load_dataset(task, *args, **kwargs)
+    try:
+        return load_dataset(task, split, *args, **kwargs)
+    except FileNotFoundError as error:
+        if not str(error).startswith("Dataset not found"):
+            raise
+        raise UsageError(
+            f"{task.args.data} has no part {split} ({split}.idx and {split}.bin); prepare the text with it, "
+            "or name another part by --gen-subset, --valid-subset or --train-subset"
+        ) from None
 
 
 @replace("fairseq.tasks.masked_lm.MaskedLMTask.load_dataset")

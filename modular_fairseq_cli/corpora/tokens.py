@@ -1,7 +1,7 @@
 """The stage tok/ tokenizes each split, and leaves out training pairs that are empty or of unfit lengths.
 
-Text in one language keeps all of its lines, so that its documents remain what they are. The word "pair" means
-one of its lines.
+Text in one language keeps all of its lines, so that its documents remain what they are. For such text, read
+"line" where this module says "pair".
 
 If the recipe has `valid_every` = n, every n-th training pair that is kept serves for validation instead. The
 stage also writes raw/: valid and test as untokenized text, lower-cased if the tokens are. sacrebleu compares

@@ -1,4 +1,4 @@
-"""Read and check the folder that `modular-fairseq analyze --out` wrote about a checkpoint."""
+"""Read what the report shows of a checkpoint: the folder of an analysis, or the log of a training."""
 
 import io
 import json

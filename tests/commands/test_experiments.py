@@ -228,12 +228,32 @@ def test_rows_have_the_hyper_parameters_that_the_appendices_print(files, printed
             assert {key: of_row[key] for key in printed} == printed
 
 
+def test_rows_of_language_models_have_what_the_paper_and_baevski_and_auli_print():
+    """MAE, section 4.3, appendix A and table 4: contexts of 512 and 480, 16 layers, windows of 100."""
+    rows = {name(path): read_config(path).values for path in ROWS if fnmatch(name(path), "mae-4/*")}
+    assert len(rows) == 4
+    for row in rows.values():
+        model = row["model"]
+        assert (row["task"]["tokens_per_sample"], row["eval_lm"]["context_window"]) == (512, 480)
+        sizes = ("decoder_layers", "decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attention_heads")
+        assert [model[key] for key in sizes] == [16, 1024, 4096, 8]
+        assert model["adaptive_input_cutoff"] == model["adaptive_softmax_cutoff"] == "20000,60000"
+        assert (row["optimizer"]["_name"], row["optimizer"]["momentum"]) == ("nag", 0.99)
+        assert row["lr_scheduler"]["_name"] == "cosine" and row["optimization"]["clip_norm"] == 0.1
+        updates = row["lr_scheduler"]["warmup_updates"] + row["lr_scheduler"]["lr_period_updates"]
+        assert updates == row["optimization"]["max_update"] == 286_000
+        assert row["dataset"]["max_tokens"] * row["optimization"]["update_freq"][0] == 73_728
+        if model.get("mae_gating") == "learned":
+            gates = ("mae_gate_context", "mae_gate_window", "mae_gate_dim", "mae_gate_lr")
+            assert [model[key] for key in gates] == ["window", 100, 256, 1.0]
+
+
 @pytest.mark.parametrize("scale", ["paper", "small", "cpu", "smoke"])
 def test_every_row_is_a_model_at_every_scale(scale):
     for path in ROWS:
         config = scaled(read_config(path), planning.read_scale(path, scale))
         # This raises the error that a run would raise.
-        check_options(model_options(config), FAMILIES["modular_transformer"])
+        check_options(model_options(config), FAMILIES[config.get("model._name")])
 
 
 def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():

@@ -126,6 +126,13 @@ def test_a_context_as_long_as_a_block_is_one_sentence(data, tmp_path, window, le
     path = trained(data, tmp_path, f"{GRID['plain']} --max-update 1")
     given = ["--tokens-per-sample", "16", "--context-window", str(window)]
     with pytest.raises(
-        UsageError, match=f"^--tokens-per-sample less --context-window is {left}, so no token"
+        UsageError, match=f"^--tokens-per-sample, less the --context-window of .*, is {left}, so no token"
     ):
         loss_by_eval_lm(data, path, *given)
+
+
+def test_a_part_of_the_data_that_does_not_exist_is_one_sentence(data, tmp_path):
+    path = trained(data, tmp_path, f"{GRID['plain']} --max-update 1")
+    sentence = r"bin has no part test2 \(test2.idx and test2.bin\); prepare the text with it, or name another"
+    with pytest.raises(UsageError, match=sentence):
+        loss_by_eval_lm(data, path, "--tokens-per-sample", "16", "--gen-subset", "test2")

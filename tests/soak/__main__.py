@@ -20,7 +20,7 @@ PARTS: dict[str, tuple[Part, int, bool]] = {
     "accidents": (accidents.cases, 56, False),
     "workers": (workers.cases, 80, False),
     "memory": (memory.cases, 12, False),
-    "hostile": (hostile.cases, 1000, True),
+    "hostile": (hostile.cases, 94, True),
     "options": (fuzz_options.cases, 500, True),
     "files": (fuzz_files.cases, 500, True),
 }

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.soak.cases import Case, Ended, call, judged, wait_for
+from tests.soak.cases import Attempt, Case, Ended, attempts, call, judged, wait_for
 from tests.soak.materials import Materials
 from tests.soak.scenarios import scenarios, start, uninterrupted, words_of, wrong_after
 
-Accident = Callable[[Materials, str, random.Random, Path], str]
+# Makes an accident happen, and returns what is wrong, or None if the command ended before it could happen.
+Accident = Callable[[Materials, str, random.Random, Attempt], str | None]
 # Runs fairseq-train, in which the memory is used up by the G step of this number.
 OUT_OF_MEMORY = """
 import sys
@@ -53,7 +54,13 @@ def cases(materials: Materials, seed: int, count: int) -> Iterator[Case]:
 
 
 def _case(materials: Materials, title: str, accident: Accident, name: str, rng: random.Random) -> Case:
-    return Case(title, lambda folder: accident(materials, name, rng, folder))
+    def run(folder: Path) -> str:
+        for attempt in attempts(folder):
+            if (wrong := accident(materials, name, rng, attempt)) is not None:
+                return wrong
+        return "the command always ends before its accident"
+
+    return Case(title, run)
 
 
 @contextmanager
@@ -76,23 +83,25 @@ def _mount(disk: Path, options: str, *source: str) -> bool:
     return subprocess.run(words, capture_output=True, check=bool(source)).returncode == 0
 
 
-def _full(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
+def _full(materials: Materials, name: str, rng: random.Random, attempt: Attempt) -> str | None:
     """Let the disk become full, and make it larger afterwards."""
     uninterrupted(materials, name)
     made = materials.folder / "uninterrupted" / name
     size = sum(path.stat().st_size for path in made.rglob("*") if path.is_file()) // 1024
-    with _disk(folder, max(4, int(rng.uniform(0.02, 0.9) * size))) as disk:
-        ended = call(words_of(materials, name, disk), folder, materials.environment)
+    with _disk(attempt.folder, max(4, int(rng.uniform(0.02, 0.9) * size * attempt.share))) as disk:
+        ended = call(words_of(materials, name, disk), attempt.folder, materials.environment)
         if wrong := judged(ended):
             return wrong
+        if ended.status == 0:
+            return None  # there was room enough
         _mount(disk, "remount,size=1g")
         return wrong_after(materials, name, disk)
 
 
-def _read_only(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
+def _read_only(materials: Materials, name: str, rng: random.Random, attempt: Attempt) -> str | None:
     """Let the disk become read-only at a random moment, and make it writable afterwards."""
     _, seconds = uninterrupted(materials, name)
-    with _disk(folder, 2**20) as disk:
+    with _disk(attempt.folder, 2**20) as disk:
         process = start(
             words_of(materials, name, disk),
             materials,
@@ -100,17 +109,21 @@ def _read_only(materials: Materials, name: str, rng: random.Random, folder: Path
             stderr=subprocess.PIPE,
             text=True,
         )
-        time.sleep(rng.random() * seconds)
+        time.sleep(rng.random() * seconds * attempt.share)
         while process.poll() is None and not _mount(disk, "remount,ro"):  # refused while a file is written
             time.sleep(0.01)
-        if wrong := judged(wait_for(process)):
+        ended = wait_for(process)
+        if wrong := judged(ended):
             return wrong
+        if ended.status == 0:
+            return None  # nothing was left to write
         _mount(disk, "remount,rw")
         return wrong_after(materials, name, disk)
 
 
-def _out_of_memory(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
+def _out_of_memory(materials: Materials, name: str, rng: random.Random, attempt: Attempt) -> str:
     """Let a G step fail for want of memory."""
+    folder = attempt.folder
     words = words_of(materials, name, folder)
     words = [sys.executable, "-c", OUT_OF_MEMORY, str(rng.randrange(6)), *words[words.index("-m") + 2 :]]
     ended = call(words, folder, materials.environment)
@@ -120,8 +133,8 @@ def _out_of_memory(materials: Materials, name: str, rng: random.Random, folder: 
 
 
 def _unread_pipe(
-    materials: Materials, name: str, rng: random.Random, folder: Path, messages: bool = False
-) -> str:
+    materials: Materials, name: str, rng: random.Random, attempt: Attempt, messages: bool = False
+) -> str | None:
     """Write to a pipe of a page that nobody reads, and that is closed at a random moment.
 
     fairseq-train must go on. Another command may end without a sentence about it, as in `... | head`.
@@ -130,27 +143,32 @@ def _unread_pipe(
         messages: whether standard error goes to the pipe, too.
     """
     _, seconds = uninterrupted(materials, name)
+    folder = attempt.folder
     reads, writes = os.pipe()
     fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 4096)
     streams = {"stdout": writes, "stderr": writes if messages else subprocess.PIPE, "text": True}
     process = start(words_of(materials, name, folder), materials, **streams)
     os.close(writes)
-    time.sleep(rng.random() * seconds)
+    time.sleep(rng.random() * seconds * attempt.share)
+    early = process.poll() is not None
     os.close(reads)
     ended = wait_for(process)
+    if early:
+        return None
     if name == "train" and ended.status != 0:
         return f"the training ends with status {ended.status}"
     silent = ended.status in (1, 120) and "Traceback" not in ended.err and "error:" not in ended.err
     return ("" if silent else judged(ended)) or wrong_after(materials, name, folder)
 
 
-def _unread_messages(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
-    return _unread_pipe(materials, name, rng, folder, messages=True)
+def _unread_messages(materials: Materials, name: str, rng: random.Random, attempt: Attempt) -> str | None:
+    return _unread_pipe(materials, name, rng, attempt, messages=True)
 
 
-def _closed_terminal(materials: Materials, name: str, rng: random.Random, folder: Path) -> str:
+def _closed_terminal(materials: Materials, name: str, rng: random.Random, attempt: Attempt) -> str | None:
     """Start a command in a terminal, and close the terminal at a random moment."""
     _, seconds = uninterrupted(materials, name)
+    folder = attempt.folder
     master, slave = pty.openpty()
 
     def belong_to_terminal() -> None:
@@ -165,9 +183,12 @@ def _closed_terminal(materials: Materials, name: str, rng: random.Random, folder
         preexec_fn=belong_to_terminal,
     )
     os.close(slave)
-    time.sleep(rng.random() * seconds)
+    time.sleep(rng.random() * seconds * attempt.share)
+    early = process.poll() is not None
     os.close(master)
     ended: Ended = wait_for(process)
+    if early:
+        return None
     if ended.status is None:
         return judged(ended)
     return wrong_after(materials, name, folder)

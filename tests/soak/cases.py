@@ -15,15 +15,33 @@ SECONDS = 60.0  # after which a command hangs
 
 
 class Case(NamedTuple):
-    """Something unkind.
+    """One accident to test.
 
     Args:
         name: its name, which tells what is done; it is unique in its part.
-        run: does it in an empty folder, and returns a sentence about what is wrong, or "".
+        run: makes the accident happen in an empty folder, and returns a sentence about what is wrong, or "".
     """
 
     name: str
     run: Callable[[Path], str]
+
+
+class Attempt(NamedTuple):
+    """An attempt to make an accident happen: an empty folder, and the share of the planned time or space."""
+
+    folder: Path
+    share: float
+
+
+def attempts(folder: Path) -> Iterator[Attempt]:
+    """Yield attempts until one of them makes the accident happen, each with half of the share before it.
+
+    A command may end before its accident, as machines are not equally fast at all times.
+    """
+    for number in range(7):
+        each = folder / f"attempt-{number}"
+        each.mkdir()
+        yield Attempt(each, 0.5**number)
 
 
 class Outcome(NamedTuple):

@@ -3,14 +3,21 @@
 A payload would make the file RAN, and reads of the environment would show SECRET.
 """
 
+import functools
 import json
+import operator
+import os
 import pickle
 import re
+import runpy
 import struct
+import subprocess
+import sys
 import tarfile
+import timeit
 import zipfile
 from argparse import Namespace
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from itertools import zip_longest
@@ -19,8 +26,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq.utils import import_user_module
 
 from tests.hostile_checkpoints import Pickled, checkpoint
+from tests.places import ROOT
 from tests.prepared_corpora import TOY, talks_members, write_tar
 from tests.soak.cases import Case, Ended, call, judged
 from tests.soak.materials import Materials
@@ -65,14 +74,40 @@ def _words(materials: Materials, what: str, path: Path) -> list[object]:
     }[what]
 
 
+# Loads a checkpoint as torch did before weights_only, with the extension registry that its author hopes for.
+UNPROTECTED = """
+import copyreg
+import sys
+copyreg._inverted_registry.update({code: ("posix", "system") for code in (1, 0x101, 0x1010101)})
+import torch
+torch.load(sys.argv[1], weights_only=False)
+"""
+
+
 def _refused(
-    materials: Materials, name: str, make: Make, whats: tuple[str, ...] = ("generate", "average")
+    materials: Materials,
+    name: str,
+    make: Make,
+    whats: tuple[str, ...] = ("generate", "average"),
+    runs: bool = True,
 ) -> Case:
-    """Return a case of a checkpoint that commands must refuse."""
+    """Return a case of a checkpoint that commands must refuse.
+
+    Args:
+        make: writes the checkpoint.
+        whats: the commands.
+        runs: whether the payload runs if the checkpoint is loaded without protection, which is tried first.
+    """
 
     def run(folder: Path) -> str:
         path = folder / "hostile.pt"
         make(path, f"touch {folder / RAN}")
+        if runs:
+            environment = {**materials.environment, "PYTHONPATH": str(ROOT)}
+            call([sys.executable, "-c", UNPROTECTED, path], folder, environment)
+            if not (folder / RAN).exists():
+                return "the payload does not run even without protection, so the case shows nothing"
+            (folder / RAN).unlink()
         for what in whats:
             ended = call(_words(materials, what, path), folder, materials.environment)
             if (folder / RAN).exists():
@@ -111,6 +146,11 @@ def _zip_of(data: bytes) -> Callable[[Path], None]:
     return write
 
 
+def _mapped(command: str) -> bytes:
+    """Return opcodes of a map that calls os.system when its values are taken."""
+    return b"c__builtin__\nmap\ncposix\nsystem\n]" + _text(command) + b"a\x86\x81"
+
+
 # Each opcode that can import or call, with a payload {} for a shell.
 OPCODES: dict[str, Callable[[str], bytes]] = {
     "GLOBAL and REDUCE": lambda c: b"\x80\x02cposix\nsystem\n" + _text(c) + b"\x85R.",
@@ -122,22 +162,28 @@ OPCODES: dict[str, Callable[[str], bytes]] = {
     ),
     "INST": lambda c: b"(V" + c.encode() + b"\niposix\nsystem\n.",
     "OBJ": lambda c: b"(cposix\nsystem\nV" + c.encode() + b"\no.",
-    "NEWOBJ": lambda c: (
-        b"\x80\x02csubprocess\nPopen\n]" + b"".join(_text(w) + b"a" for w in c.split()) + b"\x85\x81."
-    ),
-    "NEWOBJ_EX": lambda c: (
-        b"\x80\x04csubprocess\nPopen\n)}" + _text("args") + _text(c) + b"s" + _text("shell") + b"\x88s\x92."
-    ),
+    # tuple.__new__ takes the values of map.__new__(map, os.system, [command]), which calls the function.
+    "NEWOBJ": lambda c: b"\x80\x02c__builtin__\ntuple\n" + _mapped(c) + b"\x85\x81.",
+    "NEWOBJ_EX": lambda c: b"\x80\x04c__builtin__\ntuple\n" + _mapped(c) + b"\x85}\x92.",
+    # The first BUILD gives an object of an allowed class a __setstate__, and the second one calls it.
     "BUILD of an allowed class": lambda c: (
-        b"\x80\x02cargparse\nNamespace\n)R}" + _text("__class__") + b"cposix\nsystem\nsb."
+        b"\x80\x02cargparse\nNamespace\n)R}"
+        + _text("__setstate__")
+        + b"cposix\nsystem\nsb"
+        + _text(c)
+        + b"b."
     ),
     "BUILD with slots": lambda c: (
-        b"\x80\x02cargparse\nNamespace\n)RN}" + _text("f") + b"cposix\nsystem\ns\x86b."
+        b"\x80\x02cargparse\nNamespace\n)RN}"
+        + _text("__setstate__")
+        + b"cposix\nsystem\ns\x86b"
+        + _text(c)
+        + b"b."
     ),
     "EXT1": lambda c: b"\x80\x02\x82\x01" + _text(c) + b"\x85R.",
     "EXT2": lambda c: b"\x80\x02\x83\x01\x01" + _text(c) + b"\x85R.",
     "EXT4": lambda c: b"\x80\x02\x84\x01\x01\x01\x01" + _text(c) + b"\x85R.",
-    "PERSID": lambda c: b"P" + c.encode() + b"\n.",
+    "PERSID": lambda c: b"P" + c.encode() + b"\n.",  # calls torch's own function, with text that it refuses
     "BINPERSID": lambda c: (
         b"\x80\x02(" + _text("storage") + b"cposix\nsystem\n" + _text(c) + _text("cpu") + b"K\x01tQ."
     ),
@@ -158,7 +204,7 @@ def _pickles(materials: Materials) -> Iterator[Case]:
         def make(path: Path, command: str, opcodes: Callable[[str], bytes] = opcodes) -> None:
             _zip_of(opcodes(command))(path)
 
-        yield _refused(materials, f"pickle: {name}", make)
+        yield _refused(materials, f"pickle: {name}", make, runs=name != "PERSID")
 
 
 class _Dataclass:
@@ -168,29 +214,56 @@ class _Dataclass:
         self.payload = payload
 
 
-# Functions that programs have imported anyway, and that run what they get.
-FUNCTIONS: dict[str, Callable[[str], Any]] = {
-    "os.system": lambda c: Pickled(__import__("os").system, (c,)),
-    "subprocess": lambda c: Pickled(
-        __import__("subprocess").Popen, (c, -1, None, None, None, None, None, True, True)
+def _called(function: Any, value: Any) -> Pickled:
+    """Return what calls a function, which is itself made by a call, when it is unpickled."""
+    return Pickled(list, (Pickled(map, (function, [value])),))
+
+
+def _beside(path: Path, name: str, write: Callable[[Path], Any]) -> str:
+    """Write another hostile file beside a checkpoint, and return its path."""
+    other = path.with_name(name)
+    other.parent.mkdir(exist_ok=True)
+    write(other)
+    return str(other)
+
+
+def _program(command: str) -> str:
+    return f"__import__('os').system({command!r})"
+
+
+def _array(command: str) -> np.ndarray:
+    return np.array([Pickled(os.system, (command,))], dtype=object)
+
+
+# Functions that programs have imported anyway, and that run what they get: a command, or a file that is
+# written beside the checkpoint.
+FUNCTIONS: dict[str, Callable[[Path, str], Any]] = {
+    "os.system": lambda p, c: Pickled(os.system, (c,)),
+    "subprocess": lambda p, c: Pickled(subprocess.Popen, (c, -1, None, None, None, None, None, True, True)),
+    "eval": lambda p, c: Pickled(eval, (_program(c),)),
+    "exec": lambda p, c: Pickled(exec, (_program(c),)),
+    "getattr": lambda p, c: _called(Pickled(getattr, (Pickled(__import__, ("os",)), "system")), c),
+    "runpy": lambda p, c: Pickled(
+        runpy.run_path, (_beside(p, "evil.py", lambda f: f.write_text(_program(c))),)
     ),
-    "eval": lambda c: Pickled(eval, (f"__import__('os').system({c!r})",)),
-    "exec": lambda c: Pickled(exec, (f"__import__('os').system({c!r})",)),
-    "getattr": lambda c: Pickled(getattr, (Pickled(__import__, ("os",)), "system")),
-    "import": lambda c: Pickled(__import__("importlib").import_module, ("antigravity",)),
-    "functools.partial": lambda c: Pickled(__import__("functools").partial, (eval, c)),
-    "operator": lambda c: Pickled(__import__("operator").methodcaller, ("system", c)),
-    "timeit": lambda c: Pickled(
-        __import__("timeit").timeit,
-        (f"__import__('os').system({c!r})", "pass", __import__("timeit").default_timer, 1),
+    "functools.partial": lambda p, c: _called(functools.partial(eval), _program(c)),
+    "operator": lambda p, c: _called(operator.methodcaller("system", c), Pickled(__import__, ("os",))),
+    "timeit": lambda p, c: Pickled(timeit.timeit, (_program(c), "pass", timeit.default_timer, 1)),
+    "pickle in a pickle": lambda p, c: Pickled(pickle.loads, (pickle.dumps(Pickled(eval, (_program(c),))),)),
+    "torch.load": lambda p, c: _called(
+        functools.partial(torch.load, weights_only=False),
+        _beside(p, "evil.pt", lambda f: torch.save({"a": Pickled(os.system, (c,))}, f)),
     ),
-    "pickle in a pickle": lambda c: Pickled(
-        pickle.loads, (pickle.dumps(Pickled(eval, (f"__import__('os').system({c!r})",))),)
+    "numpy.load": lambda p, c: Pickled(
+        np.load, (_beside(p, "evil.npy", lambda f: np.save(f, _array(c), allow_pickle=True)), None, True)
     ),
-    "torch.load": lambda c: Pickled(torch.load, (c.split()[-1],)),
-    "numpy.load": lambda c: Pickled(np.load, (c.split()[-1], None, True)),
-    "fairseq's import of a plugin": lambda c: Pickled(
-        __import__("fairseq.utils", fromlist=["x"]).import_user_module, (Namespace(user_dir=c.split()[-1]),)
+    "fairseq's import of a plugin": lambda p, c: Pickled(
+        import_user_module,
+        (
+            Namespace(
+                user_dir=str(Path(_beside(p, "evil/__init__.py", lambda f: f.write_text(_program(c)))).parent)
+            ),
+        ),
     ),
 }
 
@@ -199,14 +272,14 @@ def _values(materials: Materials) -> Iterator[Case]:
     """Yield checkpoints that are whole but for one value."""
     for name, function in FUNCTIONS.items():
 
-        def make(path: Path, command: str, function: Callable[[str], Any] = function) -> None:
-            torch.save(checkpoint(extra_state={"value": function(command)}), path)
+        def make(path: Path, command: str, function: Callable[[Path, str], Any] = function) -> None:
+            torch.save(checkpoint(extra_state={"value": function(path, command)}), path)
 
         yield _refused(materials, f"value: {name}", make, ("generate", "train"))
 
     def nested(wrap: Callable[[Any], Any]) -> Make:
         def make(path: Path, command: str) -> None:
-            payload = Pickled(__import__("os").system, (command,))
+            payload = Pickled(os.system, (command,))
             torch.save(checkpoint(extra_state={"value": wrap(payload)}), path)
 
         return make
@@ -216,7 +289,7 @@ def _values(materials: Materials) -> Iterator[Case]:
         "a class of the author's": _Dataclass,
         "options": lambda payload: Namespace(a=[Namespace(b=payload)]),
         "a key of a dictionary": lambda payload: {(1, 2): OrderedDict(a=payload)},
-        "a default factory": lambda payload: Pickled(__import__("collections").defaultdict, (payload,)),
+        "a default factory": lambda payload: Pickled(defaultdict, (payload,)),
     }
     for name, wrap in wraps.items():
         yield _refused(materials, f"nested: {name}", nested(wrap))
@@ -276,12 +349,18 @@ def _zips(materials: Materials) -> Iterator[Case]:
         torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
 
     yield _refused(
-        materials, "zip: names that lead out", rewritten(lambda m: {f"../../{n}": c for n, c in m.items()})
+        materials,
+        "zip: names that lead out",
+        rewritten(lambda m: {f"../../{n}": c for n, c in m.items()}),
+        runs=False,
     )
     yield _refused(
-        materials, "zip: absolute names", rewritten(lambda m: {f"/tmp/{n}": c for n, c in m.items()})
+        materials,
+        "zip: absolute names",
+        rewritten(lambda m: {f"/tmp/{n}": c for n, c in m.items()}),
+        runs=False,
     )
-    yield _refused(materials, "zip: no pickle", rewritten(without_pickle))
+    yield _refused(materials, "zip: no pickle", rewritten(without_pickle), runs=False)
 
     def with_bomb(members: dict[str, bytes]) -> dict[str, bytes]:
         """Make one storage a gigabyte of zeros, which is a megabyte in the archive."""
@@ -289,8 +368,8 @@ def _zips(materials: Materials) -> Iterator[Case]:
         return {**members, storage: b"\0" * 2**30}
 
     bomb = rewritten(with_bomb, zipfile.ZIP_DEFLATED)
-    yield _refused(materials, "zip: a bomb", bomb, ("average",))
-    yield _refused(materials, "zip: TorchScript", script)
+    yield _refused(materials, "zip: a bomb", bomb, ("average",), runs=False)
+    yield _refused(materials, "zip: TorchScript", script, runs=False)
 
 
 def _tars(materials: Materials) -> Iterator[Case]:

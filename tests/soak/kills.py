@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.soak.cases import Case
+from tests.soak.cases import Case, attempts
 from tests.soak.materials import Materials
 from tests.soak.scenarios import scenarios, start, uninterrupted, words_of, wrong_after
 
@@ -26,15 +26,22 @@ def _case(materials: Materials, number: int, name: str, rng: random.Random) -> C
     group = rng.random() < 0.5
 
     def run(folder: Path) -> str:
+        """Kill the command; if it always ends before the kill, begin again with half of the time."""
         _, seconds = uninterrupted(materials, name)
-        for moment in moments:
-            process = start(words_of(materials, name, folder), materials)
-            time.sleep(moment * seconds)
-            os.killpg(process.pid, signal.SIGKILL) if group else process.kill()
-            process.wait()
-            if left := alive(folder):
-                return f"a process lives on after the kill: {left[:200]}"
-        return wrong_after(materials, name, folder)
+        for attempt in attempts(folder):
+            killed = False
+            for moment in moments:
+                process = start(words_of(materials, name, attempt.folder), materials)
+                time.sleep(moment * seconds * attempt.share)
+                killed = killed or process.poll() is None
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL) if group else process.kill()
+                process.wait()
+                if left := alive(attempt.folder):
+                    return f"a process lives on after the kill: {left[:200]}"
+            if killed:
+                return wrong_after(materials, name, attempt.folder)
+        return "the command always ends before it is killed"
 
     shown = ", ".join(f"{100 * moment:.0f} %" for moment in moments)
     return Case(f"{number} {name} at {shown}{' with its group' if group else ''}", run)

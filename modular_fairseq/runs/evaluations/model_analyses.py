@@ -11,9 +11,11 @@ from modular_fairseq.analysis.analyses import ALL, build
 from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.analysis.model_and_data import load
 from modular_fairseq.analysis.places import SOURCE
+from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
-from modular_fairseq.runs.run import Say
+from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.analysis_folder import INDEX
+from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.files import read_json
 
 MAPS = {"all": "all maps", "encoder": "encoder"}
@@ -26,11 +28,16 @@ class AnalysisEvaluation(Evaluation):
         analysis: the name of the analysis.
         needs_mechanism: whether the analysis is of a mechanism that not every model has. The columns of a
             model without it have no value.
+        needs_encoder: whether all columns are about the encoder, which a language model does not have.
     """
 
     analysis: ClassVar[str]
     needs_mechanism: ClassVar[bool] = False
+    needs_encoder: ClassVar[bool] = False
     takes_overrides = False
+
+    def fits(self, run: Run) -> bool:
+        return not (self.needs_encoder and by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING])
 
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
         return self.columns.keys() <= found.keys()
@@ -117,7 +124,7 @@ class GateEntropy(AnalysisEvaluation):
     """
 
     analysis = "gates"
-    needs_mechanism = True
+    needs_mechanism = needs_encoder = True
     columns = {"gate_entropy_encoder": Column("entropy of gates (encoder), nats", "", "{:.3f}")}
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +141,7 @@ class ExpertInformation(AnalysisEvaluation):
     """
 
     analysis = "experts"
-    needs_mechanism = True
+    needs_mechanism = needs_encoder = True
     columns = {"expert_information": Column("tokens and experts (encoder), nats", "", "{:.3f}")}
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +159,7 @@ class CompetitionByDepth(AnalysisEvaluation):
     """
 
     analysis = "competition"
-    needs_mechanism = True
+    needs_mechanism = needs_encoder = True
     columns = {"competition_by_depth": Column("entropy of competition, last less first layer", "", "{:+.3f}")}
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
