@@ -39,7 +39,7 @@ class RunningMean(IncrementalModule):
             x: inputs [T, B, d]; in step-by-step decoding only the new ones.
             padding_mask: bool [B, T], True = pad, or None.
             incremental_state: fairseq's dictionary for step-by-step decoding, which keeps the earlier inputs
-                or their sum.
+                or their mean.
         """
         x = _at_least_float32(x)
         length = x.size(0)
@@ -91,7 +91,7 @@ class RunningMean(IncrementalModule):
     def _continue(self, x: Tensor, counted: Tensor | None, incremental_state: dict) -> Tensor:
         """Compute the means [B, T, d] at the positions of new inputs x [T, B, d], and keep the state.
 
-        The state is the sum of the inputs so far and their number, or the inputs that are still in the
+        The state is the mean of the inputs so far and their number, or the inputs that are still in the
         window. Its tensors have the batch as first dimension, so that they can be reordered. The number is
         no tensor as long as there is no padding.
 
@@ -115,21 +115,29 @@ class RunningMean(IncrementalModule):
     def _continue_prefix(
         self, x: Tensor, counted: Tensor | None, state: dict[str, Any], incremental_state: dict
     ) -> Tensor:
-        """Do what `_continue` does for a mean of all inputs so far. The sums are float64."""
+        """Do what `_continue` does for a mean of all inputs so far.
+
+        A single new input moves the mean by its share, which loses less in float32 than sums of many inputs.
+        """
         before, new = state.get("count", 0), x.size(0)
-        kind, x = x.dtype, x.transpose(0, 1).double()
-        if counted is None:
-            sums = x if new == 1 else x.cumsum(dim=1)
-            numbers = before + (1 if new == 1 else torch.arange(1, new + 1, device=x.device).unsqueeze(1))
-            count = before + new
+        x = x.transpose(0, 1)
+        if counted is None and new == 1:
+            count: Any = before + 1
+            means = torch.lerp(state["mean"], x, 1 / count) if state else x
         else:
-            sums = (x * counted.unsqueeze(-1)).cumsum(dim=1)
-            numbers = before + counted.cumsum(dim=1).unsqueeze(-1)
-            count, numbers = numbers[:, -1:], numbers.clamp(min=1)
-        if state:
-            sums = sums + state["sum"]
-        self.set_incremental_state(incremental_state, "mean_state", {"sum": sums[:, -1:], "count": count})
-        return (sums / numbers).to(kind)
+            if counted is None:
+                numbers = before + torch.arange(1, new + 1, device=x.device).view(1, -1, 1)
+                count = before + new
+            else:
+                x = x * counted.unsqueeze(-1)
+                numbers = before + counted.cumsum(dim=1).unsqueeze(-1)
+                count = numbers[:, -1:]
+            sums = x.cumsum(dim=1, dtype=torch.float64)
+            if state:
+                sums = sums + state["mean"].double() * before
+            means = (sums / numbers.clamp(min=1)).to(x.dtype)
+        self.set_incremental_state(incremental_state, "mean_state", {"mean": means[:, -1:], "count": count})
+        return means
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         """Reorder the state as the beam was reordered."""

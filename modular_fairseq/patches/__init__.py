@@ -1,6 +1,6 @@
 """All changes that this plugin makes to fairseq, torch, numpy and the process.
 
-`modular-fairseq patches` prints the list of changes, which is docs/patches.md. tests/unit/test_patches.py
+`modular-fairseq patches` prints the list of changes, which is docs/patches.md. tests/commands/test_patches.py
 compares the list with the changes that it finds in a process. Line numbers in docstrings refer to
 fairseq-fixed 0.12.3.1.
 """

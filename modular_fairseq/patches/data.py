@@ -13,6 +13,7 @@ from fairseq.data.iterators import BackgroundConsumer
 from fairseq.registry import REGISTRIES
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
+from torch import Tensor
 
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
@@ -102,6 +103,47 @@ def refuse_blocks_without_tokens(
             f"{task.args.data} has no part {split} ({split}.idx and {split}.bin); prepare the text with it, "
             "or name another part by --gen-subset, --valid-subset or --train-subset"
         ) from None
+
+
+@replace("fairseq.tasks.language_modeling.LanguageModelingTask.eval_lm_dataloader")
+def refuse_blocks_beyond_the_positions(
+    eval_lm_dataloader: Callable, task: LanguageModelingTask, dataset: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Refuse blocks of fairseq-eval-lm that are longer than the model has positions.
+
+    fairseq leaves such blocks out with a warning (fairseq/tasks/language_modeling.py:361-366), and shows the
+    perplexity of the others. It is 1.00 if none is left, as without --tokens-per-sample, which is then 1,024.
+    """
+    positions = kwargs.get("max_positions")
+    longest = max(dataset.sizes, default=0)
+    if positions is not None and longest > positions:
+        raise UsageError(
+            f"a block has {longest:,} tokens, and the model has {positions:,} positions, so its perplexity "
+            "cannot be measured; give --tokens-per-sample as in the training, or the --sample-break-mode none"
+        )
+    return eval_lm_dataloader(task, dataset, *args, **kwargs)
+
+
+@replace("fairseq.tasks.language_modeling.LanguageModelingTask.inference_step")
+def continue_empty_beginnings(
+    inference_step: Callable,
+    task: LanguageModelingTask,
+    generator: Any,
+    models: Any,
+    sample: dict,
+    prefix_tokens: Tensor | None = None,
+    constraints: Any = None,
+) -> Any:
+    """Let a language model continue an empty line from nothing, as the first of a text.
+
+    fairseq-generate --prefix-size takes the end of such a line for its beginning. One hypothesis then ends in
+    the first step, where all others are impossible, so that the search never ends and fails with an assertion
+    (fairseq/sequence_generator.py:503-507).
+    """
+    if prefix_tokens is not None and prefix_tokens.numel():
+        empty = prefix_tokens[:, :1].eq(task.source_dictionary.eos())
+        prefix_tokens = prefix_tokens.masked_fill(empty, task.source_dictionary.pad())
+    return inference_step(task, generator, models, sample, prefix_tokens, constraints)
 
 
 @replace("fairseq.tasks.masked_lm.MaskedLMTask.load_dataset")

@@ -49,7 +49,7 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
         blank = blank and not line.strip()
         yield line
     if blank:
-        raise UsageError(f"{name}: is empty; it must hold one sentence a line")
+        raise UsageError(f"{name}: is empty; it must hold lines of text")
     if crlf:
         say(f"{name}: {crlf:,} of {number:,} lines end in CR LF; the CR is removed")
     if odd:

@@ -20,8 +20,8 @@ Each German sentence has exactly one translation, so a perfect score is possible
 spaces separate its tokens, of which a sentence has 4 to 16. No sentence occurs twice, in either language, and
 train has every word of valid and test. The same seed gives the same files on every machine.
 
-With --documents the corpus is a text for language models: the English sentences, in documents of 8 sentences
-about the same thing, with a blank line after each document.
+With --documents the corpus is a text for language models: the English sentences, in documents of up to 8
+sentences about the same thing, with a blank line after each document.
 """
 
 import argparse

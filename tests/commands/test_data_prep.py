@@ -512,8 +512,8 @@ def put(name, data):
             "{folder}/valid.de has 5 lines and {folder}/valid.en has 6: line n of one must translate line n "
             "of the other",
         ),
-        (put("test.de", b"\n \n"), "{folder}/test.de: is empty; it must hold one sentence a line"),
-        (put("test.de", b""), "{folder}/test.de: is empty; it must hold one sentence a line"),
+        (put("test.de", b"\n \n"), "{folder}/test.de: is empty; it must hold lines of text"),
+        (put("test.de", b""), "{folder}/test.de: is empty; it must hold lines of text"),
         (add("train.de", b"gut\nsch\xf6n\n"), "{folder}/train.de, line 152: is not UTF-8"),
         (
             lambda t: (add("test.de", b"\n")(t), add("test.en", b"a\n")(t)),

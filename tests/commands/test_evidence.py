@@ -124,7 +124,9 @@ def test_each_run_leaves_a_record_without_text(made):
     assert found["made"]["device"] == "cpu"
     assert set(record(place, "plain")["claims"]) == {"experts-above-plain"}
     training = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1/training.json").read_text())
-    assert found["training"] == training and found["core_minutes"] > 0
+    seconds = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1" / making.TIME).read_text())
+    assert found["training"] == training
+    assert seconds > 0 and found["core_minutes"] == round(seconds / 60, 2)
     curve = found["curves"]["valid"]["ppl"]
     assert len(curve) == 4 and curve[-1][0] > training["updates"] / 2
     rows = found["rows"]

@@ -409,6 +409,19 @@ def test_running_mean_step_by_step_with_reordering(monkeypatch, window, chunks, 
         order, done = order[new_order], done + chunk
 
 
+def test_the_mean_of_many_steps_is_more_exact_than_a_sum():
+    x = torch.randn(3072, 1, C) + 1
+    expected = x.double().cumsum(dim=0).transpose(0, 1) / torch.arange(1, 3073).view(1, -1, 1)
+    running, state = RunningMean(), {}
+    found = torch.cat([running(step[None], None, state) for step in x], dim=1)
+    total, by_sum = torch.zeros(1, C), []
+    for number, step in enumerate(x, 1):
+        total = total + step
+        by_sum.append(total / number)
+    errors = [(each.double() - expected).abs().max() for each in (found, torch.stack(by_sum, dim=1))]
+    assert errors[0] < errors[1] / 2 and errors[0] < 4e-6
+
+
 def test_sentence_mean_ignores_padding_and_survives_an_empty_sentence():
     x, mask = torch.randn(T, B, C, dtype=torch.float64), padding_mask()
     mask[0] = True

@@ -180,7 +180,9 @@ def write_table(
     """
     found = any(each.found for each in results.values())
     if found:
-        made = sheet(table, results, args.samples, [*table.notes, *footnotes(table, results, args)])
+        size = "" if args.scale == "paper" else f" (scale {args.scale})"
+        notes = [*table.notes, *footnotes(table, results, args)]
+        made = sheet(table._replace(title=f"{table.title}{size}"), results, args.samples, notes)
         print(made.write(folder_of(table, args)), end="", flush=True)
     missing = [
         name
@@ -283,7 +285,8 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
     notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
     known = [each.finished_result() for found in results.values() for each in found.found]
     notes += [note for evaluation in table.evaluations for note in evaluation.notes(known)]
-    notes += [explain_tests(each, args) for each in table.evaluations[:1]]
+    if any(row.baseline not in ("", row.name) for row in table.rows):
+        notes += [explain_tests(each, args) for each in table.evaluations[:1]]
     for name in dict.fromkeys(found.row.baseline for found in results.values()):
         if "," in args.seeds and name in results and len(results[name].measurements) == 1:
             notes.append(
