@@ -117,7 +117,7 @@ class RunningMean(IncrementalModule):
     ) -> Tensor:
         """Do what `_continue` does for a mean of all inputs so far.
 
-        A single new input moves the mean by its share, which loses less in float32 than sums of many inputs.
+        A single new input moves the mean by its share, which is one operation.
         """
         before, new = state.get("count", 0), x.size(0)
         x = x.transpose(0, 1)
