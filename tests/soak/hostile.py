@@ -224,7 +224,7 @@ def _called(function: Any, value: Any) -> Pickled:
 
 def _beside(path: Path, name: str, write: Callable[[Path], Any]) -> str:
     """Write another hostile file beside a checkpoint, and return its path."""
-    other = path.with_name(name)
+    other = path.parent / name
     other.parent.mkdir(exist_ok=True)
     write(other)
     return str(other)
