@@ -12,7 +12,6 @@ configs/manual.yaml explains every key.
 """
 
 import argparse
-import copy
 import functools
 import os
 from pathlib import Path
@@ -26,7 +25,6 @@ from omegaconf import OmegaConf
 import modular_fairseq  # noqa: F401  (registers our archs and criterion)
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
-from modular_fairseq.runs import subsets
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq.training.command_line import parse
@@ -52,7 +50,7 @@ class Config(NamedTuple):
         name: the folder of the row's runs: the file's folder and its name without .yaml, as in mae-3/mae-7.
         path: path of the file.
         values: values of the keys, by group.
-        percent: the share of the training data that is used; see `on_subset`.
+        percent: the share of the training data that is used; see `sizes.on_subset`.
     """
 
     name: str
@@ -191,7 +189,7 @@ def read_config(path: str | os.PathLike) -> Config:
     if config.get("checkpoint.finetune_from_model") is not None:
         _check_texts(config, ["checkpoint.finetune_from_model"])
     config.train_options()  # refuses values of a wrong type
-    _check_context(config)
+    check_context(config)
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}
         del given["_name"]
@@ -217,7 +215,7 @@ def _check_texts(config: Config, keys: list[str]) -> None:
             raise UsageError(f"{config.path}: {key} is {value}; it must be text, see configs/manual.yaml")
 
 
-def _check_context(config: Config) -> None:
+def check_context(config: Config) -> None:
     """Raise a UsageError unless the context that each token of a language model has is part of a block."""
     context, block = config.get("eval_lm.context_window", 0), config.get("task.tokens_per_sample", 1024)
     if type(context) is not int or context < 0:
@@ -236,94 +234,6 @@ def _languages_of_task(task: str) -> list[str]:
     """Return the keys of the languages, if the task has languages."""
     known = getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {})
     return [f"task.{key}" for key in ("source_lang", "target_lang") if key in known]
-
-
-def scaled(config: Config, scale: dict[str, Any]) -> Config:
-    """Return the same experiment at another size.
-
-    Args:
-        config: the row.
-        scale: changes of the row's values. "divide": {"group.key": n} divides values by a whole number.
-            "set": {"group.key": value} replaces values. "finetuning" does the same after that, but only for a
-            row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same after that, but only
-            for rows that are trained on this corpus. "rows": {TABLE/ROW: {"group.key": value}} does the same
-            last, but only for this row. Keys that the row does not set are skipped, so one scale serves all
-            rows. Whole numbers remain whole numbers of at least 1.
-
-    Raises:
-        UsageError: a value is to be divided that is no number, or a context is as long as a block.
-    """
-    values = copy.deepcopy(config.values)
-    for key, by in scale.get("divide", {}).items():
-        group, name = key.split(".")
-        if name in values.get(group, {}):
-            value = values[group][name]
-            if not isinstance(value, int | float):
-                raise UsageError(
-                    f"{config.path}: {key} is {value!r}, which the scale cannot divide; set it in the scale"
-                )
-            values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
-    finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
-    of_corpus = scale.get("corpora", {}).get(config.data, {})
-    of_row = scale.get("rows", {}).get(config.name, {})
-    for key, value in {**scale.get("set", {}), **finetuning, **of_corpus, **of_row}.items():
-        group, name = key.split(".")
-        if name in values.get(group, {}):
-            values[group][name] = value
-    changed = config._replace(values=values)
-    _check_context(changed)
-    return changed
-
-
-def check_scale(scale: Any, path: str) -> None:
-    """Raise a UsageError unless a scale has the parts that `scaled` explains.
-
-    Args:
-        scale: the content of the file.
-        path: the file, for the message.
-    """
-    parts: dict[str, Any] = scale if isinstance(scale, dict) else {"": None}
-    nested = [parts.get(name, {}) for name in ("corpora", "rows")]
-    changes = [part for name, part in parts.items() if name not in ("corpora", "rows")]
-    changes += [part for each in nested if isinstance(each, dict) for part in each.values()]
-    if (
-        not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows"}
-        or not all(isinstance(each, dict) for each in [*nested, *changes])
-        or not all(isinstance(key, str) and key.count(".") == 1 for part in changes for key in part)
-        or not all(type(by) is int and by > 0 for by in parts.get("divide", {}).values())
-    ):
-        raise UsageError(
-            f"{path}: a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of "
-            "the form group.key, and `corpora:` and `rows:` with the same for each corpus and row; see "
-            "configs/scales/smoke.yaml"
-        )
-
-
-def on_subset(config: Config, percent: int) -> Config:
-    """Return the same experiment on a share of the training data, with the same number of updates.
-
-    max_epoch is divided by percent / 100. So the number of updates, to which warm-up and decay are adjusted,
-    remains the same, apart from rounding. An epoch of a small subset has few updates. Therefore the model is
-    validated and saved every N epochs, which together are about a tenth of an epoch of the whole corpus. N is
-    1 if percent is above 5. max_epoch is rounded to a multiple of N. If the learning rate decays to 0 after a
-    given number of updates, training stops there.
-
-    Args:
-        config: the row, possibly scaled. The result is named NAME-PERCENT.
-        percent: a whole number from 1 to 100; for 100 the result is `config`.
-    """
-    if percent == 100:
-        return config
-    values = {group: dict(keys) for group, keys in config.values.items()}
-    values["task"]["data"] = subsets.name(config.get("task.data"), percent)
-    interval = max(10 // percent, 1)
-    if epochs := config.get("optimization.max_epoch"):
-        values["optimization"]["max_epoch"] = interval * max(round(epochs * 100 / percent / interval), 1)
-    if updates := config.get("lr_scheduler.total_num_update"):
-        values["optimization"]["max_update"] = updates
-    values.setdefault("dataset", {})["validate_interval"] = interval
-    values.setdefault("checkpoint", {})["save_interval"] = interval
-    return config._replace(name=f"{config.name}-{percent}", values=values, percent=percent)
 
 
 @functools.cache

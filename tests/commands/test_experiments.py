@@ -21,13 +21,14 @@ from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.registry import MECHANISMS
-from modular_fairseq.runs.config import check_scale, read_config, scaled
+from modular_fairseq.runs.config import read_config
 from modular_fairseq.runs.corpora import TOYS
 from modular_fairseq.runs.evaluations.bleu import Bleu, generate_command
 from modular_fairseq.runs.evaluations.model_analyses import Redundancy
 from modular_fairseq.runs.evaluations.perplexity import Perplexity
 from modular_fairseq.runs.papers import plan as planning
 from modular_fairseq.runs.papers.table import read_table
+from modular_fairseq.runs.sizes import check_scale, scaled
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import train_config
 from tests.places import ROOT

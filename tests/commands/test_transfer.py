@@ -16,10 +16,11 @@ from fairseq.data import indexed_dataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from modular_fairseq.runs import subsets
-from modular_fairseq.runs.config import on_subset, read_config, scaled
+from modular_fairseq.runs.config import read_config
 from modular_fairseq.runs.papers import figure
 from modular_fairseq.runs.papers import plan as planning
 from modular_fairseq.runs.papers.table import read_table
+from modular_fairseq.runs.sizes import on_subset, scaled
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests import table_folders

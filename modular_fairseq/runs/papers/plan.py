@@ -7,19 +7,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from modular_fairseq.runs.config import (
-    DECODING,
-    SELECTORS,
-    Config,
-    check_scale,
-    on_subset,
-    read_config,
-    scaled,
-)
+from modular_fairseq.runs.config import DECODING, SELECTORS, Config, read_config
 from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.sizes import check_scale, on_subset, scaled
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq_cli.arguments import by_option, read_seeds
