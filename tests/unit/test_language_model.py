@@ -152,6 +152,21 @@ def test_no_number_of_a_new_model_is_left_to_chance(monkeypatch):
             },
             "--adaptive-softmax-cutoff 10,30 and --adaptive-input-cutoff 10,20: they must be equal with",
         ),
+        ({"adaptive_input": True}, "--adaptive-input and --adaptive-input-cutoff need each other; give both"),
+        ({"adaptive_input_cutoff": "10,20"}, "--adaptive-input and --adaptive-input-cutoff need each other"),
+        (
+            {"adaptive_softmax_cutoff": "10,20", "tie_adaptive_weights": True},
+            "--tie-adaptive-weights needs --adaptive-input and --adaptive-softmax-cutoff; add them",
+        ),
+        ({"tie_adaptive_proj": True}, "--tie-adaptive-proj has no effect without --tie-adaptive-weights"),
+        ({"adaptive_softmax_dropout": 0.1}, "--adaptive-softmax-dropout has no effect without --adaptive-so"),
+        (
+            {
+                **{"adaptive_input": True, "adaptive_input_cutoff": "10,20", "tie_adaptive_weights": True},
+                **{"adaptive_softmax_cutoff": "10,20", "adaptive_input_factor": 2},
+            },
+            "--adaptive-softmax-factor 4.* and --adaptive-input-factor 2: they must be equal with",
+        ),
     ],
 )
 def test_wrong_cut_offs_are_one_sentence(changes, sentence):
