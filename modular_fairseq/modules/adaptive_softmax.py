@@ -14,8 +14,9 @@ def adaptive_cross_entropy(
     """Compute the cross-entropy of words by an adaptive softmax, in nats and at least in float32.
 
     The head has the frequent words and a class for each tail, and a tail has the rarer words from its cut-off
-    on. The cross-entropy of a rare word is that of its class in the head, plus its own in the tail. All
-    parameters get a gradient, which is 0 for a tail without words: DistributedDataParallel waits for each.
+    on. A rare word has two losses, which are added: the head predicts the class of its tail, and the tail
+    predicts the word. All parameters get a gradient, because DistributedDataParallel waits for each of them.
+    It is 0 for a tail without words.
 
     Args:
         softmax: the adaptive softmax.

@@ -124,8 +124,8 @@ def naive_loss(model, data, new, context):
 @pytest.mark.parametrize("name", GRID)
 def test_every_mechanism_trains_is_evaluated_and_samples(data, tmp_path, name):
     """Its parts are there and learn. fairseq-eval-lm shows the loss of naive passes, with a context and
-    without one. The search, which decodes step by step, keeps the beginnings, and its scores are those of one
-    pass over the whole text.
+    without one. The search, which decodes step by step, keeps the beginnings, and its scores equal the scores
+    of one pass over the whole text.
     """
     path = trained(data, tmp_path, GRID[name])
     first, last = (load_checkpoint(each)["model"] for each in (tmp_path / "checkpoint1.pt", path))

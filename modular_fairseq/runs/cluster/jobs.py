@@ -170,8 +170,9 @@ def describe(steps: Sequence[Step]) -> str:
         if not step.done:
             asked = _parameters(step, [])
             asked.pop("additional_parameters")
-            shown = ["job_name", "setup", "signal_delay_s", "use_srun"]
-            asked = {name: value for name, value in asked.items() if name not in shown} | step.resources.slurm
+            internal = ("job_name", "setup", "signal_delay_s", "use_srun")
+            asked = {name: value for name, value in asked.items() if name not in internal}
+            asked |= step.resources.slurm
             given = " ".join(f"{name.replace('_', '-')}={value}" for name, value in asked.items())
             lines.append([step.name, ", ".join(step.after), given])
     return tabulate(lines, ["job", "waits for", "asks for"], disable_numparse=True)

@@ -4,7 +4,7 @@
     modular-fairseq evidence results/claims.yaml --status           # counts runs, and estimates the time left
     modular-fairseq evidence results/claims.yaml --prepare TEXT     # prepares the corpora in --data
     modular-fairseq evidence results/claims.yaml --run --commit HASH    # makes the runs that are missing
-    modular-fairseq evidence results/claims.yaml --run --commit HASH --only mae-4    # those of one table
+    modular-fairseq evidence results/claims.yaml --run --commit HASH --only mae-4    # makes one table
 
 CLAIMS is the file that registers the claims: the rows of tables that are compared, the quantity, the seeds
 and the rule for the verdict. The runs have a fixed order. Runs of primary claims come first, and all rows are

@@ -79,7 +79,7 @@ def git(folder: str, *words: str) -> str:
 def make_all(
     plan: Plan, jobs: Sequence[Job], records: dict[str, Any], results: str, args: argparse.Namespace
 ) -> None:
-    """Make those of some runs that have no record yet, several at a time.
+    """Make the given runs, as far as they have no record yet, several at a time.
 
     A run that another one is fine-tuned from is made again if its checkpoint was lost. Its record stays. A
     run that diverged is not made again. The runs read a copy of the claims, so changes of the file do not
