@@ -14,5 +14,5 @@ check_torch()
 patches.apply()
 
 from modular_fairseq import models  # noqa: E402, F401
-from modular_fairseq.criterions import modular_cross_entropy  # noqa: E402, F401
+from modular_fairseq.criterions import modular_cross_entropy, modular_masked_lm  # noqa: E402, F401
 from modular_fairseq.optim import torch_adam  # noqa: E402, F401

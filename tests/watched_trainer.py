@@ -25,9 +25,9 @@ class Watched:
             "F".
     """
 
-    def __init__(self, data, *args, arch="mae_transformer"):
+    def __init__(self, data, *args, arch="mae_transformer", **kwargs):
         metrics.reset()
-        cfg = train_config(data, "--arch", arch, *args)
+        cfg = train_config(data, "--arch", arch, *args, **kwargs)
         utils.set_torch_seed(cfg.common.seed)
         self.task = tasks.setup_task(cfg.task)
         self.model = self.task.build_model(cfg.model)

@@ -1,24 +1,21 @@
 """Label-smoothed cross-entropy, to which the mechanisms of a model may add losses in training."""
 
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
     label_smoothed_nll_loss,
 )
-from fairseq.logging import metrics
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from modular_fairseq.criterions.auxiliary import AddsAuxiliaryLosses
 from modular_fairseq.models.assembly import auxiliary_losses
 from modular_fairseq.models.fairseq_options import Options
-from modular_fairseq.models.family import CountsUpdates
 from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq.modules.adaptive_softmax import adaptive_cross_entropy
 from modular_fairseq_cli.errors import UsageError
@@ -27,16 +24,11 @@ NAME = "modular_cross_entropy"
 
 
 @register_criterion(NAME, dataclass=CRITERIA[NAME])
-class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
+class ModularCrossEntropyCriterion(AddsAuxiliaryLosses, LabelSmoothedCrossEntropyCriterion):
     """fairseq's label-smoothed cross-entropy, plus weighted auxiliary losses in training.
 
-    Validation has the cross-entropy alone.
-
-    The losses and their options are those of the registered mechanisms (`AuxiliaryLosses`). The auxiliary
-    losses of a sentence count as much as its share of the sample size, as its cross-entropy does. (The sample
-    size is the number of target tokens, or of sentences with --sentence-avg.) Their weights therefore do not
-    depend on how sentences are divided into batches, --update-freq or workers. The logged `loss` includes the
-    auxiliary losses. Each of them is also logged by itself, without its weight.
+    `AddsAuxiliaryLosses` says how these are added. The sample size is the number of target tokens, or of
+    sentences with --sentence-avg.
 
     With --loss-chunk-size N, the model returns its features, and logits and cross-entropy are computed for N
     target positions at a time, in training again in the backward pass. The loss is the same. There are never
@@ -77,31 +69,12 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """
         if self.chunk_size:
             sample = {**sample, "net_input": {**sample["net_input"], "features_only": True}}
-        concerned = [each for each in self.auxiliary if each.concerns(model)] if model.training else []
-        if not concerned:
-            return super().forward(model, sample, reduce)
-        num_updates = next(
-            module.num_updates for module in model.modules() if isinstance(module, CountsUpdates)
-        )
-        weights = [each.weights(num_updates) for each in concerned]
-        with ExitStack() as stack:
-            measured = [
-                stack.enter_context(each.measuring(model, now))
-                for each, now in zip(concerned, weights, strict=True)
-            ]
-            loss, sample_size, logging_output = super().forward(model, sample, reduce)
-        tokens = sample["target"].ne(self.padding_idx).sum(dim=1)
-        counts = torch.ones_like(tokens) if self.sentence_avg else tokens
-        for each, now, losses in zip(concerned, weights, measured, strict=True):
-            for name, values in losses.items():
-                total = (values * counts).sum() / counts.sum().clamp_min(1) * sample_size
-                logging_output[name] = total.detach()
-                loss = loss + each.signs[name] * now[name] * total
-            unused = each.without_gradient(model, now)
-            if unused:  # DistributedDataParallel needs a gradient for every parameter
-                loss = loss + 0.0 * torch.cat([parameter.flatten() for parameter in unused]).sum()
-        logging_output["loss"] = loss.detach()
-        return loss, sample_size, logging_output
+        return super().forward(model, sample, reduce)
+
+    def counts(self, sample: dict) -> Tensor:
+        """Return the share of each sentence of a batch in the sample size, int64 [B]."""
+        tokens = super().counts(sample)
+        return torch.ones_like(tokens) if self.sentence_avg else tokens
 
     def compute_loss(
         self, model: Any, net_output: tuple, sample: dict, reduce: bool = True
@@ -137,23 +110,7 @@ class ModularCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         loss, nll = zip(*chunks, strict=True)
         return (sum(loss), sum(nll)) if reduce else (torch.cat(loss), torch.cat(nll))
 
-    @classmethod
-    def reduce_metrics(cls, logging_outputs: list[dict]) -> None:
-        """Log the means of all losses over workers and micro-batches."""
-        super().reduce_metrics(logging_outputs)
-        sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
-        for name in (name for losses in auxiliary_losses() for name in losses.signs):
-            if any(name in log for log in logging_outputs):
-                total = sum(log.get(name, 0) for log in logging_outputs)
-                metrics.log_scalar(name, total / sample_size, sample_size, round=4)
-
 
 def adaptive_softmax(model: Any) -> AdaptiveSoftmax | None:
     """Return the adaptive softmax of a model, or None if it has none."""
     return getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
-
-
-def own_options() -> list[str]:
-    """Return the names of the options that fairseq's label-smoothed cross-entropy does not have."""
-    fairseqs = LabelSmoothedCrossEntropyCriterionConfig.__dataclass_fields__
-    return [name for name in CRITERIA[NAME].__dataclass_fields__ if name not in fairseqs]

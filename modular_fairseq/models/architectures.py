@@ -1,8 +1,9 @@
 """Named architectures (--arch). An arch sets the defaults of some options, which the command line may change.
 
 This file has the sizes, and the plain Transformers of these sizes: "Attention Is All You Need" (Vaswani et
-al. 2017) in fairseq's sizes, and "Adaptive Input Representations" (Baevski and Auli) for `_wiki103`. The
-archs of a mechanism are in the file of the mechanism.
+al. 2017) in fairseq's sizes, "Adaptive Input Representations" (Baevski and Auli) for `_wiki103`, and BERT
+(Devlin et al. 2019) in the sizes that two of the papers compare with. The archs of a mechanism are in
+the file of the mechanism.
 """
 
 from argparse import Namespace
@@ -10,7 +11,7 @@ from typing import Any
 
 from fairseq.models import register_model_architecture
 
-from modular_fairseq.models import language_model, translation  # noqa: F401  (archs need these models to be registered)
+from modular_fairseq.models import language_model, roberta, translation  # noqa: F401  (archs need these models to be registered)
 from modular_fairseq.models.options import PRESETS
 
 
@@ -56,6 +57,15 @@ TINY_CPU_LM = {
     "decoder_layers": 2,
 }
 
+
+def encoder_size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int = 12) -> dict[str, Any]:
+    """Return the sizes of a Transformer that is only an encoder."""
+    both = size(embed_dim, ffn_embed_dim, heads, layers)
+    return {name: value for name, value in both.items() if name.startswith("encoder_")}
+
+
+TINY_CPU_ROBERTA = encoder_size(128, 256, heads=8, layers=2)
+
 # For each wide arch, the plain arch with about as many parameters. Benchmarks compare the two.
 PEERS: dict[str, str] = {}
 
@@ -66,7 +76,7 @@ def register(arch: str, *rows: dict, model: str = "modular_transformer", peer: s
     Args:
         arch: name of the arch.
         rows: defaults of options.
-        model: name of the model family, modular_transformer or modular_transformer_lm.
+        model: name of the model family, a key of `FAMILIES`.
         peer: the plain arch with about as many parameters, if this arch is wider than the plain arch of its
             size.
     """
@@ -101,3 +111,10 @@ LANGUAGE_MODELS = {
     "modular_transformer_lm_tiny_cpu": [TINY_CPU_LM],
 }
 register_all(LANGUAGE_MODELS, "modular_transformer_lm")
+MASKED_LANGUAGE_MODELS = {
+    "modular_roberta_130m": [encoder_size(768, 4096, heads=12)],  # BERT-130M of the TIM paper
+    # The ensemble paper does not give widths; these are the base model's.
+    "modular_roberta_4_layers": [encoder_size(768, 3072, heads=8, layers=4)],
+    "modular_roberta_tiny_cpu": [TINY_CPU_ROBERTA],
+}
+register_all(MASKED_LANGUAGE_MODELS, "modular_roberta")

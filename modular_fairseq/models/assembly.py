@@ -117,6 +117,12 @@ def finish(model: BaseFairseqModel, options: Options) -> None:
         parameter.requires_grad_(False)
 
 
+def finish_head(model: BaseFairseqModel, options: Options) -> None:
+    """Let the mechanisms in use prepare for a classification head that was added (`Mechanism.after_head`)."""
+    for mechanism in used_by(options):
+        mechanism.after_head(model, options)
+
+
 def trained_outside(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that learn, but not by the main optimizer (`Mechanism.trained_outside`)."""
     return [parameter for mechanism in MECHANISMS.values() for parameter in mechanism.trained_outside(model)]

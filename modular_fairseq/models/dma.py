@@ -12,7 +12,14 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from torch import nn
 
-from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register_all, size
+from modular_fairseq.models.architectures import (
+    IWSLT_DE_EN,
+    TINY_CPU,
+    TINY_CPU_ROBERTA,
+    WMT_EN_DE,
+    register_all,
+    size,
+)
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.dma_losses import DEFAULT_WEIGHTS, DmaLosses, DmaLossOptions, semantic_masks
 from modular_fairseq.models.fairseq_options import Options
@@ -111,7 +118,9 @@ def check(choice: Choice) -> None:
         choice.refuse(["dma_sampled_scores"], "without --dma-posterior sample, as there are no samples")
     if options.dma_centroid_gradient == 1:
         choice.refuse(["dma_centroid_mode"], "with --dma-centroid-gradient 1")
-    if "encoder" in choice.stacks and options.encoder_embed_dim != options.decoder_embed_dim:
+    if "decoder" not in choice.stacks:
+        choice.refuse(["dma_decoder_eval_mask"], "in a model without a decoder")
+    if choice.stacks == ["encoder", "decoder"] and options.encoder_embed_dim != options.decoder_embed_dim:
         raise UsageError(
             f"--decoder-embed-dim {options.decoder_embed_dim} with --encoder-embed-dim "
             f"{options.encoder_embed_dim}: they must be equal with --attention-type "
@@ -210,3 +219,8 @@ ARCHS = {
     "dma_transformer_tiny_cpu": [TINY_CPU, clusters(4)],
 }
 register_all(ARCHS)
+MASKED_LANGUAGE_MODELS = {
+    "dma_roberta": [clusters(4)],
+    "dma_roberta_tiny_cpu": [TINY_CPU_ROBERTA, clusters(4)],
+}
+register_all(MASKED_LANGUAGE_MODELS, "modular_roberta")

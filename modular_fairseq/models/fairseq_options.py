@@ -7,12 +7,18 @@ fairseq's own `TransformerConfig` nests encoder and decoder in a way that its co
 
 from argparse import Namespace
 from collections.abc import Set
-from dataclasses import Field, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from typing import Any, Optional, Protocol
 
-from fairseq.dataclass import FairseqDataclass
+from fairseq import utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
-from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecBaseConfig, QuantNoiseConfig
+from fairseq.models.transformer.transformer_config import (
+    DEFAULT_MIN_PARAMS_TO_WRAP,
+    DecoderConfig,
+    EncDecBaseConfig,
+    QuantNoiseConfig,
+)
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
 
@@ -88,6 +94,81 @@ def _flat(config: type, left_out: Set[str] = frozenset()) -> type:
 FlatTransformerConfig = _flat(TransformerConfig, left_out={"adaptive_input"})
 FlatTransformerLanguageModelConfig = _flat(TransformerLanguageModelConfig)
 
+# fairseq's RoBERTa has these options of an encoder. A value is a default that differs from the Transformer's.
+_ROBERTA: dict[str, Any] = {
+    "activation_fn": "gelu",
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "activation_dropout": 0.0,
+    "encoder_embed_dim": 768,
+    "encoder_ffn_embed_dim": 3072,
+    "encoder_layers": 12,
+    "encoder_attention_heads": 12,
+    "encoder_normalize_before": False,
+    "encoder_layerdrop": 0.0,
+    "encoder_layers_to_keep": None,
+    "checkpoint_activations": False,
+    "quant_noise_pq": 0.0,
+    "quant_noise_pq_block_size": 8,
+    "quant_noise_scalar": 0.0,
+    "min_params_to_wrap": DEFAULT_MIN_PARAMS_TO_WRAP,
+}
+# RoBERTa's encoder has these values of options, which users cannot change.
+ROBERTA_STRUCTURE = {
+    "encoder_learned_pos": True,
+    "no_scale_embedding": True,
+    "no_token_positional_embeddings": False,
+    "adaptive_input": False,
+}
+
+
+@dataclass
+class _RobertaOptions(FairseqDataclass):
+    """The options of fairseq's RoBERTa that its Transformer does not have.
+
+    They are those of fairseq's `RobertaModel.add_args`, without the options of a pruning method (--mha-...
+    and --ffn-...), which read the weights of fairseq's own attention.
+    """
+
+    max_positions: Optional[int] = field(
+        default=None,
+        metadata={"help": "number of learned positions (default: the longest input of the task)"},
+    )
+    layernorm_embedding: Optional[bool] = field(
+        default=None,
+        metadata={
+            "help": "normalise the embeddings; without --encoder-normalize-before they always are, as in BERT"
+        },
+    )
+    pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
+        default="tanh", metadata={"help": "activation function of classification heads"}
+    )
+    pooler_dropout: float = field(
+        default=0.0, metadata={"help": "dropout probability in classification heads"}
+    )
+    untie_weights_roberta: bool = field(
+        default=False, metadata={"help": "give the output layer weights other than those of the embeddings"}
+    )
+    load_checkpoint_heads: bool = field(
+        default=False, metadata={"help": "make and load the classification heads that a checkpoint has"}
+    )
+    spectral_norm_classification_head: bool = field(
+        default=False, metadata={"help": "normalise the classification heads by their spectral norm"}
+    )
+
+
+def _with_defaults(config: type, defaults: dict[str, Any], base: type) -> type:
+    """Return a dataclass of those options of `config` that `defaults` names, after the options of `base`."""
+    own = {f.name: f for f in fields(config)}
+    changed = [
+        (name, own[name].type, field(default=default, metadata=dict(own[name].metadata)))
+        for name, default in defaults.items()
+    ]
+    return make_dataclass("FlatRobertaConfig", changed, bases=(base,), namespace={"__module__": __name__})
+
+
+FlatRobertaConfig = _with_defaults(FlatTransformerConfig, _ROBERTA, _RobertaOptions)
+
 
 def resolved(options: Options, family: type) -> Namespace:
     """Return the options of a model family, with every width set.
@@ -97,7 +178,7 @@ def resolved(options: Options, family: type) -> Namespace:
     """
     flat = {f.name: value_of(options, f) for f in fields(family) if not f.name.startswith("_")}
     for name, source in _FOLLOWS.items():
-        if flat[name] is None:
+        if name in flat and flat[name] is None:
             flat[name] = flat[source]
     return Namespace(**flat)
 

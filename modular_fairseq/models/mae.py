@@ -5,7 +5,7 @@ are in `models/mae_options.py`. `training/bcd.py` and `training/gate_sgd.py` tra
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from modular_fairseq.models.architectures import (
     IWSLT_DE_EN,
     TINY_CPU,
     TINY_CPU_LM,
+    TINY_CPU_ROBERTA,
     WIKI103,
     WMT_EN_DE,
     register_all,
@@ -130,6 +131,15 @@ def prepare(model: BaseFairseqModel, options: Options) -> None:
     )
 
 
+def train_with_head(model: BaseFairseqModel, options: Options) -> None:
+    """Let F steps train a new classification head beside gates that --mae-finetune gates trains (FTG)."""
+    training = model.gate_training
+    if training is not None and training.gates_only:
+        model.gate_training = replace(training, gates_only=False)
+        for parameter in gate_parameters(model):  # they are outside the main optimizer now
+            parameter.requires_grad_(False)
+
+
 @register_attention(
     "mae",
     seam="gate",
@@ -137,6 +147,7 @@ def prepare(model: BaseFairseqModel, options: Options) -> None:
     summary="a mixture of attentive experts in every attention module",
     check=check,
     after_build=prepare,
+    after_head=train_with_head,
     # Appendix A: language models average the 100 most recent inputs (--mae-gate-window).
     family_defaults={"modular_transformer_lm": {"mae_gate_context": "window"}},
     trained_outside=trained_by_sgd,
@@ -194,3 +205,8 @@ LANGUAGE_MODELS: dict[str, list[dict[str, Any]]] = {
     "mae_transformer_lm_tiny_cpu": [TINY_CPU_LM, MAE],
 }
 register_all(LANGUAGE_MODELS, "modular_transformer_lm")
+MASKED_LANGUAGE_MODELS: dict[str, list[dict[str, Any]]] = {
+    "mae_roberta": [MAE],
+    "mae_roberta_tiny_cpu": [TINY_CPU_ROBERTA, MAE],
+}
+register_all(MASKED_LANGUAGE_MODELS, "modular_roberta")

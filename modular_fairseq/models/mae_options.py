@@ -186,6 +186,11 @@ def check(choice: Choice) -> None:
         )
     if options.mae_finetune == "gates":
         choice.refuse(["mae_gate_interval"], "with --mae-finetune gates, where every step is a G step")
+    if "decoder" not in choice.stacks:
+        choice.refuse(
+            ["mae_gate_context", "mae_gate_window"],
+            "in a model without a decoder, where every gate averages the whole sentence",
+        )
     if options.mae_gate_context != "window":
         choice.refuse(["mae_gate_window"], "without --mae-gate-context window")
     if options.mae_gate_context == "source" and "encoder" not in choice.stacks:

@@ -97,6 +97,8 @@ class Mechanism:
         check: refuses values and combinations of options by a UsageError. It gets a `checks.Choice`, and is
             called only if the mechanism is used.
         after_build: `(model, options)`, called with the finished model if the mechanism is used.
+        after_head: `(model, options)`, called when a classification head was added to a model that has the
+            mechanism.
         family_defaults: defaults that differ in a model family, by family and option.
         trained_outside: returns the parameters of a model that learn, but not by the main optimizer.
         losses: the losses that the mechanism adds to the training loss.
@@ -116,6 +118,7 @@ class Mechanism:
     needs: str = ""
     check: Callable[[Any], None] = lambda choice: None
     after_build: Callable[[BaseFairseqModel, Options], None] = lambda model, options: None
+    after_head: Callable[[BaseFairseqModel, Options], None] = lambda model, options: None
     family_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trained_outside: Callable[[nn.Module], list[nn.Parameter]] = lambda model: []
     losses: type[AuxiliaryLosses] | None = None

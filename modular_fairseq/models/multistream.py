@@ -10,7 +10,14 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
-from modular_fairseq.models.architectures import IWSLT_DE_EN, TINY_CPU, WMT_EN_DE, register_all, size
+from modular_fairseq.models.architectures import (
+    IWSLT_DE_EN,
+    TINY_CPU,
+    TINY_CPU_ROBERTA,
+    WMT_EN_DE,
+    register_all,
+    size,
+)
 from modular_fairseq.models.arrangement import Arrangement, RunLayers
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.fairseq_options import Options
@@ -191,3 +198,8 @@ ARCHS = {
     "multistream_transformer_4x1": [size(512, 2048, heads=8), streams(4, 1)],
 }
 register_all(ARCHS)
+MASKED_LANGUAGE_MODELS = {
+    "multistream_roberta": [streams(2, 5)],
+    "multistream_roberta_tiny_cpu": [TINY_CPU_ROBERTA, streams(2, 1)],
+}
+register_all(MASKED_LANGUAGE_MODELS, "modular_roberta")

@@ -11,10 +11,12 @@ from dataclasses import Field, dataclass, field
 from typing import Any
 
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
+from fairseq.criterions.masked_lm import MaskedLmConfig
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 
 from modular_fairseq.models.fairseq_options import (
+    FlatRobertaConfig,
     FlatTransformerConfig,
     FlatTransformerLanguageModelConfig,
     Options,
@@ -51,6 +53,11 @@ class LossOptions(LabelSmoothedCrossEntropyCriterionConfig):
 
 
 @dataclass
+class MaskedLossOptions(MaskedLmConfig):
+    """The options of the criterion of masked language models, to which mechanisms add theirs."""
+
+
+@dataclass
 class TranslationOptions(CommonOptions, FlatTransformerConfig):
     """The options of the encoder-decoder family, to which mechanisms add theirs."""
 
@@ -60,10 +67,16 @@ class LanguageModelOptions(CommonOptions, FlatTransformerLanguageModelConfig):
     """The options of the decoder-only family, to which mechanisms add theirs."""
 
 
+@dataclass
+class RobertaOptions(CommonOptions, FlatRobertaConfig):
+    """The options of the encoder-only family, to which mechanisms add theirs."""
+
+
 # The options of each model family. Keys are the names under which its model is registered.
 FAMILIES: dict[str, type[FairseqDataclass]] = {
     "modular_transformer": TranslationOptions,
     "modular_transformer_lm": LanguageModelOptions,
+    "modular_roberta": RobertaOptions,
 }
 # The defaults that each arch sets. architectures.py and the mechanisms fill it.
 PRESETS: dict[str, dict[str, Any]] = {}

@@ -23,12 +23,15 @@ from hydra.core.config_store import ConfigStore
 
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.mechanism import SEAMS, LayerParts, LayerPlace, Mechanism, Place, uses
-from modular_fairseq.models.options import FAMILIES, LossOptions
+from modular_fairseq.models.options import FAMILIES, LossOptions, MaskedLossOptions
 
 __all__ = ["LayerParts", "LayerPlace", "Place", "register_attention", "register_encoder", "register_layer"]
 
 # For every criterion that adds the losses of mechanisms, its options.
-CRITERIA: dict[str, type[FairseqDataclass]] = {"modular_cross_entropy": LossOptions}
+CRITERIA: dict[str, type[FairseqDataclass]] = {
+    "modular_cross_entropy": LossOptions,
+    "modular_masked_lm": MaskedLossOptions,
+}
 
 MECHANISMS: dict[str, Mechanism] = {}  # all registered mechanisms by name
 Build = TypeVar("Build", bound=Callable[..., Any])

@@ -21,6 +21,7 @@ SUBJECTS = (
     "numpy",
     "checkpoints",
     "data",
+    "classification",
     "criterions",
     "precision",
     "nan_detector",

@@ -68,11 +68,17 @@ def _reason(function: Callable) -> str:
 
 
 def _replace(owner: object, name: str, function: Callable) -> None:
-    original = getattr(owner, name)
+    original, found = getattr(owner, name), inspect.getattr_static(owner, name)
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         return function(original, *args, **kwargs)
 
-    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
-    setattr(owner, name, staticmethod(replacement) if is_static else replacement)
+    @functools.wraps(original)
+    def of_class(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return function(functools.partial(original.__func__, cls), *args, **kwargs)
+
+    if isinstance(found, classmethod):  # a subclass that inherits it must remain what it builds
+        setattr(owner, name, classmethod(of_class))
+    else:
+        setattr(owner, name, staticmethod(replacement) if isinstance(found, staticmethod) else replacement)

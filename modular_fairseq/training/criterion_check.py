@@ -5,14 +5,22 @@ that has them. fairseq builds the model and the criterion independently of each 
 therefore lets fairseq's Trainer compare them before each epoch.
 """
 
+import functools
+import logging
+
+from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.trainer import Trainer
 
+from modular_fairseq.criterions.auxiliary import AddsAuxiliaryLosses
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion, adaptive_softmax
+from modular_fairseq.criterions.modular_masked_lm import ModularMaskedLmCriterion
 from modular_fairseq.models.checks import check_options, what_turns_on
 from modular_fairseq.models.options import FAMILIES, of_a_command_line
-from modular_fairseq.models.registry import CRITERIA, MECHANISMS
+from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 
 def check_command_line(trainer: Trainer) -> None:
@@ -27,10 +35,33 @@ def check_command_line(trainer: Trainer) -> None:
     with of_a_command_line():
         if family := FAMILIES.get(getattr(trainer.get_model(), "family", "")):
             check_options(trainer.cfg.model, family)
+        _check_kind(trainer)
         check_criterion(trainer)
         _check_adaptive_softmax(trainer)
         if getattr(trainer.get_criterion(), "chunk_size", 0):
             _check_chunks(trainer)
+
+
+@functools.cache
+def say_once(sentence: str) -> None:
+    """Log a sentence, but not again in a later epoch."""
+    logger.info(sentence)
+
+
+def _check_kind(trainer: Trainer) -> None:
+    """Refuse one of our criteria with a model whose targets it does not know."""
+    criterion, name = trainer.get_criterion(), trainer.cfg.criterion._name
+    masked = isinstance(trainer.get_model(), RobertaModel)
+    if isinstance(criterion, ModularMaskedLmCriterion) and not masked:
+        raise UsageError(
+            f"--criterion {name} needs a masked language model, such as --arch modular_roberta; use "
+            "--criterion modular_cross_entropy with this model"
+        )
+    if isinstance(criterion, ModularCrossEntropyCriterion) and masked:
+        raise UsageError(
+            f"--criterion {name} would count every word, but a masked language model predicts only those "
+            "that were masked; use --criterion modular_masked_lm"
+        )
 
 
 def _check_adaptive_softmax(trainer: Trainer) -> None:
@@ -70,17 +101,23 @@ def check_criterion(trainer: Trainer) -> None:
             does not have; or such a loss is always 0 in this model.
     """
     model, criterion = trainer.get_model(), trainer.get_criterion()
-    adds_losses = isinstance(criterion, ModularCrossEntropyCriterion)
+    adds_losses = isinstance(criterion, AddsAuxiliaryLosses)
+    right = "modular_masked_lm" if isinstance(model, RobertaModel) else "modular_cross_entropy"
     for mechanism in MECHANISMS.values():
         if mechanism.losses is None:
             continue
         has_losses = mechanism.losses.concerns(model)
         if not adds_losses:
-            if has_losses:
+            if has_losses and getattr(model, "classification_heads", None):
+                say_once(
+                    f"the losses of {mechanism.name} are for pre-training; they are not added to the loss of "
+                    "the classification"
+                )
+            elif has_losses:
                 needs = mechanism.needs or f"--attention-type {model.cfg.attention_type}"
                 raise UsageError(
                     f"{needs} has losses that --criterion {trainer.cfg.criterion._name} does not add; use "
-                    f"--criterion {' or '.join(CRITERIA)} (with {mechanism.losses.left_out_by} to train the "
+                    f"--criterion {right} (with {mechanism.losses.left_out_by} to train the "
                     "model without them)"
                 )
             continue

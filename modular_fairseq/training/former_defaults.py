@@ -13,7 +13,7 @@ import torch
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
+from modular_fairseq.criterions.auxiliary import AddsAuxiliaryLosses
 from modular_fairseq.models.checks import has_effect
 from modular_fairseq.models.options import FAMILIES, flag
 from modular_fairseq.models.registry import MECHANISMS
@@ -66,7 +66,7 @@ def _options_with_effect(trainer: Trainer) -> Iterator[tuple[str, Field]]:
         for f in mechanism.own_options:
             if "former_default" in f.metadata and has_effect(trainer.cfg.model, family, mechanism, f.name):
                 yield "model", f
-    for losses in criterion.auxiliary if isinstance(criterion, ModularCrossEntropyCriterion) else ():
+    for losses in criterion.auxiliary if isinstance(criterion, AddsAuxiliaryLosses) else ():
         for f in fields(losses.options):
             if "former_default" in f.metadata and losses.has_effect(f.name, model):
                 yield "criterion", f

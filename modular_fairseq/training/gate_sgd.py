@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from fairseq.models.roberta import RobertaModel
 from fairseq.trainer import Trainer
 from torch import Tensor
 
@@ -36,7 +37,7 @@ class GateSgd:
 
         "instance"  the mean over the instances of the gate, which are sentences for a gate that sees a whole
                     sentence, and target positions for a gate that sees a prefix or a window
-        "token"     the mean over target tokens
+        "token"     the mean over target tokens, which in a masked language model are the masked ones
         "sentence"  the mean over sentences, or over blocks of text in a language model
 
     The mean is over the batches of all micro-batches and workers. So a step depends on neither --update-freq
@@ -60,6 +61,8 @@ class GateSgd:
             settings.loss == "sentence" or (settings.loss == "instance" and mixture.running_mean is None)
             for mixture, _ in owners
         ]
+        self.masked = isinstance(trainer.get_model(), RobertaModel)
+        self.padding_idx = trainer.get_criterion().padding_idx
         self.clear()
 
     def clear(self) -> None:
@@ -81,9 +84,16 @@ class GateSgd:
             self.gradients[number] = gradient if old is None else old + gradient
 
     def add_count(self, sample: dict[str, Any]) -> None:
-        """Count the sentences and the target tokens of a batch."""
+        """Count the sentences and the target tokens of a batch. A class of a sentence is one target token."""
         self.sentences += float(sample["nsentences"])
-        self.tokens += float(sample["ntokens"])
+        self.tokens += self._target_tokens(sample) if self.masked else float(sample["ntokens"])
+
+    def _target_tokens(self, sample: dict[str, Any]) -> float:
+        """Return the number of masked words of a batch, or of its classes. Its "ntokens" counts the input."""
+        target = sample["target"]
+        if "net_input" in sample and target.shape == sample["net_input"]["src_tokens"].shape:
+            return float(target.ne(self.padding_idx).sum())
+        return float(target.numel())
 
     def step(self, *sums: float) -> GateStep:
         """Take the step with the gradients of all workers, if there are any and they are finite.
