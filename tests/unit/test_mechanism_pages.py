@@ -70,7 +70,10 @@ def test_every_arch_of_a_mechanism_is_shown():
     shown = {names_in(row["arch"])[0] for _, row in ARCHS}
     plain = {arch for arch in PRESETS if arch.startswith("modular_")}
     language_models = {arch for arch in PRESETS if "_lm" in arch}
-    assert shown == set(PRESETS) - plain - language_models
+    masked = {arch for arch in PRESETS if "_roberta" in arch}
+    assert shown == set(PRESETS) - plain - language_models - masked
+    for arch in masked - plain:
+        assert f"`{arch}`" in PAGES[arch.partition("_")[0]]
     assert all(f"`{arch}`" in PAGES["mae"] for arch in language_models - plain)
 
 
