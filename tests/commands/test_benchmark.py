@@ -234,8 +234,9 @@ def test_stock_has_the_weights_and_sizes_of_the_plain_model_and_none_of_our_modu
 
 def test_presets_as_large_as_a_narrower_plain_one_are_compared_with_that_one():
     sizes = {"iwslt_de_en": (512, 1024, 4, 6), "wmt_en_de": (512, 2048, 8, 6)}
-    assert len(PEERS) == 5
-    for arch, (own, stock) in parse(*PEERS).items():
+    translation = [arch for arch in PEERS if "_transformer" in arch]
+    assert len(translation) == 5
+    for arch, (own, stock) in parse(*translation).items():
         config, plain = nested_config(stock.model), PEERS[arch]
         assert (
             own.model._name == arch and own.model.tim_layers == "middle" and own.model.encoder_embed_dim > 512
