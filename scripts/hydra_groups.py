@@ -2,7 +2,7 @@
 
     python scripts/hydra_groups.py [FOLDER]     FOLDER: default configs/hydra
 
-FOLDER/model gets a file for each arch, with the options that the arch sets. The criterion and the optimizer
+FOLDER/model gets a file for each arch, with the options that the arch sets. The criteria and the optimizer
 of this project have a file, too. All files follow from the code. After a change there, run this program
 again; a test compares the files with the code.
 """
@@ -14,6 +14,7 @@ import yaml
 
 import modular_fairseq  # noqa: F401  (registers the archs)
 from modular_fairseq.models.options import PRESETS
+from modular_fairseq.models.registry import CRITERIA
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def groups() -> dict[str, str]:
     """Return the content of each file, keyed by its path in the folder."""
     files = {f"model/{arch}": {"_name": arch, **options} for arch, options in PRESETS.items()}
-    for group, name in (("criterion", "modular_cross_entropy"), ("optimizer", "torch_adam")):
+    for group, name in (*(("criterion", each) for each in CRITERIA), ("optimizer", "torch_adam")):
         files[f"{group}/{name}"] = {"_name": name}
     return {f"{name}.yaml": yaml.safe_dump(keys, sort_keys=False) for name, keys in files.items()}
 

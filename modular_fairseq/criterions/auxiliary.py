@@ -18,10 +18,10 @@ class AddsAuxiliaryLosses(FairseqCriterion):
     It comes before fairseq's criterion among the bases of a class. Validation has the loss of that criterion
     alone.
 
-    The losses and their options are those of the registered mechanisms (`AuxiliaryLosses`). The auxiliary
-    losses of a sentence count as much as its share of the sample size, as its own loss does. Their weights
-    therefore do not depend on how sentences are divided into batches, --update-freq or workers. The logged
-    `loss` includes the auxiliary losses. Each of them is also logged by itself, without its weight.
+    Each registered mechanism may have such losses, with options of its own (`AuxiliaryLosses`). The auxiliary
+    losses of a sentence are multiplied by the share that the sentence has in the sample size. A weight
+    therefore has the same effect however sentences are divided into batches, --update-freq and workers. The
+    logged `loss` includes the auxiliary losses. Each of them is also logged by itself, without its weight.
 
     Attributes:
         auxiliary: the losses of all mechanisms, set up from the options of the criterion.

@@ -56,20 +56,11 @@ class ModularCrossEntropyCriterion(AddsAuxiliaryLosses, LabelSmoothedCrossEntrop
             )
         self.auxiliary = [losses(cfg) for losses in auxiliary_losses()]
 
-    def forward(self, model: nn.Module, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
-        """Compute the loss of a batch, as fairseq's criteria do.
-
-        Args:
-            model: the model, which may be wrapped for several workers.
-            sample: a batch of fairseq's datasets.
-            reduce: sum the loss over tokens.
-
-        Returns:
-            the loss, the sample size, and the values to log.
-        """
+    def own_loss(self, model: nn.Module, sample: dict, reduce: bool = True) -> tuple[Tensor, int, dict]:
+        """Compute the cross-entropy; with --loss-chunk-size the model returns features instead of logits."""
         if self.chunk_size:
             sample = {**sample, "net_input": {**sample["net_input"], "features_only": True}}
-        return super().forward(model, sample, reduce)
+        return super().own_loss(model, sample, reduce)
 
     def counts(self, sample: dict) -> Tensor:
         """Return the share of each sentence of a batch in the sample size, int64 [B]."""

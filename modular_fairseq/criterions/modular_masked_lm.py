@@ -21,8 +21,8 @@ NAME = "modular_masked_lm"
 class ModularMaskedLmCriterion(AddsAuxiliaryLosses, MaskedLmLoss):
     """fairseq's loss of masked words, plus weighted auxiliary losses in training (`AddsAuxiliaryLosses`).
 
-    The sample size is the number of masked words. The logged perplexity is that of masked words alone, also
-    in training.
+    The sample size is the number of masked words. The logged perplexity is computed from the loss of the
+    masked words, without the auxiliary losses.
 
     Raises:
         UsageError: an option of the losses of a mechanism cannot work or would have no effect.

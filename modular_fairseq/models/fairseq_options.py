@@ -126,8 +126,8 @@ ROBERTA_STRUCTURE = {
 class _RobertaOptions(FairseqDataclass):
     """The options of fairseq's RoBERTa that its Transformer does not have.
 
-    They are those of fairseq's `RobertaModel.add_args`, without the options of a pruning method (--mha-...
-    and --ffn-...), which read the weights of fairseq's own attention.
+    fairseq declares them in `RobertaModel.add_args`. Its options --mha-... and --ffn-... are left out. They
+    prune the weights of fairseq's own attention, which this model does not have.
     """
 
     max_positions: Optional[int] = field(
@@ -147,7 +147,10 @@ class _RobertaOptions(FairseqDataclass):
         default=0.0, metadata={"help": "dropout probability in classification heads"}
     )
     untie_weights_roberta: bool = field(
-        default=False, metadata={"help": "give the output layer weights other than those of the embeddings"}
+        default=False,
+        metadata={
+            "help": "give the output layer a weight matrix of its own; by default it shares the embeddings"
+        },
     )
     load_checkpoint_heads: bool = field(
         default=False, metadata={"help": "make and load the classification heads that a checkpoint has"}

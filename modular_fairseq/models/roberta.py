@@ -84,13 +84,13 @@ class ModularRoberta(ModularModel, RobertaModel):
         """Upgrade older names, and leave out classification heads that the model does not have.
 
         Raises:
-            UsageError: a head of the checkpoint has another number of classes or width than that of the model
-                with the same name. (fairseq's RoBERTa would silently train a new head.)
+            UsageError: the model and the checkpoint have a head of the same name with different numbers of
+                classes. (fairseq's RoBERTa would train a new head, with a warning.)
         """
         for head, module in self.classification_heads.items():
             key = f"classification_heads.{head}.out_proj.weight"
-            if key in state_dict and state_dict[key].shape != module.out_proj.weight.shape:
-                theirs, ours = len(state_dict[key]), len(module.out_proj.weight)
+            theirs, ours = len(state_dict.get(key, module.out_proj.weight)), len(module.out_proj.weight)
+            if theirs != ours:
                 raise UsageError(
                     f"the classification head {head} has {theirs} classes in the checkpoint and {ours} in "
                     f"this model: give --num-classes {theirs}, or train a new head under another name with "
@@ -111,8 +111,9 @@ class _Encoder(RobertaEncoder):
 def initialise(module: nn.Module) -> None:
     """Give a module BERT's initial weights: N(0, 0.02^2) for matrices, and 0 for biases and padding.
 
-    The order of the random numbers is that of fairseq's `init_bert_params`. That function does not know
-    `GroupLinear`, and it would also overwrite the parts of a layer with initial weights of their own.
+    Random numbers are drawn in the same order as by fairseq's `init_bert_params`, so a plain model starts from
+    the same weights. `init_bert_params` itself would leave out every `GroupLinear`, and would overwrite gates,
+    masks and competitions, which have initial weights of their own.
     """
     for name, child in module.named_children():
         if name not in _OWN_INITIAL_WEIGHTS:
