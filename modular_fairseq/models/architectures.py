@@ -2,8 +2,8 @@
 
 This file has the sizes, and the plain Transformers of these sizes: "Attention Is All You Need" (Vaswani et
 al. 2017) in fairseq's sizes, "Adaptive Input Representations" (Baevski and Auli) for `_wiki103`, and BERT
-(Devlin et al. 2019) in the sizes that two of the papers compare with. The archs of a mechanism are in the file
-of the mechanism.
+(Devlin et al. 2019) in the sizes that two of the papers compare with. The archs of a mechanism are in the
+file of the mechanism.
 """
 
 from argparse import Namespace

@@ -111,9 +111,9 @@ class _Encoder(RobertaEncoder):
 def initialise(module: nn.Module) -> None:
     """Give a module BERT's initial weights: N(0, 0.02^2) for matrices, and 0 for biases and padding.
 
-    Random numbers are drawn in the same order as by fairseq's `init_bert_params`, so a plain model starts from
-    the same weights. `init_bert_params` itself would leave out every `GroupLinear`, and would overwrite gates,
-    masks and competitions, which have initial weights of their own.
+    Random numbers are drawn in the same order as by fairseq's `init_bert_params`, so a plain model starts
+    from the same weights. `init_bert_params` itself would leave out every `GroupLinear`. It would also
+    overwrite gates, masks and competitions, which have initial weights of their own.
     """
     for name, child in module.named_children():
         if name not in _OWN_INITIAL_WEIGHTS:

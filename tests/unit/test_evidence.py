@@ -1,6 +1,7 @@
 """Test how claims are read, refused, and decided by records."""
 
 import copy
+import json
 import math
 
 import numpy as np
@@ -350,10 +351,15 @@ def test_the_p_against_a_claim_is_shown_beside_the_p_for_it():
     "path", sorted(ROOT.glob("results/evidence/*/*/*.json")), ids=lambda path: path.parent.name
 )
 def test_scores_in_records_are_of_their_counts(path):
-    """A record has sacrebleu's counts for each sentence, from which its BLEU follows."""
+    """A record of a translation has sacrebleu's counts for each sentence, from which its BLEU follows. A record
+    of a language model has a perplexity.
+    """
     record = read_record(ROOT / "results/evidence", str(path.relative_to(ROOT / "results/evidence"))[:-5])
-    measurements = [each for found in record["rows"].values() for each in found if "bleu" in each]
-    assert measurements
+    every = [each for found in record["rows"].values() for each in found]
+    is_translation = "--task translation" in " ".join(record["commands"])
+    measurements = [each for each in every if "bleu" in each]
+    assert every and len(measurements) == (len(every) if is_translation else 0)
+    assert is_translation or all(each["lm_perplexity"] > 1 for each in every)
     for each in measurements:
         counts = np.array(each["counts"])
         counts = np.hstack([counts, np.maximum(counts[:, :1] - np.arange(4), 0)])  # the numbers of n-grams
@@ -362,6 +368,14 @@ def test_scores_in_records_are_of_their_counts(path):
         assert each["bleu"] == pytest.approx(bleu_of(whole), abs=1e-9)
         expected = m * bleu_of(whole) - (m - 1) * without
         np.testing.assert_allclose(each["by_sentence"], expected, atol=0.0051)  # they are rounded
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("results/evidence/*/*/*.json")), ids=lambda path: path.parent.name
+)
+def test_no_record_names_a_folder_of_a_machine(path):
+    commands = json.loads(path.read_text())["commands"]
+    assert commands and not [word for each in commands for word in each.split() if word.startswith("/")]
 
 
 def bleu_of(counts):
