@@ -351,8 +351,8 @@ def test_the_p_against_a_claim_is_shown_beside_the_p_for_it():
     "path", sorted(ROOT.glob("results/evidence/*/*/*.json")), ids=lambda path: path.parent.name
 )
 def test_scores_in_records_are_of_their_counts(path):
-    """A record of a translation has sacrebleu's counts for each sentence, from which its BLEU follows. A record
-    of a language model has a perplexity.
+    """A record of a translation has sacrebleu's counts for each sentence, from which its BLEU follows. A
+    record of a language model has a perplexity.
     """
     record = read_record(ROOT / "results/evidence", str(path.relative_to(ROOT / "results/evidence"))[:-5])
     every = [each for found in record["rows"].values() for each in found]
