@@ -61,15 +61,20 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
         "stderr": subprocess.PIPE,
         "text": True,
     }
-    process = subprocess.Popen([*command, *given], **pipes)
+    killed, shown, first = out / "hidden_dropout-seed1", tmp_path / "stderr", "epoch 1, update 4: validation"
+    with shown.open("w") as file:
+        process = subprocess.Popen([*command, *given], **{**pipes, "stderr": file})
     deadline = time.monotonic() + 200
-    killed = out / "hidden_dropout-seed1"
-    while not (killed / "checkpoint2.pt").exists() and process.poll() is None and time.monotonic() < deadline:
+    while process.poll() is None and time.monotonic() < deadline:
+        # The command shows a line of the training up to 0.1 seconds after it was written.
+        if (killed / "checkpoint2.pt").exists() and first in shown.read_text():
+            break
         time.sleep(0.01)
     process.kill()
-    _, err = process.communicate()
+    process.communicate()
+    err = shown.read_text()
     assert (killed / "checkpoint2.pt").exists() and not (killed / "checkpoint10.pt").exists(), err
-    assert "[2 of 4] hidden_dropout-seed1" in err and "epoch 1, update 4: validation perplexity" in err
+    assert "[2 of 4] hidden_dropout-seed1" in err and f"{first} perplexity" in err
 
     again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
     assert again.returncode == 0, again.stderr
