@@ -21,6 +21,8 @@ from fairseq.models.transformer.transformer_config import (
 )
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
+Activation: Any = ChoiceEnum(utils.get_available_activation_fns())
+
 
 class Options(Protocol):
     """The options of a model or criterion, as attributes.
@@ -140,7 +142,7 @@ class _RobertaOptions(FairseqDataclass):
             "help": "normalise the embeddings; without --encoder-normalize-before they always are, as in BERT"
         },
     )
-    pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
+    pooler_activation_fn: Activation = field(
         default="tanh", metadata={"help": "activation function of classification heads"}
     )
     pooler_dropout: float = field(

@@ -88,8 +88,8 @@ class ModularRoberta(ModularModel, RobertaModel):
                 classes. (fairseq's RoBERTa would train a new head, with a warning.)
         """
         for head, module in self.classification_heads.items():
-            key = f"classification_heads.{head}.out_proj.weight"
-            theirs, ours = len(state_dict.get(key, module.out_proj.weight)), len(module.out_proj.weight)
+            own = module.get_parameter("out_proj.weight")
+            theirs, ours = len(state_dict.get(f"classification_heads.{head}.out_proj.weight", own)), len(own)
             if theirs != ours:
                 raise UsageError(
                     f"the classification head {head} has {theirs} classes in the checkpoint and {ours} in "
