@@ -1,6 +1,7 @@
 """Mend how fairseq makes batches of a data set, prepares them in a thread, and masks whole words."""
 
 import atexit
+import multiprocessing
 import queue
 import threading
 import time
@@ -14,6 +15,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor
+from torch.utils.data._utils.worker import ManagerWatchdog
 
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
@@ -77,6 +79,21 @@ def _end_threads() -> None:
                 consumer._queue.get(timeout=0.01)
             except queue.Empty:
                 continue
+
+
+@replace("torch.utils.data._utils.worker.ManagerWatchdog.__init__")
+def end_processes_that_read_with_their_parent(init: Callable, watchdog: ManagerWatchdog) -> None:
+    """Let a process that reads data end within 5 seconds if its parent process has been killed.
+
+    Such a process (--num-workers, fairseq/data/iterators.py:503-511) looks every 5 seconds whether it still
+    has the parent that it had at its start. torch asks for that parent only when the process already runs. If
+    the parent has been killed by then, the process takes the one that adopted it for its parent, and lives on
+    for ever.
+    """
+    init(watchdog)
+    parent = multiprocessing.parent_process()
+    if parent is not None and multiprocessing.get_start_method() == "fork":
+        watchdog.manager_pid = parent.pid
 
 
 @replace("fairseq.tasks.language_modeling.LanguageModelingTask.load_dataset")

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -56,6 +57,27 @@ def test_a_thread_that_makes_batches_does_not_abort_the_process(batches):
         [sys.executable, "-c", AHEAD, batches], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (3, "")
+
+
+KILLED_EARLY = """
+import os, signal, time, modular_fairseq
+from torch.utils.data import DataLoader
+parent = os.getpid()
+def kill_parent(number):
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    print("orphaned", flush=True)
+next(iter(DataLoader([1, 2], num_workers=1, worker_init_fn=kill_parent)))
+"""
+
+
+def test_a_process_that_reads_data_ends_although_its_parent_was_killed_when_it_started():
+    """It has the standard output of its parent, so that `run` waits for its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_EARLY], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "orphaned\n")
 
 
 def test_a_copy_that_is_killed_leaves_the_old_file(tmp_path, monkeypatch):

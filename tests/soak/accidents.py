@@ -84,11 +84,18 @@ def _mount(disk: Path, options: str, *source: str) -> bool:
 
 
 def _full(materials: Materials, name: str, rng: random.Random, attempt: Attempt) -> str | None:
-    """Let the disk become full, and make it larger afterwards."""
+    """Let the disk become full, and make it larger afterwards.
+
+    A disk has at least one page of 4 kB. If a command that writes less is to meet a full disk, the page is
+    filled before.
+    """
     uninterrupted(materials, name)
     made = materials.folder / "uninterrupted" / name
     size = sum(path.stat().st_size for path in made.rglob("*") if path.is_file()) // 1024
-    with _disk(attempt.folder, max(4, int(rng.uniform(0.02, 0.9) * size * attempt.share))) as disk:
+    room = int(rng.uniform(0.02, 0.9) * size * attempt.share)
+    with _disk(attempt.folder, max(4, room)) as disk:
+        if room < 4:
+            (disk / "filler").write_bytes(bytes(4096))
         ended = call(words_of(materials, name, disk), attempt.folder, materials.environment)
         if wrong := judged(ended):
             return wrong

@@ -48,8 +48,11 @@ def _case(materials: Materials, number: int, name: str, rng: random.Random) -> C
 
 
 def alive(folder: Path) -> str:
-    """Return the command line of a process that works in a folder two seconds from now, or ""."""
-    end = time.monotonic() + 2
+    """Return the command line of a process that works in a folder ten seconds from now, or "".
+
+    A process that reads data looks every 5 seconds whether its parent lives.
+    """
+    end = time.monotonic() + 10
     while True:
         shown = subprocess.run(["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True).stdout
         found = next(
