@@ -92,7 +92,7 @@ def end_processes_that_read_with_their_parent(init: Callable, watchdog: ManagerW
     """
     init(watchdog)
     parent = multiprocessing.parent_process()
-    if parent is not None and multiprocessing.get_start_method() == "fork":
+    if parent and parent.pid and multiprocessing.get_start_method() == "fork":
         watchdog.manager_pid = parent.pid
 
 
