@@ -9,11 +9,12 @@ import torch
 
 from modular_fairseq.runs import run as engine
 from modular_fairseq.runs.greedy.ablation import Ablation
-from modular_fairseq.runs.greedy.protocol import SWITCHES, Switch
+from modular_fairseq.runs.greedy.protocol import Switch, switches_for
 from modular_fairseq.runs.greedy.settings import write_settings
 from modular_fairseq_cli import main as cli
 from tests.fairseq_commands import OPTIMIZE, TINY
 
+SWITCHES = switches_for()
 BASE = [
     "--arch",
     "modular_transformer",

@@ -47,6 +47,24 @@ class Dropout(FairseqDropout):
         return x * (numbers >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
 
 
+class GrowingDropout(Dropout):
+    """Dropout whose probability grows in training: after n updates it is p min(1, n / updates).
+
+    Args:
+        p: the final probability. It holds until fairseq's training calls `set_num_updates`.
+        updates: the number of updates in which it grows from 0 to p.
+        module_name: the name of the module for fairseq's --retain-dropout-modules.
+    """
+
+    def __init__(self, p: float, updates: int, module_name: str | None = None):
+        super().__init__(p, module_name)
+        self.final, self.updates = p, updates
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Set the number of updates so far; fairseq's training calls this before every forward pass."""
+        self.p = self.final * min(1.0, num_updates / self.updates)
+
+
 def replace_dropout(model: nn.Module) -> None:
     """Replace every `FairseqDropout` in `model` by `Dropout`."""
     for parent in list(model.modules()):

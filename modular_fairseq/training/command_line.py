@@ -38,7 +38,12 @@ def parse(
 
 def family_of(args: Namespace) -> type[FairseqDataclass] | None:
     """Return the dataclass with the options of the arch's model family, or None for an arch of fairseq."""
-    family = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch))
+    return family_of_arch(args.arch)
+
+
+def family_of_arch(arch: str) -> type[FairseqDataclass] | None:
+    """Return the dataclass with the options of an arch's model family, or None for an arch of fairseq."""
+    family = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch))
     return family if family in FAMILIES.values() else None
 
 

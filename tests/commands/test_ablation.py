@@ -18,14 +18,26 @@ import pytest
 from modular_fairseq.runs import run as engine
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluations.perplexity import validate_command
-from modular_fairseq.runs.greedy.protocol import SWITCHES, iterations, models, read_switches
-from modular_fairseq.runs.greedy.settings import read_settings, write_settings
+from modular_fairseq.runs.greedy.protocol import iterations, models, read_switches
+from modular_fairseq.runs.greedy.settings import default_switches, read_settings, write_settings
 from modular_fairseq.runs.greedy.table import over_seeds, rows, sheet
 from modular_fairseq.runs.greedy.trial import Trial
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.processes import call
-from tests.ablations import BASE, TWO, TWO_YAML, ablate, ablation, checkpoints, fairseq, result, settle, words
+from tests.ablations import (
+    BASE,
+    SWITCHES,
+    TWO,
+    TWO_YAML,
+    ablate,
+    ablation,
+    checkpoints,
+    fairseq,
+    result,
+    settle,
+    words,
+)
 from tests.places import ROOT
 
 RESIDUAL, ATTENTION, HIDDEN, HEADS = NAMES = [mechanism.name for mechanism in SWITCHES]
@@ -350,8 +362,8 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, ablation_dat
         ),
         ([*BASE, "--criterion", "no_criterion"], "invalid choice: 'no_criterion'"),
         (
-            ["--arch", "modular_transformer_lm", "--task", "language_modeling", "--max-epoch", "1"],
-            "arguments: --encoder-attention-heads 1",
+            ["--arch", "transformer_lm", "--task", "language_modeling", "--max-epoch", "1"],
+            "arguments: --no-residual --encoder-attention-heads 1",
         ),
     ],
 )
@@ -413,6 +425,23 @@ def test_mechanisms_come_from_yaml_in_which_on_and_off_are_words(tmp_path):
     assert read_switches(tmp_path / "file") == TWO
     (tmp_path / "file").write_text("- name: residual connections\n  off: --no-residual")
     assert read_switches(tmp_path / "file") == SWITCHES[:1]
+
+
+@pytest.mark.parametrize(
+    ("arch", "heads"),
+    [
+        (["--arch", "modular_transformer_tiny_cpu"], ["encoder", "decoder"]),
+        (["-a", "modular_transformer_lm"], ["decoder"]),
+        (["--arch", "modular_roberta_4_layers"], ["encoder"]),
+        (["--arch", "transformer_lm"], ["encoder", "decoder"]),
+        ([], ["encoder", "decoder"]),
+    ],
+)
+def test_the_mechanisms_are_options_of_the_stacks_that_the_arch_has(arch, heads):
+    *others, multihead = default_switches([*arch, "--max-epoch", "1"])
+    assert others == SWITCHES[:3]
+    for found, number in ((multihead.off, "1"), (multihead.on, "8")):
+        assert found == [word for stack in heads for word in (f"--{stack}-attention-heads", number)]
 
 
 def test_two_mechanisms_with_one_option_are_refused(tmp_path, ablation_data):

@@ -2,7 +2,10 @@ import pytest
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
 
-from modular_fairseq.modules.dropout import Dropout
+from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.dropout import Dropout, GrowingDropout
+from modular_fairseq.modules.independent_mechanisms import InterMechanismAttention
+from modular_fairseq_cli.errors import UsageError
 from tests.helpers import build
 
 
@@ -57,3 +60,42 @@ def test_retained_dropout_stays_on_in_generation():
     x = torch.ones(100)
     assert (model.encoder.layers[0].dropout_module(x) == 0).any()
     assert torch.equal(model.decoder.dropout_module(x), x)
+
+
+@pytest.mark.parametrize("updates", [0, 1, 5, 10, 20])
+def test_attention_dropout_grows_in_every_attention_and_nothing_else_does(updates):
+    sizes = {"attention_dropout": 0.4, "dropout": 0.2, "attention_dropout_warmup_updates": 10}
+    for changes in ({"streams": 2, "stream_batched": True}, {"tim_layers": "all", "attention_type": "mae"}):
+        model = build(encoder_layers=6, decoder_layers=6, **sizes, **changes)
+        model.set_num_updates(updates)
+        kinds = MultiheadAttention | InterMechanismAttention
+        attentions = [module for module in model.modules() if isinstance(module, kinds)]
+        grown = {id(m.dropout_module) for m in attentions}
+        assert len(grown) == len(attentions) >= 18
+        for module in model.modules():
+            if id(module) in grown:
+                assert module.p == pytest.approx(0.4 * min(1, updates / 10)) and module.module_name
+            elif isinstance(module, FairseqDropout):
+                assert module.p != 0.4
+
+
+def test_growing_dropout_drops_the_share_that_its_update_gives():
+    torch.manual_seed(0)
+    dropout, x = GrowingDropout(0.4, 100).train(), torch.ones(100_000)
+    for updates, share in ((None, 0.4), (0, 0.0), (25, 0.1), (100, 0.4), (101, 0.4)):
+        if updates is not None:
+            dropout.set_num_updates(updates)
+        assert (dropout(x) == 0).float().mean().item() == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_dropout_warmup_updates": -1}, "it must be at least 0"),
+        ({"attention_dropout": 0.0}, "has no effect with --attention-dropout 0"),
+        ({"compile": True}, "does not work with --compile"),
+    ],
+)
+def test_growing_attention_dropout_is_refused_where_it_cannot_work(changes, message):
+    with pytest.raises(UsageError, match=message):
+        build(**{"attention_dropout": 0.1, "attention_dropout_warmup_updates": 10} | changes)

@@ -22,7 +22,8 @@ The mechanism with the lowest perplexity on valid is kept: the mean over the see
 the mechanism that is listed first if two are equal. fairseq-validate computes the perplexities on valid and
 test, with two decimals, for the best checkpoint without dropout.
 
---mechanisms FILE lists other mechanisms, in YAML. The default is the list of the paper for translation:
+--mechanisms FILE lists other mechanisms, in YAML. The default is the list of the paper. Of the last one, a
+model without an encoder or a decoder has one option only:
 
     - name: residual connections
       off: --no-residual

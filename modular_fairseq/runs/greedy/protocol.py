@@ -10,7 +10,7 @@ off.
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import yaml
@@ -40,14 +40,25 @@ class Switch(NamedTuple):
         return self.name.replace(" ", "_")
 
 
-HEADS = "--encoder-attention-heads {0} --decoder-attention-heads {0}"
-# The mechanisms of the paper, in the order of its table.
-SWITCHES = [
-    Switch("residual connections", ["--no-residual"], []),
-    Switch("attention dropout", ["--attention-dropout", "0"], ["--attention-dropout", "0.1"]),
-    Switch("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
-    Switch("multihead", HEADS.format(1).split(), HEADS.format(8).split()),
-]
+STACKS = ("encoder", "decoder")
+
+
+def switches_for(stacks: Sequence[str] = STACKS) -> list[Switch]:
+    """Return the mechanisms of the paper, in the order of its table.
+
+    Args:
+        stacks: the stacks of layers that the model has, of "encoder" and "decoder".
+    """
+
+    def heads(number: int) -> list[str]:
+        return [word for stack in stacks for word in (f"--{stack}-attention-heads", str(number))]
+
+    return [
+        Switch("residual connections", ["--no-residual"], []),
+        Switch("attention dropout", ["--attention-dropout", "0"], ["--attention-dropout", "0.1"]),
+        Switch("hidden dropout", ["--dropout", "0"], ["--dropout", "0.1"]),
+        Switch("multihead", heads(1), heads(8)),
+    ]
 
 
 def read_switches(path: str) -> list[Switch]:

@@ -8,12 +8,13 @@ import glob
 import json
 import os
 import shlex
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from modular_fairseq.models.checks import check_options as check_model_options
-from modular_fairseq.runs.greedy.protocol import SWITCHES, Switch, read_switches
+from modular_fairseq.runs.greedy.protocol import STACKS, Switch, read_switches, switches_for
 from modular_fairseq.runs.run import LIMITS
-from modular_fairseq.training.command_line import family_of, parse
+from modular_fairseq.training.command_line import family_of, family_of_arch, parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
@@ -58,7 +59,7 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
     """
     saved = read_settings(args.out)
     settings, seeds = saved or (None, [1])
-    switches = read_switches(args.mechanisms) if args.mechanisms else SWITCHES
+    switches = read_switches(args.mechanisms) if args.mechanisms else default_switches(args.options)
     if saved and args.mechanisms and not args.data and not args.options:
         refuse_difference(args.out, saved[0], {**saved[0], "switches": switches})
     elif args.data or args.options or args.mechanisms:
@@ -83,6 +84,15 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
     if args.seeds is not None:
         seeds = read_seeds(args.seeds)
     return settings, seeds
+
+
+def default_switches(options: list[str]) -> list[Switch]:
+    """Return the mechanisms of the paper for the arch that the options of fairseq-train name."""
+    given = by_option(options)
+    (arch, *_) = [*given.get("--arch", []), *given.get("-a", []), ""]
+    family = family_of_arch(arch)
+    names = {field.name for field in fields(family)} if family else set()
+    return switches_for([stack for stack in STACKS if f"{stack}_attention_heads" in names] or STACKS)
 
 
 def check_options(options: list[str], switches: list[Switch]) -> None:
