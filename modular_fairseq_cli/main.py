@@ -53,6 +53,10 @@ COMMANDS = {
         "modular_fairseq.patches.command",
         "list what the plugin changes in fairseq, torch, numpy and the process, and why",
     ),
+    "predict": (
+        "modular_fairseq.prediction.command",
+        "measure how well a model predicts masked words, or the classes of inputs",
+    ),
     "prepare": (
         "modular_fairseq_cli.corpora.command",
         "fetch and prepare a data set for fairseq-train, or prepare your own text",

@@ -4,12 +4,15 @@ from argparse import Namespace
 from types import SimpleNamespace
 
 import torch
+from fairseq import options
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.roberta import RobertaModel
+from fairseq_cli import preprocess
 
 import modular_fairseq  # noqa: F401
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.models.roberta import ModularRoberta
+from tests.fairseq_commands import run_train, write_reversal_corpus
 from tests.helpers import dictionary
 
 SMALL = {
@@ -19,6 +22,16 @@ SMALL = {
     "encoder_layers": 2,
 }
 BOS, PAD, EOS, UNK = range(4)
+# The words of trainings of small models.
+SIZE = (
+    "--encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 4 --encoder-layers 2 "
+    "--optimizer adam --lr 5e-3 --max-tokens 96"
+)
+MASKED = f"--task masked_lm {SIZE} --tokens-per-sample 16 --max-epoch 2"
+FINETUNE = (
+    f"--task sentence_prediction --criterion sentence_prediction --num-classes 2 --max-positions 16 "
+    f"--init-token 0 {SIZE} --max-epoch 2"
+)
 
 
 def task(types=40, positions=16):
@@ -49,3 +62,41 @@ def build_stock(seed=1, types=40, positions=16, **changes):
     torch.manual_seed(seed)
     args = Namespace(**{**SMALL, "max_positions": positions, **changes})
     return RobertaModel.build_model(args, task(types, positions))
+
+
+def write_corpora(folder):
+    """Write binarized data into a folder, and return it.
+
+    The folder bin has sentences for pre-training. The folder classes classifies them by whether their first
+    word is w0 to w5. The folder values has the number of this word as a value.
+    """
+    write_reversal_corpus(folder, train_pairs=80)
+    parser = options.get_preprocessing_parser()
+
+    def binarize(out, ending, *words):
+        prefixes = [
+            word
+            for split in ("train", "valid", "test")
+            for word in (f"--{split}pref", f"{folder}/{split}.{ending}")
+        ]
+        preprocess.main(
+            parser.parse_args(["--only-source", "--destdir", str(folder / out), *prefixes, *words])
+        )
+
+    binarize("bin", "en")
+    for split in ("train", "valid", "test"):
+        first = [int(line.split()[0][1:]) for line in (folder / f"{split}.en").read_text().splitlines()]
+        labels = ["low" if number < 6 else "high" for number in first]
+        (folder / f"{split}.label").write_text("\n".join(labels) + "\n")
+        (folder / "values/label").mkdir(parents=True, exist_ok=True)
+        (folder / f"values/label/{split}.label").write_text("".join(f"{number}\n" for number in first))
+    for kind in ("classes", "values"):
+        binarize(f"{kind}/input0", "en", "--srcdict", str(folder / "bin/dict.txt"))
+    binarize("classes/label", "label")
+    return folder
+
+
+def trained(data, folder, words):
+    """Train a model, and return the path of its last checkpoint."""
+    run_train(data, *words.split(), "--save-dir", folder, common=())
+    return folder / "checkpoint_last.pt"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from tqdm import tqdm
 
 from modular_fairseq.training.checkpoints import load_checkpoint
@@ -48,13 +48,17 @@ class Loaded(NamedTuple):
     about: dict[str, Any]
 
 
-def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
+def load(
+    path: str | Path, data: str | Path, subset: str, overrides: Mapping[str, Any] | None = None
+) -> Loaded:
     """Load a trained model and one part of binarized data.
 
     Args:
         path: the checkpoint.
-        data: the folder that fairseq-preprocess wrote.
+        data: the folder that fairseq-preprocess wrote, or for a classification the folder of its inputs and
+            labels.
         subset: the part of the data, such as valid or test.
+        overrides: options of the model or the task in place of those in the checkpoint.
 
     Raises:
         UsageError: there is no such checkpoint, data or part; the part is empty; the data has other
@@ -62,7 +66,7 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
             has weights that are not finite.
     """
     path, data = str(path), str(data)
-    if not any(Path(data).glob("dict.*txt")):
+    if not any(Path(data).glob("dict.*txt")) and not Path(data, "input0", "dict.txt").is_file():
         raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
     # fairseq cannot read an empty file, so this is checked first.
     if any(file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")):
@@ -71,7 +75,7 @@ def load(path: str | Path, data: str | Path, subset: str) -> Loaded:
     try:
         with _quiet():
             models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-                [path], arg_overrides={"data": data}
+                [path], arg_overrides={**(overrides or {}), "data": data}
             )
             task.load_dataset(subset)
     except FileNotFoundError as error:
@@ -133,7 +137,7 @@ def _about(state: dict[str, Any], task: FairseqTask) -> dict[str, Any]:
         epoch -= 1  # at the end of an epoch, fairseq saves the number of the next one
     return {
         "arch": options.get("arch") or options.get("_name"),
-        "task": getattr(task.cfg, "_name", None),
+        "task": next((name for name, kind in TASK_REGISTRY.items() if kind is type(task)), None),
         "updates": history[-1].get("num_updates"),
         "epoch": epoch,
         "source_lang": getattr(task.cfg, "source_lang", None),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
-from fairseq_cli import preprocess, validate
+from fairseq_cli import validate
 from omegaconf import OmegaConf
 
 from modular_fairseq.criterions.modular_masked_lm import ModularMaskedLmCriterion
@@ -21,18 +21,13 @@ from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training import bcd, criterion_check
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
-from tests.fairseq_commands import TINY, run_train, train_config, weights, write_reversal_corpus
-from tests.masked_language_models import PAD, build, task
+from tests.fairseq_commands import TINY, run_train, train_config, weights
+from tests.masked_language_models import FINETUNE, MASKED, PAD, SIZE, build, task, trained, write_corpora
 from tests.watched_trainer import Watched
 
-SIZE = (
-    "--encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 4 --encoder-layers 2 "
-    "--optimizer adam --lr 5e-3 --max-tokens 96"
-)
 OURS = "--criterion modular_masked_lm"
 # fairseq copies tensors by numpy, thousands of times.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-MASKED = f"--task masked_lm {SIZE} --tokens-per-sample 16 --max-epoch 2"
 F_AND_G = "--mae-gate-interval 2"
 TIM = "--tim-layers all"
 GRID = {
@@ -54,43 +49,11 @@ PARTS = {
     "communication": "tim|competition",
     "competition": r"\btim",
 }
-FINETUNE = (
-    f"--task sentence_prediction --criterion sentence_prediction --num-classes 2 --max-positions 16 "
-    f"--init-token 0 {SIZE} --max-epoch 2"
-)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Binarize sentences for pre-training, and classify them by whether their first word is w0 to w5."""
-    folder = tmp_path_factory.mktemp("text")
-    write_reversal_corpus(folder, train_pairs=80)
-    parser = options.get_preprocessing_parser()
-
-    def binarize(out, ending, *words):
-        prefixes = [
-            word
-            for split in ("train", "valid", "test")
-            for word in (f"--{split}pref", f"{folder}/{split}.{ending}")
-        ]
-        preprocess.main(
-            parser.parse_args(["--only-source", "--destdir", str(folder / out), *prefixes, *words])
-        )
-
-    binarize("bin", "en")
-    for split in ("train", "valid", "test"):
-        first = [line.split()[0] for line in (folder / f"{split}.en").read_text().splitlines()]
-        labels = ["low" if int(word[1:]) < 6 else "high" for word in first]
-        (folder / f"{split}.label").write_text("\n".join(labels) + "\n")
-    binarize("classes/input0", "en", "--srcdict", str(folder / "bin/dict.txt"))
-    binarize("classes/label", "label")
-    return folder
-
-
-def trained(data, folder, words):
-    """Train a model, and return the path of its last checkpoint."""
-    run_train(data, *words.split(), "--save-dir", folder, common=())
-    return folder / "checkpoint_last.pt"
+    return write_corpora(tmp_path_factory.mktemp("text"))
 
 
 def pretrained(folder, out, name):

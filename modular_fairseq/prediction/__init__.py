@@ -1,0 +1,1 @@
+"""`modular-fairseq predict` measures how well a model predicts masked words, or the classes of inputs."""

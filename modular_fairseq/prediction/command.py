@@ -1,0 +1,112 @@
+"""Measure how well a model predicts masked words, or the classes of inputs.
+
+    modular-fairseq predict DATA --path CHECKPOINT --gen-subset test
+    modular-fairseq predict DATA --path CHECKPOINT --out predictions
+
+The model has been trained by --task masked_lm or sentence_prediction, and DATA is a folder of data for this
+task. Of masked words the command shows the mean negative log-likelihood (NLL) in bits, as fairseq logs it,
+the perplexity and the accuracy. Words are masked at random as in training. --seed decides which, so that
+models can be compared on the same words; fairseq-validate takes the seed of the training. Of classes the
+command shows the accuracy, and of values (--regression-target) the correlations of Pearson and Spearman.
+
+OUT.json has these numbers. OUT.tsv has a line for each block of text (its NLL in nats, the number of masked
+words, and the number of right ones), or for each input (what is predicted, and what is right).
+"""
+
+import argparse
+import json
+from typing import Any
+
+from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, batches, load
+from modular_fairseq.prediction import classes, masked_words
+from modular_fairseq.user_dir import add_user_dir, import_user_dir
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import write_file
+
+Rows = list[list[Any]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="folder of binarized data, as for fairseq-train")
+    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
+    parser.add_argument(
+        "--gen-subset",
+        default="valid",
+        metavar="PART",
+        help="part of the data, such as valid or test (default: valid)",
+    )
+    parser.add_argument("--out", metavar="NAME", help="write NAME.json and NAME.tsv")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the masks (default: 1)")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=MAX_TOKENS,
+        metavar="N",
+        help=f"maximum number of tokens in a batch (default: {MAX_TOKENS})",
+    )
+    parser.add_argument(
+        "--model-overrides",
+        default="{}",
+        metavar="JSON",
+        help='options of the model to change, as a JSON object, such as \'{"mae_inference": "random"}\'',
+    )
+    add_user_dir(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    import_user_dir(args)
+    try:
+        overrides = json.loads(args.model_overrides)
+        if not isinstance(overrides, dict):
+            raise ValueError("no object")
+    except ValueError as error:
+        raise UsageError(
+            f"--model-overrides {args.model_overrides}: give a JSON object with options of the model "
+            f"({error})"
+        ) from None
+    loaded = load(args.path, args.data, args.gen_subset, {**overrides, "seed": args.seed})
+    numbers, rows = measure(loaded, args.gen_subset, args.max_tokens)
+    if args.out:
+        content = {**loaded.about, "seed": args.seed, "overrides": overrides, **numbers}
+        write_file(f"{args.out}.json", json.dumps(content, indent=1) + "\n")
+        write_file(f"{args.out}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in rows))
+    print(f"{args.gen_subset}: {describe(numbers, len(rows) - 1)}")
+
+
+def measure(loaded: Loaded, subset: str, max_tokens: int) -> tuple[dict[str, float], Rows]:
+    """Return what the command shows of a model: the numbers, and the lines for a file, with their heads.
+
+    Raises:
+        UsageError: the model has another task, or the data cannot be read (see `batches`).
+    """
+    model, task = loaded.model, loaded.task
+    name = loaded.about["task"]
+    found = batches(model, task, subset, max_tokens)
+    if name == "masked_lm":
+        blocks = masked_words.predict(model, found, task.source_dictionary.pad())
+        rows: Rows = [["nll", "masked", "correct"], *(list(each) for each in blocks)]
+        return {**masked_words.numbers(blocks), "masked": sum(each.masked for each in blocks)}, rows
+    if name != "sentence_prediction":
+        raise UsageError(
+            f"the model has the task {name}; this command is for models of the tasks masked_lm and "
+            "sentence_prediction"
+        )
+    regression = task.cfg.regression_target
+    predictions = classes.predict(model, found, task.cfg.classification_head_name, regression)
+    heads = ["predicted", "target"]
+    if regression:
+        return classes.correlations(predictions), [heads, *(list(each) for each in predictions)]
+    labels = task.label_dictionary
+    names = [[labels[int(number) + labels.nspecial] for number in each] for each in predictions]
+    return {"accuracy": classes.accuracy(predictions)}, [heads, *names]
+
+
+def describe(numbers: dict[str, float], units: int) -> str:
+    """Return a sentence with the numbers of `measure`."""
+    if "nll" in numbers:
+        return (
+            f"{numbers['masked']:,} masked words in {units:,} blocks, NLL {numbers['nll']:.3f} bits, "
+            f"perplexity {numbers['perplexity']:.2f}, accuracy {numbers['accuracy']:.2f} %"
+        )
+    shown = ", ".join(f"{name} {value:.2f} %" for name, value in numbers.items())
+    return f"{units:,} inputs, {shown}"

@@ -1,0 +1,66 @@
+"""Measure how well a masked language model predicts the words that are masked."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from fairseq.models import BaseFairseqModel
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Block(NamedTuple):
+    """What a model predicts in a block of text: the sum over its masked words.
+
+    Args:
+        nll: the negative log-likelihood in nats.
+        masked: the number of masked words.
+        correct: how many of them have the highest probability.
+    """
+
+    nll: float
+    masked: int
+    correct: int
+
+
+def predict(model: BaseFairseqModel, batches: Iterable[dict], padding: int) -> list[Block]:
+    """Return what a model predicts in each block, in the order of the data.
+
+    Args:
+        model: a masked language model in evaluation mode.
+        batches: fairseq's batches. The "target" [B, T] is padding where no word is masked.
+        padding: the number of the padding symbol.
+    """
+    found: dict[int, Block] = {}
+    with torch.no_grad():
+        for batch in batches:
+            target = batch["target"]
+            masked = target.ne(padding)
+            nll, correct = target.new_zeros(target.shape, dtype=torch.float64), torch.zeros_like(masked)
+            if masked.any():
+                nll[masked], correct[masked] = _predict(model, batch["net_input"], masked, target[masked])
+            blocks = zip(nll.sum(1).tolist(), masked.sum(1).tolist(), correct.sum(1).tolist(), strict=True)
+            numbered = zip(batch["id"].tolist(), blocks, strict=True)
+            found |= {number: Block(*block) for number, block in numbered}
+    return [found[number] for number in sorted(found)]
+
+
+def _predict(
+    model: BaseFairseqModel, net_input: dict, masked: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the negative log-likelihood of each masked word, and whether it is the most likely one, [N]."""
+    logits = model(**net_input, masked_tokens=masked)[0].float()
+    return F.cross_entropy(logits, target, reduction="none").double(), logits.argmax(-1).eq(target)
+
+
+def numbers(blocks: Iterable[Block]) -> dict[str, float]:
+    """Return the mean NLL of masked words in bits, as fairseq logs it, their perplexity, and the accuracy.
+
+    The accuracy is in percent. Without any masked word, all are NaN.
+    """
+    nll, masked, correct = (sum(each) for each in zip(*blocks, strict=True))
+    if not masked:
+        return dict.fromkeys(("nll", "perplexity", "accuracy"), math.nan)
+    mean = nll / masked
+    return {"nll": mean / math.log(2), "perplexity": math.exp(mean), "accuracy": 100 * correct / masked}

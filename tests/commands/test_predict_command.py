@@ -1,0 +1,146 @@
+"""Test `modular-fairseq predict` against naive passes over single inputs and against fairseq-validate."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from modular_fairseq.prediction.classes import correlations, ranks
+from modular_fairseq.prediction.masked_words import Block, numbers
+from modular_fairseq_cli import main as cli
+from tests.masked_language_models import FINETUNE, MASKED, PAD, trained, write_corpora
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+PLAIN = "--arch modular_roberta --criterion masked_lm"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_corpora(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def pretrained(folder, tmp_path_factory):
+    return trained(folder / "bin", tmp_path_factory.mktemp("run"), f"{MASKED} {PLAIN}")
+
+
+def predict(data, path, *words):
+    cli.main(["predict", *map(str, (data, "--path", path, "--gen-subset", "test", *words))])
+
+
+def written(name):
+    """Return the numbers and the lines that the command has written."""
+    lines = [line.split("\t") for line in name.with_suffix(".tsv").read_text().splitlines()]
+    return json.loads(name.with_suffix(".json").read_text()), lines
+
+
+def loaded(data, path, **overrides):
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(path)], arg_overrides={"data": str(data), **overrides}
+    )
+    task.load_dataset("test")
+    return models[0].eval(), task.dataset("test")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_masked_words_are_those_of_naive_passes(folder, pretrained, tmp_path, capsys, seed):
+    predict(folder / "bin", pretrained, "--out", tmp_path / "found", "--seed", seed, "--max-tokens", 50)
+    found, (heads, *lines) = written(tmp_path / "found")
+    model, data = loaded(folder / "bin", pretrained, seed=seed)
+    data.set_epoch(1)
+    nll, masked, correct = 0.0, 0, 0
+    assert heads == ["nll", "masked", "correct"] and len(lines) == len(data) >= 5
+    for number, line in enumerate(lines):
+        source, target = (data[number][key] for key in ("net_input.src_tokens", "target"))
+        with torch.no_grad():
+            scores = model(source[None])[0][0].log_softmax(-1)
+        places = target.ne(PAD)
+        own = -scores[places].gather(1, target[places, None]).sum().item()
+        right = int(scores[places].argmax(-1).eq(target[places]).sum())
+        assert float(line[0]) == pytest.approx(own, rel=1e-4, abs=1e-6)
+        assert [int(each) for each in line[1:]] == [int(places.sum()), right]
+        nll, masked, correct = nll + own, masked + int(places.sum()), correct + right
+    assert found["masked"] == masked > 5 and found["seed"] == seed and found["updates"] > 0
+    assert found["nll"] == pytest.approx(nll / masked / math.log(2), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(nll / masked), rel=1e-5)
+    assert found["accuracy"] == pytest.approx(100 * correct / masked)
+    assert f"NLL {found['nll']:.3f} bits, perplexity {found['perplexity']:.2f}" in capsys.readouterr().out
+
+
+def test_the_seed_decides_which_words_are_masked(folder, pretrained, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        predict(folder / "bin", pretrained, "--out", tmp_path / name, "--seed", seed)
+    a, b, c = (written(tmp_path / name)[1] for name in "abc")
+    assert a == b != c
+
+
+def test_classes_are_those_of_naive_passes(folder, tmp_path, capsys):
+    words = f"{FINETUNE} --arch modular_roberta"
+    path = trained(folder / "classes", tmp_path / "run", words)
+    predict(folder / "classes", path, "--out", tmp_path / "found")
+    found, (heads, *lines) = written(tmp_path / "found")
+    model, data = loaded(folder / "classes", path)
+    right = 0
+    for number, line in enumerate(lines):
+        with torch.no_grad():
+            tokens = data[number]["net_input.src_tokens"][None]
+            scores, _ = model(
+                tokens, features_only=True, classification_head_name="sentence_classification_head"
+            )
+        names = [line for line in (folder / "test.label").read_text().splitlines()]
+        known = [line.split()[0] for line in (folder / "classes/label/dict.txt").read_text().splitlines()]
+        assert line == [known[scores.argmax()], names[number]]
+        right += line[0] == line[1]
+    assert heads == ["predicted", "target"] and len(lines) == len(data)
+    assert found["accuracy"] == pytest.approx(100 * right / len(lines))
+    assert f"test: {len(lines)} inputs, accuracy {found['accuracy']:.2f} %" in capsys.readouterr().out
+
+
+def test_values_are_correlated_with_those_of_the_data(folder, tmp_path, capsys):
+    words = FINETUNE.replace("--num-classes 2", "--num-classes 1 --regression-target")
+    path = trained(
+        folder / "values", tmp_path / "run", f"{words} --arch modular_roberta --best-checkpoint-metric loss"
+    )
+    predict(folder / "values", path, "--out", tmp_path / "found")
+    found, (_, *lines) = written(tmp_path / "found")
+    predicted, targets = np.array(lines, dtype=float).T
+    assert targets.tolist() == [
+        float(line) for line in (folder / "values/label/test.label").read_text().split()
+    ]
+    assert found["pearson"] == pytest.approx(100 * np.corrcoef(predicted, targets)[0, 1])
+    assert -100 <= found["spearman"] <= 100
+    assert f"pearson {found['pearson']:.2f} %, spearman" in capsys.readouterr().out
+
+
+def test_equal_values_share_their_rank():
+    assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1, 3.5, 2]
+    found = correlations([(1, 10), (2, 100), (3, 1000)])
+    assert found["spearman"] == pytest.approx(100) and found["pearson"] < 95
+    assert all(math.isnan(value) for value in correlations([(1, 5), (1, 6)]).values())
+
+
+def test_data_without_masked_words_has_no_numbers():
+    assert all(math.isnan(value) for value in numbers([Block(0.0, 0, 0)]).values())
+
+
+def refusal(*args):
+    with pytest.raises(SystemExit) as caught:
+        predict(*args)
+    message = str(caught.value)
+    assert message.startswith("modular-fairseq predict: error: ") and "\n" not in message
+    return message
+
+
+def test_what_cannot_be_predicted_is_refused(folder, pretrained, tmp_path):
+    assert "no.pt" in refusal(folder / "bin", folder / "no.pt")
+    assert "--max-tokens 3 is less" in refusal(folder / "bin", pretrained, "--max-tokens", 3)
+    for value in ("[1]", "{"):
+        assert "give a JSON object" in refusal(folder / "bin", pretrained, "--model-overrides", value)
+    assert "has no dictionary" in refusal(tmp_path, pretrained)
+    sizes = "--decoder-layers 1 --decoder-embed-dim 8 --decoder-attention-heads 2 --optimizer adam"
+    language_model = f"--task language_modeling --arch modular_transformer_lm {sizes} --max-tokens 100"
+    path = trained(folder / "bin", tmp_path / "lm", f"{language_model} --tokens-per-sample 16 --max-epoch 1")
+    assert "the model has the task language_modeling" in refusal(folder / "bin", path)
