@@ -76,7 +76,15 @@ class Config(NamedTuple):
 
     def corpus(self, data: str) -> Corpus:
         """Return the corpus that the row is trained on; `data` is the folder of all corpora."""
-        return Corpus(os.path.join(data, self.get("task.data")), self.languages, self.percent)
+        binarized = os.path.join(data, self.get("task.data"))
+        return Corpus(binarized, self.languages, self.percent, self._folders)
+
+    @property
+    def _folders(self) -> tuple[str, ...]:
+        """The folders of the prepared data that have a dictionary each, if it is that of a classification."""
+        if self.get("task._name") != "sentence_prediction":
+            return ()
+        return ("input0",) if self.get("criterion.regression_target") else ("input0", "label")
 
     def train_options(self) -> list[str]:
         """Return the words of a fairseq-train command, without its data.
@@ -91,7 +99,7 @@ class Config(NamedTuple):
         """Return the words of a fairseq-generate command that set languages and decoding.
 
         For a language model they are words of fairseq-eval-lm, which set the blocks as in training, and the
-        context.
+        context. A row without languages and without these groups has none.
 
         Raises:
             UsageError: a key is no option of the command.

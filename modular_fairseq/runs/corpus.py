@@ -9,6 +9,9 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 
 
+FOLDERS = ("input0", "input1", "label")  # the folders that the data of a classification may have
+
+
 class Corpus(NamedTuple):
     """A folder of binarized data that fairseq-train reads.
 
@@ -16,11 +19,14 @@ class Corpus(NamedTuple):
         binarized: path of the folder, such as data/iwslt14.de-en/bin.
         languages: source and target language; empty for a task on a single text, such as language modelling.
         percent: the share of the training data. Below 100, `binarized` is a subset of the folder `whole`.
+        folders: the folders in `binarized` that each have a dictionary and data, as input0 and label of a
+            classification; empty if `binarized` has them itself.
     """
 
     binarized: str
     languages: tuple[str, ...] = ()
     percent: int = 100
+    folders: tuple[str, ...] = ()
 
     @property
     def whole(self) -> str:
@@ -47,10 +53,10 @@ class Corpus(NamedTuple):
         Raises:
             UsageError: a dictionary is missing, or the folder of the subset holds something else.
         """
-        for name in self._sides():
-            if not os.path.isfile(os.path.join(self.whole, f"dict{name}.txt")):
+        for side in self._sides().values():
+            if not os.path.isfile(path := side.dictionary(self.whole)):
                 raise UsageError(
-                    f"{needed_by} needs {self.whole}/dict{name}.txt, which does not exist; give the --data "
+                    f"{needed_by} needs {path}, which does not exist; give the --data "
                     "that holds this corpus, or prepare it as the table's script says, with "
                     f"--out {self.folder}"
                 )
@@ -61,14 +67,14 @@ class Corpus(NamedTuple):
         """Return digests that identify the corpus: of its dictionaries and its .idx files of training data.
 
         The .idx files hold the lengths of the sentences. The keys are "dictionary LANGUAGE" and
-        "train LANGUAGE", with "text" for LANGUAGE if the task has no languages.
+        "train LANGUAGE", with "text" for LANGUAGE if the task has no languages. Inputs of a classification
+        are "text", too, as their dictionary is that of the model which is fine-tuned.
         """
         sums = {}
-        for name, language in self._sides().items():
-            pattern = f"train.*{name}.idx" if name else "train*.idx"
-            lengths = glob.glob(os.path.join(glob.escape(self.binarized), pattern))
-            sums[f"dictionary {language}"] = digest(f"{self.binarized}/dict{name}.txt")[:16]
-            sums[f"train {language}"] = " ".join(digest(path)[:16] for path in sorted(lengths))
+        for name, side in self._sides().items():
+            lengths = glob.glob(os.path.join(glob.escape(self.binarized), side.lengths))
+            sums[f"dictionary {name}"] = digest(side.dictionary(self.binarized))[:16]
+            sums[f"train {name}"] = " ".join(digest(path)[:16] for path in sorted(lengths))
         return sums
 
     def contents(self) -> dict[str, str]:
@@ -76,9 +82,10 @@ class Corpus(NamedTuple):
 
         The keys are the names of the files in bin/ and raw/, such as "raw/test.en".
         """
+        folders = [os.path.join(self.whole, folder) for folder in ("", *(FOLDERS if self.folders else ()))]
         files = [
             os.path.join(folder, name)
-            for folder in (self.whole, os.path.join(self.folder, "raw"))
+            for folder in [*folders, os.path.join(self.folder, "raw")]
             if os.path.isdir(folder)
             for name in sorted(os.listdir(folder))
         ]
@@ -88,6 +95,25 @@ class Corpus(NamedTuple):
             if os.path.isfile(path) and not path.endswith(".log")
         }
 
-    def _sides(self) -> dict[str, str]:
-        """Return the languages, keyed by the suffix that they add to file names."""
-        return {f".{language}": language for language in self.languages} or {"": "text"}
+    def _sides(self) -> dict[str, "Side"]:
+        """Return the parts of the data that have a dictionary each, by the names that `sums` gives them."""
+        if self.folders:
+            names = {folder: "text" if folder == "input0" else folder for folder in self.folders}
+            return {name: Side(folder, "") for folder, name in names.items()}
+        return {language: Side("", f".{language}") for language in self.languages} or {"text": Side("", "")}
+
+
+class Side(NamedTuple):
+    """The files of a part of the data: the folder in which they are, and what the language adds to names."""
+
+    folder: str
+    suffix: str
+
+    def dictionary(self, binarized: str) -> str:
+        """Return the path of the dictionary."""
+        return os.path.join(binarized, self.folder, f"dict{self.suffix}.txt")
+
+    @property
+    def lengths(self) -> str:
+        """The pattern of the .idx files of the training data."""
+        return os.path.join(self.folder, f"train.*{self.suffix}.idx" if self.suffix else "train*.idx")

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,22 +18,20 @@ from fairseq.data import indexed_dataset
 from numpy.typing import NDArray
 
 from modular_fairseq.runs.config import LANGUAGE_MODELING
-from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, Pair, register
+from modular_fairseq.runs.evaluation import Column, Measurement, register
+from modular_fairseq.runs.evaluations.parts import Floats, OverParts
 from modular_fairseq.runs.evaluations.perplexity import options_of_batches
 from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, read_json, write_file
-from modular_fairseq_cli.scoring.intervals import Interval, jackknife, over_pairs
-from modular_fairseq_cli.scoring.significance import bootstrap_p
 
-Floats = NDArray[np.float64]
 PRINTED = re.compile(r"Loss \(base 2\): ([\d.]+|nan|inf), Perplexity: ([\d.]+|nan|inf)")
 BLOCK = re.compile(r"fairseq_cli\.eval_lm(?: \| |:)(\d+) (.* \[-?(?:[\d.]+|inf|nan)\])$")
 
 
 @register
-class LanguageModel(Evaluation):
+class LanguageModel(OverParts):
     """The evaluation that measures the perplexity of a language model by fairseq-eval-lm.
 
     "lm_perplexity" counts every token of the dictionary, with the end of each line. "word_perplexity" divides
@@ -111,26 +109,13 @@ class LanguageModel(Evaluation):
         ends = np.cumsum(lines)[np.cumsum(lines_of_documents(measurement)) - 1]
         return [[-float(each.sum()), len(each)] for each in np.split(scores, ends[:-1]) if len(each)]
 
-    def compare(
-        self, ours: Measurement, baseline: Measurement, samples: int
-    ) -> tuple[float, float | None] | None:
-        """Return the difference in perplexity and the p of the paired bootstrap over documents.
+    def statistics(self, measurement: Measurement) -> Floats:
+        """Return the negative log-likelihood and the number of tokens of each document [documents, 2]."""
+        return np.asarray(read_json(measurement.path("documents.json")), dtype=np.float64)
 
-        The result is None if the two were measured on different data, and p is None if the text has only one
-        document.
-        """
-        results = [each.finished_result() for each in (baseline, ours)]
-        if results[0]["data"] != results[1]["data"]:
-            return None
-        statistics = [by_document(each) for each in (baseline, ours)]
-        before, now = (float(perplexity(each.sum(axis=0))) for each in statistics)
-        return now - before, bootstrap_p(statistics[0], statistics[1], perplexity, samples)
-
-    def interval(self, by_seed: Sequence[Sequence[Pair]]) -> Interval | None:
-        """Return the 95 % interval of the difference in perplexity, over seeds and documents."""
-        return over_pairs(
-            [[(of_documents(pair.baseline), of_documents(pair.ours)) for pair in pairs] for pairs in by_seed]
-        )
+    def score(self, sums: Floats) -> Floats:
+        """Return perplexities from sums of negative log-likelihoods and tokens [..., 2]."""
+        return np.exp(sums[..., 0] / sums[..., 1])
 
     def notes(self, results: Iterable[dict[str, Any]]) -> list[str]:
         settings = {" ".join(result["eval_lm"]) for result in results if "eval_lm" in result}
@@ -235,21 +220,6 @@ def words_of(measurement: Measurement) -> int | None:
         return None
     with open(path, encoding="utf-8") as file:
         return sum(len(line.split()) + 1 for line in file)
-
-
-def by_document(measurement: Measurement) -> Floats:
-    """Return the negative log-likelihood and the number of tokens of each document [documents, 2]."""
-    return np.asarray(read_json(measurement.path("documents.json")), dtype=np.float64)
-
-
-def perplexity(sums: Floats) -> Floats:
-    """Return perplexities from sums of negative log-likelihoods and tokens [..., 2]."""
-    return np.exp(sums[..., 0] / sums[..., 1])
-
-
-def of_documents(measurement: Measurement) -> tuple[float, Floats]:
-    """Return the perplexity, and the jackknife's pseudo-value of each document."""
-    return jackknife(by_document(measurement), lambda sums: float(perplexity(sums)))
 
 
 def _remove_blocks(log: str) -> None:

@@ -20,6 +20,9 @@ class Perplexity(Evaluation):
 
     columns = {"perplexity": Column("perplexity", "paper: perplexity")}
 
+    def fits(self, run: Run) -> bool:
+        return by_option(list(run.words)).get("--task") != ["sentence_prediction"]
+
     def commands(self, measurement: Measurement) -> list[str]:
         return [
             shlex.join([*validate_command(measurement.run, measurement.subset), *measurement.model_overrides])

@@ -1,0 +1,53 @@
+"""The base of evaluations whose scores follow from sums over the parts of the data, such as documents."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modular_fairseq.runs.evaluation import Evaluation, Measurement, Pair
+from modular_fairseq_cli.scoring.intervals import Interval, jackknife, over_pairs
+from modular_fairseq_cli.scoring.significance import bootstrap_p
+
+Floats = NDArray[np.float64]
+
+
+class OverParts(Evaluation):
+    """The base of evaluations that have a paired bootstrap and an interval over parts of the data.
+
+    The key "data" of a result tells on which data it was measured.
+    """
+
+    @abstractmethod
+    def statistics(self, measurement: Measurement) -> Floats:
+        """Return the numbers of each part of the data [parts, n], whose sums decide the score."""
+
+    @abstractmethod
+    def score(self, sums: Floats) -> Floats:
+        """Return the values [...] of the first column from sums [..., n]."""
+
+    def compare(
+        self, ours: Measurement, baseline: Measurement, samples: int
+    ) -> tuple[float, float | None] | None:
+        """Return the difference, and the p of the paired bootstrap over parts of the data.
+
+        The result is None if the two were measured on different data, and p is None if the data have only one
+        part.
+        """
+        results = [each.finished_result() for each in (baseline, ours)]
+        if results[0]["data"] != results[1]["data"]:
+            return None
+        statistics = [self.statistics(each) for each in (baseline, ours)]
+        before, now = (float(self.score(each.sum(axis=0))) for each in statistics)
+        return now - before, bootstrap_p(statistics[0], statistics[1], self.score, samples)
+
+    def interval(self, by_seed: Sequence[Sequence[Pair]]) -> Interval | None:
+        """Return the 95 % interval of the difference, over seeds and parts of the data."""
+        return over_pairs(
+            [[(self._scored(pair.baseline), self._scored(pair.ours)) for pair in pairs] for pairs in by_seed]
+        )
+
+    def _scored(self, measurement: Measurement) -> tuple[float, Floats]:
+        """Return the score, and the jackknife's pseudo-value of each part."""
+        return jackknife(self.statistics(measurement), lambda sums: float(self.score(sums)))

@@ -1,0 +1,168 @@
+"""Measure what encoders predict, by `modular-fairseq predict`: masked words, classes of inputs, or values.
+
+All models of a table predict the same masked words, whatever the seeds of their trainings.
+NAME.predictions.tsv in the run's folder has the numbers of each block of text, or of each input, for
+significance tests.
+"""
+
+import os
+import shlex
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from modular_fairseq.runs.corpus import FOLDERS
+from modular_fairseq.runs.evaluation import Column, Measurement, register
+from modular_fairseq.runs.evaluations.parts import Floats, OverParts
+from modular_fairseq.runs.evaluations.perplexity import options_of_batches
+from modular_fairseq.runs.run import Run, Say
+from modular_fairseq_cli.arguments import by_option
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest, read_json
+
+
+class Predictions(OverParts):
+    """The base of evaluations by `modular-fairseq predict`.
+
+    Attributes:
+        task: the task of the models.
+        regression: whether they predict values.
+        numbers: the number of the command's result that each column shows.
+    """
+
+    task: ClassVar[str]
+    regression: ClassVar[bool] = False
+    numbers: ClassVar[dict[str, str]]
+
+    def fits(self, run: Run) -> bool:
+        options = by_option(list(run.words))
+        return options.get("--task") == [self.task] and ("--regression-target" in options) == self.regression
+
+    def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
+        if self.key not in found or found.get("overrides") != list(map(str, measurement.overrides)):
+            return False
+        # Without the corpus, a table of earlier results can still be made.
+        contents = _contents(measurement)
+        return not contents or contents == found.get("data")
+
+    def check(self, measurement: Measurement) -> None:
+        if not _contents(measurement):
+            raise UsageError(
+                f"{measurement.run.corpus.binarized} has no part {measurement.subset}, so "
+                f"{measurement.run.name} cannot be evaluated on it; prepare the corpus with this part, or "
+                "give the row another subset"
+            )
+
+    def command(self, measurement: Measurement) -> list[str]:
+        """Return the words of the command that evaluates the model."""
+        run = measurement.run
+        limits = by_option(options_of_batches(run)).get("--max-tokens")
+        own = ["--path", run.checkpoint, "--gen-subset", measurement.subset]
+        own += ["--out", measurement.path("predictions"), *(["--max-tokens", *limits] if limits else [])]
+        return ["modular-fairseq", "predict", run.corpus.binarized, *own, *measurement.model_overrides]
+
+    def commands(self, measurement: Measurement) -> list[str]:
+        return [shlex.join(self.command(measurement))]
+
+    def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
+        measurement.run.execute(self.command(measurement), f"{measurement.name}.predict.log", say)
+        found = read_json(measurement.path("predictions.json"))
+        assert found is not None  # the command has written the file
+        values = {column: _number(found[name]) for column, name in self.numbers.items()}
+        return {**values, "overrides": list(map(str, measurement.overrides)), "data": _contents(measurement)}
+
+    def lines(self, measurement: Measurement) -> list[list[str]]:
+        """Return the words of the lines of the predictions, without the heads."""
+        with open(measurement.path("predictions.tsv"), encoding="utf-8") as file:
+            return [line.rstrip("\n").split("\t") for line in file][1:]
+
+    def statistics(self, measurement: Measurement) -> Floats:
+        return np.array([self.count(line) for line in self.lines(measurement)], dtype=np.float64)
+
+    @abstractmethod
+    def count(self, line: list[str]) -> list[float]:
+        """Return the numbers of a line whose sums decide the score."""
+
+
+@register
+class MaskedWords(Predictions):
+    """The evaluation that measures how well masked words are predicted."""
+
+    columns = {
+        "masked_perplexity": Column("perplexity of masked words", "paper: perplexity"),
+        "masked_nll": Column("NLL of masked words (bits)", "paper: NLL", "{:.3f}"),
+        "masked_accuracy": Column("accuracy of masked words", "paper: accuracy"),
+    }
+    test = "the paired bootstrap over blocks of text"
+    units = "blocks of text"
+    task = "masked_lm"
+    numbers = {
+        "masked_perplexity": "perplexity",
+        "masked_nll": "nll",
+        "masked_accuracy": "accuracy",
+    }
+
+    def count(self, line: list[str]) -> list[float]:
+        return [float(line[0]), float(line[1])]
+
+    def score(self, sums: Floats) -> Floats:
+        return np.exp(sums[..., 0] / sums[..., 1])
+
+
+@register
+class Classes(Predictions):
+    """The evaluation that measures how often the right class is predicted."""
+
+    columns = {"class_accuracy": Column("accuracy", "paper: accuracy")}
+    test = "the paired bootstrap over inputs"
+    units = "inputs"
+    task = "sentence_prediction"
+    numbers = {"class_accuracy": "accuracy"}
+
+    def count(self, line: list[str]) -> list[float]:
+        return [float(line[0] == line[1]), 1.0]
+
+    def score(self, sums: Floats) -> Floats:
+        return 100 * sums[..., 0] / sums[..., 1]
+
+
+@register
+class Values(Predictions):
+    """The evaluation that measures how predicted values correlate with the right ones, in percent."""
+
+    columns = {
+        "pearson": Column("Pearson", "paper: Pearson"),
+        "spearman": Column("Spearman", "paper: Spearman"),
+    }
+    test = "the paired bootstrap over inputs"
+    units = "inputs"
+    task = "sentence_prediction"
+    regression = True
+    numbers = {"pearson": "pearson", "spearman": "spearman"}
+
+    def count(self, line: list[str]) -> list[float]:
+        x, y = map(float, line)
+        return [1.0, x, y, x * x, y * y, x * y]
+
+    def score(self, sums: Floats) -> Floats:
+        """Return Pearson's correlation; NaN if one side is constant."""
+        n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return 100 * (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
+
+
+def _number(value: float) -> float | None:
+    """Return a value, or None if it is no number, as a correlation with a constant."""
+    return value if np.isfinite(value) else None
+
+
+def _contents(measurement: Measurement) -> list[str]:
+    """Return digests of the files of the data, and of the words that they consist of; [] without data."""
+    folder, subset = measurement.run.corpus.binarized, measurement.subset
+    places = [os.path.join(folder, part) for part in ("", *FOLDERS)]
+    data, words = (
+        [path for place in places for name in names if os.path.isfile(path := os.path.join(place, name))]
+        for names in ([f"{subset}.idx", f"{subset}.bin", f"{subset}.label"], ["dict.txt"])
+    )
+    return [digest(path)[:16] for path in [*data, *words]] if data else []
