@@ -8,7 +8,6 @@ from modular_fairseq.runs import subsets
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 
-
 FOLDERS = ("input0", "input1", "label")  # the folders that the data of a classification may have
 
 
