@@ -11,9 +11,10 @@ from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import Name
 from modular_fairseq_cli.processes import say
+from modular_fairseq_cli.toy_corpus.classes import KINDS
 
 # For each corpus of the tables: the seed of its toy corpus, the source language ("": a text in English, for
-# language models), and options of `modular-fairseq prepare`.
+# language models; or the kind of a classification), and options of `modular-fairseq prepare`.
 TOYS = {
     "iwslt14.de-en": (1, "de", "--bpe-merges 1000 --separate-dictionaries"),
     "wmt14.en-de": (2, "de", "--keep-case --bpe-merges 1000"),
@@ -24,6 +25,12 @@ TOYS = {
     "multi30k.de-en.like-iwslt14-seventh": (4, "de", "--like iwslt14-seventh.de-en"),
     "wmt17.zh-en": (3, "zh", "--keep-case --separate-dictionaries --vocab-size 600"),
     "wikitext-103": (6, "", "--words"),
+    "books": (7, "", "--bpe-merges 1000"),
+    "books-wiki": (8, "", "--lowercase --bpe-merges 1000"),
+    "glue.mnli": (9, "entailment", "--like books-wiki"),
+    "glue.qnli": (10, "topic", "--like books-wiki"),
+    "glue.sst-2": (11, "plural", "--like books-wiki"),
+    "glue.sts-b": (12, "similarity", "--like books-wiki --values"),
 }
 
 
@@ -66,12 +73,17 @@ def make_toys(data: Name, names: Iterable[str]) -> None:
         text = Path(f"{folder}.text")
         if not (text / "done").exists():
             sizes = ["--train", 4800, "--valid", 100, "--test", 100]
-            call_command("toy-corpus", text, *sizes, "--seed", seed, *([] if source else ["--documents"]))
+            kind = ["--classes", source] if source in KINDS else [] if source else ["--documents"]
+            call_command("toy-corpus", text, *sizes, "--seed", seed, *kind)
+            for side in ("input0", "input1", "label") if source == "entailment" else ():
+                shutil.move(text / f"test.{side}", text / f"valid1.{side}")  # MNLI has two validation sets
             for split in ("train", "valid", "test") if source == "zh" else ():
                 shutil.copyfile(text / f"{split}.de", text / f"{split}.zh")
             (text / "done").touch()
         say(f"preparing {folder} from the toy corpus")
-        if source:
+        if source in KINDS:
+            call_command("prepare", "classes", text, "--out", folder, *options)
+        elif source:
             prepare_raw(text, source, "en", folder, *options)
         else:
             call_command("prepare", "text", text, "--out", folder, *options)

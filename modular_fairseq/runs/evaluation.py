@@ -142,6 +142,7 @@ class Evaluation(ABC):
             Rows are compared by the first column.
         takes_overrides: whether the evaluation applies the overrides of a measurement.
         test: the name of the significance test of `compare`; "" if it has none.
+        lower_is_better: whether models are better that have a lower value in the first column.
         units: what the data consist of in `test` and `interval`, such as sentences. Without units, `interval`
             accounts for seeds alone.
     """
@@ -149,6 +150,7 @@ class Evaluation(ABC):
     columns: ClassVar[dict[str, Column]]
     takes_overrides: ClassVar[bool] = True
     test: ClassVar[str] = ""
+    lower_is_better: ClassVar[bool] = False
     units: ClassVar[str] = ""
 
     @property

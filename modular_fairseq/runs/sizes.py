@@ -18,7 +18,8 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same after that, but only
             for rows that are trained on this corpus. "rows": {TABLE/ROW: {"group.key": value}} does the same
             last, but only for this row. Keys that the row does not set are skipped, so one scale serves all
-            rows. Whole numbers remain whole numbers of at least 1.
+            rows. Whole numbers remain whole numbers of at least 1. "search": n lets a table try only the
+            first n values of each option that it searches.
 
     Raises:
         UsageError: a value is to be divided that is no number, or a context is as long as a block.
@@ -45,6 +46,31 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
     return changed
 
 
+def with_values(config: Config, values: dict[str, Any]) -> Config:
+    """Return the same experiment with other values of some options, and a name that tells them.
+
+    Args:
+        config: the row, scaled.
+        values: the values, keyed by "group.key"; the row must set these keys.
+
+    Raises:
+        UsageError: the row does not set a key, or fairseq does not accept a value.
+    """
+    if not values:
+        return config
+    groups = {group: dict(keys) for group, keys in config.values.items()}
+    name = config.name
+    for key, value in values.items():
+        group, option = key.split(".")
+        if option not in groups.get(group, {}):
+            raise UsageError(f"{config.path}: {key} is missing, which the table searches; add it")
+        groups[group][option] = [value] if isinstance(groups[group][option], list) else value
+        name += f"-{option.replace('_', '-')}-{value}"
+    changed = config._replace(name=name, values=groups)
+    changed.train_options()  # refuses values of a wrong type
+    return changed
+
+
 def check_scale(scale: Any, path: str) -> None:
     """Raise a UsageError unless a scale has the parts that `scaled` explains.
 
@@ -54,18 +80,20 @@ def check_scale(scale: Any, path: str) -> None:
     """
     parts: dict[str, Any] = scale if isinstance(scale, dict) else {"": None}
     nested = [parts.get(name, {}) for name in ("corpora", "rows")]
-    changes = [part for name, part in parts.items() if name not in ("corpora", "rows")]
+    changes = [part for name, part in parts.items() if name not in ("corpora", "rows", "search")]
     changes += [part for each in nested if isinstance(each, dict) for part in each.values()]
     if (
-        not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows"}
+        not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows", "search"}
+        or type(parts.get("search", 1)) is not int
+        or parts.get("search", 1) < 1
         or not all(isinstance(each, dict) for each in [*nested, *changes])
         or not all(isinstance(key, str) and key.count(".") == 1 for part in changes for key in part)
         or not all(type(by) is int and by > 0 for by in parts.get("divide", {}).values())
     ):
         raise UsageError(
             f"{path}: a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of "
-            "the form group.key, and `corpora:` and `rows:` with the same for each corpus and row; see "
-            "configs/scales/smoke.yaml"
+            "the form group.key, `corpora:` and `rows:` with the same for each corpus and row, and `search:` "
+            "with a whole number; see configs/scales/smoke.yaml"
         )
 
 

@@ -1,5 +1,6 @@
 """The stage bin/ runs fairseq-preprocess, and checks that every sentence was binarized."""
 
+import shutil
 import struct
 import subprocess
 from argparse import Namespace
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modular_fairseq_cli import lifetime
+from modular_fairseq_cli.corpora.settings import splits, suffixes
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
@@ -25,6 +27,9 @@ def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
     Raises:
         UsageError: fairseq-preprocess failed, or wrote fewer sentences than there are lines.
     """
+    if settings.get("inputs"):
+        binarize_classes(settings, user, out, part)
+        return
     source, target = settings["source_lang"], settings["target_lang"]
     stage = out / ("bpe" if settings.get("tokens") else "text")
     like = Path(settings["like"]) / "bin" if settings.get("like") else None
@@ -45,13 +50,42 @@ def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
         names = {split: stage / f"{split}.txt" for split in ("train", "valid", "test")}
         arguments = ["--only-source", *(["--srcdict", str(like / "dict.txt")] if like else [])]
         counted = [(split, split, path.name) for split, path in names.items()]
+    preprocess(names, counted, arguments, user, out, part)
+    for path in sorted(part.glob("dict.*txt")):
+        say(f"bin/{path.name}: {count_lines(path):,} types")
+
+
+def preprocess(
+    names: dict[str, Path],
+    counted: list[tuple[str, str, str]],
+    arguments: list[str],
+    user: Namespace,
+    out: Path,
+    part: Path,
+) -> None:
+    """Run fairseq-preprocess, and check that every sentence was binarized.
+
+    Args:
+        names: for each split, what fairseq-preprocess gets as its name.
+        counted: for each file to check its split, the name of its index, and the name of its text.
+        arguments: further options of fairseq-preprocess.
+        user: `workers` is the largest number of processes.
+        out: the folder of the data set, which gets preprocess.log.
+        part: the folder in which fairseq-preprocess writes.
+
+    Raises:
+        UsageError: fairseq-preprocess failed, or wrote fewer sentences than there are lines.
+    """
     folder = names["train"].parent
     lines = {name: count_lines(folder / name) for _, _, name in counted}
     workers = min(user.workers, 1 + max(lines.values()) // LINES_A_WORKER)
-    for split, path in names.items():
-        arguments += [f"--{split}pref", str(path)]
+    words: dict[str, list[str]] = {}
+    for split, path in names.items():  # fairseq calls a second validation set valid1
+        words.setdefault(f"--{split.rstrip('1')}pref", []).append(str(path))
+    given = [word for option, paths in words.items() for word in (option, ",".join(paths))]
     say(f"fairseq-preprocess with {workers} {'processes' if workers > 1 else 'process'}")
-    run_preprocess([*arguments, "--workers", str(workers), "--destdir", str(part)], out / "preprocess.log")
+    command = [*arguments, *given, "--workers", str(workers), "--destdir", str(part)]
+    run_preprocess(command, out / "preprocess.log")
     # fairseq's own log repeats out/preprocess.log, and names the folder `part`, which is renamed.
     (part / "preprocess.log").unlink(missing_ok=True)
     for _, binary, name in counted:
@@ -61,8 +95,27 @@ def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
                 f"{folder / name} has {lines[name]} lines, and fairseq-preprocess wrote {found} of them; see "
                 f"{out / 'preprocess.log'}"
             )
-    for path in sorted(part.glob("dict.*txt")):
-        say(f"bin/{path.name}: {count_lines(path):,} types")
+
+
+def binarize_classes(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -> None:
+    """Binarize a classification: a folder for each input, and one for the labels; see `binarize`.
+
+    Inputs have the dictionary of the folder `like`. Labels have one of their own. Values are no words, so
+    they are copied.
+    """
+    for kind in (*suffixes(settings), "label"):
+        stage = out / ("text" if kind == "label" else "bpe")
+        names = {split: stage / f"{split}.{kind}" for split in splits(settings)}
+        folder = part / kind
+        folder.mkdir()
+        if kind == "label" and settings["values"]:
+            for split, path in names.items():
+                shutil.copyfile(path, folder / f"{split}.label")
+            continue
+        words = ["--srcdict", str(Path(settings["like"]) / "bin" / "dict.txt")] if kind != "label" else []
+        counted = [(split, split, path.name) for split, path in names.items()]
+        preprocess(names, counted, ["--only-source", *words], user, out, folder)
+        say(f"bin/{kind}/dict.txt: {count_lines(folder / 'dict.txt'):,} types")
 
 
 def run_preprocess(arguments: list[str], log: Path) -> None:

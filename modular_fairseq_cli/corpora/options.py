@@ -17,10 +17,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "target-lang": {"required": True, "metavar": "L"},
     "language": {"metavar": "L"},
     "documents": {"choices": sorted(RULES)},
+    "values": {"action": "store_true", "default": None},
     "words": {"action": "store_true", "default": None},
     "archive": {"action": "append", "type": Path, "metavar": "FILE"},
     "train": {"metavar": "NAME,NAME"},
     "valid-last": {"type": int, "metavar": "N"},
+    "percent": {"type": int, "metavar": "P"},
+    "held-out": {"type": int, "metavar": "N"},
     "tokenized": {"action": "store_true", "default": None},
     "lowercase": {"action": "store_true"},
     "keep-case": {"action": "store_false", "dest": "lowercase"},
@@ -106,9 +109,14 @@ def _description(recipe: Recipe) -> str:
 
 def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
     """Exit with a sentence if a value is impossible, or if options exclude each other."""
-    for name in ("workers", "bpe_merges", "vocab_size", "valid_last"):
+    for name in ("workers", "bpe_merges", "vocab_size", "valid_last", "percent", "held_out"):
         if getattr(user, name) is not None and getattr(user, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(user, name)}: give 1 or more")
+    if recipe.label and user.like is None:
+        parser.error(
+            "--like is missing: give the folder of the text on which the model was pre-trained, as the model "
+            "knows only its words"
+        )
     if user.bpe_merges and user.vocab_size:
         parser.error("--vocab-size is for sentencepiece, and --bpe-merges for subword-nmt; give one of them")
     for option in ("vocab_size", "like") if user.tokenized else ():

@@ -53,6 +53,15 @@ class Recipe:
         bpe_merges: the number of merges of subword-nmt, for tokens of Moses.
         vocab_size: the number of sub-words of sentencepiece in each language, for other text.
         dictionaries: "joined" for one dictionary of both languages, or "separate".
+        train_files: for one long text, the names of its files without their endings.
+        percent: for one long text, the share of its lines at its beginning that is for training.
+        held_out: for one long text, the number of lines at its end that are for test, and of those before
+            them that are for validation.
+        columns: for GLUE, the names of the columns that are the inputs.
+        label: for GLUE, the name of the column with the label.
+        members: for GLUE, the member of the archive for each split.
+        values: whether labels are values, which a regression predicts.
+        highest: for GLUE, the highest value, by which values are divided.
     """
 
     summary: str
@@ -79,6 +88,14 @@ class Recipe:
     bpe_merges: int | None = None
     vocab_size: int | None = None
     dictionaries: str | None = None
+    train_files: list[str] = field(default_factory=list)
+    percent: int = 0
+    held_out: int = 0
+    columns: list[str] = field(default_factory=list)
+    label: str = ""
+    members: dict[str, str] = field(default_factory=dict)
+    values: bool = False
+    highest: float = 1.0
 
     @property
     def sources(self) -> list[Source]:

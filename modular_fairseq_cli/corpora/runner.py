@@ -39,7 +39,7 @@ def run(recipe: Recipe, user: Namespace) -> None:
     chosen = settings.choose(recipe, user)
     out = user.out
     kept = (settings.read(out) or {}) if out.is_dir() else {}
-    if recipe.text in ("folder", "plain"):
+    if "folder" in recipe.options:
         chosen["files"] = input_files(user.folder, chosen, kept.get("files", {}))
     finished = (out / "bin").is_dir()
     archives = Path(os.path.normpath(out / ".." / "archives"))

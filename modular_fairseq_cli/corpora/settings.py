@@ -13,6 +13,9 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 
 Value = TypeVar("Value")
+SPLITS = ("train", "valid", "test")
+CLASSIFIED = ("train", "valid", "valid1", "test")  # the splits that a classification may have
+INPUTS = ("input0", "input1")
 
 # The settings that --like takes from the other folder, and which cannot be given beside it.
 FROM_LIKE = [
@@ -32,16 +35,23 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
 
     The keys are the fields of `Recipe`, and also "source_lang", "target_lang", "subwords" ("subword-nmt" or
     "sentencepiece"). "like" (the path of the other folder), "train_files", "documents" and "valid_last" are
-    there only if the user gave these options. Text in one language has None for both languages, and
-    "language", the language of Moses' tokens. Data that is binarized as it is has none of what follows it.
+    there only if the user or the recipe gives these options. Text in one language has None for both
+    languages, and "language", the language of Moses' tokens. Data that is binarized as it is has none of what
+    follows it. A classification has also "inputs" (the endings of its texts), "splits" and "values" (whether
+    labels are values), and always "like".
 
     Raises:
         UsageError: --like does not name a finished folder with the same languages.
     """
     source, target = recipe.languages if recipe.languages[0] else (user.source_lang, user.target_lang)
     chosen: dict[str, Any] = {"data_set": recipe.data_set, "source_lang": source, "target_lang": target}
-    if user.train:
-        chosen["train_files"] = user.train.split(",")
+    if user.train or recipe.train_files:
+        chosen["train_files"] = user.train.split(",") if user.train else recipe.train_files
+    if recipe.percent:
+        chosen |= {
+            "percent": _first(user.percent, recipe.percent),
+            "held_out": _first(user.held_out, recipe.held_out),
+        }
     if user.documents:
         chosen["documents"] = user.documents
     if not recipe.tokens or user.words:
@@ -69,12 +79,46 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
         chosen["valid_last"] = user.valid_last
     if not source:
         chosen["language"] = user.language or "en"
+    if recipe.label:
+        chosen |= classification(recipe, user)
+        return chosen | like(user.like, ("txt",))
     return chosen | (like(user.like, suffixes(chosen)) if user.like else {})
 
 
+def classification(recipe: Recipe, user: Namespace) -> dict[str, Any]:
+    """Return the settings that only a classification has: its inputs, its splits, and the kind of its labels.
+
+    Those of a folder of the user follow from the files that are there.
+    """
+    if recipe.columns:
+        inputs, splits = [f"input{number}" for number in range(len(recipe.columns))], [*recipe.members]
+    else:
+        inputs = [name for name in INPUTS if name == "input0" or has(user.folder, f"train.{name}")]
+        splits = [
+            split
+            for split in CLASSIFIED
+            if split in ("train", "valid") or has(user.folder, f"{split}.input0")
+        ]
+    return {"inputs": inputs, "splits": splits, "values": recipe.values or bool(user.values)}
+
+
+def has(folder: Path, name: str) -> bool:
+    """Return whether a folder has a file of this name, or the same with .gz."""
+    return (folder / name).is_file() or (folder / f"{name}.gz").is_file()
+
+
 def suffixes(settings: dict[str, Any]) -> tuple[str, ...]:
-    """Return the endings of the files of a corpus: source and target, or only txt for one language."""
-    return tuple(filter(None, (settings["source_lang"], settings["target_lang"]))) or ("txt",)
+    """Return the endings of the files of a corpus: source and target, or only txt for one language.
+
+    Those of a classification are input0 and input1, or only input0.
+    """
+    languages = tuple(filter(None, (settings["source_lang"], settings["target_lang"])))
+    return tuple(settings.get("inputs", ())) or languages or ("txt",)
+
+
+def splits(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the parts of a corpus."""
+    return tuple(settings.get("splits", SPLITS))
 
 
 def _first(value: Value | None, default: Value) -> Value:

@@ -20,7 +20,7 @@ from modular_fairseq_cli.corpora.lines import join_block, read_chunks, split_blo
 from modular_fairseq_cli.corpora.parallel import map_blocks
 from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.corpora.recipe import LengthRule
-from modular_fairseq_cli.corpora.settings import suffixes
+from modular_fairseq_cli.corpora.settings import splits, suffixes
 from modular_fairseq_cli.corpora.tokens import CHUNK, keep, say_left_out, unfit
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
@@ -56,7 +56,8 @@ def subwords(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
                 user.workers,
                 part / f"spm.{lang}.model",
             )
-    for split in ("train", "valid", "test"):
+    models = ("txt",) * len(languages) if settings.get("inputs") else languages
+    for split in splits(settings):
         progress = Progress(f"sub-words of {split}")
         left_out: Counter[str] = Counter()
         clean = settings["clean"]
@@ -65,7 +66,7 @@ def subwords(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context((part / f"{split}.{lang}").open("wb")) for lang in languages]
             for lines, blocks, reasons in map_blocks(
-                make_worker, (settings["subwords"], part, languages, rule), chunks, user.workers
+                make_worker, (settings["subwords"], part, models, rule), chunks, user.workers
             ):
                 for file, block in zip(files, blocks, strict=True):
                     file.write(block)
@@ -146,7 +147,7 @@ def make_worker(
     Args:
         kind: "subword-nmt" or "sentencepiece".
         folder: the folder with the merges or models.
-        languages: source and target.
+        languages: for each text the ending of its model of sentencepiece.
         rule: the lengths of the pairs that are kept; None keeps all.
     """
     if kind == "subword-nmt":

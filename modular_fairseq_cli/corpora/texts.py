@@ -6,7 +6,7 @@ different numbers of lines, text that is not UTF-8, and empty sentences in paral
 Messages name the files as the user knows them.
 """
 
-import gzip
+import itertools
 import re
 import subprocess
 from argparse import Namespace
@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from modular_fairseq_cli import lifetime
-from modular_fairseq_cli.corpora.archives import Opener, damage_named, open_archive
+from modular_fairseq_cli.corpora.archives import Opener, open_archive
 from modular_fairseq_cli.corpora.documents import Documents
+from modular_fairseq_cli.corpora.labels import classes, glue
 from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
 from modular_fairseq_cli.corpora.recipe import Recipe
-from modular_fairseq_cli.corpora.settings import suffixes
+from modular_fairseq_cli.corpora.settings import SPLITS, splits, suffixes
+from modular_fairseq_cli.corpora.user_files import find, read_file
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.processes import say
 
-SPLITS = ("train", "valid", "test")
 # The sets that together are the test set of IWSLT14, in the order of fairseq's recipe.
 TALKS_TEST = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]
 TALKS_METADATA = re.compile(r"<(url|talkid|keywords|speaker|reviewer|translator|doc)\b|</doc>")
@@ -47,7 +48,16 @@ def text(
     Raises:
         UsageError: the text is refused, or a test set cannot be fetched.
     """
-    kinds = {"talks": talks, "news": news, "folder": folder, "articles": articles, "plain": plain}
+    kinds = {
+        "talks": talks,
+        "news": news,
+        "folder": folder,
+        "articles": articles,
+        "plain": plain,
+        "books": books,
+        "classes": classes,
+        "glue": glue,
+    }
     kinds[recipe.text](recipe, settings, user, archives, part)
 
 
@@ -191,24 +201,6 @@ def folder(
     write_pair(part, "test", languages, sides("test"))
 
 
-def read_file(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, which may be compressed by gzip. Raises UsageError if it is damaged."""
-    with damage_named(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        yield from file
-
-
-def find(folder: Path, stem: str, lang: str) -> Path:
-    """Return the path of one side of a text, such as train. Raises UsageError if there is none."""
-    for name in (f"{stem}.{lang}", f"{stem}.{lang}.gz"):
-        if (folder / name).is_file():
-            return folder / name
-    what = "{train,valid,test}.txt" if lang == "txt" else "train, valid and test text in both languages"
-    raise UsageError(
-        f"{folder / f'{stem}.{lang}'} is missing: the folder needs {what}; --train gives the names of "
-        "training files that are called otherwise"
-    )
-
-
 def input_files(
     folder: Path, settings: dict[str, Any], kept: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
@@ -226,8 +218,9 @@ def input_files(
         UsageError: a file is missing.
     """
     files = {}
-    for stem in (*settings.get("train_files", ["train"]), "valid", "test"):
-        for lang in suffixes(settings):
+    others = () if "held_out" in settings else splits(settings)[1:]  # the splits of one text are no files
+    for stem in (*settings.get("train_files", ["train"]), *others):
+        for lang in (*suffixes(settings), *(["label"] if settings.get("inputs") else [])):
             path = find(folder, stem, lang)
             state = path.stat()
             seen = {"bytes": state.st_size, "modified": state.st_mtime_ns}
@@ -262,6 +255,35 @@ def plain(
         names = settings.get("train_files", [split]) if split == "train" else [split]
         paths = [find(user.folder, name, "txt") for name in names]
         texts = [read_lines(read_file(path), str(path)) for path in paths]
+        write_documents(part, split, texts, documents(recipe, settings))
+
+
+def books(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write the splits of one long text: its beginning for training, and its end for validation and test.
+
+    The first `percent` % of the lines are train. The last `held_out` lines are test, and as many before them
+    are valid.
+
+    Raises:
+        UsageError: the splits would overlap.
+    """
+    paths = [find(user.folder, name, "txt") for name in settings["train_files"]]
+    lines = sum(1 for path in paths for _ in read_lines(read_file(path), str(path)))
+    held_out, end = settings["held_out"], lines * settings["percent"] // 100
+    if not 0 < end <= lines - 2 * held_out:
+        raise UsageError(
+            f"{user.folder}: of {lines:,} lines, {settings['percent']} % cannot be for training and twice "
+            f"{held_out:,} for validation and test; give another --percent or --held-out, or more text"
+        )
+    for split, begin, stop in (
+        ("train", 0, end),
+        ("valid", lines - 2 * held_out, lines - held_out),
+        ("test", lines - held_out, lines),
+    ):
+        text = itertools.chain.from_iterable(read_lines(read_file(path), str(path)) for path in paths)
+        texts: list[Iterator[str]] = [itertools.islice(text, begin, stop)]
         write_documents(part, split, texts, documents(recipe, settings))
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +20,7 @@ from modular_fairseq_cli.corpora.lines import is_visible, join_block, read_chunk
 from modular_fairseq_cli.corpora.parallel import map_blocks
 from modular_fairseq_cli.corpora.progress import Progress
 from modular_fairseq_cli.corpora.recipe import LengthRule
-from modular_fairseq_cli.corpora.settings import suffixes
+from modular_fairseq_cli.corpora.settings import splits, suffixes
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
@@ -43,7 +43,7 @@ def tokenize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
     languages = suffixes(settings)
     raw = part / "raw"
     raw.mkdir()
-    for split in ("train", "valid", "test"):
+    for split in splits(settings):
         sources = [out / "text" / f"{split}.{lang}" for lang in languages]
         if not sources[0].exists():
             continue  # only valid may be missing: its pairs are taken from train
@@ -102,7 +102,7 @@ class Writer:
             split,
             valid_every,
         )
-        self.pairs = {"train": 0, "valid": 0, "test": 0}
+        self.pairs: Counter[str] = Counter()
         self.files: dict[Path, BinaryIO] = {}
 
     def __enter__(self) -> "Writer":
@@ -152,7 +152,9 @@ def make_worker(
         the lines of text of each language, or an empty list if none belong into raw/,
         the number of pairs that were left out for each reason.
     """
-    languages = [settings["language"]] if "language" in settings else suffixes(settings)
+    languages: Sequence[str] = suffixes(settings)
+    if "language" in settings:
+        languages = [settings["language"]] * len(languages)
     tokenizers = [make_tokenizer(settings, lang) for lang in languages]
     untokenized = [make_text(settings, lang) for lang in languages]
     clean = settings["clean"]

@@ -22,6 +22,10 @@ train has every word of valid and test. The same seed gives the same files on ev
 
 With --documents the corpus is a text for language models: the English sentences, in documents of up to 8
 sentences about the same thing, with a blank line after each document.
+
+With --classes the corpus is a classification of English sentences, or of pairs of them, for models that are
+fine-tuned: plural (does a sentence name several things of a kind?), topic (do two sentences name the same
+thing?), entailment (the three classes of MNLI) or similarity (a value from 0 to 1).
 """
 
 import argparse
@@ -30,6 +34,7 @@ import tempfile
 from pathlib import Path
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.toy_corpus.classes import KINDS
 from modular_fairseq_cli.toy_corpus.documents import arrange
 from modular_fairseq_cli.toy_corpus.sampler import Pair, Sampler
 
@@ -44,12 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="OUT",
         help="the folder to write: train.de, train.en, valid.de, valid.en, test.de and test.en; or "
-        "train.txt, valid.txt and test.txt",
+        "train.txt, valid.txt and test.txt; or train.input0, train.input1, train.label and so on",
     )
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
         "--documents",
         action="store_true",
         help="write a text in English, in documents, for language models",
+    )
+    kind.add_argument(
+        "--classes",
+        choices=KINDS,
+        help="write a classification of English sentences or of pairs of them, for fine-tuning",
     )
     parser.add_argument(
         "--train",
@@ -98,8 +109,12 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.out}: is a file; give a folder, which need not exist yet")
 
     splits = draw_splits(sizes, args.seed)
-    texts = {}
+    texts, sampler = {}, Sampler(args.seed)
     for split, pairs in splits.items():
+        if args.classes:
+            for name, lines in KINDS[args.classes]([english for _, english in pairs], sampler).items():
+                texts[f"{split}.{name}"] = "".join(f"{line}\n" for line in lines)
+            continue
         if args.documents:
             documents = arrange(english for _, english in pairs)
             texts[f"{split}.txt"] = "\n".join("".join(f"{line}\n" for line in each) for each in documents)

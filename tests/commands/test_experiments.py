@@ -47,6 +47,7 @@ SCRIPTS = [
 MANUALS = {
     "modular_transformer": CONFIGS / "manual.yaml",
     "modular_transformer_lm": CONFIGS / "manual-language-model.yaml",
+    "modular_roberta": CONFIGS / "manual-masked-language-model.yaml",
 }
 
 HYDRA = """
@@ -267,7 +268,11 @@ def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
         "optimization.lr",
         "lr_scheduler.warmup_updates",
     }
+    updates = {"optimization.max_update", "lr_scheduler.total_num_update", "lr_scheduler.warmup_updates"}
+    inputs = {"task.data", "task.num_classes", "task.separator_token"}
     allowed = {
+        "tim-2-glue": {*updates, *inputs, "checkpoint.finetune_from_model"},
+        "tim-2-sts": {"checkpoint.finetune_from_model"},
         "mae-2": {"lr_scheduler.warmup_updates"},
         "mae-7": transfer,
         "transfer": transfer,
@@ -331,15 +336,15 @@ def test_a_script_shows_the_commands_of_its_table_and_writes_nothing(tmp_path):
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_every_table_has_commands_for_all_its_rows(table, tmp_path):
-    rows = read_table(table).rows
-    shown = planning.show_commands(
-        planning.plan(read_table(table), Namespace(**arguments(table, tmp_path))), []
-    )
-    for row in rows:
-        if row.name and not row.pretrained:
-            assert f" --save-dir {tmp_path}/paper/{read_config(row.config).name}/seed-1/ " in shown
-    evaluations = shown.count("fairseq-generate ") + shown.count("fairseq-eval-lm ")
-    assert evaluations == sum(len(row.overrides) for row in rows if row.name)
+    found = read_table(table)
+    shown = planning.show_commands(planning.plan(found, Namespace(**arguments(table, tmp_path))), [])
+    tried = [f"-lr-{value}" for value in found.search.get("optimization.lr", [])] or [""]
+    for row in found.rows:
+        for value in tried if row.name and not row.pretrained else []:
+            assert f" --save-dir {tmp_path}/paper/{read_config(row.config).name}{value}/seed-1/ " in shown
+    kinds = ("fairseq-generate ", "fairseq-eval-lm ", "modular-fairseq predict ")
+    evaluations = sum(len(row.overrides) for row in found.rows if row.name) * len(tried)
+    assert sum(map(shown.count, kinds)) == evaluations
 
 
 def arguments(table, folder):

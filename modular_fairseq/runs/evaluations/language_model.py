@@ -45,6 +45,7 @@ class LanguageModel(OverParts):
     }
     test = "the paired bootstrap over documents"
     units = "documents"
+    lower_is_better = True
 
     def fits(self, run: Run) -> bool:
         return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]

@@ -19,6 +19,7 @@ class Perplexity(Evaluation):
     """The evaluation that measures perplexity by fairseq-validate."""
 
     columns = {"perplexity": Column("perplexity", "paper: perplexity")}
+    lower_is_better = True
 
     def fits(self, run: Run) -> bool:
         return by_option(list(run.words)).get("--task") != ["sentence_prediction"]

@@ -96,6 +96,7 @@ class MaskedWords(Predictions):
     }
     test = "the paired bootstrap over blocks of text"
     units = "blocks of text"
+    lower_is_better = True
     task = "masked_lm"
     numbers = {
         "masked_perplexity": "perplexity",

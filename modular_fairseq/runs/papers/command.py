@@ -282,7 +282,8 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
             "Scale smoke: tiny models with little training, which only show that everything runs; neither "
             "the numbers nor the order of the rows mean anything. "
         )
-    notes = [f"{scale}Seeds {args.seeds}{', mean ± standard deviation' if ',' in args.seeds else ''}."]
+    several = f", {table.average} ± standard deviation" if "," in args.seeds else ""
+    notes = [f"{scale}Seeds {args.seeds}{several}."]
     known = [each.finished_result() for found in results.values() for each in found.found]
     notes += [note for evaluation in table.evaluations for note in evaluation.notes(known)]
     if any(row.baseline not in ("", row.name) for row in table.rows):
@@ -293,6 +294,14 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
                 f"There is one model of the row {results[name].row.label.strip()}. Intervals of differences "
                 "from it account for the training noise of the other row alone."
             )
+    tried = {row: found.chosen.values for row, found in results.items() if len(found.trials) > 1}
+    if tried:
+        shown = "; ".join(
+            f"{row}: {', '.join(f'{key} {value}' for key, value in values.items())}"
+            for row, values in tried.items()
+            if results[row].is_complete
+        )
+        notes.append(f"Values with the best median, which are shown: {shown or 'not known yet'}.")
     return notes
 
 

@@ -4,15 +4,16 @@ import argparse
 import os
 import re
 import shlex
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from modular_fairseq.runs.config import DECODING, SELECTORS, Config, read_config
 from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
-from modular_fairseq.runs.papers.results import Results
+from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
-from modular_fairseq.runs.sizes import check_scale, on_subset, scaled
+from modular_fairseq.runs.sizes import check_scale, on_subset, scaled, with_values
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq_cli.arguments import by_option, read_seeds
@@ -50,7 +51,8 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
         raise UsageError("--jobs and --samples must be at least 1")
     if args.jobs is not None and not args.run:
         raise UsageError("--jobs has no effect without --run; leave it out")
-    planner = RowPlanner(args, read_scale(args.table, args.scale), table.evaluations, table.same_start)
+    scale = read_scale(args.table, args.scale)
+    planner = RowPlanner(args, scale, table.evaluations, table.same_start, table.search)
     results = {row.name: planner.results(row, seeds) for row in table.rows if row.name}
     for option in by_option(args.options):
         if option in OWN_OPTIONS or option in differences(results):
@@ -72,7 +74,10 @@ def differences(results: dict[str, Results]) -> set[str]:
     """Return the options in which the trainings of rows differ, and which so cannot be set for all rows."""
     rows = [found.config.values for found in results.values()]
     groups = {group for row in rows for group in row if group not in DECODING}
-    differ = {
+    searched = {
+        tuple(key.split(".")) for found in results.values() for each in found.trials for key in each.values
+    }
+    differ = searched | {
         (group, key)
         for group in groups
         for key in {key for row in rows for key in row.get(group, {})}
@@ -135,7 +140,7 @@ class RowPlanner:
         args: the arguments of `modular-fairseq table`.
         scale: changes of all rows, as for `scaled`.
         evaluations: the evaluations of all rows.
-        same_start: see `Table`.
+        same_start, search: see `Table`.
     """
 
     def __init__(
@@ -144,8 +149,11 @@ class RowPlanner:
         scale: dict,
         evaluations: tuple[Evaluation, ...],
         same_start: bool = False,
+        search: dict[str, list[Any]] | None = None,
     ):
         self.args, self.scale, self.evaluations, self.same_start = args, scale, evaluations, same_start
+        tried = {key: values[: scale.get("search")] for key, values in (search or {}).items()}
+        self.trials = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
         self.folder = os.path.join(os.path.abspath(args.out), args.scale)
         self.data = os.path.abspath(args.data)
 
@@ -203,13 +211,25 @@ class RowPlanner:
         return {**settings, "common.seed": seed, "options": options, "starts from": start}
 
     def results(self, row: Row, seeds: list[int]) -> Results:
-        """Return the measurements of a row: one for each seed and set of overrides.
+        """Return the measurements of a row: one for each searched value, seed and set of overrides.
 
         Raises:
             UsageError: the row's file is wrong, a pretrained row has no checkpoint to start from, or an
                 evaluation does not apply to the row's task.
         """
         config = on_subset(self.config(row.config), row.percent)
+        trials = [] if row.pretrained else self.trials  # a checkpoint that is evaluated as it is has none
+        return Results(
+            row,
+            config,
+            [
+                Trial(values, self.measurements(row, with_values(config, values), seeds))
+                for values in trials or [{}]
+            ],
+        )
+
+    def measurements(self, row: Row, config: Config, seeds: list[int]) -> list[Measurement]:
+        """Return the measurements of a row with one set of values; see `results`."""
         decoding = tuple(config.decoding_options())
         alike = row.pretrained and not self.same_start  # all seeds would evaluate the same checkpoint
         runs = [self.run(config, seed, not row.pretrained) for seed in seeds[: 1 if alike else None]]
@@ -226,15 +246,11 @@ class RowPlanner:
                     f"{config.get('task._name')}; use {', '.join(others)} in the columns of "
                     f"{self.args.table}"
                 )
-        return Results(
-            row,
-            config,
-            [
-                Measurement(run, self.evaluations, row.subset, tuple(values.items()), decoding)
-                for run in runs
-                for values in row.overrides
-            ],
-        )
+        return [
+            Measurement(run, self.evaluations, row.subset, tuple(values.items()), decoding)
+            for run in runs
+            for values in row.overrides
+        ]
 
 
 def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Measurement]]]:

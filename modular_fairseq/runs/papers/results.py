@@ -1,5 +1,7 @@
 """The results of a table's rows, which become cells for people and numbers for programs."""
 
+import math
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 from modular_fairseq.runs.config import Config
@@ -10,17 +12,15 @@ from modular_fairseq.runs.statistics import difference
 from modular_fairseq_cli.scoring.spread import shown, spread
 
 
-class Results(NamedTuple):
-    """The results that a row has so far.
+class Trial(NamedTuple):
+    """The measurements of a row with some values of the options that the table searches.
 
     Args:
-        row: the row.
-        config: the file of the row, scaled.
+        values: the values, keyed by "group.key"; none if the table searches nothing.
         measurements: one for each seed and set of overrides, finished or not.
     """
 
-    row: Row
-    config: Config
+    values: dict[str, Any]
     measurements: list[Measurement]
 
     @property
@@ -28,10 +28,53 @@ class Results(NamedTuple):
         """The measurements that have finished."""
         return [each for each in self.measurements if each.result is not None]
 
+
+class Results(NamedTuple):
+    """The results that a row has so far.
+
+    Args:
+        row: the row.
+        config: the file of the row, scaled.
+        trials: the measurements with each of the values that the table searches.
+    """
+
+    row: Row
+    config: Config
+    trials: list[Trial]
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """The measurements of all trials, finished or not."""
+        return [measurement for trial in self.trials for measurement in trial.measurements]
+
+    @property
+    def chosen(self) -> Trial:
+        """The trial that the table shows: of those with all measurements, the one with the best median.
+
+        Until there is one, it is the one with the most measurements. Of equal ones it is the first.
+        """
+
+        def rank(trial: Trial) -> tuple[int, float]:
+            found = trial.found
+            evaluations = trial.measurements[0].evaluations
+            if len(found) < len(trial.measurements) or not evaluations:
+                return -len(self.measurements) + len(found), 0.0
+            (main, *_) = evaluations
+            values = [value for each in found if (value := each.finished_result()[main.key]) is not None]
+            best = median(values) if values else -math.inf
+            return 0, -best if main.lower_is_better and values else best
+
+        return self.trials[0] if len(self.trials) == 1 else max(self.trials, key=rank)
+
+    @property
+    def found(self) -> list[Measurement]:
+        """The measurements of the chosen trial that have finished."""
+        return self.chosen.found
+
     @property
     def is_complete(self) -> bool:
-        """Whether all measurements are finished."""
-        return len(self.found) == len(self.measurements)
+        """Whether all measurements of all trials are finished."""
+        return all(len(trial.found) == len(trial.measurements) for trial in self.trials)
 
     def numbers(self, column: str) -> list[float]:
         """Return the values of a column for every measurement that has finished and has a value in it."""
@@ -45,7 +88,8 @@ class Results(NamedTuple):
         """A short remark about missing measurements: "", "missing", or such as "1 of 3"."""
         if self.is_complete:
             return ""
-        return f"{len(self.found)} of {len(self.measurements)}" if self.found else "missing"
+        finished = sum(len(trial.found) for trial in self.trials)
+        return f"{finished} of {len(self.measurements)}" if finished else "missing"
 
 
 def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[str]) -> Sheet:
@@ -58,6 +102,7 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
         notes: sentences below the table.
     """
     columns = [COLUMNS[name] for name in table.columns]
+    average = median if table.average == "median" else mean
     quoted = [
         name for name in table.columns if COLUMNS[name].paper and any(name in row.paper for row in table.rows)
     ]
@@ -77,15 +122,17 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
     for row in table.rows:
         ours, gap = results.get(row.name), None
         values = [ours.numbers(name) if ours else [] for name in table.columns]
-        cells = [shown(each, column.pattern) for each, column in zip(values, columns, strict=True)]
+        cells = [shown(each, column.pattern, average) for each, column in zip(values, columns, strict=True)]
         if ours and ours.missing:
             cells[first] = f"{cells[first]} ({ours.missing})" if ours.found else ours.missing
         if ours and main and row.baseline not in ("", row.name):
-            gap = difference(main, ours.measurements, results[row.baseline].measurements, samples)
+            pair = (ours.chosen.measurements, results[row.baseline].chosen.measurements)
+            gap = difference(main, *pair, samples)
         pattern = main.columns[main.key].pattern.replace(":", ":+") if main else ""
         theirs = [row.paper.get(name, "") for name in quoted]
         lines.append(Line([row.label, *cells, gap.shown(pattern) if gap else "", *map(str, theirs)]))
-        pairs = [spread(each) or (None, None) for each in [*values, gap.values if gap else []]]
+        pairs = [spread(each, average) or (None, None) for each in values]
+        pairs.append(spread(gap.values if gap else []) or (None, None))
         limits = gap.interval[1:4] if gap and gap.interval else (None, None, None)
         tested = (*limits, *((gap.p, gap.welch_p) if gap else (None, None)))
         count = len(ours.found) if ours else 0

@@ -7,6 +7,8 @@ A table.yaml has these keys:
     columns: [bleu, parameters]         # see `COLUMNS`; the columns of evaluations decide what is measured
     figure: [bleu]                      # columns that are also drawn over the share of the training data
     start_seed: same                    # seed n of a fine-tuned row starts from seed n (default: from seed 1)
+    search: {optimization.lr: [...]}    # trains each row with each value; the best median is shown
+    average: median                     # what is shown of several seeds (default: mean)
     notes: [...]                        # sentences below the table
     rows:
       # This row is trained, from base.yaml beside table.yaml.
@@ -54,6 +56,8 @@ KEYS: dict[str, Kind] = {
     "columns": A_LIST,
     "figure": A_LIST,
     "start_seed": TEXT,
+    "search": A_MAPPING,
+    "average": TEXT,
     "rows": A_LIST,
     "notes": ((str, list), "a sentence or a list of sentences"),
 }
@@ -103,6 +107,8 @@ class Table(NamedTuple):
         name: name of the folder of the table.yaml, such as mae-3.
         same_start: whether a run that is fine-tuned starts from the run with its own seed. If not, it starts
             from the run with seed 1.
+        search: the values that are tried of each option, keyed by "group.key".
+        average: "mean" or "median", which is shown of several seeds.
     """
 
     name: str
@@ -112,6 +118,8 @@ class Table(NamedTuple):
     notes: list[str]
     figure: list[str] = []
     same_start: bool = False
+    search: dict[str, list[Any]] = {}
+    average: str = "mean"
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -155,14 +163,17 @@ def read_table(path: str | os.PathLike) -> Table:
         or not {"title", "columns"} <= spec.keys() <= KEYS.keys()
     ):
         raise UsageError(
-            f"{path}: the file must have title, columns and rows, and may have baseline, figure, start_seed "
-            "and notes; see configs/mae-3/table.yaml"
+            f"{path}: the file must have title, columns and rows, and may have baseline, figure, start_seed, "
+            "search, average and notes; see configs/mae-3/table.yaml"
         )
     check_values(f"{path}: ", spec, KEYS)
     if spec.get("start_seed", "same") != "same":
         raise UsageError(
             f"{path}: start_seed is {spec['start_seed']!r}; it must be same, or be left out for seed 1"
         )
+    average = str(spec.get("average", "mean"))
+    if average not in ("mean", "median"):
+        raise UsageError(f"{path}: average is {average}; it must be mean or median")
     wrong = [column for column in spec["columns"] if column not in list(COLUMNS)]
     if wrong:
         raise UsageError(f"{path}: there is no column {wrong[0]}; use only {', '.join(COLUMNS)}")
@@ -192,7 +203,26 @@ def read_table(path: str | os.PathLike) -> Table:
         notes,
         figure,
         "start_seed" in spec,
+        _search(path, spec.get("search", {})),
+        average,
     )
+
+
+def _search(path: Path, search: dict[str, Any]) -> dict[str, list[Any]]:
+    """Check the options that a table searches, and return them."""
+    for key, values in search.items():
+        if (
+            key.count(".") != 1
+            or not isinstance(values, list)
+            or not values
+            or not all(isinstance(value, SCALARS) for value in values)
+            or len(set(map(str, values))) < len(values)
+        ):
+            raise UsageError(
+                f"{path}: search has {key}: {values}; give different single values of an option, as in "
+                "optimization.lr: [1.0e-05, 2.0e-05]"
+            )
+    return search
 
 
 def _row(path: Path, row: Any, columns: list[str], baseline: str) -> Row:

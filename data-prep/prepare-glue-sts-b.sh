@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Prepare STS-B of GLUE in data/ of this repository, by `modular-fairseq prepare glue-sts-b` in the .venv of
+# this repository, which is made if necessary. --help describes the data and the options.
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+bash "$root/scripts/setup.sh"
+exec "$root/.venv/bin/modular-fairseq" prepare --script prepare-glue-sts-b glue-sts-b \
+    --out "$root/data/glue.sts-b" "$@"
