@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prepare a classification of your own texts, on which a masked language model is fine-tuned by `modular-
-# fairseq prepare classes` in the .venv of this repository, which is made if necessary. --help describes the
-# data and the options.
+# Prepare a classification of your own texts, on which a masked language model is fine-tuned by
+# `modular-fairseq prepare classes` in the .venv of this repository, which is made if necessary. --help
+# describes the data and the options.
 
 set -euo pipefail
 

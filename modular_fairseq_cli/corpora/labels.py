@@ -4,18 +4,22 @@ A label is the name of a class, or a value for a regression.
 """
 
 import math
+import random
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from modular_fairseq_cli.corpora.archives import open_archive
+from modular_fairseq_cli.corpora.documents import Documents
 from modular_fairseq_cli.corpora.lines import read_lines, write_lines
 from modular_fairseq_cli.corpora.recipe import Recipe
-from modular_fairseq_cli.corpora.settings import splits, suffixes
+from modular_fairseq_cli.corpora.settings import SPLITS, files_of, splits, suffixes
 from modular_fairseq_cli.corpora.user_files import find, read_file
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
+
+SHORTEST, LONGEST = 10, 40  # words of a line that is part of a pair
 
 
 def classes(
@@ -47,6 +51,49 @@ def glue(
             sides = dict(zip((*suffixes(settings), "label"), [*inputs, labels], strict=True))
             named = {kind: (f"{name}, {path} ({kind})", lines) for kind, lines in sides.items()}
             write(part, split, named, settings["values"], known)
+
+
+def same_document(
+    recipe: Recipe, settings: dict[str, Any], user: Namespace, archives: dict[str, Path], part: Path
+) -> None:
+    """Write pairs of lines of the user's text: whether both are of the same document, "same" or "other".
+
+    Each line of at least `SHORTEST` words is the first one of a pair, and is cut after `LONGEST` words. In
+    half of the pairs the second one is another such line of the same document, and else one of another.
+    """
+    known: set[str] = set()
+    for split in SPLITS:
+        texts = [find(user.folder, name, "txt") for name in files_of(settings, split)]
+        documents: list[list[str]] = []
+        for path in texts:
+            counted = Documents(settings["documents"])
+            lines = list(counted.count(read_lines(read_file(path), str(path))))
+            for length in counted.lengths:
+                words = [line.split() for line in lines[:length]]
+                documents.append([" ".join(each[:LONGEST]) for each in words if len(each) >= SHORTEST])
+                del lines[:length]
+        documents = [document for document in documents if len(document) > 1]
+        if len(documents) < 2:
+            raise UsageError(
+                f"{texts[0]}: has fewer than two documents with two lines of {SHORTEST} words; give more "
+                "text, or another rule by --documents"
+            )
+        pairs = list(_pairs(documents, random.Random(split)))
+        sides = dict(zip((*suffixes(settings), "label"), map(list, zip(*pairs, strict=True)), strict=True))
+        named = {kind: (f"{texts[0]} ({kind})", lines) for kind, lines in sides.items()}
+        write(part, split, named, False, known)
+
+
+def _pairs(documents: list[list[str]], rng: random.Random) -> Iterator[tuple[str, str, str]]:
+    """Yield pairs of lines with their labels, for each line one pair."""
+    for number, document in enumerate(documents):
+        for place, line in enumerate(document):
+            if rng.random() < 0.5:
+                other = document[(place + 1 + int(rng.random() * (len(document) - 1))) % len(document)]
+                yield line, other, "same"
+            else:
+                another = documents[(number + 1 + int(rng.random() * (len(documents) - 1))) % len(documents)]
+                yield line, another[int(rng.random() * len(another))], "other"
 
 
 def cells(lines: Iterator[str], name: str, recipe: Recipe) -> Iterator[list[str]]:

@@ -21,6 +21,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "words": {"action": "store_true", "default": None},
     "archive": {"action": "append", "type": Path, "metavar": "FILE"},
     "train": {"metavar": "NAME,NAME"},
+    "valid-files": {"metavar": "NAME,NAME"},
+    "test-files": {"metavar": "NAME,NAME"},
     "valid-last": {"type": int, "metavar": "N"},
     "percent": {"type": int, "metavar": "P"},
     "held-out": {"type": int, "metavar": "N"},
@@ -135,11 +137,21 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):
             parser.error(f"{option} {lang}: give the ending of the files, such as de")
-    train = user.train.split(",") if user.train is not None else []
-    if not all(re.fullmatch(r"[^/\s]+", name) for name in train) or len(set(train)) < len(train):
-        parser.error(
-            f"--train {user.train}: give different names of files without their endings, as in train,extra"
-        )
+    for option, given in (
+        ("--train", user.train),
+        ("--valid-files", user.valid_files),
+        ("--test-files", user.test_files),
+    ):
+        names = given.split(",") if given is not None else []
+        if not all(re.fullmatch(r"[^/\s]+(/[^/\s]+)*", name) for name in names) or ".." in "/".join(
+            names
+        ).split("/"):
+            names = []
+        if given is not None and (not names or len(set(names)) < len(names)):
+            parser.error(
+                f"{option} {given}: give different names of files below FOLDER without their endings, as in "
+                "train,extra"
+            )
     if user.source_lang and user.source_lang == user.target_lang:
         parser.error(f"--target-lang {user.target_lang}: must differ from --source-lang")
     _check_archives(parser, recipe, user.archive or [])

@@ -34,11 +34,11 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
     """Return the settings that follow from a recipe and the options of its user, ready for JSON.
 
     The keys are the fields of `Recipe`, and also "source_lang", "target_lang", "subwords" ("subword-nmt" or
-    "sentencepiece"). "like" (the path of the other folder), "train_files", "documents" and "valid_last" are
-    there only if the user or the recipe gives these options. Text in one language has None for both
-    languages, and "language", the language of Moses' tokens. Data that is binarized as it is has none of what
-    follows it. A classification has also "inputs" (the endings of its texts), "splits" and "values" (whether
-    labels are values), and always "like".
+    "sentencepiece"). "like" (the path of the other folder), "train_files" and the like, "documents" and
+    "valid_last" are there only if the user or the recipe gives these options. Text in one language has None
+    for both languages, and "language", the language of Moses' tokens. Data that is binarized as it is has
+    none of what follows it. A classification has also "inputs" (the endings of its texts), "splits" and
+    "values" (whether labels are values), and always "like".
 
     Raises:
         UsageError: --like does not name a finished folder with the same languages.
@@ -47,13 +47,16 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
     chosen: dict[str, Any] = {"data_set": recipe.data_set, "source_lang": source, "target_lang": target}
     if user.train or recipe.train_files:
         chosen["train_files"] = user.train.split(",") if user.train else recipe.train_files
+    for split in ("valid", "test"):
+        if names := getattr(user, f"{split}_files"):
+            chosen[f"{split}_files"] = names.split(",")
     if recipe.percent:
         chosen |= {
             "percent": _first(user.percent, recipe.percent),
             "held_out": _first(user.held_out, recipe.held_out),
         }
-    if user.documents:
-        chosen["documents"] = user.documents
+    if user.documents or (recipe.documents and recipe.label):
+        chosen["documents"] = user.documents or recipe.documents
     if not recipe.tokens or user.words:
         return chosen
     every = 100 if user.valid == "every-100th" else recipe.valid_every
@@ -90,7 +93,9 @@ def classification(recipe: Recipe, user: Namespace) -> dict[str, Any]:
 
     Those of a folder of the user follow from the files that are there.
     """
-    if recipe.columns:
+    if recipe.documents:
+        inputs, splits = [*INPUTS], [*SPLITS]
+    elif recipe.columns:
         inputs, splits = [f"input{number}" for number in range(len(recipe.columns))], [*recipe.members]
     else:
         inputs = [name for name in INPUTS if name == "input0" or has(user.folder, f"train.{name}")]
@@ -105,6 +110,21 @@ def classification(recipe: Recipe, user: Namespace) -> dict[str, Any]:
 def has(folder: Path, name: str) -> bool:
     """Return whether a folder has a file of this name, or the same with .gz."""
     return (folder / name).is_file() or (folder / f"{name}.gz").is_file()
+
+
+def files_of(settings: dict[str, Any], split: str) -> list[str]:
+    """Return the names of the user's files of a split, without their endings."""
+    return settings.get(f"{split}_files", [split])
+
+
+def endings_of_files(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the endings of the user's files.
+
+    A classification has labels beside its inputs, unless it is made from the documents of a text.
+    """
+    if not settings.get("inputs"):
+        return suffixes(settings)
+    return ("txt",) if "documents" in settings else (*settings["inputs"], "label")
 
 
 def suffixes(settings: dict[str, Any]) -> tuple[str, ...]:

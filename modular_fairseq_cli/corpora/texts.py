@@ -17,10 +17,10 @@ from typing import Any
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import Opener, open_archive
 from modular_fairseq_cli.corpora.documents import Documents
-from modular_fairseq_cli.corpora.labels import classes, glue
+from modular_fairseq_cli.corpora.labels import classes, glue, same_document
 from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
 from modular_fairseq_cli.corpora.recipe import Recipe
-from modular_fairseq_cli.corpora.settings import SPLITS, splits, suffixes
+from modular_fairseq_cli.corpora.settings import SPLITS, endings_of_files, files_of, splits
 from modular_fairseq_cli.corpora.user_files import find, read_file
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
@@ -57,6 +57,7 @@ def text(
         "books": books,
         "classes": classes,
         "glue": glue,
+        "same_document": same_document,
     }
     kinds[recipe.text](recipe, settings, user, archives, part)
 
@@ -174,7 +175,7 @@ def folder(
         paths = [find(user.folder, name, lang) for lang in languages]
         return [(str(path), read_lines(read_file(path), str(path))) for path in paths]
 
-    for name in settings.get("train_files", ["train"]):
+    for name in files_of(settings, "train"):
         write_pair(part, "train", languages, sides(name), blank_lines=True)
     if last:
         names, lines = zip(*((name, list(side)) for name, side in sides("valid")), strict=True)
@@ -218,9 +219,10 @@ def input_files(
         UsageError: a file is missing.
     """
     files = {}
-    others = () if "held_out" in settings else splits(settings)[1:]  # the splits of one text are no files
-    for stem in (*settings.get("train_files", ["train"]), *others):
-        for lang in (*suffixes(settings), *(["label"] if settings.get("inputs") else [])):
+    # The splits of one text are no files.
+    named = ("train",) if "held_out" in settings else splits(settings)
+    for stem in (name for split in named for name in files_of(settings, split)):
+        for lang in endings_of_files(settings):
             path = find(folder, stem, lang)
             state = path.stat()
             seen = {"bytes": state.st_size, "modified": state.st_mtime_ns}
@@ -249,11 +251,10 @@ def plain(
 ) -> None:
     """Write text in one language of the user's folder: {train,valid,test}.txt, or the same names with .gz.
 
-    With `train_files`, training files have these names.
+    With `train_files` and the like, the files of a split have these names.
     """
     for split in SPLITS:
-        names = settings.get("train_files", [split]) if split == "train" else [split]
-        paths = [find(user.folder, name, "txt") for name in names]
+        paths = [find(user.folder, name, "txt") for name in files_of(settings, split)]
         texts = [read_lines(read_file(path), str(path)) for path in paths]
         write_documents(part, split, texts, documents(recipe, settings))
 

@@ -16,7 +16,8 @@ def read_file(path: Path) -> Iterator[bytes]:
 
 def find(folder: Path, stem: str, lang: str) -> Path:
     """Return the path of one side of a text, such as train. Raises UsageError if there is none."""
-    for name in (f"{stem}.{lang}", f"{stem}.{lang}.gz"):
+    whole = (stem, f"{stem}.gz") if lang == "txt" else ()  # such as train.en
+    for name in (f"{stem}.{lang}", f"{stem}.{lang}.gz", *whole):
         if (folder / name).is_file():
             return folder / name
     other_names = "; --train gives the names of training files that are called otherwise"
