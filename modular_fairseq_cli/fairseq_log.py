@@ -15,6 +15,8 @@ LOGGED = re.compile(r"\| (\w+) \| (\{.*\})$")  # a line of --log-format json
 SIMPLE = re.compile(r"\| (\w+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$")  # a line of --log-format simple
 # The numbers of parameters, of all and of those that the main optimizer trains.
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
+# The numbers of which the first that is logged is shown as the progress, and what they are called.
+SHOWN = {"ppl": "perplexity", "accuracy": "accuracy", "loss": "loss"}
 FIELD = re.compile(r"(?:^|, |\| )(\w+)[= ]([^\s,|]+)(?=,| \||$)")
 
 
@@ -47,11 +49,12 @@ def parse(line: str) -> tuple[str, dict[str, float]]:
 def progress(line: str) -> str | None:
     """Return a short text about a line of training or validation statistics, or None for any other line.
 
-    The text names the epoch, the update and the perplexity.
+    The text names the epoch, the update and the perplexity, or what else the criterion logs.
     """
     split, numbers = parse(line)
     kind = {"train_inner": "training", "valid": "validation"}.get(split)
     if kind is None or not {"epoch", "num_updates"} <= numbers.keys():
         return None
     epoch, update = (int(numbers[key]) for key in ("epoch", "num_updates"))
-    return f"  epoch {epoch}, update {update}: {kind} perplexity {numbers.get('ppl')}"
+    key = next((key for key in SHOWN if key in numbers), "ppl")
+    return f"  epoch {epoch}, update {update}: {kind} {SHOWN[key]} {numbers.get(key)}"
