@@ -12,6 +12,7 @@ from dataclasses import Field, asdict
 from typing import Any, ClassVar
 
 import torch
+from fairseq.models.roberta import RobertaModel
 from torch import nn
 
 from modular_fairseq.analysis.attention_maps import AttentionMap, attention_maps
@@ -91,6 +92,8 @@ def one_pass(
         UsageError: there is no batch.
     """
     analyses = list(analyses)
+    # The layers are what is analysed, and not the scores of all words at all positions.
+    without_words = {"features_only": True} if isinstance(model, RobertaModel) else {}
     model.eval()
     with ExitStack() as stack, torch.no_grad():
         for analysis in analyses:
@@ -99,7 +102,7 @@ def one_pass(
         maps = stack.enter_context(attention_maps(model)) if needed else []
         empty = True
         for batch in batches:
-            model(**batch["net_input"])
+            model(**batch["net_input"], **without_words)
             for analysis in analyses:
                 analysis.see(batch, maps)
             maps.clear()

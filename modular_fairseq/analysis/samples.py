@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
@@ -41,10 +42,10 @@ class Sentence:
 
     Attributes:
         origin: where the sentence is from, such as "valid 1" or "--sentence 1".
-        source: tokens of the source; None for a language model.
-        target_in: tokens that the decoder reads.
-        target: tokens that the decoder predicts.
-        translated: whether the target is the model's own translation.
+        source: tokens of the source; None for a language model. Those of a masked language model have masks.
+        target_in: tokens that the decoder reads; empty if the model has none.
+        target: tokens that the decoder predicts, or the source without masks.
+        translated: whether the target is the model's own translation, or has its words in place of masks.
         arrays: float16 arrays, keyed by "KIND/MODULE". The kinds are attention [H, T, S], mask [H, T, S],
             gates [T or 1, E], clusters [H, T, C] and competition [T, n].
     """
@@ -101,9 +102,9 @@ class Tokens(NamedTuple):
     Attributes:
         origin: where the sentence is from.
         source: tokens of the source, int64 [S]; None for a language model.
-        target_in: tokens that the decoder reads, int64 [T].
-        target: tokens that the decoder predicts, int64 [T].
-        translated: whether the target is the model's own translation.
+        target_in: tokens that the decoder reads, int64 [T]; empty if the model has none.
+        target: tokens that the decoder predicts, int64 [T], or the source without masks, int64 [S].
+        translated: see `Sentence`.
     """
 
     origin: str
@@ -114,10 +115,11 @@ class Tokens(NamedTuple):
 
 
 def check(model: nn.Module) -> None:
-    """Raise UsageError if a model neither translates nor predicts the next word, or has no attention."""
-    if not hasattr(model, "decoder") or not attention_modules(model):
+    """Raise UsageError if a model neither translates nor predicts words, or has no attention."""
+    if not (hasattr(model, "decoder") or is_masked(model)) or not attention_modules(model):
         raise UsageError(
-            "the model cannot show samples; analyse a translation model or a language model with attention"
+            "the model cannot show samples; analyse a translation model, a language model or a masked "
+            "language model with attention"
         )
 
 
@@ -126,9 +128,14 @@ def sentences_of_data(
 ) -> Iterator[Tokens]:
     """Yield the first `count` sentences of a part of the data that are short enough to be shown.
 
-    For a language model, these are the beginnings of the first `count` blocks.
+    For a language model, masked or not, these are the beginnings of the first `count` blocks.
     """
     dataset = task.dataset(subset)
+    if is_masked(model):
+        dataset.set_epoch(1)  # the masks are those of fairseq-validate
+        for index in range(min(count, len(dataset))):
+            yield _masked(model, dataset[index], f"{subset} {index + 1}")
+        return
     for index in range(len(dataset)):
         if count <= 0:
             return
@@ -144,17 +151,28 @@ def sentences_of_data(
         yield tokens
 
 
+def _masked(model: BaseFairseqModel, item: dict[str, Tensor], origin: str) -> Tokens:
+    """Return the beginning of a block with masks, or of an input of a classification."""
+    source = item["net_input.src_tokens"][: _longest(model, SOURCE)]
+    target, nothing = item.get("target", source)[: len(source)], source.new_empty(0)
+    if len(target) != len(source):  # the target is a class
+        return Tokens(origin, source, nothing, source)
+    padding = dictionary_of(SOURCE, model).pad()
+    return Tokens(origin, source, nothing, torch.where(target.eq(padding), source, target))
+
+
 def sentence_of_text(model: BaseFairseqModel, task: FairseqTask, text: str, option: str) -> Tokens:
     """Return the tokens of a sentence that a user typed.
 
     Args:
         text: tokens as in the training text, which may be followed by a tab and their translation. Without a
-            translation, the model translates the sentence by beam search with fairseq's default options.
+            translation, the model translates the sentence by beam search with fairseq's default options. A
+            masked language model fills in each <mask>.
         option: name of the sentence, for messages.
 
     Raises:
         UsageError: the sentence is empty, contains padding, or is longer than `LONGEST` or the maximum
-            positions of the model; or it has a translation, and the model is a language model.
+            positions of the model; or it has a translation, and the model does not translate.
     """
     source, _, target = (part.strip() for part in text.partition("\t"))
     if not source:
@@ -162,11 +180,14 @@ def sentence_of_text(model: BaseFairseqModel, task: FairseqTask, text: str, opti
             f"{option} is empty; give tokens as in the training text, which may be followed by a tab and "
             "their translation"
         )
+    if (is_language_model(model) or is_masked(model)) and target:
+        raise UsageError(
+            f"{option} has a translation after a tab, which a language model cannot read; leave it out"
+        )
+    if is_masked(model):
+        tokens = _encode(model, SOURCE, source, option, begins=True)
+        return _filled(model, tokens, option)
     if is_language_model(model):
-        if target:
-            raise UsageError(
-                f"{option} has a translation after a tab, which a language model cannot read; leave it out"
-            )
         tokens = _encode(model, TARGET, source, option)
         return Tokens(option, None, _shifted(model, tokens), tokens)
     tokens = _encode(model, SOURCE, source, option)
@@ -186,10 +207,26 @@ def sentence_of_text(model: BaseFairseqModel, task: FairseqTask, text: str, opti
     return Tokens(option, tokens, _shifted(model, translation), translation, translated=True)
 
 
-def _encode(model: BaseFairseqModel, side: str, text: str, option: str) -> Tensor:
-    """Return the tokens of a text with </s>, int64 [T], or raise UsageError if they cannot be shown."""
+def _filled(model: BaseFairseqModel, tokens: Tensor, option: str) -> Tokens:
+    """Return a sentence, with the most likely words of the model in place of masks."""
+    places = tokens.eq(dictionary_of(SOURCE, model).index("<mask>"))
+    if not places.any():
+        return Tokens(option, tokens, tokens.new_empty(0), tokens)
+    with torch.no_grad():
+        scores = model(**_net_input(model, tokens, None))[0][0].cpu()
+    filled = torch.where(places, scores.argmax(-1), tokens)
+    return Tokens(option, tokens, tokens.new_empty(0), filled, translated=True)
+
+
+def _encode(model: BaseFairseqModel, side: str, text: str, option: str, begins: bool = False) -> Tensor:
+    """Return the tokens of a text with </s>, int64 [T], or raise UsageError if they cannot be shown.
+
+    With `begins`, <s> stands before them.
+    """
     dictionary = dictionary_of(side, model)
     tokens = dictionary.encode_line(text, line_tokenizer=str.split, add_if_not_exist=False).long()
+    if begins:
+        tokens = torch.cat([tokens.new_tensor([dictionary.bos()]), tokens])
     longest = _longest(model, side)
     unknown = int(tokens.eq(dictionary.unk()).sum())
     if unknown:
@@ -227,6 +264,11 @@ def is_language_model(model: nn.Module) -> bool:
     return not hasattr(model, "encoder")
 
 
+def is_masked(model: nn.Module) -> bool:
+    """Return whether a model is a masked language model, or a classifier made from one: RoBERTa's encoder."""
+    return isinstance(model, RobertaModel)
+
+
 def collect(model: BaseFairseqModel, sentences: Iterable[Tokens]) -> Samples:
     """Run the model on each sentence by itself, and return the sentences with everything that it computed.
 
@@ -244,8 +286,8 @@ def collect(model: BaseFairseqModel, sentences: Iterable[Tokens]) -> Samples:
         }
         biases = stack.enter_context(recorded(masks))
         for origin, source, target_in, target, translated in sentences:
-            dictionary = dictionary_of(TARGET, model)
-            model(**_net_input(model, source, target_in))
+            dictionary = dictionary_of(SOURCE if is_masked(model) else TARGET, model)
+            model(**_net_input(model, source, target_in if len(target_in) else None))
             arrays = {f"attention/{each.module}": each.weights[:, 0] for each in maps}
             for kind, outputs in others.items():
                 arrays |= {f"{kind}/{name}": output for name, output in pop(outputs).items()}
@@ -286,15 +328,18 @@ def collect(model: BaseFairseqModel, sentences: Iterable[Tokens]) -> Samples:
     return Samples(descriptions, list(competitions(model)), collected)
 
 
-def _net_input(model: nn.Module, source: Tensor | None, target_in: Tensor) -> dict[str, Tensor]:
-    """Return the arguments of the model for a batch of one sentence."""
+def _net_input(model: nn.Module, source: Tensor | None, target_in: Tensor | None) -> dict[str, Tensor]:
+    """Return the arguments of the model for a batch of one sentence; an encoder alone has no `target_in`."""
     device = next(model.parameters()).device
     first = target_in if source is None else source
+    assert first is not None  # each sentence has at least one side
     net_input = {
         "src_tokens": first[None].to(device),
         "src_lengths": torch.tensor([len(first)], device=device),
     }
-    return net_input if source is None else {**net_input, "prev_output_tokens": target_in[None].to(device)}
+    if source is None or target_in is None:
+        return net_input
+    return {**net_input, "prev_output_tokens": target_in[None].to(device)}
 
 
 def _symbols(dictionary: Dictionary, tokens: Tensor) -> list[str]:

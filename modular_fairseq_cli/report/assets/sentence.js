@@ -62,9 +62,10 @@ function sentenceOf(run, sentence, arrays) {
   ];
   const words = (title, list) =>
     el("p", { class: "sentence" }, el("b", {}, title), list.map((token) => [bdi(token), " "]).flat());
+  const [first, second] = titles(sentence);
   return [
-    sentence.source ? words("source", sentence.source) : null,
-    words(sentence.translated ? "translation" : sentence.source ? "reference" : "text", sentence.target),
+    sentence.source ? words(first, sentence.source) : null,
+    words(second, sentence.target),
     el(
       "div",
       {
@@ -81,6 +82,13 @@ function sentenceOf(run, sentence, arrays) {
       beside.length ? el("div", {}, beside) : null,
     ),
   ];
+}
+
+/** Return what the source and the target of a sentence are called. */
+function titles(sentence) {
+  if (!sentence.source) return ["", "text"];
+  if (!sentence.target_in.length) return ["masked text", sentence.translated ? "filled in" : "text"];
+  return ["source", sentence.translated ? "translation" : "reference"];
 }
 
 /** Return small maps of all heads, and the map of the chosen one. */
