@@ -123,7 +123,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task",
         choices=KINDS,
         default="translation",
-        help="what the models do; language models are timed with blocks of text (default: translation)",
+        help="what the models do; language models are timed with blocks of text, and masked ones without a "
+        "search (default: translation)",
     )
     parser.add_argument(
         "--precisions",
@@ -207,8 +208,13 @@ def complete_arguments(args: argparse.Namespace) -> None:
     for name in ("layers", "rounds"):
         if args.kernels and getattr(args, name):
             raise UsageError(f"--{name} has no effect with --kernels; leave one of them out")
-    if args.source_types is not None and "encoder" not in KINDS[args.task].stacks:
-        raise UsageError(f"--source-types has no effect with --task {args.task}; leave it out")
+    kind = KINDS[args.task]
+    unused = ["source_types"] if len(kind.stacks) == 1 else []
+    unused += [] if kind.searches else ["search_sentences", "beam", "steps"]
+    for attribute in unused:
+        if getattr(args, attribute) is not None:
+            option = f"--{attribute.replace('_', '-')}"
+            raise UsageError(f"{option} has no effect with --task {args.task}; leave it out")
     for name, (default, smallest, _) in COUNTS.items():
         attribute = name.replace("-", "_")
         value = getattr(args, attribute)

@@ -51,7 +51,7 @@ class Comparison:
             how many hypotheses are the same, and the second one is how many there are. All are the same for
             plain attention and for gates that start uniform (--mae-gate-init zero). Fewer are for a model
             that computes something else with the same weights, as with --no-residual. The value is None if
-            stock's weights do not fit the model.
+            stock's weights do not fit the model, or if no search is timed.
         other_size: a description of the model's size if it differs from stock's, or None.
         differences: for each kind of work, the relative difference between the two copies of stock (the
             median over rounds).
@@ -136,6 +136,6 @@ def format_comparison(comparison: Comparison) -> str:
     if comparison.equal_hypotheses:
         equal, all_of_them = comparison.equal_hypotheses
         lines.append(f"with stock's weights, {equal} of {all_of_them} hypotheses equal stock's")
-    else:
+    elif any(row.work == SEARCH for row in comparison.rows):
         lines.append("stock's weights do not fit this model")
     return "\n".join(lines)

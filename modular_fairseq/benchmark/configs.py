@@ -14,12 +14,13 @@ from modular_fairseq.benchmark.comparison import STOCK
 from modular_fairseq.benchmark.jobs import build
 from modular_fairseq.benchmark.tasks import kind_of
 from modular_fairseq.models.architectures import PEERS
+from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 
 COMMON = (
     "--dropout 0.3 --optimizer torch_adam --adam-betas (0.9,0.98) --lr 5e-4 --clip-norm 0 "
-    "--criterion modular_cross_entropy --distributed-world-size 1"
+    "--distributed-world-size 1"
 )
 
 
@@ -72,13 +73,14 @@ def parse_model(model: str, task: FairseqTask, args: argparse.Namespace) -> Conf
     if max(args.length, args.steps) > kind.longest(own):
         refuse(
             "--length and --steps must not be larger than the --max-source-positions and "
-            "--max-target-positions of the model, or the --tokens-per-sample of a language model"
+            "--max-target-positions of the model, or the --tokens-per-sample of a language model, or the "
+            "--max-positions of a masked one"
         )
     check(model, own)
     stock = configure(PEERS.get(arch, arch))
     if stock.optimizer._name == "torch_adam":
         stock.optimizer = OmegaConf.create({**stock.optimizer, "_name": "adam"})
-    if stock.criterion._name == "modular_cross_entropy":
+    if stock.criterion._name in CRITERIA:
         name = kind.stock_criterion(stock)
         known = fields(CRITERION_DATACLASS_REGISTRY[name])
         fairseqs = {f.name: stock.criterion[f.name] for f in known if f.name in stock.criterion}

@@ -12,6 +12,7 @@ from modular_fairseq.benchmark.comparison import SEARCH, STOCK, TRAINING
 from modular_fairseq.benchmark.configs import Configs, set_steps
 from modular_fairseq.benchmark.jobs import Job, random_batch, search_job, training_jobs
 from modular_fairseq.benchmark.kernels import PHASES, Count, counting
+from modular_fairseq.benchmark.tasks import kind_of
 
 STOCK_NAME = "stock"
 A_STEP = f"{SEARCH}, a step"
@@ -58,6 +59,8 @@ def count_kernels(model: str, configs: Configs, task: FairseqTask, args: argpars
             job()  # the first step makes the state of the optimizer
             rows.append(Row(side, work, count(job), launches(job, args.device)))
         jobs.clear()
+        if not kind_of(task).searches:
+            continue
         sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
         short, long = args.steps // 2, args.steps
         searches, numbers = [], []

@@ -103,13 +103,13 @@ def layers_job(model: str, cfg: DictConfig, task: FairseqTask, batch: dict) -> J
     """Return a job for the forward and backward pass of all layers, as in a training step (F step).
 
     Embeddings, output projection and losses are left out. The job starts from fixed embedded tokens [B, T, C]
-    and a fixed gradient of the decoder's output. It returns that output.
+    and a fixed gradient of the output of the last layer. It returns that output.
     """
     built = build(model, cfg, task)
     tokens = move(built, batch, cfg)["net_input"]
     trainer = start_training(built, cfg, task)  # puts mixtures of experts into their F step
     for place, name in kind_of(task).stacks.items():
-        stack = getattr(built, place)
+        stack = built.get_submodule(place)
         stack.embed_tokens = Given(stack.embed_tokens(tokens[name]))
         stack.embed_positions = stack.layernorm_embedding = None
         stack.dropout_module = nn.Identity()  # the dropout of embeddings; layers have dropout of their own

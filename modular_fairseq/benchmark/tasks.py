@@ -7,13 +7,15 @@ from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
-from fairseq.data import Dictionary, monolingual_dataset
+from fairseq.data import Dictionary, data_utils, monolingual_dataset
 from fairseq.data.language_pair_dataset import collate
 from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig
 from torch import Tensor
@@ -21,6 +23,7 @@ from torch import Tensor
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES, nested_config
+from modular_fairseq.models.roberta import ModularRoberta
 from modular_fairseq.models.translation import ModularTransformer
 
 Draw = Callable[[Dictionary], Tensor]  # returns a random sentence of a dictionary
@@ -33,13 +36,16 @@ class Kind(ABC):
         options: options of fairseq-train that every model has by default.
         plain: the plain arch that is timed by default.
         model: the class of our models.
-        stacks: for each stack of a model, the name of its tokens in a batch.
+        stacks: for each stack of a model, the name of its tokens in a batch. A stack is a module of the
+            model, by its dotted name.
+        searches: whether beam search is timed, too.
     """
 
     options: ClassVar[str]
     plain: ClassVar[str]
     model: ClassVar[type[BaseFairseqModel]]
     stacks: ClassVar[dict[str, str]]
+    searches: ClassVar[bool] = True
 
     @abstractmethod
     def make(self, source_types: int, target_types: int) -> FairseqTask:
@@ -65,7 +71,7 @@ class Kind(ABC):
 class Translation(Kind):
     """Translation by encoder-decoder models."""
 
-    options = "--share-decoder-input-output-embed --label-smoothing 0.1"
+    options = "--share-decoder-input-output-embed --criterion modular_cross_entropy --label-smoothing 0.1"
     plain = "modular_transformer_iwslt_de_en"
     model = ModularTransformer
     stacks = {"encoder": "src_tokens", "decoder": "prev_output_tokens"}
@@ -93,7 +99,7 @@ class Translation(Kind):
 class LanguageModeling(Kind):
     """Language modelling by decoder-only models. The task has one dictionary, of `target_types` types."""
 
-    options = "--task language_modeling --share-decoder-input-output-embed"
+    options = "--task language_modeling --share-decoder-input-output-embed --criterion modular_cross_entropy"
     plain = "modular_transformer_lm"
     model = ModularTransformerLanguageModel
     stacks = {"decoder": "src_tokens"}
@@ -125,11 +131,60 @@ class LanguageModeling(Kind):
         return cfg.model.max_target_positions or cfg.model.tokens_per_sample
 
 
-KINDS: dict[str, Kind] = {"translation": Translation(), "language_modeling": LanguageModeling()}
+class MaskedLanguageModeling(Kind):
+    """Masked language modelling by encoders. The task has one dictionary, of `target_types` types."""
+
+    options = "--task masked_lm --criterion modular_masked_lm"
+    plain = "modular_roberta"
+    model = ModularRoberta
+    stacks = {"encoder.sentence_encoder": "src_tokens"}
+    searches = False
+
+    def make(self, source_types: int, target_types: int) -> MaskedLMTask:
+        return MaskedLMTask(MaskedLMConfig(tokens_per_sample=POSITIONS), dictionary(target_types - 1))
+
+    def batch(self, task: FairseqTask, draws: list[Draw]) -> dict[str, Any]:
+        """Return a batch in which 15 % of the words are masked, and at least one is."""
+        words = task.source_dictionary
+        generator = torch.Generator().manual_seed(1)
+        sentences = [torch.cat([torch.tensor([words.bos()]), draw(words)[:-1]]) for draw in draws]
+        text = data_utils.collate_tokens(sentences, words.pad())
+        masked = torch.rand(text.shape, generator=generator).lt(0.15) & text.ne(words.pad())
+        masked[0, -1] = True
+        return {
+            "id": torch.arange(len(draws)),
+            "net_input": {
+                "src_tokens": text.masked_fill(masked, task.mask_idx),
+                "src_lengths": text.ne(words.pad()).sum(1),
+            },
+            "target": text.masked_fill(~masked, words.pad()),
+            "nsentences": len(draws),
+            "ntokens": int(text.ne(words.pad()).sum()),
+        }
+
+    def stock(self, cfg: DictConfig, task: FairseqTask) -> RobertaModel:
+        options = vars(resolved(cfg.model, FAMILIES["modular_roberta"]))
+        return RobertaModel.build_model(Namespace(**{**options, "max_positions": POSITIONS}), task)
+
+    def stock_criterion(self, cfg: DictConfig) -> str:
+        return "masked_lm"
+
+    def longest(self, cfg: DictConfig) -> int:
+        return cfg.model.max_positions or POSITIONS
+
+
+POSITIONS = 512  # of a masked language model
+KINDS: dict[str, Kind] = {
+    "translation": Translation(),
+    "language_modeling": LanguageModeling(),
+    "masked_lm": MaskedLanguageModeling(),
+}
 
 
 def kind_of(task: FairseqTask) -> Kind:
     """Return the kind of a task."""
+    if isinstance(task, MaskedLMTask):
+        return KINDS["masked_lm"]
     return KINDS["language_modeling" if isinstance(task, LanguageModelingTask) else "translation"]
 
 

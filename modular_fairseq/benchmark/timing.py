@@ -22,6 +22,7 @@ from modular_fairseq.benchmark.jobs import (
     search_job,
     training_jobs,
 )
+from modular_fairseq.benchmark.tasks import kind_of
 from modular_fairseq.models.fairseq_options import resolved
 from modular_fairseq.models.options import FAMILIES
 
@@ -39,23 +40,32 @@ def compare(model: str, configs: Configs, task: FairseqTask, args: argparse.Name
     if args.layers:
         times |= _time_layers(sides, task, args, title)
         gc.collect()
-    sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
-    weights = build(STOCK[0], configs.stock, task).state_dict()
-    jobs: Jobs = {}
-    for side, cfg in sides.items():
-        jobs[side, SEARCH], fits = search_job(side, cfg, task, sources, weights)
-    found, stocks = (jobs[side, SEARCH]() for side in (model, STOCK[0]))
-    times |= measure(jobs, args, title)
-    del jobs
-    gc.collect()
+    equal = None
+    if kind_of(task).searches:
+        found, equal = _time_search(sides, task, args, title)
+        times |= found
+        gc.collect()
     return evaluate(
         model,
         title,
         times,
-        count_equal(found, stocks) if fits else None,
+        equal,
         interval,
         describe_other_size(model, configs, task),
     )
+
+
+def _time_search(
+    sides: dict[str, DictConfig], task: FairseqTask, args: argparse.Namespace, title: str
+) -> tuple[Times, tuple[int, int] | None]:
+    """Return the times of beam search, and the equal hypotheses (see `Comparison`) of the last model."""
+    sources = random_batch(task, args.search_sentences, args.length, args.seed + 1)
+    weights = build(STOCK[0], sides[STOCK[0]], task).state_dict()
+    jobs: Jobs = {}
+    for side, cfg in sides.items():
+        jobs[side, SEARCH], fits = search_job(side, cfg, task, sources, weights)
+    found, stocks = (jobs[side, SEARCH]() for side in (side, STOCK[0]))
+    return measure(jobs, args, title), count_equal(found, stocks) if fits else None
 
 
 def _time_training(
@@ -129,7 +139,7 @@ def clock(device: str) -> float:
 def format_size(cfg: DictConfig) -> str:
     """Describe the size of a model, each value for the encoder and the decoder: "width 512+512, ...".
 
-    A language model has only a decoder.
+    A language model has only a decoder, and a masked language model only an encoder.
     """
     names = {
         "width": "embed_dim",
@@ -138,7 +148,9 @@ def format_size(cfg: DictConfig) -> str:
         "layers": "layers",
     }
     stacks = [stack for stack in ("encoder", "decoder") if f"{stack}_layers" in cfg.model]
-    options = resolved(cfg.model, FAMILIES[f"modular_transformer{'' if len(stacks) == 2 else '_lm'}"])
+    families = {"encoder": "modular_roberta", "decoder": "modular_transformer_lm"}
+    family = "modular_transformer" if len(stacks) == 2 else families[stacks[0]]
+    options = resolved(cfg.model, FAMILIES[family])
     return ", ".join(
         f"{name} {'+'.join(str(getattr(options, f'{stack}_{key}')) for stack in stacks)}"
         for name, key in names.items()

@@ -178,7 +178,11 @@ def _mixtures_of_tokens(model: nn.Module) -> list[GaussianMixture]:
     losses=DmaLosses,
     must_agree={".centroid_scale": "--dma-centroid-gradient or --dma-centroid-mode changed between them"},
     short_training=short_training,
-    benched=("dma_transformer_iwslt_de_en", f"dma_transformer_iwslt_de_en {DmaLosses.left_out_by}"),
+    benched=(
+        "dma_transformer_iwslt_de_en",
+        f"dma_transformer_iwslt_de_en {DmaLosses.left_out_by}",
+        "dma_roberta",
+    ),
 )
 def build_mask(options: Options, place: Place) -> SemanticMask:
     """Build the `mask` of one attention module.

@@ -156,6 +156,7 @@ def train_with_head(model: BaseFairseqModel, options: Options) -> None:
         "mae_transformer_iwslt_de_en",
         "mae_transformer_iwslt_de_en --mae-gate-context source",
         "mae_transformer_lm",
+        "mae_roberta",
     ),
 )
 def build_mixture(options: Options, place: Place) -> ExpertMixture:

@@ -176,7 +176,7 @@ def check(choice: Choice) -> None:
         ".input_divisor": "in one of them the softmaxes of the last encoder layer divide their input by "
         "another number, as one of the models comes from another version"
     },
-    benched=("multistream_transformer_iwslt_de_en --stream-skip",),
+    benched=("multistream_transformer_iwslt_de_en --stream-skip", "multistream_roberta"),
 )
 def build_streams(options: Options) -> MultiStream:
     """Build the arrangement of an encoder with streams or a skip connection."""

@@ -134,7 +134,7 @@ def _check_depth(choice: Choice, stack: str) -> None:
     is_used=lambda options: options.tim_layers != "none",
     needs="--tim-layers middle or all",
     check=check,
-    benched=("tim_transformer_iwslt_de_en",),
+    benched=("tim_transformer_iwslt_de_en", "tim_roberta"),
 )
 def build_mechanisms(options: Options, place: LayerPlace) -> LayerParts:
     """Build the parts of a TIM layer: groups of features, competition and communication (Algorithm 1).
