@@ -1,5 +1,6 @@
 """Write small archives in the form of the published ones, and prepare corpora from them."""
 
+import gzip
 import io
 import os
 import re
@@ -154,3 +155,29 @@ def talks(scripts_root, talks_archive, tmp_path_factory):
     )
     assert result.returncode == 0, result.stderr
     return out, result
+
+
+DOCUMENTS = {"train": [[de for de, _ in TOY["train"][k : k + 3]] for k in range(0, 300, 3)]}
+DOCUMENTS |= {split: [[de for de, _ in TOY[split][:5]], [TOY[split][5][0]]] for split in ("valid", "test")}
+
+
+def write_documents(folder):
+    """Write a text of documents with blank lines between them; its training text is compressed."""
+    folder.mkdir()
+    for split, found in DOCUMENTS.items():
+        text = "\n".join("".join(f"{line}\n" for line in document) for document in found).encode()
+        path = folder / f"{split}.txt"
+        path.write_bytes(text) if split != "train" else path.with_suffix(".txt.gz").write_bytes(
+            gzip.compress(text)
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pretrained_text(scripts_root, tmp_path_factory):
+    """Prepare the text on which a model is pre-trained, in lower case, and return its folder."""
+    folder = tmp_path_factory.mktemp("pretraining")
+    text, out = write_documents(folder / "text"), folder / "out"
+    result = prepare(scripts_root, "text", text, "--out", out, "--bpe-merges", 60, "--lowercase")
+    assert result.returncode == 0, result.stderr
+    return out

@@ -27,6 +27,7 @@ from modular_fairseq_cli.corpora.settings import like
 from modular_fairseq_cli.files import lock
 from tests.places import ROOT
 from tests.prepared_corpora import (
+    DOCUMENTS,
     TOY,
     all_files,
     command,
@@ -36,6 +37,7 @@ from tests.prepared_corpora import (
     sentence,
     sides,
     talks_members,
+    write_documents,
     write_tar,
 )
 
@@ -623,9 +625,24 @@ def test_archives_are_known_by_their_official_names(scripts_root, tmp_path):
     )
 
 
-SERVERS = ["IWSLT14_URL", "STATMT_URL", "DATA_STATMT_URL", "WIKITEXT_URL"]
-RECIPES = ["iwslt14-de-en", "raw", "text", "wikitext-103", "wikitext-2", "wmt14-en-de", "wmt17-zh-en"]
-OWN_TEXT = ("raw", "text")  # the recipes that take a folder
+SERVERS = ["IWSLT14_URL", "STATMT_URL", "DATA_STATMT_URL", "WIKITEXT_URL", "GLUE_URL"]
+RECIPES = [
+    "books",
+    "classes",
+    "glue-mnli",
+    "glue-qnli",
+    "glue-sst-2",
+    "glue-sts-b",
+    "iwslt14-de-en",
+    "raw",
+    "same-document",
+    "text",
+    "wikitext-103",
+    "wikitext-2",
+    "wmt14-en-de",
+    "wmt17-zh-en",
+]
+OWN_TEXT = ("books", "classes", "raw", "same-document", "text")  # the recipes that take a folder
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -657,15 +674,18 @@ def test_the_list_of_recipes_is_that_of_the_scripts(scripts_root):
 
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in OWN_TEXT])
-def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(scripts_root, recipe, tmp_path):
+def test_out_is_in_the_repository_for_the_script_and_here_for_the_command(
+    scripts_root, recipe, tmp_path, pretrained_text
+):
     """The first message names the folder, before anything is downloaded."""
     name = recipe if recipe.startswith("wikitext") else ".".join(recipe.split("-", 1))
+    like = ["--like", str(pretrained_text)] if recipe.startswith("glue") else []
     nowhere = {variable: f"file://{tmp_path}/nowhere" for variable in SERVERS}
     environment = {**os.environ, **nowhere}
     program = str(scripts_root / ".venv/bin/modular-fairseq")
     for called, prefix, out in (
-        (command(scripts_root, recipe), f"prepare-{recipe}", f"{scripts_root}/data/{name}"),
-        ([program, "prepare", recipe], "modular-fairseq prepare", f"data/{name}"),
+        (command(scripts_root, recipe, *like), f"prepare-{recipe}", f"{scripts_root}/data/{name}"),
+        ([program, "prepare", recipe, *like], "modular-fairseq prepare", f"data/{name}"),
     ):
         result = subprocess.run(called, cwd=tmp_path, env=environment, capture_output=True, text=True)
         said = result.stderr.splitlines()
@@ -957,22 +977,9 @@ def test_wikitext_is_binarized_as_published(scripts_root, tmp_path, name):
     assert said.startswith(f"{archive} has the sha1 checksum ")
 
 
-DOCUMENTS = {"train": [[de for de, _ in TOY["train"][k : k + 3]] for k in range(0, 300, 3)]}
-DOCUMENTS |= {split: [[de for de, _ in TOY[split][:5]], [TOY[split][5][0]]] for split in ("valid", "test")}
-
-
 @pytest.fixture
 def documents(tmp_path):
-    """Write a text of documents with blank lines between them; its training text is compressed."""
-    folder = tmp_path / "documents"
-    folder.mkdir()
-    for split, found in DOCUMENTS.items():
-        text = "\n".join("".join(f"{line}\n" for line in document) for document in found).encode()
-        path = folder / f"{split}.txt"
-        path.write_bytes(text) if split != "train" else path.with_suffix(".txt.gz").write_bytes(
-            gzip.compress(text)
-        )
-    return folder
+    return write_documents(tmp_path / "documents")
 
 
 @pytest.mark.parametrize(
