@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"maximum number of tokens in a batch (default: {MAX_TOKENS})",
     )
     parser.add_argument(
+        "--skip-invalid-size-inputs-valid-test",
+        action="store_true",
+        help="leave out inputs that are longer than the maximum positions of the model",
+    )
+    parser.add_argument(
         "--model-overrides",
         default="{}",
         metavar="JSON",
@@ -65,7 +70,9 @@ def run(args: argparse.Namespace) -> None:
             f"({error})"
         ) from None
     loaded = load(args.path, args.data, args.gen_subset, {**overrides, "seed": args.seed})
-    numbers, rows = measure(loaded, args.gen_subset, args.max_tokens)
+    numbers, rows = measure(
+        loaded, args.gen_subset, args.max_tokens, args.skip_invalid_size_inputs_valid_test
+    )
     if args.out:
         content = {**loaded.about, "seed": args.seed, "overrides": overrides, **numbers}
         write_file(f"{args.out}.json", json.dumps(content, indent=1) + "\n")
@@ -73,7 +80,9 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.gen_subset}: {describe(numbers, len(rows) - 1)}")
 
 
-def measure(loaded: Loaded, subset: str, max_tokens: int) -> tuple[dict[str, float], Rows]:
+def measure(
+    loaded: Loaded, subset: str, max_tokens: int, skip_invalid: bool = False
+) -> tuple[dict[str, float], Rows]:
     """Return what the command shows of a model: the numbers, and the lines for a file, with their heads.
 
     Raises:
@@ -81,7 +90,7 @@ def measure(loaded: Loaded, subset: str, max_tokens: int) -> tuple[dict[str, flo
     """
     model, task = loaded.model, loaded.task
     name = loaded.about["task"]
-    found = batches(model, task, subset, max_tokens)
+    found = batches(model, task, subset, max_tokens, skip_invalid)
     if name == "masked_lm":
         blocks = masked_words.predict(model, found, task.source_dictionary.pad())
         rows: Rows = [["nll", "masked", "correct"], *(list(each) for each in blocks)]

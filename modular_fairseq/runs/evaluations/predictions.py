@@ -21,6 +21,9 @@ from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, read_json
 
+# The options of fairseq-train that the command has, too.
+OPTIONS = ("--max-tokens", "--skip-invalid-size-inputs-valid-test")
+
 
 class Predictions(OverParts):
     """The base of evaluations by `modular-fairseq predict`.
@@ -57,9 +60,10 @@ class Predictions(OverParts):
     def command(self, measurement: Measurement) -> list[str]:
         """Return the words of the command that evaluates the model."""
         run = measurement.run
-        limits = by_option(options_of_batches(run)).get("--max-tokens")
+        given = by_option(options_of_batches(run))
         own = ["--path", run.checkpoint, "--gen-subset", measurement.subset]
-        own += ["--out", measurement.path("predictions"), *(["--max-tokens", *limits] if limits else [])]
+        own += ["--out", measurement.path("predictions")]
+        own += [word for name in OPTIONS if name in given for word in (name, *given[name])]
         return ["modular-fairseq", "predict", run.corpus.binarized, *own, *measurement.model_overrides]
 
     def commands(self, measurement: Measurement) -> list[str]:
