@@ -1,0 +1,230 @@
+"""Test that `modular-fairseq table` pre-trains, fine-tunes and measures masked language models."""
+
+import json
+import re
+import subprocess
+import sys
+from statistics import median, stdev
+
+import numpy as np
+import pytest
+import yaml
+
+from modular_fairseq.runs.evaluations.predictions import Classes, MaskedWords, Values
+from modular_fairseq_cli import main as cli
+from tests.masked_language_models import write_corpora
+from tests.places import ROOT
+
+MODEL = {
+    "_name": "modular_roberta",
+    **{"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 16, "encoder_attention_heads": 2},
+}
+PRETRAINED = {
+    "task": {"_name": "masked_lm", "data": "text/bin", "tokens_per_sample": 16},
+    "model": MODEL,
+    "criterion": {"_name": "masked_lm"},
+    "optimizer": {"_name": "adam"},
+    "lr_scheduler": {"_name": "fixed"},
+    "optimization": {"lr": [0.005], "max_epoch": 2},
+    "dataset": {"max_tokens": 128, "update_epoch_batch_itr": True, "num_workers": 0},
+    "checkpoint": {"no_epoch_checkpoints": True},
+}
+TUNED = {
+    **PRETRAINED,
+    "task": {
+        **{"_name": "sentence_prediction", "data": "classes/bin", "num_classes": 2},
+        **{"init_token": 0, "max_positions": 16},
+    },
+    "criterion": {"_name": "sentence_prediction"},
+    "checkpoint": {
+        **PRETRAINED["checkpoint"],
+        **{"best_checkpoint_metric": "accuracy", "maximize_best_checkpoint_metric": True},
+    },
+}
+SEARCH = [0.005, 0.02]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Make prepared corpora, and rows of two models in two tables: of pre-training and of fine-tuning."""
+    place = tmp_path_factory.mktemp("place")
+    (place / "made").mkdir()
+    write_corpora(place / "made")
+    for name, made in (("text", "bin"), ("classes", "classes"), ("values", "values")):
+        (place / "data" / name).mkdir(parents=True)
+        (place / "made" / made).rename(place / "data" / name / "bin")
+    for table in ("before", "after"):
+        (place / "configs" / table).mkdir(parents=True)
+    for name, layers in (("one", 1), ("two", 2)):
+        model = {**MODEL, "encoder_layers": layers}
+        write(place / f"configs/before/{name}.yaml", {**PRETRAINED, "model": model})
+        start = {**TUNED["checkpoint"], "finetune_from_model": f"../before/{name}.yaml"}
+        model = {**model, "max_positions": 16}
+        write(place / f"configs/after/{name}.yaml", {**TUNED, "model": model, "checkpoint": start})
+    rows = [{"name": "one", "paper": {}}, {"name": "two"}]
+    columns = ["masked_nll", "masked_perplexity", "masked_accuracy", "perplexity", "parameters"]
+    table = {"title": "Before", "baseline": "one", "columns": columns, "rows": rows}
+    table["rows"][0]["paper"] = {"masked_nll": "2.027"}
+    write(place / "configs/before/table.yaml", table)
+    write(place / "configs/after/table.yaml", after())
+    return place
+
+
+def after(**changes):
+    return {
+        **{"title": "After", "baseline": "one", "columns": ["class_accuracy"], "average": "median"},
+        **{"search": {"optimization.lr": SEARCH}, "rows": [{"name": "one"}, {"name": "two"}]},
+        **changes,
+    }
+
+
+def write(path, content):
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def table(place, name, *words):
+    own = ["--data", f"{place}/data", "--out", f"{place}/results"]
+    cli.main(["table", f"{place}/configs/{name}/table.yaml", *own, *words])
+
+
+def refusal(place, name, *words):
+    with pytest.raises(SystemExit) as caught:
+        table(place, name, *words)
+    return str(caught.value)
+
+
+def result(place, run, file="test.json"):
+    return json.loads((place / "results/paper" / run / file).read_text())
+
+
+def accuracy_of(place, run):
+    return result(place, run)["class_accuracy"]
+
+
+@pytest.fixture(scope="module")
+def made(place):
+    """Make both tables with three seeds, and return what they print."""
+    shown = {}
+    for name, seeds in (("before", "1,2"), ("after", "1,2,3")):
+        own = ["--data", f"{place}/data", "--out", f"{place}/results", "--run", "--seeds", seeds]
+        command = [sys.executable, "-m", "modular_fairseq_cli", "table", f"{place}/configs/{name}/table.yaml"]
+        done = subprocess.run([*command, *own], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stderr[-3000:]
+        shown[name] = done
+    return shown
+
+
+def test_all_models_predict_the_same_masked_words(place, made):
+    counts = []
+    for row in ("one", "two"):
+        for seed in (1, 2):
+            found = result(place, f"before/{row}/seed-{seed}", "test.predictions.json")
+            assert found["seed"] == 1
+            lines = (place / f"results/paper/before/{row}/seed-{seed}/test.predictions.tsv").read_text()
+            counts.append([line.split("\t")[1] for line in lines.splitlines()])
+            kept = result(place, f"before/{row}/seed-{seed}")
+            names = (
+                ("masked_perplexity", "perplexity"),
+                ("masked_nll", "nll"),
+                ("masked_accuracy", "accuracy"),
+            )
+            assert all(kept[column] == found[name] for column, name in names)
+    assert counts[0] == counts[1] == counts[2] == counts[3]
+    shown = made["before"].stdout
+    assert "paper: NLL" in shown and "2.027" in shown
+    assert "95 % interval over seeds and blocks of text" in shown
+    assert "the largest p over the seeds of the paired bootstrap over blocks of text" in shown
+
+
+def test_the_learning_rate_with_the_best_median_is_shown(place, made):
+    lines = made["after"].stdout.splitlines()
+    chosen = {}
+    for row in ("one", "two"):
+        values = {
+            rate: [
+                result(place, f"after/{row}-lr-{rate}/seed-{seed}")["class_accuracy"] for seed in (1, 2, 3)
+            ]
+            for rate in SEARCH
+        }
+        chosen[row] = best = max(SEARCH, key=lambda rate: median(values[rate]))  # the first of equal ones
+        (line,) = [line for line in lines if re.match(rf"{row}\s", line)]
+        deviation = stdev(values[best])
+        assert re.split(r"\s{2,}", line)[1] == f"{median(values[best]):.2f} ± {deviation:.2f}"
+    note = "; ".join(f"{row}: optimization.lr {rate}" for row, rate in chosen.items())
+    assert f"Values with the best median, which are shown: {note}." in lines
+    assert "Seeds 1,2,3, median ± standard deviation." in lines
+    start = result(place, "after/one-lr-0.02/seed-3", "settings.json")
+    assert start["starts from"] == "before/one/seed-1" and start["optimization.lr"] == [0.02]
+
+
+def test_a_search_that_is_not_finished_shows_what_is_missing(place, made, capsys):
+    said = refusal(place, "after", "--seeds", "1,2,3,4")
+    shown = capsys.readouterr().out
+    assert "(6 of 8)" in shown and "which are shown: not known yet." in shown
+    assert "the table is not complete: one, two missing" in said
+
+
+def test_a_changed_part_of_the_data_is_measured_again(place, made, capsys):
+    run, label = "after/one-lr-0.005/seed-1", place / "data/classes/bin/label/test.bin"
+    before, content = result(place, run), label.read_bytes()
+    assert before["overrides"] == [] and len(before["data"]) == 6
+    try:
+        label.write_bytes(content[::-1])
+        refusal(place, "after", "--seeds", "1,2,3")
+        assert "(0 of" not in capsys.readouterr().out
+    finally:
+        label.write_bytes(content)
+    table(place, "after", "--seeds", "1,2,3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"search": {"lr": [1, 2]}}, r"search has lr: \[1, 2\]; give different single values of an option"),
+        ({"search": {"optimization.lr": [0.1, 0.1]}}, "give different single values"),
+        ({"search": {"optimization.lr": 0.1}}, "give different single values"),
+        ({"search": {"optimization.clip_norm": [1.0]}}, "optimization.clip_norm is missing, which the table"),
+        ({"search": {"optimization.max_epoch": ["x"]}}, "which --max-epoch does not accept"),
+        ({"average": "mode"}, "average is mode; it must be mean or median"),
+        (
+            {"columns": ["masked_nll"]},
+            "cannot be measured for task sentence_prediction; use .*class_accuracy",
+        ),
+        ({"columns": ["perplexity"]}, "column perplexity cannot be measured for task sentence_prediction"),
+        ({"columns": ["pearson"]}, "column pearson cannot be measured for task sentence_prediction"),
+    ],
+)
+def test_wrong_tables_are_refused(place, tmp_path, changes, said):
+    for folder in ("before", "after"):
+        (tmp_path / "configs" / folder).mkdir(parents=True)
+        for row in (place / "configs" / folder).glob("*.yaml"):
+            (tmp_path / "configs" / folder / row.name).write_bytes(row.read_bytes())
+    write(tmp_path / "configs/after/table.yaml", after(**changes))
+    assert re.search(said, refusal(tmp_path, "after"))
+
+
+def test_a_searched_option_cannot_be_given_for_all_rows(place):
+    assert "--lr cannot be given after the --" in refusal(place, "after", "--run", "--", "--lr", "1")
+
+
+def test_a_scale_may_try_fewer_values(place, capsys):
+    (place / "configs/scales").mkdir(exist_ok=True)
+    write(place / "configs/scales/short.yaml", {"search": 1})
+    table(place, "after", "--scale", "short", "--dry-run")
+    assert "lr-0.005/" in (shown := capsys.readouterr().out) and "lr-0.02" not in shown
+    write(place / "configs/scales/short.yaml", {"search": 0})
+    assert "`search:` with a whole number" in refusal(place, "after", "--scale", "short", "--dry-run")
+
+
+def test_scores_follow_from_sums_over_parts():
+    masked, classes, values = MaskedWords(), Classes(), Values()
+    lines = [["2.0", "3", "1"], ["1.0", "1", "1"]]
+    sums = [sum(column) for column in zip(*map(masked.count, lines), strict=True)]
+    assert masked.score(np.array(sums)) == pytest.approx(np.exp(3 / 4))
+    right = np.array([classes.count(line) for line in (["a", "a"], ["a", "b"], ["b", "b"])]).sum(axis=0)
+    assert classes.score(right) == pytest.approx(200 / 3)
+    pairs = [("0.1", "1"), ("0.4", "0"), ("0.5", "3"), ("0.9", "2")]
+    sums = np.array([values.count(list(pair)) for pair in pairs]).sum(axis=0)
+    x, y = np.array(pairs, dtype=float).T
+    assert values.score(sums) == pytest.approx(100 * np.corrcoef(x, y)[0, 1])
+    assert np.isnan(values.score(np.array([2.0, 2, 3, 2, 5, 3])))
