@@ -58,7 +58,7 @@ class AttentionDropoutOptions(FairseqDataclass):
         default=0,
         metadata={
             "help": "let the probability of attention dropout grow from 0 to --attention-dropout in so many "
-            "updates, a quarter of the training for example (default: 0: it is constant)"
+            "updates, a quarter of the training for example; with 0 it is constant (default: 0)"
         },
     )
 

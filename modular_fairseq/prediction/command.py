@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model-overrides",
         default="{}",
         metavar="JSON",
-        help='options of the model to change, as a JSON object, such as \'{"mae_inference": "random"}\'',
+        help="options of the model to change, as a JSON object of names and values (default: {})",
     )
     add_user_dir(parser)
 

@@ -179,8 +179,8 @@ MUTATIONS = [
     Mutation(
         "scoring",
         f"{SCORING}/spread.py",
-        "Spread(mean(values), stdev(values)",
-        "Spread(mean(values), stdev(values) / len(values) ** 0.5",
+        "Spread(average(values), stdev(values)",
+        "Spread(average(values), stdev(values) / len(values) ** 0.5",
         "test_scoring test_tables",
     ),
     Mutation(

@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 
 from modular_fairseq.models.dma_losses import DmaLossOptions
-from modular_fairseq.models.ensemble import ResidualOptions
+from modular_fairseq.models.ensemble import AttentionDropoutOptions, ResidualOptions
 from modular_fairseq.models.options import PRESETS, flag
 from modular_fairseq.models.registry import MECHANISMS
 from tests.documents import names_in, resolve, tables
@@ -61,9 +61,11 @@ def test_tables_have_every_option_with_its_default(page, options):
 
 def test_every_mechanism_has_a_page():
     shown = [each for classes in OPTIONS.values() for each in classes]
+    switches = [ResidualOptions, AttentionDropoutOptions]
     for mechanism in MECHANISMS.values():
-        assert mechanism.options in [*shown, ResidualOptions], mechanism.name
-    assert all(name in PAGES["ensemble"] for name in defaults(ResidualOptions))
+        assert mechanism.options in [*shown, *switches], mechanism.name
+    names = [name for options in switches for name in defaults(options)]
+    assert all(name in PAGES["ensemble"] for name in names)
 
 
 def test_every_arch_of_a_mechanism_is_shown():
