@@ -102,7 +102,7 @@ class Writer:
             split,
             valid_every,
         )
-        self.pairs: Counter[str] = Counter()
+        self.pairs = {"train": 0, "valid": 0, "test": 0}
         self.files: dict[Path, BinaryIO] = {}
 
     def __enter__(self) -> "Writer":
@@ -131,7 +131,7 @@ class Writer:
 
     def append(self, split: str, tokens: list[list[str]], texts: list[list[str]]) -> None:
         """Append pairs to the files of a split. `write` explains `tokens` and `texts`."""
-        self.pairs[split] += len(tokens[0])
+        self.pairs[split] = self.pairs.get(split, 0) + len(tokens[0])
         for folder, sides in ((self.tok, tokens), (self.raw, texts)):
             for lang, lines in zip(self.languages, sides, strict=bool(sides)):
                 path = folder / f"{split}.{lang}"
