@@ -20,7 +20,7 @@ from modular_fairseq.runs.evaluation import (
 )
 from modular_fairseq.runs.evaluations.model_analyses import Redundancy
 from modular_fairseq.runs.papers.making import name_failure
-from modular_fairseq.runs.papers.results import Results
+from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.runs.papers.table import find_table
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sheet import Line, Sheet
@@ -160,8 +160,8 @@ class Sparse(Constant):
 def test_a_measurement_without_a_value_leaves_its_cell_empty(tmp_path, constant):
     of = [measured(tmp_path, Sparse(), seed) for seed in (1, 2)]
     row = SimpleNamespace(name="row", percent=100, pretrained=False)
-    assert Results(row, None, of).numbers("constant") == [2.0]
-    assert Results(row, None, of[:1]).numbers("constant") == []
+    assert Results(row, None, [Trial({}, of)]).numbers("constant") == [2.0]
+    assert Results(row, None, [Trial({}, of[:1])]).numbers("constant") == []
     (tmp_path / "base").mkdir()
     base = [measured(tmp_path / "base", constant, seed) for seed in (1, 2)]
     assert difference(Sparse(), of, base, 10).values == [-2.0]
