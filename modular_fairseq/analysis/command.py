@@ -22,8 +22,9 @@ from typing import Any
 
 from modular_fairseq.analysis import samples
 from modular_fairseq.analysis.analyses import ALL, ANALYSES, build, chosen, look
-from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, batches, load
+from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, add_model_and_data, batches, load
 from modular_fairseq.analysis.one_pass import Report
+from modular_fairseq.analysis.sentences import sentence_of_text, sentences_of_data
 from modular_fairseq.analysis.single_expert import SINGLE_EXPERT, compare_experts
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli import analysis_folder as folder
@@ -54,14 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + "; ".join(f"{name} ({text})" for name, text in summaries.items())
         + "; or an analysis that the plugin in --user-dir adds",
     )
-    parser.add_argument("data", metavar="DATA", help="folder of binarized data, as for fairseq-generate")
-    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
-    parser.add_argument(
-        "--gen-subset",
-        default="valid",
-        metavar="PART",
-        help="part of the data, such as valid or test (default: valid)",
-    )
+    add_model_and_data(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results")
     parser.add_argument(
         "--samples",
@@ -83,11 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help=f"maximum number of tokens in a batch (default: {MAX_TOKENS})",
-    )
-    parser.add_argument(
-        "--skip-invalid-size-inputs-valid-test",
-        action="store_true",
-        help="leave out sentences that are longer than the maximum positions of the model",
     )
     add_user_dir(parser)
     take_options_after_dashes(parser)
@@ -203,10 +192,10 @@ def collect_samples(
     try:
         samples.check(model)
         own = [
-            samples.sentence_of_text(model, task, text, f"--sentence {number}")
+            sentence_of_text(model, task, text, f"--sentence {number}")
             for number, text in enumerate(args.sentence, start=1)
         ]
-        return samples.collect(model, [*own, *samples.sentences_of_data(model, task, args.gen_subset, count)])
+        return samples.collect(model, [*own, *sentences_of_data(model, task, args.gen_subset, count)])
     except UsageError as error:
         if names != [ALL] or args.sentence:
             raise

@@ -1,5 +1,6 @@
 """Load a trained model and binarized data, and make batches of the data."""
 
+import argparse
 import glob
 import logging
 import os
@@ -46,6 +47,23 @@ class Loaded(NamedTuple):
     model: BaseFairseqModel
     task: FairseqTask
     about: dict[str, Any]
+
+
+def add_model_and_data(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a model and a part of the data."""
+    parser.add_argument("data", metavar="DATA", help="folder of binarized data, as for fairseq's commands")
+    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
+    parser.add_argument(
+        "--gen-subset",
+        default="valid",
+        metavar="PART",
+        help="part of the data, such as valid or test (default: valid)",
+    )
+    parser.add_argument(
+        "--skip-invalid-size-inputs-valid-test",
+        action="store_true",
+        help="leave out sentences that are longer than the maximum positions of the model",
+    )
 
 
 def load(

@@ -71,6 +71,6 @@ def tokens_of(side: str, batch: dict) -> Tensor:
 def dictionary_of(side: str, model: BaseFairseqModel) -> Dictionary:
     """Return the dictionary of the tokens that the encoder or the decoder reads.
 
-    A model without a decoder has that of its encoder on both sides.
+    If a model has no decoder, the dictionary of its encoder is returned for both sides.
     """
     return (model.decoder if side == TARGET and hasattr(model, "decoder") else model.encoder).dictionary

@@ -52,8 +52,8 @@ def accuracy(predictions: Iterable[Prediction]) -> float:
 def correlations(predictions: Iterable[Prediction]) -> dict[str, float]:
     """Return the correlations of predicted and right values, in percent.
 
-    "pearson" is the correlation of the values, and "spearman" that of their ranks, where equal values share
-    their mean rank. They are NaN if all predictions or all targets are equal.
+    "pearson" is computed from the values. "spearman" is computed from their ranks; equal values share the
+    mean of their ranks. Both are NaN if all predictions or all targets are equal.
     """
     predicted, targets = (np.asarray(each, dtype=np.float64) for each in zip(*predictions, strict=True))
     return {

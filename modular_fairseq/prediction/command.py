@@ -17,7 +17,7 @@ import argparse
 import json
 from typing import Any
 
-from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, batches, load
+from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, add_model_and_data, batches, load
 from modular_fairseq.prediction import classes, masked_words
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
@@ -27,14 +27,7 @@ Rows = list[list[Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="folder of binarized data, as for fairseq-train")
-    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
-    parser.add_argument(
-        "--gen-subset",
-        default="valid",
-        metavar="PART",
-        help="part of the data, such as valid or test (default: valid)",
-    )
+    add_model_and_data(parser)
     parser.add_argument("--out", metavar="NAME", help="write NAME.json and NAME.tsv")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the masks (default: 1)")
     parser.add_argument(
@@ -43,11 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=MAX_TOKENS,
         metavar="N",
         help=f"maximum number of tokens in a batch (default: {MAX_TOKENS})",
-    )
-    parser.add_argument(
-        "--skip-invalid-size-inputs-valid-test",
-        action="store_true",
-        help="leave out inputs that are longer than the maximum positions of the model",
     )
     parser.add_argument(
         "--model-overrides",

@@ -81,7 +81,7 @@ class Config(NamedTuple):
 
     @property
     def _folders(self) -> tuple[str, ...]:
-        """The folders of the prepared data that have a dictionary each, if it is that of a classification."""
+        """The folders of a classification that have a dictionary each; empty for any other task."""
         if self.get("task._name") != "sentence_prediction":
             return ()
         return ("input0",) if self.get("criterion.regression_target") else ("input0", "label")

@@ -18,8 +18,8 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same after that, but only
             for rows that are trained on this corpus. "rows": {TABLE/ROW: {"group.key": value}} does the same
             last, but only for this row. Keys that the row does not set are skipped, so one scale serves all
-            rows. Whole numbers remain whole numbers of at least 1. "search": n lets a table try only the
-            first n values of each option that it searches.
+            rows. Whole numbers remain whole numbers of at least 1. "search": false
+            lets a table search nothing: its rows have their own values, or those of the scale.
 
     Raises:
         UsageError: a value is to be divided that is no number, or a context is as long as a block.
@@ -84,8 +84,7 @@ def check_scale(scale: Any, path: str) -> None:
     changes += [part for each in nested if isinstance(each, dict) for part in each.values()]
     if (
         not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows", "search"}
-        or type(parts.get("search", 1)) is not int
-        or parts.get("search", 1) < 1
+        or not isinstance(parts.get("search", True), bool)
         or not all(isinstance(each, dict) for each in [*nested, *changes])
         or not all(isinstance(key, str) and key.count(".") == 1 for part in changes for key in part)
         or not all(type(by) is int and by > 0 for by in parts.get("divide", {}).values())
@@ -93,7 +92,7 @@ def check_scale(scale: Any, path: str) -> None:
         raise UsageError(
             f"{path}: a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of "
             "the form group.key, `corpora:` and `rows:` with the same for each corpus and row, and `search:` "
-            "with a whole number; see configs/scales/smoke.yaml"
+            "with true or false; see configs/scales/smoke.yaml"
         )
 
 

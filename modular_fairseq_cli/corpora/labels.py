@@ -162,7 +162,7 @@ def write(
 
 
 def check_classes(labels: Iterable[str], name: str, known: set[str], train: bool) -> None:
-    """Check the classes of a split, and add those of train to the known ones.
+    """Refuse labels that are no classes, or that train lacks, and add the classes of train to `known`.
 
     Raises:
         UsageError: a class has spaces, train has only one, or another split has one that train lacks.

@@ -36,6 +36,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "separate-dictionaries": {"action": "store_const", "const": "separate", "dest": "dictionaries"},
     "like": {"type": Path, "metavar": "DIR"},
 }
+# The name of a file below a folder, without its ending; no part of it is "..".
+FILE = re.compile(r"(?!(.*/)?\.\.(/|$))[^/\s]+(/[^/\s]+)*")
 # The options that set a key of the settings, where the key is not the name of an option.
 SAID_BY = {
     "lowercase": "--lowercase or --keep-case",
@@ -137,25 +139,18 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):
             parser.error(f"{option} {lang}: give the ending of the files, such as de")
-    for option, given in (
-        ("--train", user.train),
-        ("--valid-files", user.valid_files),
-        ("--test-files", user.test_files),
-    ):
+    for option in ("train", "valid-files", "test-files"):
+        given = getattr(user, option.replace("-", "_"))
         names = given.split(",") if given is not None else []
-        if not all(re.fullmatch(r"[^/\s]+(/[^/\s]+)*", name) for name in names) or ".." in "/".join(
-            names
-        ).split("/"):
-            names = []
-        if given is not None and (not names or len(set(names)) < len(names)):
+        if not all(map(FILE.fullmatch, names)) or len(set(names)) < len(names):
             parser.error(
-                f"{option} {given}: give different names of files below FOLDER without their endings, as in "
-                "train,extra"
+                f"--{option} {given}: give different names of files below FOLDER without their endings, as "
+                "in train,extra"
             )
     if user.source_lang and user.source_lang == user.target_lang:
         parser.error(f"--target-lang {user.target_lang}: must differ from --source-lang")
     _check_archives(parser, recipe, user.archive or [])
-    for name in FROM_LIKE:
+    for name in (*FROM_LIKE, "language"):
         if user.like and getattr(user, name, None) is not None:
             option = SAID_BY.get(name, f"--{name.replace('_', '-')}")
             parser.error(f"{option}: cannot be given beside --like, which takes it from {user.like}")

@@ -44,8 +44,8 @@ def topic(sentences: Sequence[str], sampler: Sampler) -> Texts:
 def entailment(sentences: Sequence[str], sampler: Sampler) -> Texts:
     """Return pairs of a premise and a hypothesis, with the classes of MNLI.
 
-    The hypothesis of an "entailment" is the premise, that of a "contradiction" is the premise with another
-    word in place of one, and that of "neutral" is another sentence.
+    In an "entailment" the hypothesis is the premise itself. In a "contradiction" it is the premise with one
+    word replaced. In a pair of the class "neutral" it is another sentence.
     """
     words = sorted({word for sentence in sentences for word in sentence.split()})
     hypotheses, labels = [], []

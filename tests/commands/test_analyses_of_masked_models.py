@@ -7,7 +7,7 @@ import pytest
 
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.model_and_data import load
-from modular_fairseq.analysis.samples import sentence_of_text
+from modular_fairseq.analysis.sentences import sentence_of_text
 from modular_fairseq_cli import main as cli
 from tests.masked_language_models import FINETUNE, MASKED, trained, write_corpora
 
@@ -86,6 +86,26 @@ def test_a_classifier_is_analysed_and_the_report_shows_both(folder, model, tmp_p
     )
     page = (tmp_path / "report.html").read_text()
     assert "encoder.sentence_encoder.layers.0.self_attn" in page and "masked text" in page
+
+
+def test_a_regression_is_analysed(folder, model, tmp_path):
+    words = FINETUNE.replace("--num-classes 2", "--num-classes 1 --regression-target")
+    words = f"{words} {EVERYTHING} --best-checkpoint-metric loss".replace(
+        "modular_masked_lm", "sentence_prediction"
+    )
+    path = trained(folder / "values", tmp_path / "run", words)
+    index, samples, _ = analyze(folder / "values", path, tmp_path / "found", "--samples", 2)
+    assert list(index["analyses"]) == list(ANALYSES) and len(samples["sentences"]) == 2
+
+
+def test_the_words_are_masked_that_fairseq_validate_masks(folder, model, tmp_path):
+    _, samples, _ = analyze(folder / "bin", model, tmp_path / "found", "--samples", 3)
+    task = load(model, folder / "bin", "valid").task
+    data = task.dataset("valid")
+    task.get_batch_iterator(data, max_tokens=100)  # as fairseq-validate
+    for number, sentence in enumerate(samples["sentences"]):
+        tokens = data[number]["net_input.src_tokens"].tolist()
+        assert sentence["source"] == [task.source_dictionary[token] for token in tokens]
 
 
 def test_a_translation_is_refused(folder, model, tmp_path):

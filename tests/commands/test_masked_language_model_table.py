@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 from statistics import median, stdev
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
 
 from modular_fairseq.runs.evaluations.predictions import Classes, MaskedWords, Values
+from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq_cli import main as cli
 from tests.masked_language_models import write_corpora
 from tests.places import ROOT
@@ -207,13 +209,33 @@ def test_a_searched_option_cannot_be_given_for_all_rows(place):
     assert "--lr cannot be given after the --" in refusal(place, "after", "--run", "--", "--lr", "1")
 
 
-def test_a_scale_may_try_fewer_values(place, capsys):
+def test_a_scale_may_switch_the_search_off(place, capsys):
+    """Then the rate of the scale is used, which the search would replace."""
     (place / "configs/scales").mkdir(exist_ok=True)
-    write(place / "configs/scales/short.yaml", {"search": 1})
+    scale = {"set": {"optimization.lr": [0.3]}, "search": False}
+    write(place / "configs/scales/short.yaml", scale)
     table(place, "after", "--scale", "short", "--dry-run")
-    assert "lr-0.005/" in (shown := capsys.readouterr().out) and "lr-0.02" not in shown
-    write(place / "configs/scales/short.yaml", {"search": 0})
-    assert "`search:` with a whole number" in refusal(place, "after", "--scale", "short", "--dry-run")
+    shown = capsys.readouterr().out
+    assert "/after/one/seed-1/" in shown and "--lr 0.3" in shown and "one-lr-" not in shown
+    write(place / "configs/scales/short.yaml", {**scale, "search": True})
+    table(place, "after", "--scale", "short", "--dry-run")
+    assert "-lr-0.005/" in (shown := capsys.readouterr().out) and "-lr-0.02/" in shown
+    write(place / "configs/scales/short.yaml", {"search": 1})
+    assert "`search:` with true or false" in refusal(place, "after", "--scale", "short", "--dry-run")
+
+
+@pytest.mark.parametrize(("lower", "best"), [(True, "b"), (False, "c")])
+def test_the_best_median_is_the_lowest_of_a_perplexity(lower, best):
+    main = SimpleNamespace(key="x", lower_is_better=lower)
+
+    def measured(value):
+        result = None if value is None else {"x": value}
+        return SimpleNamespace(evaluations=[main], result=result, finished_result=lambda: result)
+
+    values = {"a": [3, 4, 9], "b": [1, 2, 30], "c": [1, 5, 6], "d": [0, 0, None], "e": [99, 99, None]}
+    trials = [Trial({"name": name}, [measured(each) for each in found]) for name, found in values.items()]
+    assert Results(None, None, trials).chosen.values == {"name": best}
+    assert Results(None, None, trials[3:]).chosen.values == {"name": "d"}  # neither is finished
 
 
 def test_scores_follow_from_sums_over_parts():

@@ -70,6 +70,16 @@ def test_masked_words_are_those_of_naive_passes(folder, pretrained, tmp_path, ca
     assert f"NLL {found['nll']:.3f} bits, perplexity {found['perplexity']:.2f}" in capsys.readouterr().out
 
 
+def test_inputs_that_are_too_long_are_left_out_on_demand(folder, tmp_path, capsys):
+    words = f"{MASKED} {PLAIN} --sample-break-mode eos --skip-invalid-size-inputs-valid-test"
+    path = trained(folder / "bin", tmp_path / "run", words.replace("sample 16", "sample 7"))
+    assert "longer than the maximum positions of the model" in refusal(folder / "bin", path)
+    predict(folder / "bin", path, "--skip-invalid-size-inputs-valid-test", "--out", tmp_path / "found")
+    sizes = [len(line.split()) + 2 for line in (folder / "test.en").read_text().splitlines()]
+    assert 0 < sum(size <= 7 for size in sizes) < len(sizes)
+    assert len(written(tmp_path / "found")[1]) - 1 == sum(size <= 7 for size in sizes)
+
+
 def test_the_seed_decides_which_words_are_masked(folder, pretrained, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         predict(folder / "bin", pretrained, "--out", tmp_path / name, "--seed", seed)

@@ -28,6 +28,7 @@ from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.places import place
 from modular_fairseq.analysis.recording import recorded
 from modular_fairseq.analysis.redundancy import ModuleRedundancy, RedundancyReport, TypeRedundancy
+from modular_fairseq.analysis.sentences import Tokens
 from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.gate_statistics import GateStatistics, entropy_and_shares
@@ -456,7 +457,7 @@ def sentences(*pairs):
             torch.cat([torch.randint(4, 44, (n - 1,), generator=generator), torch.tensor([2])])
             for n in (source, target)
         ]
-        yield samples.Tokens(f"test {number}", words[0], torch.cat([words[1][-1:], words[1][:-1]]), words[1])
+        yield Tokens(f"test {number}", words[0], torch.cat([words[1][-1:], words[1][:-1]]), words[1])
 
 
 def test_samples_have_all_that_the_model_computes():
@@ -522,7 +523,7 @@ def test_samples_of_a_language_model_have_no_source():
     model = build_language_model("mae_transformer_lm_tiny_cpu").eval()
     target = torch.tensor([5, 6, 7, 2])
     [sentence] = samples.collect(
-        model, [samples.Tokens("valid 1", None, torch.tensor([9, 5, 6, 7]), target)]
+        model, [Tokens("valid 1", None, torch.tensor([9, 5, 6, 7]), target)]
     ).sentences
     assert sentence.source is None and sentence.target_in == ["w5", "w1", "w2", "w3"]
     assert sentence.arrays["attention/decoder.layers.1.self_attn"].shape[1:] == (4, 4)

@@ -64,6 +64,11 @@ class Plan:
             )
             self.tables[name] = table = read_table(path)
             scale = read_scale(path, register.scale)
+            if table.search and scale.get("search", True):
+                raise UsageError(
+                    f"{register.path}: table {name} trains each row with several values (search), and a "
+                    f"claim is about one; give {register.scale}.yaml of configs/scales `search: false`"
+                )
             self.planners[name] = RowPlanner(arguments, scale, table.evaluations, table.same_start)
         for claim in register.claims:
             for rows in ((claim.row, claim.baseline), (claim.row_minus, claim.baseline_minus)):

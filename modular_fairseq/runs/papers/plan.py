@@ -152,7 +152,7 @@ class RowPlanner:
         search: dict[str, list[Any]] | None = None,
     ):
         self.args, self.scale, self.evaluations, self.same_start = args, scale, evaluations, same_start
-        tried = {key: values[: scale.get("search")] for key, values in (search or {}).items()}
+        tried = (search or {}) if scale.get("search", True) else {}
         self.trials = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
         self.folder = os.path.join(os.path.abspath(args.out), args.scale)
         self.data = os.path.abspath(args.data)

@@ -73,7 +73,7 @@ class Results(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all measurements of all trials are finished."""
+        """Whether every measurement of every trial is finished."""
         return all(len(trial.found) == len(trial.measurements) for trial in self.trials)
 
     def numbers(self, column: str) -> list[float]:
