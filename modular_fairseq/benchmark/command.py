@@ -199,6 +199,13 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"{'; '.join(refusals)}; close other programs, or increase --rounds")
 
 
+def unused(task: str) -> list[str]:
+    """Return the options of `COUNTS` that have no effect with a task."""
+    kind = KINDS[task]
+    found = ["source-types"] if len(kind.stacks) == 1 else []
+    return found if kind.searches else [*found, "search-sentences", "beam", "steps"]
+
+
 def complete_arguments(args: argparse.Namespace) -> None:
     """Fill in the defaults, which depend on what is measured, and check all values.
 
@@ -208,13 +215,9 @@ def complete_arguments(args: argparse.Namespace) -> None:
     for name in ("layers", "rounds"):
         if args.kernels and getattr(args, name):
             raise UsageError(f"--{name} has no effect with --kernels; leave one of them out")
-    kind = KINDS[args.task]
-    unused = ["source_types"] if len(kind.stacks) == 1 else []
-    unused += [] if kind.searches else ["search_sentences", "beam", "steps"]
-    for attribute in unused:
-        if getattr(args, attribute) is not None:
-            option = f"--{attribute.replace('_', '-')}"
-            raise UsageError(f"{option} has no effect with --task {args.task}; leave it out")
+    for name in unused(args.task):
+        if getattr(args, name.replace("-", "_")) is not None:
+            raise UsageError(f"--{name} has no effect with --task {args.task}; leave it out")
     for name, (default, smallest, _) in COUNTS.items():
         attribute = name.replace("-", "_")
         value = getattr(args, attribute)
@@ -229,7 +232,7 @@ def complete_arguments(args: argparse.Namespace) -> None:
     for name in args.precisions:
         if name not in PRECISIONS:
             raise UsageError(f"--precisions has {name!r}; use some of {', '.join(PRECISIONS)}")
-    if 2 * args.beam >= args.target_types:
+    if KINDS[args.task].searches and 2 * args.beam >= args.target_types:
         raise UsageError(
             f"--beam must be less than half of --target-types {args.target_types}, not {args.beam}"
         )
@@ -254,7 +257,7 @@ def format_header(report: dict[str, Any]) -> str:
     )
     kind = "wall time" if settings["device"] == "cuda" else "process CPU time"
     unit = "kernels, ratios to stock" if settings["kernels"] else f"{kind} in seconds, ratios to stock"
-    left_out = {"threads", "rounds"} if settings["kernels"] else {"threads"}
+    left_out = {"threads", *unused(settings["task"]), *(["rounds"] if settings["kernels"] else [])}
     sizes = ", ".join(
         f"--{name} {settings[name.replace('-', '_')]}" for name in COUNTS if name not in left_out
     )

@@ -66,15 +66,23 @@ class Corpus(NamedTuple):
         """Return digests that identify the corpus: of its dictionaries and its .idx files of training data.
 
         The .idx files hold the lengths of the sentences. The keys are "dictionary LANGUAGE" and
-        "train LANGUAGE", with "text" for LANGUAGE if the task has no languages. Inputs of a classification
-        are "text", too, as their dictionary is that of the model which is fine-tuned.
+        "train LANGUAGE", with "text" for LANGUAGE if the task has no languages. The first inputs of a
+        classification have the key "text", like the text of a pre-training, because both have the same
+        dictionary. "train more" is for its second inputs, and for labels that are values.
         """
         sums = {}
         for name, side in self._sides().items():
-            lengths = glob.glob(os.path.join(glob.escape(self.binarized), side.lengths))
             sums[f"dictionary {name}"] = digest(side.dictionary(self.binarized))[:16]
-            sums[f"train {name}"] = " ".join(digest(path)[:16] for path in sorted(lengths))
+            sums[f"train {name}"] = self._digests(side.lengths)
+        if self.folders:
+            sums["train more"] = self._digests("input1/train*.idx", "label/train.label")
         return sums
+
+    def _digests(self, *patterns: str) -> str:
+        """Return the digests of the files in `binarized` that match any of the patterns."""
+        folder = glob.escape(self.binarized)
+        files = [path for each in patterns for path in glob.glob(os.path.join(folder, each))]
+        return " ".join(digest(path)[:16] for path in sorted(files))
 
     def contents(self) -> dict[str, str]:
         """Return the digests of all files of the prepared corpus: the whole of it, also for a subset.

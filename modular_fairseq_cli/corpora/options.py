@@ -144,8 +144,7 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
         names = given.split(",") if given is not None else []
         if not all(map(FILE.fullmatch, names)) or len(set(names)) < len(names):
             parser.error(
-                f"--{option} {given}: give different names of files below FOLDER without their endings, as "
-                "in train,extra"
+                f"--{option} {given}: give different names of files without their endings, as in train,extra"
             )
     if user.source_lang and user.source_lang == user.target_lang:
         parser.error(f"--target-lang {user.target_lang}: must differ from --source-lang")

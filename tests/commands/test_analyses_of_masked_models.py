@@ -88,7 +88,7 @@ def test_a_classifier_is_analysed_and_the_report_shows_both(folder, model, tmp_p
     assert "encoder.sentence_encoder.layers.0.self_attn" in page and "masked text" in page
 
 
-def test_a_regression_is_analysed(folder, model, tmp_path):
+def test_a_regression_is_analysed(folder, tmp_path):
     words = FINETUNE.replace("--num-classes 2", "--num-classes 1 --regression-target")
     words = f"{words} {EVERYTHING} --best-checkpoint-metric loss".replace(
         "modular_masked_lm", "sentence_prediction"

@@ -352,6 +352,30 @@ def test_language_models_are_timed_in_the_works_of_translation_models(tmp_path, 
         assert all(len(best["tokens"]) == 5 for each in found for best in each[0])
 
 
+def test_masked_language_models_are_timed_without_a_search(monkeypatch, capsys):
+    ran = {}
+
+    def measure(jobs, args, title):
+        for key, job in jobs.items():
+            ran[key] = job()
+        return dict.fromkeys(jobs, [1.0])
+
+    monkeypatch.setattr(timing, "measure", measure)
+    size = "--encoder-layers 4 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16"
+    models = [f"modular_roberta_tiny_cpu {size}", f"mae_roberta_tiny_cpu {size}"]
+    few = "--sentences 3 --length 8 --target-types 9"  # a beam of 5 would need more types
+    cli.main(["bench", "--task", "masked_lm", *few.split(), "--layers", *models])
+    works = {(model if model in STOCK else model.split("_")[0], work) for model, work in ran}
+    assert works == {
+        *((copy, work) for copy in STOCK for work in (TRAINING, LAYERS)),
+        *(("modular", work) for work in (TRAINING, LAYERS)),
+        *(("mae", work) for work in (F_STEP, G_STEP, LAYERS)),
+    }
+    assert all(found.shape == (3, 8, 16) for (_, work), found in ran.items() if work == LAYERS)
+    shown = capsys.readouterr().out
+    assert "--sentences 3" in shown and "--beam" not in shown and "stock's weights" not in shown
+
+
 # The command
 
 
@@ -613,6 +637,14 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
         (
             [*TO_LM, "--source-types", "9"],
             "--source-types has no effect with --task language_modeling; leave",
+        ),
+        (
+            ["--task", "masked_lm", "--beam", "3"],
+            "--beam has no effect with --task masked_lm; leave it out",
+        ),
+        (
+            ["--task", "masked_lm", "--source-types", "9"],
+            "--source-types has no effect with --task masked_lm; leave it out",
         ),
         ([*TO_LM, "--length", "2000", LM], "or the --tokens-per-sample of a language model"),
         (["--steps", "2000", PLAIN], "--length and --steps must not be larger than the --max-source-pos"),

@@ -620,3 +620,12 @@ def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
         assert made[name]["commit"] in register.outdated(name.rpartition("/seed-")[0])
     with pytest.raises(UsageError, match="names the row none, which table multi30k does not have"):
         plan.row(register.claims[0], "none")
+
+
+def test_a_claim_about_a_table_that_searches_is_refused(place):
+    table = place / "configs/mine/table.yaml"
+    searching = yaml.safe_load(table.read_text()) | {"search": {"optimization.lr": [0.001, 0.002]}}
+    table.write_text(yaml.safe_dump(searching))
+    done = evidence(place)
+    assert done.returncode == 1
+    assert "trains each row with several values (search), and a claim is about one" in done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from statistics import median, stdev
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluations.predictions import Classes, MaskedWords, Values
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq_cli import main as cli
@@ -164,6 +166,27 @@ def test_a_search_that_is_not_finished_shows_what_is_missing(place, made, capsys
     shown = capsys.readouterr().out
     assert "(6 of 8)" in shown and "which are shown: not known yet." in shown
     assert "the table is not complete: one, two missing" in said
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "key"),
+    [
+        ("input0", "train.idx", "train text"),
+        ("input0", "dict.txt", "dictionary text"),
+        ("label", "train.idx", "train label"),
+        ("input1", "train.idx", "train more"),
+        ("label", "train.label", "train more"),
+    ],
+)
+def test_each_file_of_training_identifies_a_classification(place, tmp_path, folder, file, key):
+    shutil.copytree(place / "data/classes/bin", tmp_path / "bin")
+    shutil.copytree(tmp_path / "bin/input0", tmp_path / "bin/input1")
+    shutil.copy(place / "data/values/bin/label/train.label", tmp_path / "bin/label")
+    corpus = Corpus(str(tmp_path / "bin"), folders=("input0", "label"))
+    before, path = corpus.sums(), tmp_path / "bin" / folder / file
+    path.write_bytes(path.read_bytes() + b" ")
+    after = corpus.sums()
+    assert [name for name in before if before[name] != after[name]] == [key]
 
 
 def test_a_changed_part_of_the_data_is_measured_again(place, made, capsys):
