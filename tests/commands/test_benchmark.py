@@ -363,7 +363,7 @@ def test_masked_language_models_are_timed_without_a_search(monkeypatch, capsys):
     monkeypatch.setattr(timing, "measure", measure)
     size = "--encoder-layers 4 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16"
     models = [f"modular_roberta_tiny_cpu {size}", f"mae_roberta_tiny_cpu {size}"]
-    few = "--sentences 3 --length 8 --target-types 9"  # a beam of 5 would need more types
+    few = "--sentences 3 --length 8 --target-types 10"  # a beam of 5 would need more types
     cli.main(["bench", "--task", "masked_lm", *few.split(), "--layers", *models])
     works = {(model if model in STOCK else model.split("_")[0], work) for model, work in ran}
     assert works == {
@@ -374,6 +374,9 @@ def test_masked_language_models_are_timed_without_a_search(monkeypatch, capsys):
     assert all(found.shape == (3, 8, 16) for (_, work), found in ran.items() if work == LAYERS)
     shown = capsys.readouterr().out
     assert "--sentences 3" in shown and "--beam" not in shown and "stock's weights" not in shown
+    for option in ("--search-sentences", "--beam", "--steps"):
+        with pytest.raises(SystemExit, match=f"{option} has no effect with --task masked_lm"):
+            cli.main(["bench", "--task", "masked_lm", option, "3"])
 
 
 # The command
@@ -637,10 +640,6 @@ def test_f_steps_change_no_gate_and_g_steps_nothing_else():
         (
             [*TO_LM, "--source-types", "9"],
             "--source-types has no effect with --task language_modeling; leave",
-        ),
-        (
-            ["--task", "masked_lm", "--beam", "3"],
-            "--beam has no effect with --task masked_lm; leave it out",
         ),
         (
             ["--task", "masked_lm", "--source-types", "9"],
