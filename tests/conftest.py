@@ -16,7 +16,12 @@ import torch
 from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
 
-pytest_plugins = ("tests.ablations", "tests.prepared_corpora", "tests.trained_tables")
+pytest_plugins = (
+    "tests.ablations",
+    "tests.masked_language_models",
+    "tests.prepared_corpora",
+    "tests.trained_tables",
+)
 
 TIERS = ("unit", "commands", "system")
 

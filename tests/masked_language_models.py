@@ -3,6 +3,7 @@
 from argparse import Namespace
 from types import SimpleNamespace
 
+import pytest
 import torch
 from fairseq import options
 from fairseq.models import ARCH_CONFIG_REGISTRY
@@ -94,6 +95,12 @@ def write_corpora(folder):
         binarize(f"{kind}/input0", "en", "--srcdict", str(folder / "bin/dict.txt"))
     binarize("classes/label", "label")
     return folder
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory):
+    """Return the folder of the data that `write_corpora` writes; tests do not change it."""
+    return write_corpora(tmp_path_factory.mktemp("masked"))
 
 
 def trained(data, folder, words):

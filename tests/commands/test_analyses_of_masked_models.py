@@ -9,7 +9,7 @@ from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.model_and_data import load
 from modular_fairseq.analysis.sentences import sentence_of_text
 from modular_fairseq_cli import main as cli
-from tests.masked_language_models import FINETUNE, MASKED, trained, write_corpora
+from tests.masked_language_models import FINETUNE, MASKED, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 EVERYTHING = (
@@ -19,14 +19,9 @@ EVERYTHING = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_corpora(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
-def model(folder, tmp_path_factory):
+def model(texts, tmp_path_factory):
     """Train a model with experts, masks, TIM layers and streams, and return its path."""
-    return trained(folder / "bin", tmp_path_factory.mktemp("run"), f"{MASKED} {EVERYTHING}")
+    return trained(texts / "bin", tmp_path_factory.mktemp("run"), f"{MASKED} {EVERYTHING}")
 
 
 def analyze(data, path, out, *options):
@@ -35,9 +30,9 @@ def analyze(data, path, out, *options):
     return index, samples, np.load(out / "samples.npz")
 
 
-def test_all_analyses_of_a_masked_language_model(folder, model, tmp_path):
+def test_all_analyses_of_a_masked_language_model(texts, model, tmp_path):
     index, samples, arrays = analyze(
-        folder / "bin", model, tmp_path / "found", "--samples", 2, "--sentence", "w1 <mask> w3"
+        texts / "bin", model, tmp_path / "found", "--samples", 2, "--sentence", "w1 <mask> w3"
     )
     assert list(index["analyses"]) == list(ANALYSES) and index["task"] == "masked_lm"
     layers = index["analyses"]["competition"]["layers"]
@@ -47,7 +42,7 @@ def test_all_analyses_of_a_masked_language_model(folder, model, tmp_path):
     assert [each["origin"] for each in of_data] == ["valid 1", "valid 2"]
     assert typed["source"] == ["<s>", "w1", "<mask>", "w3", "</s>"] and typed["translated"]
     assert [typed["target"][place] for place in (0, 1, 3, 4)] == ["<s>", "w1", "w3", "</s>"]
-    words = (folder / "valid.en").read_text().split()
+    words = (texts / "valid.en").read_text().split()
     for each in of_data:
         assert each["target_in"] == [] and not each["translated"]
         assert len(each["source"]) == len(each["target"]) and "<mask>" not in each["target"]
@@ -61,8 +56,8 @@ def test_all_analyses_of_a_masked_language_model(folder, model, tmp_path):
     assert arrays[name].shape == (4, length, length)
 
 
-def test_a_mask_is_filled_with_the_most_likely_word(folder, model):
-    loaded = load(model, folder / "bin", "valid")
+def test_a_mask_is_filled_with_the_most_likely_word(texts, model):
+    loaded = load(model, texts / "bin", "valid")
     found = sentence_of_text(loaded.model, loaded.task, "w2 <mask>", "--sentence 1")
     scores = loaded.model(found.source[None])[0][0]
     assert found.target.tolist() == [*found.source[:2].tolist(), int(scores[2].argmax()), 2]
@@ -70,16 +65,16 @@ def test_a_mask_is_filled_with_the_most_likely_word(folder, model):
     assert plain.source.equal(plain.target) and not plain.translated
 
 
-def test_a_classifier_is_analysed_and_the_report_shows_both(folder, model, tmp_path):
+def test_a_classifier_is_analysed_and_the_report_shows_both(texts, model, tmp_path):
     words = f"{FINETUNE} {EVERYTHING} --finetune-from-model {model}".replace(
         "modular_masked_lm", "sentence_prediction"
     )
-    path = trained(folder / "classes", tmp_path / "run", words)
-    index, samples, _ = analyze(folder / "classes", path, tmp_path / "classes", "--samples", 1)
+    path = trained(texts / "classes", tmp_path / "run", words)
+    index, samples, _ = analyze(texts / "classes", path, tmp_path / "classes", "--samples", 1)
     assert list(index["analyses"]) == list(ANALYSES) and index["task"] == "sentence_prediction"
     (sentence,) = samples["sentences"]
     assert sentence["source"] == sentence["target"] and sentence["source"][0] == "<s>"
-    analyze(folder / "bin", model, tmp_path / "masked", "--samples", 1)
+    analyze(texts / "bin", model, tmp_path / "masked", "--samples", 1)
     folders = [str(tmp_path / name) for name in ("classes", "masked")]
     cli.main(
         ["report", *folders, "--out", str(tmp_path / "report.html"), "--pictures", str(tmp_path / "png")]
@@ -88,19 +83,19 @@ def test_a_classifier_is_analysed_and_the_report_shows_both(folder, model, tmp_p
     assert "encoder.sentence_encoder.layers.0.self_attn" in page and "masked text" in page
 
 
-def test_a_regression_is_analysed(folder, tmp_path):
+def test_a_regression_is_analysed(texts, tmp_path):
     words = FINETUNE.replace("--num-classes 2", "--num-classes 1 --regression-target")
     words = f"{words} {EVERYTHING} --best-checkpoint-metric loss".replace(
         "modular_masked_lm", "sentence_prediction"
     )
-    path = trained(folder / "values", tmp_path / "run", words)
-    index, samples, _ = analyze(folder / "values", path, tmp_path / "found", "--samples", 2)
+    path = trained(texts / "values", tmp_path / "run", words)
+    index, samples, _ = analyze(texts / "values", path, tmp_path / "found", "--samples", 2)
     assert list(index["analyses"]) == list(ANALYSES) and len(samples["sentences"]) == 2
 
 
-def test_the_words_are_masked_that_fairseq_validate_masks(folder, model, tmp_path):
-    _, samples, _ = analyze(folder / "bin", model, tmp_path / "found", "--samples", 3)
-    task = load(model, folder / "bin", "valid").task
+def test_the_words_are_masked_that_fairseq_validate_masks(texts, model, tmp_path):
+    _, samples, _ = analyze(texts / "bin", model, tmp_path / "found", "--samples", 3)
+    task = load(model, texts / "bin", "valid").task
     data = task.dataset("valid")
     task.get_batch_iterator(data, max_tokens=100)  # as fairseq-validate
     for number, sentence in enumerate(samples["sentences"]):
@@ -108,8 +103,8 @@ def test_the_words_are_masked_that_fairseq_validate_masks(folder, model, tmp_pat
         assert sentence["source"] == [task.source_dictionary[token] for token in tokens]
 
 
-def test_a_translation_is_refused(folder, model, tmp_path):
+def test_a_translation_is_refused(texts, model, tmp_path):
     with pytest.raises(
         SystemExit, match="--sentence 1 has a translation after a tab, which a language model"
     ):
-        analyze(folder / "bin", model, tmp_path / "found", "--sentence", "w1\tw2")
+        analyze(texts / "bin", model, tmp_path / "found", "--sentence", "w1\tw2")

@@ -1029,7 +1029,7 @@ def test_other_text_is_prepared_with_the_merges_and_the_dictionary_of_a_text(
         (["--words", "--bpe-merges", 60], "--words: cannot be given beside --bpe-merges"),
         (
             ["--like", "x", "--language", "de"],
-            "--language: cannot be given beside --like, which takes it from",
+            "--language: cannot be given beside --like, which",
         ),
         (["--words", "--lowercase"], "--words: cannot be given beside --lowercase or --keep-case"),
         (["--documents", "chapters"], "argument --documents: invalid choice: 'chapters'"),

@@ -22,7 +22,7 @@ from modular_fairseq.training import bcd, criterion_check
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from tests.fairseq_commands import TINY, run_train, train_config, weights
-from tests.masked_language_models import FINETUNE, MASKED, PAD, SIZE, build, task, trained, write_corpora
+from tests.masked_language_models import FINETUNE, MASKED, PAD, SIZE, build, task, trained
 from tests.watched_trainer import Watched
 
 OURS = "--criterion modular_masked_lm"
@@ -51,13 +51,8 @@ PARTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_corpora(tmp_path_factory.mktemp("text"))
-
-
-def pretrained(folder, out, name):
-    return trained(folder / "bin", out, f"{MASKED} {GRID[name]}")
+def pretrained(texts, out, name):
+    return trained(texts / "bin", out, f"{MASKED} {GRID[name]}")
 
 
 def loss_by_validate(data, path, task="masked_lm"):
@@ -73,9 +68,9 @@ def loss_by_validate(data, path, task="masked_lm"):
 
 
 @pytest.mark.parametrize("name", GRID)
-def test_every_mechanism_pre_trains_and_is_evaluated(folder, tmp_path, name):
+def test_every_mechanism_pre_trains_and_is_evaluated(texts, tmp_path, name):
     """Its parts are there and learn. fairseq-validate shows the loss of naive passes."""
-    path = pretrained(folder, tmp_path, name)
+    path = pretrained(texts, tmp_path, name)
     first, last = (weights(each) for each in (tmp_path / "checkpoint1.pt", path))
     moved = {key for key in last if last[key].is_floating_point() and not first[key].equal(last[key])}
     for part, names in PARTS.items():
@@ -83,8 +78,8 @@ def test_every_mechanism_pre_trains_and_is_evaluated(folder, tmp_path, name):
         assert bool(of_part) == bool(of_part & moved) == bool(re.search(names, name)), part
     assert {key for key in moved if "lm_head" in key or "embed_tokens" in key}
 
-    found = loss_by_validate(folder / "bin", path)
-    model, total, words = _loaded(folder / "bin", path), 0.0, 0
+    found = loss_by_validate(texts / "bin", path)
+    model, total, words = _loaded(texts / "bin", path), 0.0, 0
     for sample in model.samples:
         target = sample["target"][sample["target"].ne(PAD)]
         with torch.no_grad():
@@ -110,45 +105,45 @@ def _loaded(data, path):
     return model
 
 
-def test_both_criteria_train_a_plain_model_alike(folder, tmp_path):
+def test_both_criteria_train_a_plain_model_alike(texts, tmp_path):
     paths = [
-        trained(folder / "bin", tmp_path / name, f"{MASKED} --arch modular_roberta --criterion {name}")
+        trained(texts / "bin", tmp_path / name, f"{MASKED} --arch modular_roberta --criterion {name}")
         for name in ("masked_lm", "modular_masked_lm")
     ]
     one, other = map(weights, paths)
     assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_a_plain_model_trains_as_fairseqs_roberta(folder, tmp_path):
+def test_a_plain_model_trains_as_fairseqs_roberta(texts, tmp_path):
     """Without dropout, two epochs from the same seed give the same weights, and each loads into the other."""
     common = f"{MASKED} --criterion masked_lm --dropout 0 --attention-dropout 0"
-    theirs = trained(folder / "bin", tmp_path / "stock", f"{common} --arch roberta --max-positions 16")
-    ours = trained(folder / "bin", tmp_path / "ours", f"{common} --arch modular_roberta")
+    theirs = trained(texts / "bin", tmp_path / "stock", f"{common} --arch roberta --max-positions 16")
+    ours = trained(texts / "bin", tmp_path / "ours", f"{common} --arch modular_roberta")
     one, other = weights(theirs), weights(ours)
     assert one.keys() == other.keys()
     for key in one:
         torch.testing.assert_close(one[key], other[key], atol=2e-5, rtol=1e-4)
     again = trained(
-        folder / "bin",
+        texts / "bin",
         tmp_path / "again",
         f"{common} --arch modular_roberta --finetune-from-model {theirs} --lr 1e-9",
     )
     assert all(torch.allclose(one[key], value, atol=1e-6) for key, value in weights(again).items())
 
 
-def test_stopping_and_resuming_equals_training_on(folder, tmp_path):
+def test_stopping_and_resuming_equals_training_on(texts, tmp_path):
     words = f"{MASKED} {GRID['mae-dma-tim']}".replace("--max-epoch 2", "--max-epoch 3")
-    whole = trained(folder / "bin", tmp_path / "whole", words)
-    trained(folder / "bin", tmp_path / "parts", f"{words} --max-epoch 1")
-    parts = trained(folder / "bin", tmp_path / "parts", words)
+    whole = trained(texts / "bin", tmp_path / "whole", words)
+    trained(texts / "bin", tmp_path / "parts", f"{words} --max-epoch 1")
+    parts = trained(texts / "bin", tmp_path / "parts", words)
     one, other = weights(whole), weights(parts)
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def watched(folder, *words, arch="mae_roberta"):
+def watched(texts, *words, arch="mae_roberta"):
     """Return a `Watched` trainer with batches of masked sentences."""
     common = [*f"{MASKED} --dropout 0 --attention-dropout 0".split(), *map(str, words)]
-    trainer = Watched(folder / "bin", *common, arch=arch, common=())
+    trainer = Watched(texts / "bin", *common, arch=arch, common=())
     trainer.task.load_dataset("train")
     dataset = trainer.task.dataset("train")
     dataset.set_epoch(1)
@@ -158,8 +153,8 @@ def watched(folder, *words, arch="mae_roberta"):
     return trainer
 
 
-def test_g_steps_change_gates_only_and_f_steps_the_rest_only(folder, monkeypatch):
-    trainer = watched(folder, "--mae-gate-interval", 1, "--criterion", "modular_masked_lm")
+def test_g_steps_change_gates_only_and_f_steps_the_rest_only(texts, monkeypatch):
+    trainer = watched(texts, "--mae-gate-interval", 1, "--criterion", "modular_masked_lm")
     trainer.watch(monkeypatch)
     trainer.trainer.begin_epoch(1)
     for number in range(3):
@@ -169,12 +164,12 @@ def test_g_steps_change_gates_only_and_f_steps_the_rest_only(folder, monkeypatch
 
 @pytest.mark.parametrize("loss", ["instance", "token", "sentence"])
 @pytest.mark.parametrize("training", ["bcd", "joint"])
-def test_a_step_of_the_gates_is_sgd_on_the_mean_loss(folder, loss, training):
+def test_a_step_of_the_gates_is_sgd_on_the_mean_loss(texts, loss, training):
     """A gate of an encoder sees a whole block of text, so that is one instance. Tokens are masked words."""
     words = f"--mae-training {training} --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5"
     words += f" --mae-gate-loss {loss} --update-freq 2 --criterion masked_lm --lr-scheduler fixed"
     words += " --mae-gate-interval 1" if training == "bcd" else ""
-    trainer = watched(folder, *words.split())
+    trainer = watched(texts, *words.split())
     model, samples = trainer.model.train(), trainer.batches[:2]
     trainer.trainer.begin_epoch(1)
     own = bcd.bcd_of(trainer.trainer)
@@ -225,9 +220,9 @@ def test_the_auxiliary_losses_of_a_block_count_as_its_masked_words():
     assert "kl" not in log and loss.item() == pytest.approx(log["nll_loss"].item())
 
 
-def test_the_perplexity_of_a_training_is_that_of_its_masked_words(folder, tmp_path, caplog):
+def test_the_perplexity_of_a_training_is_that_of_its_masked_words(texts, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    trained(folder / "bin", tmp_path, f"{MASKED} {GRID['dma']} --log-format json --max-epoch 1")
+    trained(texts / "bin", tmp_path, f"{MASKED} {GRID['dma']} --log-format json --max-epoch 1")
     logs = [
         numbers
         for split, numbers in (parse(f"| {each.name} | {each.getMessage()}") for each in caplog.records)
@@ -242,10 +237,10 @@ def test_the_perplexity_of_a_training_is_that_of_its_masked_words(folder, tmp_pa
 @pytest.mark.parametrize(
     "words", ["", "--mae-finetune gates", "--mae-finetune gates+output", "--mae-training joint"]
 )
-def test_finetuning_for_classes_trains_what_it_says(folder, tmp_path, words):
-    start = pretrained(folder, tmp_path / "start", "mae")
+def test_finetuning_for_classes_trains_what_it_says(texts, tmp_path, words):
+    start = pretrained(texts, tmp_path / "start", "mae")
     words = f"{FINETUNE} --arch mae_roberta --finetune-from-model {start} {words}"
-    before, after = weights(start), weights(trained(folder / "classes", tmp_path / "classes", words))
+    before, after = weights(start), weights(trained(texts / "classes", tmp_path / "classes", words))
     moved = {key for key in before if before[key].is_floating_point() and not before[key].equal(after[key])}
     heads = {key for key in after if key.startswith("classification_heads.")}
     first = weights(tmp_path / "classes/checkpoint1.pt")
@@ -261,31 +256,31 @@ def test_finetuning_for_classes_trains_what_it_says(folder, tmp_path, words):
         assert any("fc1" in key for key in rest)
 
 
-def test_finetuning_learns_the_classes(folder, tmp_path):
-    start = pretrained(folder, tmp_path / "start", "tim")
+def test_finetuning_learns_the_classes(texts, tmp_path):
+    start = pretrained(texts, tmp_path / "start", "tim")
     words = f"{FINETUNE} --arch tim_roberta --encoder-layers 4 --finetune-from-model {start} --max-epoch 25"
-    path = trained(folder / "classes", tmp_path / "classes", words)
-    found = loss_by_validate(folder / "classes", path, task="sentence_prediction")
+    path = trained(texts / "classes", tmp_path / "classes", words)
+    found = loss_by_validate(texts / "classes", path, task="sentence_prediction")
     assert found["accuracy"] >= 80
 
 
 @pytest.mark.parametrize("name", ["dma", "mae-dma-tim"])
-def test_finetuning_leaves_out_the_losses_of_pre_training_and_says_so(folder, tmp_path, caplog, name):
+def test_finetuning_leaves_out_the_losses_of_pre_training_and_says_so(texts, tmp_path, caplog, name):
     criterion_check.say_once.cache_clear()
     caplog.set_level(logging.INFO)
-    start = pretrained(folder, tmp_path / "start", name)
+    start = pretrained(texts, tmp_path / "start", name)
     model = re.sub(r"--(criterion|aux-warmup-updates|sample-break-mode) \S+", "", GRID[name])
-    trained(folder / "classes", tmp_path / "classes", f"{FINETUNE} {model} --finetune-from-model {start}")
+    trained(texts / "classes", tmp_path / "classes", f"{FINETUNE} {model} --finetune-from-model {start}")
     sentence = "the losses of dma are for pre-training; they are not added to the loss of the classification"
     assert [record.getMessage() for record in caplog.records].count(sentence) == 1
 
 
-def test_values_are_predicted_by_regression(folder, tmp_path):
+def test_values_are_predicted_by_regression(texts, tmp_path):
     data = tmp_path / "values"
     (data / "label").mkdir(parents=True)
-    (data / "input0").symlink_to(folder / "classes/input0")
+    (data / "input0").symlink_to(texts / "classes/input0")
     for split in ("train", "valid", "test"):
-        lengths = [len(line.split()) for line in (folder / f"{split}.en").read_text().splitlines()]
+        lengths = [len(line.split()) for line in (texts / f"{split}.en").read_text().splitlines()]
         (data / f"label/{split}.label").write_text("".join(f"{length / 5}\n" for length in lengths))
     words = FINETUNE.replace("--num-classes 2", "--num-classes 1").replace("--max-epoch 2", "--max-epoch 12")
     words += " --regression-target --report-pearson-and-spearman --arch modular_roberta"
@@ -294,13 +289,13 @@ def test_values_are_predicted_by_regression(folder, tmp_path):
     assert found["pearson"] > 80
 
 
-def test_sentences_are_ranked(folder, tmp_path):
+def test_sentences_are_ranked(texts, tmp_path):
     data = tmp_path / "ranking"
     data.mkdir()
     for name in ("input0", "input1", "input2"):
-        (data / name).symlink_to(folder / "classes/input0")
+        (data / name).symlink_to(texts / "classes/input0")
     for split in ("train", "valid"):
-        number = len((folder / f"{split}.en").read_text().splitlines())
+        number = len((texts / f"{split}.en").read_text().splitlines())
         (data / "label").mkdir(exist_ok=True)
         (data / f"label/{split}.label").write_text("".join(f"{each % 2}\n" for each in range(number)))
     words = f"--task sentence_ranking --criterion sentence_ranking --num-classes 2 --init-token 0 {SIZE}"
@@ -345,9 +340,9 @@ def test_sentences_are_ranked(folder, tmp_path):
         ),
     ],
 )
-def test_what_does_not_fit_a_masked_language_model_is_refused(folder, tmp_path, words, sentence):
+def test_what_does_not_fit_a_masked_language_model_is_refused(texts, tmp_path, words, sentence):
     with pytest.raises(UsageError) as error:
-        trained(folder / "bin", tmp_path, f"{MASKED} {words}")
+        trained(texts / "bin", tmp_path, f"{MASKED} {words}")
     assert str(error.value) == sentence
 
 
@@ -389,15 +384,15 @@ def test_the_loss_of_masked_words_needs_a_masked_language_model(reversal_data, t
         ),
     ],
 )
-def test_what_a_classification_lacks_is_one_sentence(folder, tmp_path, data, words, sentence):
+def test_what_a_classification_lacks_is_one_sentence(texts, tmp_path, data, words, sentence):
     with pytest.raises(UsageError) as error:
-        trained(folder / data, tmp_path, f"{FINETUNE} --arch modular_roberta {words}")
-    assert str(error.value).removeprefix(str(folder)) == sentence
+        trained(texts / data, tmp_path, f"{FINETUNE} --arch modular_roberta {words}")
+    assert str(error.value).removeprefix(str(texts)) == sentence
 
 
-def test_tasks_still_build_what_they_are(folder):
+def test_tasks_still_build_what_they_are(texts):
     """A task that inherits from sentence_prediction is not taken for it."""
-    cfg = train_config(folder / "classes", *f"{FINETUNE} --arch modular_roberta".split(), common=())
+    cfg = train_config(texts / "classes", *f"{FINETUNE} --arch modular_roberta".split(), common=())
     from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
     class Mine(SentencePredictionTask):
@@ -407,7 +402,7 @@ def test_tasks_still_build_what_they_are(folder):
     assert type(tasks.setup_task(cfg.task)) is SentencePredictionTask
 
 
-def test_gate_parameters_of_a_masked_language_model_are_outside_the_main_optimizer(folder):
-    trainer = watched(folder, "--criterion", "masked_lm")
+def test_gate_parameters_of_a_masked_language_model_are_outside_the_main_optimizer(texts):
+    trainer = watched(texts, "--criterion", "masked_lm")
     main = {id(p) for group in trainer.trainer.optimizer.param_groups for p in group["params"]}
     assert gate_parameters(trainer.model) and not main & {id(p) for p in gate_parameters(trainer.model)}

@@ -11,20 +11,15 @@ from fairseq import checkpoint_utils
 from modular_fairseq.prediction.classes import correlations, ranks
 from modular_fairseq.prediction.masked_words import Block, numbers
 from modular_fairseq_cli import main as cli
-from tests.masked_language_models import FINETUNE, MASKED, PAD, trained, write_corpora
+from tests.masked_language_models import FINETUNE, MASKED, PAD, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 PLAIN = "--arch modular_roberta --criterion masked_lm"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_corpora(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
-def pretrained(folder, tmp_path_factory):
-    return trained(folder / "bin", tmp_path_factory.mktemp("run"), f"{MASKED} {PLAIN}")
+def pretrained(texts, tmp_path_factory):
+    return trained(texts / "bin", tmp_path_factory.mktemp("run"), f"{MASKED} {PLAIN}")
 
 
 def predict(data, path, *words):
@@ -46,10 +41,10 @@ def loaded(data, path, **overrides):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_masked_words_are_those_of_naive_passes(folder, pretrained, tmp_path, capsys, seed):
-    predict(folder / "bin", pretrained, "--out", tmp_path / "found", "--seed", seed, "--max-tokens", 50)
+def test_masked_words_are_those_of_naive_passes(texts, pretrained, tmp_path, capsys, seed):
+    predict(texts / "bin", pretrained, "--out", tmp_path / "found", "--seed", seed, "--max-tokens", 50)
     found, (heads, *lines) = written(tmp_path / "found")
-    model, data = loaded(folder / "bin", pretrained, seed=seed)
+    model, data = loaded(texts / "bin", pretrained, seed=seed)
     data.set_epoch(1)
     nll, masked, correct = 0.0, 0, 0
     assert heads == ["nll", "masked", "correct"] and len(lines) == len(data) >= 5
@@ -70,29 +65,29 @@ def test_masked_words_are_those_of_naive_passes(folder, pretrained, tmp_path, ca
     assert f"NLL {found['nll']:.3f} bits, perplexity {found['perplexity']:.2f}" in capsys.readouterr().out
 
 
-def test_inputs_that_are_too_long_are_left_out_on_demand(folder, tmp_path, capsys):
+def test_inputs_that_are_too_long_are_left_out_on_demand(texts, tmp_path, capsys):
     words = f"{MASKED} {PLAIN} --sample-break-mode eos --skip-invalid-size-inputs-valid-test"
-    path = trained(folder / "bin", tmp_path / "run", words.replace("sample 16", "sample 7"))
-    assert "longer than the maximum positions of the model" in refusal(folder / "bin", path)
-    predict(folder / "bin", path, "--skip-invalid-size-inputs-valid-test", "--out", tmp_path / "found")
-    sizes = [len(line.split()) + 2 for line in (folder / "test.en").read_text().splitlines()]
+    path = trained(texts / "bin", tmp_path / "run", words.replace("sample 16", "sample 7"))
+    assert "longer than the maximum positions of the model" in refusal(texts / "bin", path)
+    predict(texts / "bin", path, "--skip-invalid-size-inputs-valid-test", "--out", tmp_path / "found")
+    sizes = [len(line.split()) + 2 for line in (texts / "test.en").read_text().splitlines()]
     assert 0 < sum(size <= 7 for size in sizes) < len(sizes)
     assert len(written(tmp_path / "found")[1]) - 1 == sum(size <= 7 for size in sizes)
 
 
-def test_the_seed_decides_which_words_are_masked(folder, pretrained, tmp_path):
+def test_the_seed_decides_which_words_are_masked(texts, pretrained, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        predict(folder / "bin", pretrained, "--out", tmp_path / name, "--seed", seed)
+        predict(texts / "bin", pretrained, "--out", tmp_path / name, "--seed", seed)
     a, b, c = (written(tmp_path / name)[1] for name in "abc")
     assert a == b != c
 
 
-def test_classes_are_those_of_naive_passes(folder, tmp_path, capsys):
+def test_classes_are_those_of_naive_passes(texts, tmp_path, capsys):
     words = f"{FINETUNE} --arch modular_roberta"
-    path = trained(folder / "classes", tmp_path / "run", words)
-    predict(folder / "classes", path, "--out", tmp_path / "found")
+    path = trained(texts / "classes", tmp_path / "run", words)
+    predict(texts / "classes", path, "--out", tmp_path / "found")
     found, (heads, *lines) = written(tmp_path / "found")
-    model, data = loaded(folder / "classes", path)
+    model, data = loaded(texts / "classes", path)
     right = 0
     for number, line in enumerate(lines):
         with torch.no_grad():
@@ -100,8 +95,8 @@ def test_classes_are_those_of_naive_passes(folder, tmp_path, capsys):
             scores, _ = model(
                 tokens, features_only=True, classification_head_name="sentence_classification_head"
             )
-        names = [line for line in (folder / "test.label").read_text().splitlines()]
-        known = [line.split()[0] for line in (folder / "classes/label/dict.txt").read_text().splitlines()]
+        names = [line for line in (texts / "test.label").read_text().splitlines()]
+        known = [line.split()[0] for line in (texts / "classes/label/dict.txt").read_text().splitlines()]
         assert line == [known[scores.argmax()], names[number]]
         right += line[0] == line[1]
     assert heads == ["predicted", "target"] and len(lines) == len(data)
@@ -109,16 +104,18 @@ def test_classes_are_those_of_naive_passes(folder, tmp_path, capsys):
     assert f"test: {len(lines)} inputs, accuracy {found['accuracy']:.2f} %" in capsys.readouterr().out
 
 
-def test_values_are_correlated_with_those_of_the_data(folder, tmp_path, capsys):
+def test_values_are_correlated_with_those_of_the_data(texts, tmp_path, capsys):
     words = FINETUNE.replace("--num-classes 2", "--num-classes 1 --regression-target")
     path = trained(
-        folder / "values", tmp_path / "run", f"{words} --arch modular_roberta --best-checkpoint-metric loss"
+        texts / "values",
+        tmp_path / "run",
+        f"{words} --arch modular_roberta --best-checkpoint-metric loss",
     )
-    predict(folder / "values", path, "--out", tmp_path / "found")
+    predict(texts / "values", path, "--out", tmp_path / "found")
     found, (_, *lines) = written(tmp_path / "found")
     predicted, targets = np.array(lines, dtype=float).T
     assert targets.tolist() == [
-        float(line) for line in (folder / "values/label/test.label").read_text().split()
+        float(line) for line in (texts / "values/label/test.label").read_text().split()
     ]
     assert found["pearson"] == pytest.approx(100 * np.corrcoef(predicted, targets)[0, 1])
     assert -100 <= found["spearman"] <= 100
@@ -144,13 +141,13 @@ def refusal(*args):
     return message
 
 
-def test_what_cannot_be_predicted_is_refused(folder, pretrained, tmp_path):
-    assert "no.pt" in refusal(folder / "bin", folder / "no.pt")
-    assert "--max-tokens 3 is less" in refusal(folder / "bin", pretrained, "--max-tokens", 3)
+def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
+    assert "no.pt" in refusal(texts / "bin", texts / "no.pt")
+    assert "--max-tokens 3 is less" in refusal(texts / "bin", pretrained, "--max-tokens", 3)
     for value in ("[1]", "{"):
-        assert "give a JSON object" in refusal(folder / "bin", pretrained, "--model-overrides", value)
+        assert "give a JSON object" in refusal(texts / "bin", pretrained, "--model-overrides", value)
     assert "has no dictionary" in refusal(tmp_path, pretrained)
     sizes = "--decoder-layers 1 --decoder-embed-dim 8 --decoder-attention-heads 2 --optimizer adam"
     language_model = f"--task language_modeling --arch modular_transformer_lm {sizes} --max-tokens 100"
-    path = trained(folder / "bin", tmp_path / "lm", f"{language_model} --tokens-per-sample 16 --max-epoch 1")
-    assert "the model has the task language_modeling" in refusal(folder / "bin", path)
+    path = trained(texts / "bin", tmp_path / "lm", f"{language_model} --tokens-per-sample 16 --max-epoch 1")
+    assert "the model has the task language_modeling" in refusal(texts / "bin", path)
