@@ -21,6 +21,7 @@ SUBJECTS = (
     "numpy",
     "checkpoints",
     "data",
+    "folders",
     "classification",
     "criterions",
     "precision",

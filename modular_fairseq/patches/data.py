@@ -12,6 +12,7 @@ from weakref import WeakSet
 import numpy as np
 from fairseq.data.iterators import BackgroundConsumer
 from fairseq.registry import REGISTRIES
+from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor
@@ -98,28 +99,48 @@ def end_processes_that_read_with_their_parent(init: Callable, watchdog: ManagerW
 
 @replace("fairseq.tasks.language_modeling.LanguageModelingTask.load_dataset")
 def refuse_blocks_without_tokens(
-    load_dataset: Callable, task: LanguageModelingTask, split: str, *args: Any, **kwargs: Any
+    load_dataset: Callable, task: LanguageModelingTask, *args: Any, **kwargs: Any
 ) -> Any:
-    """Refuse blocks of a language model without a token to predict, and parts of the data that do not exist.
+    """Refuse blocks of a language model without a token to predict.
 
     fairseq-eval-lm subtracts --context-window from --tokens-per-sample (fairseq_cli/eval_lm.py:246), and then
-    fails with a division by zero, or with a message about negative dimensions. Without the data it shows a
-    traceback (fairseq/tasks/language_modeling.py:219).
+    fails with a division by zero, or with a message about negative dimensions.
     """
     if (left := task.args.tokens_per_sample) < 1:
         raise UsageError(
             f"--tokens-per-sample, less the --context-window of fairseq-eval-lm, is {left}, so no token of a "
             "block is predicted; give a larger --tokens-per-sample or a smaller --context-window"
         )
-    try:
-        return load_dataset(task, split, *args, **kwargs)
-    except FileNotFoundError as error:
-        if not str(error).startswith("Dataset not found"):
-            raise
-        raise UsageError(
-            f"{task.args.data} has no part {split} ({split}.idx and {split}.bin); prepare the text with it, "
-            "or name another part by --gen-subset, --valid-subset or --train-subset"
-        ) from None
+    return load_dataset(task, *args, **kwargs)
+
+
+@replace("fairseq.tasks.fairseq_task.FairseqTask.filter_indices_by_size")
+def name_the_first_that_is_too_long(
+    filter_indices_by_size: Callable,
+    task: FairseqTask,
+    indices: np.ndarray,
+    dataset: Any,
+    max_positions: Any = None,
+    ignore_invalid_inputs: bool = False,
+) -> np.ndarray:
+    """Refuse a sample that is longer than the model has positions by one sentence.
+
+    fairseq ends in an exception with a traceback (fairseq/tasks/fairseq_task.py:184-192), for example when a
+    line for fairseq-interactive is too long.
+    """
+    if not ignore_invalid_inputs:
+        _, ignored = dataset.filter_indices_by_size(indices, max_positions)
+        if len(ignored) > 0:
+            raise UsageError(
+                f"sample {ignored[0]}, counted from 0, has {_tokens(dataset.size(ignored[0]))} tokens, and "
+                f"the model has {_tokens(max_positions)} positions; shorten it, or leave such samples out by "
+                "--skip-invalid-size-inputs-valid-test"
+            )
+    return filter_indices_by_size(task, indices, dataset, max_positions, ignore_invalid_inputs)
+
+
+def _tokens(sizes: Any) -> str:
+    return " and ".join(f"{size:,}" for size in np.atleast_1d(sizes).tolist())
 
 
 @replace("fairseq.tasks.language_modeling.LanguageModelingTask.eval_lm_dataloader")

@@ -18,7 +18,7 @@ from fairseq_cli import preprocess
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import run_train, train_config, write_reversal_corpus
+from tests.fairseq_commands import OPTIMIZE, TINY, run_train, train_config, write_reversal_corpus
 from tests.places import ROOT
 from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
 
@@ -290,3 +290,49 @@ def test_a_training_names_the_module_in_which_its_numbers_overflow(
     found = [text for name, _, text in caplog.record_tuples if name == "fairseq.nan_detector"]
     first = next(text for text in found if direction in text)
     assert "detected in output of encoder.layers.0.fc2," in first
+
+
+@pytest.mark.parametrize(
+    ("words", "dictionary"),
+    [
+        ("--task language_modeling --arch modular_transformer_lm", "dict.txt"),
+        ("--task masked_lm --arch modular_roberta", "dict.txt"),
+        ("--task translation --arch modular_transformer", "file such as train.de-en.de.idx"),
+        ("--task translation --arch modular_transformer -s de -t en", "dict.de.txt"),
+    ],
+)
+def test_a_folder_without_binarized_data_is_one_sentence(tmp_path, words, dictionary):
+    """It names the folder bin, if this has the data."""
+    (tmp_path / "bin").mkdir()
+    says = f"^{tmp_path} has no {dictionary}; give the folder of binarized data, which .* calls bin$"
+    with pytest.raises(UsageError, match=says):
+        run_train(tmp_path, *words.split(), "--max-tokens", "100", common=())
+    for name in ("dict.txt", "dict.de.txt", "valid.de-en.en.idx"):
+        (tmp_path / "bin" / name).touch()
+    with pytest.raises(
+        UsageError, match=f"^{tmp_path} has no {dictionary}; give {tmp_path}/bin, which has it$"
+    ):
+        run_train(tmp_path, *words.split(), "--max-tokens", "100", common=())
+    with pytest.raises(
+        UsageError, match=f"^{tmp_path}/other is no folder; give the folder of binarized data"
+    ):
+        run_train(tmp_path / "other", *words.split(), "--max-tokens", "100", common=())
+
+
+def test_a_part_of_a_translation_that_does_not_exist_is_one_sentence(reversal_data):
+    words = ["--arch", "modular_transformer", *TINY, *OPTIMIZE, "--valid-subset", "valid7"]
+    with pytest.raises(
+        UsageError, match=rf"^{reversal_data} has no part valid7 \(valid7.de-en.\*\); prepare"
+    ):
+        run_train(reversal_data, *words)
+
+
+def test_a_sentence_beyond_the_positions_is_one_sentence(reversal_data, tmp_path):
+    words = ["--arch", "modular_transformer", *TINY, *OPTIMIZE, "--max-source-positions", "4", "--save-dir"]
+    says = "^sample [0-9]+, counted from 0, has [5-9] and . tokens, and the model has 4 and 1,024 positions"
+    with pytest.raises(UsageError, match=says):
+        run_train(reversal_data, *words, str(tmp_path))
+    run_train(
+        reversal_data, *words, str(tmp_path), "--skip-invalid-size-inputs-valid-test", "--max-epoch", "1"
+    )
+    assert (tmp_path / "checkpoint_last.pt").is_file()
