@@ -6,8 +6,9 @@
 The model has been trained by --task masked_lm or sentence_prediction, and DATA is a folder of data for this
 task. Of masked words the command shows the mean negative log-likelihood (NLL) in bits, as fairseq logs it,
 the perplexity and the accuracy. Words are masked at random as in training. --seed decides which, so that
-models can be compared on the same words; fairseq-validate takes the seed of the training. Of classes the
-command shows the accuracy, and of values (--regression-target) the correlations of Pearson and Spearman.
+models can be compared on the same words; fairseq-validate takes the seed of the training, and counts the
+masked symbols <s> and </s> as words, which this command does not. Of classes the command shows the accuracy,
+and of values (--regression-target) the correlations of Pearson and Spearman.
 
 OUT.json has these numbers. OUT.tsv has a line for each block of text (its NLL in nats, the number of masked
 words, and the number of right ones), or for each input (what is predicted, and what is right).
@@ -80,9 +81,13 @@ def measure(
     name = loaded.about["task"]
     found = batches(model, task, subset, max_tokens, skip_invalid)
     if name == "masked_lm":
-        blocks = masked_words.predict(model, found, task.source_dictionary.pad())
+        blocks = masked_words.predict(model, found, task.source_dictionary)
         rows: Rows = [["nll", "masked", "correct"], *(list(each) for each in blocks)]
-        return {**masked_words.numbers(blocks), "masked": sum(each.masked for each in blocks)}, rows
+        counts = {
+            "masked": sum(each.masked for each in blocks),
+            "blocks": sum(each.masked > 0 for each in blocks),
+        }
+        return {**masked_words.numbers(blocks), **counts}, rows
     if name != "sentence_prediction":
         raise UsageError(
             f"the model has the task {name}; this command is for models of the tasks masked_lm and "
@@ -98,12 +103,13 @@ def measure(
     return {"accuracy": classes.accuracy(predictions)}, [heads, *names]
 
 
-def describe(numbers: dict[str, float], units: int) -> str:
-    """Return a sentence with the numbers of `measure`."""
+def describe(numbers: dict[str, float], inputs: int) -> str:
+    """Return a sentence with the numbers of `measure` for a number of inputs."""
     if "nll" in numbers:
         return (
-            f"{numbers['masked']:,} masked words in {units:,} blocks, NLL {numbers['nll']:.3f} bits, "
-            f"perplexity {numbers['perplexity']:.2f}, accuracy {numbers['accuracy']:.2f} %"
+            f"{numbers['masked']:,} masked words in {numbers['blocks']:,} blocks of text, "
+            f"NLL {numbers['nll']:.3f} bits, perplexity {numbers['perplexity']:.2f}, "
+            f"accuracy {numbers['accuracy']:.2f} %"
         )
     shown = ", ".join(f"{name} {value:.2f} %" for name, value in numbers.items())
-    return f"{units:,} inputs, {shown}"
+    return f"{inputs:,} inputs, {shown}"

@@ -19,7 +19,8 @@ def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
     """Binarize the three splits of the data set in `out`: its sub-words, or its text if it has no sub-words.
 
     Args:
-        settings: see `settings.choose`; with `like`, the dictionaries of that folder are used.
+        settings: see `settings.choose`; with `like`, the dictionaries of that folder are used. A dictionary
+            of text in one language has at most `dictionary_size` types.
         user: `workers` is the largest number of processes.
         out: the folder of the data set, which gets preprocess.log.
         part: the folder in which fairseq-preprocess writes.
@@ -49,6 +50,8 @@ def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -
     else:
         names = {split: stage / f"{split}.txt" for split in ("train", "valid", "test")}
         arguments = ["--only-source", *(["--srcdict", str(like / "dict.txt")] if like else [])]
+        if size := settings.get("dictionary_size"):
+            arguments += ["--nwordssrc", str(size)]
         counted = [(split, split, path.name) for split, path in names.items()]
     preprocess(names, counted, arguments, user, out, part)
     for path in sorted(part.glob("dict.*txt")):

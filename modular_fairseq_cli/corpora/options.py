@@ -31,6 +31,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "keep-case": {"action": "store_false", "dest": "lowercase"},
     "bpe-merges": {"type": int, "metavar": "N"},
     "vocab-size": {"type": int, "metavar": "N"},
+    "dictionary-size": {"type": int, "metavar": "N"},
+    "normalize": {"action": "store_true", "default": None},
     "valid": {"metavar": "SET"},
     "joined-dictionary": {"action": "store_const", "const": "joined", "dest": "dictionaries"},
     "separate-dictionaries": {"action": "store_const", "const": "separate", "dest": "dictionaries"},
@@ -113,7 +115,15 @@ def _description(recipe: Recipe) -> str:
 
 def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
     """Exit with a sentence if a value is impossible, or if options exclude each other."""
-    for name in ("workers", "bpe_merges", "vocab_size", "valid_last", "percent", "held_out"):
+    for name in (
+        "workers",
+        "bpe_merges",
+        "vocab_size",
+        "dictionary_size",
+        "valid_last",
+        "percent",
+        "held_out",
+    ):
         if getattr(user, name) is not None and getattr(user, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(user, name)}: give 1 or more")
     if recipe.label and user.like is None:
@@ -123,7 +133,9 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
         )
     if user.bpe_merges and user.vocab_size:
         parser.error("--vocab-size is for sentencepiece, and --bpe-merges for subword-nmt; give one of them")
-    for option in ("vocab_size", "like") if user.tokenized else ():
+    if user.normalize and user.vocab_size:
+        parser.error("--normalize: cannot be given beside --vocab-size; sentencepiece has rules of its own")
+    for option in ("vocab_size", "like", "normalize") if user.tokenized else ():
         if getattr(user, option) is not None:
             parser.error(
                 f"--tokenized: cannot be given beside --{option.replace('_', '-')}, which takes text that is "
@@ -149,7 +161,7 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
     if user.source_lang and user.source_lang == user.target_lang:
         parser.error(f"--target-lang {user.target_lang}: must differ from --source-lang")
     _check_archives(parser, recipe, user.archive or [])
-    for name in (*FROM_LIKE, "language"):
+    for name in (*FROM_LIKE, "language", "dictionary_size"):
         if user.like and getattr(user, name, None) is not None:
             option = SAID_BY.get(name, f"--{name.replace('_', '-')}")
             parser.error(f"{option}: cannot be given beside --like, which takes it from {user.like}")

@@ -34,11 +34,11 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
     """Return the settings that follow from a recipe and the options of its user, ready for JSON.
 
     The keys are the fields of `Recipe`, and also "source_lang", "target_lang", "subwords" ("subword-nmt" or
-    "sentencepiece"). "like" (the path of the other folder), "train_files" and the like, "documents" and
-    "valid_last" are there only if the user or the recipe gives these options. Text in one language has None
-    for both languages, and "language", the language of Moses' tokens. Data that is binarized as it is has
-    none of what follows it. A classification has also "inputs" (the endings of its texts), "splits" and
-    "values" (whether labels are values), and always "like".
+    "sentencepiece"). "like" (the path of the other folder), "train_files" and the like, "documents",
+    "dictionary_size" and "valid_last" are there only if the user or the recipe gives these options. Text in
+    one language has None for both languages, and "language", the language of Moses' tokens. Data that is
+    binarized as it is has none of what follows it. A classification has also "inputs" (the
+    endings of its texts), "splits" and "values" (whether labels are values), and always "like".
 
     Raises:
         UsageError: --like does not name a finished folder with the same languages.
@@ -57,6 +57,8 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
         }
     if user.documents or (recipe.documents and recipe.label):
         chosen["documents"] = user.documents or recipe.documents
+    if user.dictionary_size:
+        chosen["dictionary_size"] = user.dictionary_size
     if not recipe.tokens or user.words:
         return chosen
     every = 100 if user.valid == "every-100th" else recipe.valid_every
@@ -69,7 +71,7 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
         "valid_every": every,
         "test": recipe.test or "given",
         "tokens": ("given" if user.tokenized else recipe.tokens) if words else "none",
-        "normalize": recipe.normalize,
+        "normalize": _first(user.normalize, recipe.normalize),
         "aggressive_hyphens": recipe.aggressive_hyphens,
         "lowercase": _first(user.lowercase, recipe.lowercase),
         "clean": clean if words or clean is None else clean | {"unit": "subwords"},

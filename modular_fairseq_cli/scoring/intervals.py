@@ -128,11 +128,17 @@ def over_pairs(by_seed: Sequence[Sequence[tuple[Scored, Scored]]]) -> Interval |
     Args:
         by_seed: for each seed the baseline and the system, each with its score and its pseudo-values
             [sentences] (see `jackknife`). If there are several such pairs, their mean counts.
+
+    Returns:
+        The interval. It is None if there are fewer than two seeds or parts, or if a score is NaN, with or
+        without one of the parts.
     """
     differences, values = [], []
     for pairs in by_seed:
         differences.append(fmean(ours - theirs for (theirs, _), (ours, _) in pairs))
         values.append(np.mean([ours - theirs for (_, theirs), (_, ours) in pairs], axis=0))
+    if not np.isfinite([*differences, *np.ravel(values)]).all():
+        return None
     return over_seeds_and_sentences(differences, np.stack(values))
 
 

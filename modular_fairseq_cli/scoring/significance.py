@@ -106,8 +106,8 @@ def bootstrap_p(
     """Return the p of the paired bootstrap for the difference of two scores of corpora.
 
     The formula is that of sacrebleu: the share of resamples in which the difference is further from its mean
-    over resamples than the real difference is from 0. It is 1 if the two have the same score, and None if
-    there is only one part.
+    over resamples than the real difference is from 0. It is 1 if the two have the same score. It is None if
+    there is only one part, or if a resample has no score, as the correlation of equal values.
 
     Args:
         baseline, system: numbers [parts, n] of each part of the data, such as a document, whose sums decide
@@ -127,6 +127,8 @@ def bootstrap_p(
     drawn = np.random.default_rng(12345).integers(parts, size=(samples, parts))
     counts = np.stack([np.bincount(each, minlength=parts) for each in drawn]).astype(np.float64)
     differences = score(counts @ system) - score(counts @ baseline)
+    if not np.isfinite([real, *differences]).all():
+        return None
     further = int((np.abs(differences - differences.mean()) > abs(real)).sum())
     return (further + 1) / (samples + 1)
 

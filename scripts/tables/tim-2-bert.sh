@@ -4,8 +4,8 @@
 #
 #     # DIR has the text of Wikipedia and of the Books corpus, with a sentence in each line: wiki.txt and
 #     # books.txt for training, valid.txt and test.txt. The paper split sentences by spaCy.
-#     bash data-prep/prepare-text.sh DIR --train wiki,books --lowercase --bpe-merges 32678 \
-#         --out data/books-wiki
+#     bash data-prep/prepare-text.sh DIR --train wiki,books --lowercase --normalize --bpe-merges 32678 \
+#         --dictionary-size 32678 --out data/books-wiki
 #
 # Then run one of these commands:
 #

@@ -1023,6 +1023,21 @@ def test_other_text_is_prepared_with_the_merges_and_the_dictionary_of_a_text(
     assert lines(first / "bpe/test.txt")[:5] == lines(second / "bpe/test.txt")
 
 
+@pytest.mark.parametrize("options", [["--words"], ["--bpe-merges", 60, "--normalize"]])
+def test_the_dictionary_of_a_text_keeps_the_most_frequent_types(scripts_root, documents, tmp_path, options):
+    (documents / "more.txt").write_text("« often often often , once »\n")
+    options = [*options, "--train", "train,more"]
+    kept = []
+    for name, size in (("all", []), ("few", ["--dictionary-size", 20])):
+        result = prepare(scripts_root, "text", documents, "--out", tmp_path / name, *options, *size)
+        assert result.returncode == 0, result.stderr
+        kept.append([line.split()[0] for line in lines(tmp_path / name / "bin/dict.txt")])
+    assert len(kept[0]) > 20 and kept[1][:16] == kept[0][:16]
+    assert len([word for word in kept[1] if "madeupword" not in word]) == 16
+    text = (tmp_path / "all" / ("text" if "--words" in options else "tok") / "train.txt").read_text()
+    assert ("«" in text) == ("--normalize" not in options)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -1033,6 +1048,11 @@ def test_other_text_is_prepared_with_the_merges_and_the_dictionary_of_a_text(
         ),
         (["--words", "--lowercase"], "--words: cannot be given beside --lowercase or --keep-case"),
         (["--documents", "chapters"], "argument --documents: invalid choice: 'chapters'"),
+        (["--normalize", "--words"], "--words: cannot be given beside --normalize"),
+        (["--normalize", "--tokenized"], "--tokenized: cannot be given beside --normalize"),
+        (["--normalize", "--vocab-size", 90], "--normalize: cannot be given beside --vocab-size"),
+        (["--like", "x", "--dictionary-size", 9], "--dictionary-size: cannot be given beside --like"),
+        (["--dictionary-size", 0], "--dictionary-size 0: give 1 or more"),
     ],
 )
 def test_options_for_text_that_exclude_each_other(scripts_root, documents, tmp_path, options, sentence):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.evaluation import Pair
 from modular_fairseq.runs.evaluations.predictions import Classes, MaskedWords, Values
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq_cli import main as cli
@@ -157,6 +158,9 @@ def test_the_learning_rate_with_the_best_median_is_shown(place, made):
     note = "; ".join(f"{row}: optimization.lr {rate}" for row, rate in chosen.items())
     assert f"Values with the best median, which are shown: {note}." in lines
     assert "Seeds 1,2,3, median ± standard deviation." in lines
+    assert any(
+        line.startswith("Difference of the means from the baseline in accuracy [95 %") for line in lines
+    )
     start = result(place, "after/one-lr-0.02/seed-3", "settings.json")
     assert start["starts from"] == "before/one/seed-1" and start["optimization.lr"] == [0.02]
 
@@ -261,15 +265,42 @@ def test_the_best_median_is_the_lowest_of_a_perplexity(lower, best):
     assert Results(None, None, trials[3:]).chosen.values == {"name": "d"}  # neither is finished
 
 
-def test_scores_follow_from_sums_over_parts():
+def test_scores_follow_from_sums_over_parts(tmp_path):
     masked, classes, values = MaskedWords(), Classes(), Values()
     lines = [["2.0", "3", "1"], ["1.0", "1", "1"]]
     sums = [sum(column) for column in zip(*map(masked.count, lines), strict=True)]
     assert masked.score(np.array(sums)) == pytest.approx(np.exp(3 / 4))
     right = np.array([classes.count(line) for line in (["a", "a"], ["a", "b"], ["b", "b"])]).sum(axis=0)
     assert classes.score(right) == pytest.approx(200 / 3)
-    pairs = [("0.1", "1"), ("0.4", "0"), ("0.5", "3"), ("0.9", "2")]
-    sums = np.array([values.count(list(pair)) for pair in pairs]).sum(axis=0)
-    x, y = np.array(pairs, dtype=float).T
-    assert values.score(sums) == pytest.approx(100 * np.corrcoef(x, y)[0, 1])
-    assert np.isnan(values.score(np.array([2.0, 2, 3, 2, 5, 3])))
+    found = values.statistics(predictions(tmp_path, "0.1\t1", "0.4\t0", "0.5\t3", "0.9\t2"))
+    correlation = 100 * np.corrcoef([0.1, 0.4, 0.5, 0.9], [1, 0, 3, 2])[0, 1]
+    assert values.score(found.sum(axis=0)) == pytest.approx(correlation)
+    narrow = [f"{2.5 + 1e-7 * number!r}\t{target}" for number, target in ((1, 1), (4, 0), (5, 3), (9, 2))]
+    found = values.statistics(predictions(tmp_path, *narrow))
+    assert values.score(found.sum(axis=0)) == pytest.approx(correlation, rel=1e-6)
+    found = values.statistics(predictions(tmp_path, "0.7\t1", "0.7\t2", "0.7\t4"))
+    assert np.isnan(values.score(found.sum(axis=0)))
+    empty = masked.statistics(predictions(tmp_path, "2.0\t3\t1", "0.0\t0\t0", "1.0\t1\t1"))
+    assert empty.tolist() == [[2, 3], [1, 1]]
+
+
+def predictions(folder, *lines):
+    """Return a measurement whose predictions are these lines."""
+    (folder / "x.predictions.tsv").write_text("".join(f"{line}\n" for line in ("heads", *lines)))
+    return SimpleNamespace(
+        path=lambda name: str(folder / f"x.{name}"), finished_result=lambda: {"data": ["same"]}
+    )
+
+
+def test_a_model_without_a_score_is_not_compared(tmp_path):
+    """A model that predicts one value for all inputs has no correlation."""
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    random = np.random.default_rng(1)
+    pairs = [[f"{x}\t{y}" for x, y in random.normal(size=(20, 2))] for _ in range(2)]
+    varied, other = (predictions(tmp_path / name, *each) for name, each in zip("ab", pairs, strict=True))
+    difference, p = Values().compare(varied, other, 50)
+    assert np.isfinite(difference) and 0 < p <= 1
+    assert Values().interval([[Pair(other, varied, 0.0)]] * 2) is not None
+    constant = predictions(tmp_path, *(f"0.5\t{number}" for number in range(20)))
+    assert Values().compare(constant, varied, 50) is None
+    assert Values().interval([[Pair(varied, constant, 0.0)]] * 2) is None

@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 from modular_fairseq.prediction.classes import correlations, ranks
 from modular_fairseq.prediction.masked_words import Block, numbers
 from modular_fairseq_cli import main as cli
-from tests.masked_language_models import FINETUNE, MASKED, PAD, trained
+from tests.masked_language_models import BOS, EOS, FINETUNE, MASKED, PAD, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 PLAIN = "--arch modular_roberta --criterion masked_lm"
@@ -46,19 +46,22 @@ def test_masked_words_are_those_of_naive_passes(texts, pretrained, tmp_path, cap
     found, (heads, *lines) = written(tmp_path / "found")
     model, data = loaded(texts / "bin", pretrained, seed=seed)
     data.set_epoch(1)
-    nll, masked, correct = 0.0, 0, 0
+    nll, masked, correct, symbols, blocks = 0.0, 0, 0, 0, 0
     assert heads == ["nll", "masked", "correct"] and len(lines) == len(data) >= 5
     for number, line in enumerate(lines):
         source, target = (data[number][key] for key in ("net_input.src_tokens", "target"))
         with torch.no_grad():
             scores = model(source[None])[0][0].log_softmax(-1)
-        places = target.ne(PAD)
+        places = target.ne(PAD) & target.ne(BOS) & target.ne(EOS)
+        symbols += int(target.ne(PAD).sum() - places.sum())
         own = -scores[places].gather(1, target[places, None]).sum().item()
         right = int(scores[places].argmax(-1).eq(target[places]).sum())
         assert float(line[0]) == pytest.approx(own, rel=1e-4, abs=1e-6)
         assert [int(each) for each in line[1:]] == [int(places.sum()), right]
+        blocks += bool(places.any())
         nll, masked, correct = nll + own, masked + int(places.sum()), correct + right
-    assert found["masked"] == masked > 5 and found["seed"] == seed and found["updates"] > 0
+    assert found["masked"] == masked > 4 and found["blocks"] == blocks and symbols > 0
+    assert found["seed"] == seed and found["updates"] > 0
     assert found["nll"] == pytest.approx(nll / masked / math.log(2), rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(nll / masked), rel=1e-5)
     assert found["accuracy"] == pytest.approx(100 * correct / masked)

@@ -164,6 +164,13 @@ def test_the_bootstrap_finds_a_difference_that_all_documents_have():
         bootstrap_p(baseline, better, score, 0)
 
 
+def test_there_is_no_p_if_a_resample_has_no_score():
+    """A resample without any word has no mean."""
+    rare = np.array([[3.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    with np.errstate(invalid="ignore"):
+        assert bootstrap_p(rare, rare * [[2.0, 1.0]], lambda sums: sums[..., 0] / sums[..., 1], 200) is None
+
+
 def test_the_bootstrap_rejects_a_true_null_hypothesis_as_often_as_its_level_says():
     random, rejected = np.random.default_rng(3), 0
     for _ in range(400):

@@ -32,14 +32,16 @@ class OverParts(Evaluation):
     ) -> tuple[float, float | None] | None:
         """Return the difference, and the p of the paired bootstrap over parts of the data.
 
-        The result is None if the two were measured on different data, and p is None if the data have only one
-        part.
+        The result is None if the two were measured on different data, or if one has no score. p is None if
+        the data have only one part, or if a resample of them has no score.
         """
         results = [each.finished_result() for each in (baseline, ours)]
         if results[0]["data"] != results[1]["data"]:
             return None
         statistics = [self.statistics(each) for each in (baseline, ours)]
         before, now = (float(self.score(each.sum(axis=0))) for each in statistics)
+        if not np.isfinite([before, now]).all():
+            return None
         return now - before, bootstrap_p(statistics[0], statistics[1], self.score, samples)
 
     def interval(self, by_seed: Sequence[Sequence[Pair]]) -> Interval | None:

@@ -82,7 +82,9 @@ class Predictions(OverParts):
             return [line.rstrip("\n").split("\t") for line in file][1:]
 
     def statistics(self, measurement: Measurement) -> Floats:
-        return np.array([self.count(line) for line in self.lines(measurement)], dtype=np.float64)
+        """Return the numbers of the lines that have any, since a block may have no masked word."""
+        found = np.array([self.count(line) for line in self.lines(measurement)], dtype=np.float64)
+        return found[found.any(axis=1)]
 
     @abstractmethod
     def count(self, line: list[str]) -> list[float]:
@@ -147,8 +149,17 @@ class Values(Predictions):
     numbers = {"pearson": "pearson", "spearman": "spearman"}
 
     def count(self, line: list[str]) -> list[float]:
-        x, y = map(float, line)
-        return [1.0, x, y, x * x, y * y, x * y]
+        return [1.0, *map(float, line)]
+
+    def statistics(self, measurement: Measurement) -> Floats:
+        """Return for each input the numbers whose sums decide the correlation.
+
+        Both sides are shifted to a mean of 0, which changes no correlation. Otherwise the sums of squares of
+        values that hardly differ would be lost in their rounding.
+        """
+        one, *sides = super().statistics(measurement).T
+        x, y = (side - side.mean() for side in sides)
+        return np.stack([one, x, y, x * x, y * y, x * y], axis=1)
 
     def score(self, sums: Floats) -> Floats:
         """Return Pearson's correlation; NaN if one side is constant."""

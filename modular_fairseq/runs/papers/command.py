@@ -287,7 +287,7 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
     known = [each.finished_result() for found in results.values() for each in found.found]
     notes += [note for evaluation in table.evaluations for note in evaluation.notes(known)]
     if any(row.baseline not in ("", row.name) for row in table.rows):
-        notes += [explain_tests(each, args) for each in table.evaluations[:1]]
+        notes += [explain_tests(each, args, table.average) for each in table.evaluations[:1]]
     for name in dict.fromkeys(found.row.baseline for found in results.values()):
         if "," in args.seeds and name in results and len(results[name].measurements) == 1:
             notes.append(
@@ -305,9 +305,16 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
     return notes
 
 
-def explain_tests(evaluation: Evaluation, args: argparse.Namespace) -> str:
-    """Return the sentences that say what the interval and the p-values of the differences account for."""
-    what = f"Difference from the baseline in {evaluation.columns[evaluation.key].heading}"
+def explain_tests(evaluation: Evaluation, args: argparse.Namespace, average: str = "mean") -> str:
+    """Return the sentences that say what the interval and the p-values of the differences account for.
+
+    Args:
+        evaluation: the evaluation whose first column is compared.
+        args: the options of the command.
+        average: what the table shows of several seeds. Differences are those of the means, whatever it is.
+    """
+    of_means = " of the means" if average != "mean" and "," in args.seeds else ""
+    what = f"Difference{of_means} from the baseline in {evaluation.columns[evaluation.key].heading}"
     single = evaluation.test and f"{evaluation.test} ({args.samples} samples)"
     choice = f"the choice of {evaluation.units}"
     if "," not in args.seeds:
