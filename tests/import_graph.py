@@ -17,11 +17,13 @@ FLOORS = [
         "modular_fairseq.patches",
         "modular_fairseq.user_dir",
     ],
+    ["modular_fairseq.loading"],
     [
         "modular_fairseq.analysis",
         "modular_fairseq.benchmark",
         "modular_fairseq.device_check",
         "modular_fairseq.export",
+        "modular_fairseq.prediction",
         "modular_fairseq.runs",
     ],
 ]

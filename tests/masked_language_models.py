@@ -65,6 +65,17 @@ def build_stock(seed=1, types=40, positions=16, **changes):
     return RobertaModel.build_model(args, task(types, positions))
 
 
+def binarize(folder, out, ending, *words):
+    """Binarize {train,valid,test}.ENDING of a folder into its folder `out`, with further options `words`."""
+    prefixes = [
+        word
+        for split in ("train", "valid", "test")
+        for word in (f"--{split}pref", f"{folder}/{split}.{ending}")
+    ]
+    parser = options.get_preprocessing_parser()
+    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(folder / out), *prefixes, *words]))
+
+
 def write_corpora(folder):
     """Write binarized data into a folder, and return it.
 
@@ -72,19 +83,7 @@ def write_corpora(folder):
     word is w0 to w5. The folder values has the number of this word as a value.
     """
     write_reversal_corpus(folder, train_pairs=80)
-    parser = options.get_preprocessing_parser()
-
-    def binarize(out, ending, *words):
-        prefixes = [
-            word
-            for split in ("train", "valid", "test")
-            for word in (f"--{split}pref", f"{folder}/{split}.{ending}")
-        ]
-        preprocess.main(
-            parser.parse_args(["--only-source", "--destdir", str(folder / out), *prefixes, *words])
-        )
-
-    binarize("bin", "en")
+    binarize(folder, "bin", "en")
     for split in ("train", "valid", "test"):
         first = [int(line.split()[0][1:]) for line in (folder / f"{split}.en").read_text().splitlines()]
         labels = ["low" if number < 6 else "high" for number in first]
@@ -92,8 +91,8 @@ def write_corpora(folder):
         (folder / "values/label").mkdir(parents=True, exist_ok=True)
         (folder / f"values/label/{split}.label").write_text("".join(f"{number}\n" for number in first))
     for kind in ("classes", "values"):
-        binarize(f"{kind}/input0", "en", "--srcdict", str(folder / "bin/dict.txt"))
-    binarize("classes/label", "label")
+        binarize(folder, f"{kind}/input0", "en", "--srcdict", str(folder / "bin/dict.txt"))
+    binarize(folder, "classes/label", "label")
     return folder
 
 

@@ -8,10 +8,10 @@ from torch import nn
 from modular_fairseq.analysis.clusters import Clusters
 from modular_fairseq.analysis.competition import CompetitionOfMechanisms
 from modular_fairseq.analysis.gates import Experts, Gates
-from modular_fairseq.analysis.model_and_data import MAX_TOKENS, batches, load
 from modular_fairseq.analysis.one_pass import Analysis, Report, one_pass
 from modular_fairseq.analysis.patterns import Patterns
 from modular_fairseq.analysis.redundancy import Redundancy
+from modular_fairseq.loading import MAX_TOKENS, batches, load
 from modular_fairseq_cli.errors import UsageError
 
 # The analyses, keyed by their names on the command line. A plugin (--user-dir) may add its own.

@@ -12,10 +12,10 @@ from dataclasses import Field, asdict
 from typing import Any, ClassVar
 
 import torch
-from fairseq.models.roberta import RobertaModel
 from torch import nn
 
 from modular_fairseq.analysis.attention_maps import AttentionMap, attention_maps
+from modular_fairseq.models.family import is_masked
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -93,7 +93,7 @@ def one_pass(
     """
     analyses = list(analyses)
     # The layers are what is analysed, and not the scores of all words at all positions.
-    without_words = {"features_only": True} if isinstance(model, RobertaModel) else {}
+    without_words = {"features_only": True} if is_masked(model) else {}
     model.eval()
     with ExitStack() as stack, torch.no_grad():
         for analysis in analyses:

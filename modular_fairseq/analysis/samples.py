@@ -24,8 +24,9 @@ from modular_fairseq.analysis.competition import competitions
 from modular_fairseq.analysis.gates import gate_networks
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of, in_order, place
 from modular_fairseq.analysis.recording import pop, recorded
-from modular_fairseq.analysis.sentences import LONGEST, Tokens, is_masked, net_input
+from modular_fairseq.analysis.sentences import LONGEST, Tokens, net_input
 from modular_fairseq.models.dma_losses import semantic_masks
+from modular_fairseq.models.family import is_masked
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.semantic_mask import SemanticMask
 from modular_fairseq_cli.errors import UsageError

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq.models import BaseFairseqModel
-from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor, nn
 
 from modular_fairseq.analysis.places import SOURCE, TARGET, dictionary_of
+from modular_fairseq.models.family import is_masked
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
@@ -172,11 +172,6 @@ def _shifted(model: BaseFairseqModel, target: Tensor) -> Tensor:
 def is_language_model(model: nn.Module) -> bool:
     """Return whether a model with a decoder has no encoder."""
     return not hasattr(model, "encoder")
-
-
-def is_masked(model: nn.Module) -> bool:
-    """Return whether a model is a masked language model, or a classifier made from one: RoBERTa's encoder."""
-    return isinstance(model, RobertaModel)
 
 
 def net_input(model: nn.Module, source: Tensor | None, target_in: Tensor | None) -> dict[str, Tensor]:

@@ -21,8 +21,8 @@ from typing import Any
 from sacrebleu import BLEU
 from tabulate import tabulate
 
-from modular_fairseq.analysis.model_and_data import model_options
 from modular_fairseq.analysis.one_pass import Report
+from modular_fairseq.loading import model_options
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError

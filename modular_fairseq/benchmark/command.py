@@ -7,15 +7,17 @@
     modular-fairseq bench --device cuda --sentences 128 'mae_transformer_wmt_en_de --fp16'
     modular-fairseq bench --user-dir examples/distance distance_transformer_tiny_cpu
     modular-fairseq bench --task language_modeling --sentences 4 --length 256 mae_transformer_lm
+    modular-fairseq bench --task masked_lm --sentences 4 --length 256 tim_roberta
 
 A MODEL is an arch, followed by any options of fairseq-train, all in quotes. The arch is one of this package
-or of the --user-dir, and determines the size. Every model has --dropout 0.3
---share-decoder-input-output-embed, Adam, and --criterion modular_cross_entropy, for translation with label
-smoothing 0.1, unless its options say otherwise. No data is needed, because batches consist of random tokens.
+or of the --user-dir, and determines the size. Every model has --dropout 0.3 and Adam. With a decoder it has
+--share-decoder-input-output-embed and --criterion modular_cross_entropy, for translation with label smoothing
+0.1; a masked language model has --criterion modular_masked_lm. Its options may say otherwise. No data is
+needed, because batches consist of random tokens.
 
 Each model is compared with "stock": fairseq's own Transformer with the same options, except those that only
-this package has, and with fairseq's own label-smoothed cross-entropy, or its adaptive loss for an adaptive
-softmax. Stock is timed as two identical copies.
+this package has, and with a criterion of fairseq: the label-smoothed cross-entropy, for an adaptive softmax
+the adaptive loss, and for masked language models masked_lm. Stock is timed as two identical copies.
 For a multi-stream encoder, the encoder of stock has as many layers as all streams together. Some archs
 (tim_transformer*, except _tiny_cpu) are wider than a plain arch with about as many parameters. Their stock
 has the size of that plain arch, and the options after the arch apply to both. If the sizes differ, the line

@@ -146,9 +146,9 @@ class MaskedLanguageModeling(Kind):
     def batch(self, task: FairseqTask, draws: list[Draw]) -> dict[str, Any]:
         """Return a batch in which 15 % of the words are masked, and at least one is."""
         words = task.source_dictionary
-        generator = torch.Generator().manual_seed(1)
         sentences = [torch.cat([torch.tensor([words.bos()]), draw(words)[:-1]]) for draw in draws]
         text = data_utils.collate_tokens(sentences, words.pad())
+        generator = torch.Generator().manual_seed(int(text.sum()))  # other words have other masks
         masked = torch.rand(text.shape, generator=generator).lt(0.15) & text.ne(words.pad())
         masked[0, -1] = True
         return {
@@ -164,7 +164,7 @@ class MaskedLanguageModeling(Kind):
 
     def stock(self, cfg: DictConfig, task: FairseqTask) -> RobertaModel:
         options = vars(resolved(cfg.model, FAMILIES["modular_roberta"]))
-        return RobertaModel.build_model(Namespace(**{**options, "max_positions": POSITIONS}), task)
+        return RobertaModel.build_model(Namespace(**{**options, "max_positions": self.longest(cfg)}), task)
 
     def stock_criterion(self, cfg: DictConfig) -> str:
         return "masked_lm"

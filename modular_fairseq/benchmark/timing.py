@@ -64,7 +64,7 @@ def _time_search(
     jobs: Jobs = {}
     for side, cfg in sides.items():
         jobs[side, SEARCH], fits = search_job(side, cfg, task, sources, weights)
-    found, stocks = (jobs[side, SEARCH]() for side in (side, STOCK[0]))
+    found, stocks = (jobs[each, SEARCH]() for each in (side, STOCK[0]))  # `side` is the last one, the model
     return measure(jobs, args, title), count_equal(found, stocks) if fits else None
 
 

@@ -38,9 +38,9 @@ from fairseq.data.data_utils import post_process
 from fairseq.tasks import FairseqTask
 from sacrebleu import BLEU
 
-from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.export.fixed_heads import check_plain, plain
 from modular_fairseq.export.gates import GATES, constant_scales, has_learned_gates, measured_scales
+from modular_fairseq.loading import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file

@@ -6,12 +6,12 @@ first quarter of the training. `modular-fairseq ablate` runs the paper's greedy 
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
+from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.registry import LayerParts, LayerPlace, register_layer
 from modular_fairseq.modules.attention import MultiheadAttention
@@ -63,7 +63,7 @@ class AttentionDropoutOptions(FairseqDataclass):
     )
 
 
-def check_attention_dropout(choice: Any) -> None:
+def check_attention_dropout(choice: Choice) -> None:
     """Check the option of attention dropout that grows.
 
     Raises:

@@ -121,6 +121,8 @@ ROBERTA_STRUCTURE = {
     "no_scale_embedding": True,
     "no_token_positional_embeddings": False,
     "adaptive_input": False,
+    # fairseq cannot load such heads: the checkpoint has weight_orig where it looks for weight.
+    "spectral_norm_classification_head": False,
 }
 
 
@@ -139,7 +141,7 @@ class _RobertaOptions(FairseqDataclass):
     layernorm_embedding: Optional[bool] = field(
         default=None,
         metadata={
-            "help": "normalise the embeddings; without --encoder-normalize-before they always are, as in BERT"
+            "help": "normalise the embeddings (default: only without --encoder-normalize-before, as in BERT)"
         },
     )
     pooler_activation_fn: Activation = field(
@@ -156,9 +158,6 @@ class _RobertaOptions(FairseqDataclass):
     )
     load_checkpoint_heads: bool = field(
         default=False, metadata={"help": "make and load the classification heads that a checkpoint has"}
-    )
-    spectral_norm_classification_head: bool = field(
-        default=False, metadata={"help": "normalise the classification heads by their spectral norm"}
     )
 
 

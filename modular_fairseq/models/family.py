@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
+from torch import nn
 
 from modular_fairseq.models import assembly
 from modular_fairseq.models.checks import check_options
@@ -30,6 +32,11 @@ class CountsUpdates(BaseFairseqModel):
         """Set the number of updates; fairseq's training calls this before every forward pass."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
+
+
+def is_masked(model: nn.Module) -> bool:
+    """Return whether a model is a masked language model, or a classifier made from one: RoBERTa's encoder."""
+    return isinstance(model, RobertaModel)
 
 
 class ModularModel(CountsUpdates, ChecksStateDict):

@@ -4,27 +4,41 @@
     modular-fairseq predict DATA --path CHECKPOINT --out predictions
 
 The model has been trained by --task masked_lm or sentence_prediction, and DATA is a folder of data for this
-task. Of masked words the command shows the mean negative log-likelihood (NLL) in bits, as fairseq logs it,
+task. For masked words the command shows the mean negative log-likelihood (NLL) in bits, as fairseq logs it,
 the perplexity and the accuracy. Words are masked at random as in training. --seed decides which, so that
 models can be compared on the same words; fairseq-validate takes the seed of the training, and counts the
-masked symbols <s> and </s> as words, which this command does not. Of classes the command shows the accuracy,
-and of values (--regression-target) the correlations of Pearson and Spearman.
+masked symbols <s> and </s> as words, which this command does not. The text is cut into blocks as in the
+training (--tokens-per-sample, --sample-break-mode), so the words are the same only for models with the same
+blocks. For classes the command shows the accuracy, and for values (--regression-target) the correlations of
+Pearson and Spearman.
 
-OUT.json has these numbers. OUT.tsv has a line for each block of text (its NLL in nats, the number of masked
-words, and the number of right ones), or for each input (what is predicted, and what is right).
+--out NAME writes two files. NAME.json has these numbers. NAME.tsv has a line for each block of text (its NLL
+in nats, the number of masked words, and the number of right ones), or for each input (what is predicted, and
+what is right).
 """
 
 import argparse
 import json
+import math
+import os
 from typing import Any
 
-from modular_fairseq.analysis.model_and_data import MAX_TOKENS, Loaded, add_model_and_data, batches, load
+from modular_fairseq.loading import (
+    MAX_TOKENS,
+    Loaded,
+    add_model_and_data,
+    batches,
+    load,
+    model_options,
+)
 from modular_fairseq.prediction import classes, masked_words
+from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 
 Rows = list[list[Any]]
+NOT_OVERRIDDEN = {"_name", "arch", "seed", "data"}  # what other options say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,20 +72,41 @@ def run(args: argparse.Namespace) -> None:
             f"--model-overrides {args.model_overrides}: give a JSON object with options of the model "
             f"({error})"
         ) from None
+    _check(args, overrides)
     loaded = load(args.path, args.data, args.gen_subset, {**overrides, "seed": args.seed})
     numbers, rows = measure(
         loaded, args.gen_subset, args.max_tokens, args.skip_invalid_size_inputs_valid_test
     )
     if args.out:
-        content = {**loaded.about, "seed": args.seed, "overrides": overrides, **numbers}
+        known = {name: value if _is_number(value) else None for name, value in numbers.items()}
+        content = {**loaded.about, "seed": args.seed, "overrides": overrides, **known}
         write_file(f"{args.out}.json", json.dumps(content, indent=1) + "\n")
         write_file(f"{args.out}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in rows))
     print(f"{args.gen_subset}: {describe(numbers, len(rows) - 1)}")
 
 
+def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
+    """Raise UsageError if the seed, the name of the files, or an override cannot work."""
+    if not 0 <= args.seed < 2**32:
+        raise UsageError(f"--seed {args.seed}: give a number from 0 to {2**32 - 1}")
+    if args.out and not (os.path.basename(args.out) and os.path.isdir(os.path.dirname(args.out) or ".")):
+        raise UsageError(f"--out {args.out}: give a name in a folder that exists, without an ending")
+    options = model_options(load_checkpoint(args.path)) if overrides else {}
+    for name in overrides:
+        if name not in options or name in NOT_OVERRIDDEN:
+            raise UsageError(
+                f"--model-overrides {args.model_overrides}: {name} is no option of the model that can be "
+                "changed; see the options of its arch in fairseq-train --help"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def measure(
     loaded: Loaded, subset: str, max_tokens: int, skip_invalid: bool = False
-) -> tuple[dict[str, float], Rows]:
+) -> tuple[dict[str, Any], Rows]:
     """Return what the command shows of a model: the numbers, and the lines for a file, with their heads.
 
     Raises:
@@ -82,8 +117,9 @@ def measure(
     found = batches(model, task, subset, max_tokens, skip_invalid)
     if name == "masked_lm":
         blocks = masked_words.predict(model, found, task.source_dictionary)
-        rows: Rows = [["nll", "masked", "correct"], *(list(each) for each in blocks)]
+        rows: Rows = [["nll", "masked", "correct"], *(list(each[:3]) for each in blocks)]
         counts = {
+            "words": masked_words.words_of(blocks),
             "masked": sum(each.masked for each in blocks),
             "blocks": sum(each.masked > 0 for each in blocks),
         }
@@ -103,7 +139,7 @@ def measure(
     return {"accuracy": classes.accuracy(predictions)}, [heads, *names]
 
 
-def describe(numbers: dict[str, float], inputs: int) -> str:
+def describe(numbers: dict[str, Any], inputs: int) -> str:
     """Return a sentence with the numbers of `measure` for a number of inputs."""
     if "nll" in numbers:
         return (

@@ -5,10 +5,12 @@ stand is known, so every model predicts them almost surely. They count as words 
 here: beside 17 sub-words they are a tenth, and would show a perplexity of 10 as one of 8.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
@@ -23,11 +25,13 @@ class Block(NamedTuple):
         nll: the negative log-likelihood in nats.
         masked: the number of masked words.
         correct: how many of them have the highest probability.
+        words: the places and the numbers of the masked words.
     """
 
     nll: float
     masked: int
     correct: int
+    words: tuple[tuple[int, int], ...] = ()
 
 
 def predict(model: BaseFairseqModel, batches: Iterable[dict], dictionary: Dictionary) -> list[Block]:
@@ -47,8 +51,12 @@ def predict(model: BaseFairseqModel, batches: Iterable[dict], dictionary: Dictio
             nll, correct = target.new_zeros(target.shape, dtype=torch.float64), torch.zeros_like(masked)
             if masked.any():
                 nll[masked], correct[masked] = _predict(model, batch["net_input"], masked, target[masked])
-            blocks = zip(nll.sum(1).tolist(), masked.sum(1).tolist(), correct.sum(1).tolist(), strict=True)
-            numbered = zip(batch["id"].tolist(), blocks, strict=True)
+            words = [
+                tuple((place, int(tokens[place])) for place in places.nonzero().view(-1).tolist())
+                for tokens, places in zip(target.cpu(), masked.cpu(), strict=True)
+            ]
+            sums = (each.sum(1).tolist() for each in (nll, masked, correct))
+            numbered = zip(batch["id"].tolist(), zip(*sums, words, strict=True), strict=True)
             found |= {number: Block(*block) for number, block in numbered}
     return [found[number] for number in sorted(found)]
 
@@ -66,8 +74,15 @@ def numbers(blocks: Iterable[Block]) -> dict[str, float]:
 
     The accuracy is in percent. Without any masked word, all are NaN.
     """
-    nll, masked, correct = (sum(each) for each in zip(*blocks, strict=True))
+    nll, masked, correct = np.sum([[*each[:3]] for each in blocks], axis=0).tolist()
     if not masked:
         return dict.fromkeys(("nll", "perplexity", "accuracy"), math.nan)
     mean = nll / masked
-    return {"nll": mean / math.log(2), "perplexity": math.exp(mean), "accuracy": 100 * correct / masked}
+    with np.errstate(over="ignore"):
+        perplexity = float(np.exp(mean))
+    return {"nll": mean / math.log(2), "perplexity": perplexity, "accuracy": 100 * correct / masked}
+
+
+def words_of(blocks: Iterable[Block]) -> str:
+    """Return a digest of the masked words: models whose digests are equal have predicted the same words."""
+    return hashlib.sha256(repr([each.words for each in blocks]).encode()).hexdigest()[:16]

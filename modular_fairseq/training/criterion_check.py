@@ -8,7 +8,6 @@ therefore lets fairseq's Trainer compare them before each epoch.
 import functools
 import logging
 
-from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.trainer import Trainer
 
@@ -16,6 +15,7 @@ from modular_fairseq.criterions.auxiliary import AddsAuxiliaryLosses
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion, adaptive_softmax
 from modular_fairseq.criterions.modular_masked_lm import ModularMaskedLmCriterion
 from modular_fairseq.models.checks import check_options, what_turns_on
+from modular_fairseq.models.family import is_masked
 from modular_fairseq.models.options import FAMILIES, of_a_command_line
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import UsageError
@@ -51,7 +51,7 @@ def say_once(sentence: str) -> None:
 def _check_kind(trainer: Trainer) -> None:
     """Refuse one of our criteria with a model whose targets it does not know."""
     criterion, name = trainer.get_criterion(), trainer.cfg.criterion._name
-    masked = isinstance(trainer.get_model(), RobertaModel)
+    masked = is_masked(trainer.get_model())
     if isinstance(criterion, ModularMaskedLmCriterion) and not masked:
         raise UsageError(
             f"--criterion {name} needs a masked language model, such as --arch modular_roberta; use "
@@ -102,7 +102,7 @@ def check_criterion(trainer: Trainer) -> None:
     """
     model, criterion = trainer.get_model(), trainer.get_criterion()
     adds_losses = isinstance(criterion, AddsAuxiliaryLosses)
-    right = "modular_masked_lm" if isinstance(model, RobertaModel) else "modular_cross_entropy"
+    right = "modular_masked_lm" if is_masked(model) else "modular_cross_entropy"
     for mechanism in MECHANISMS.values():
         if mechanism.losses is None:
             continue

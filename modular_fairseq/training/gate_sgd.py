@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from fairseq.models.roberta import RobertaModel
 from fairseq.trainer import Trainer
 from torch import Tensor
 
+from modular_fairseq.models.family import is_masked
 from modular_fairseq.models.mae import GateTraining
 from modular_fairseq.modules.expert_mixture import ExpertMixture
 
@@ -61,7 +61,7 @@ class GateSgd:
             settings.loss == "sentence" or (settings.loss == "instance" and mixture.running_mean is None)
             for mixture, _ in owners
         ]
-        self.masked = isinstance(trainer.get_model(), RobertaModel)
+        self.masked = is_masked(trainer.get_model())
         self.padding_idx = trainer.get_criterion().padding_idx
         self.clear()
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from modular_fairseq.analysis import ANALYSES
-from modular_fairseq.analysis.model_and_data import load
 from modular_fairseq.analysis.sentences import sentence_of_text
+from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
 from tests.masked_language_models import FINETUNE, MASKED, trained
 

@@ -13,8 +13,8 @@ from sacrebleu import BLEU
 
 import modular_fairseq.analysis
 from modular_fairseq.analysis import ANALYSES, single_expert
-from modular_fairseq.analysis.model_and_data import load
 from modular_fairseq.analysis.sentences import sentence_of_text, sentences_of_data
+from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring import read_output

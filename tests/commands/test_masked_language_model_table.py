@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.evaluation import Pair
+from modular_fairseq.runs.evaluation import Measurement, Pair
 from modular_fairseq.runs.evaluations.predictions import Classes, MaskedWords, Values
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
 from tests.masked_language_models import write_corpora
 from tests.places import ROOT
 
@@ -263,13 +264,17 @@ def test_the_best_median_is_the_lowest_of_a_perplexity(lower, best):
     trials = [Trial({"name": name}, [measured(each) for each in found]) for name, found in values.items()]
     assert Results(None, None, trials).chosen.values == {"name": best}
     assert Results(None, None, trials[3:]).chosen.values == {"name": "d"}  # neither is finished
+    without = SimpleNamespace(evaluations=[main], result={"x": None}, finished_result=lambda: {"x": None})
+    one_value = Trial({"name": "one"}, [without, without, measured(10 if not lower else 0)])
+    even = Trial({"name": "even"}, [measured(each) for each in (4, 5, 6)])
+    assert Results(None, None, [one_value, even]).chosen.values == {"name": "even"}
 
 
 def test_scores_follow_from_sums_over_parts(tmp_path):
     masked, classes, values = MaskedWords(), Classes(), Values()
     lines = [["2.0", "3", "1"], ["1.0", "1", "1"]]
     sums = [sum(column) for column in zip(*map(masked.count, lines), strict=True)]
-    assert masked.score(np.array(sums)) == pytest.approx(np.exp(3 / 4))
+    assert masked.score(np.array(sums)) == pytest.approx(3 / 4 / np.log(2))
     right = np.array([classes.count(line) for line in (["a", "a"], ["a", "b"], ["b", "b"])]).sum(axis=0)
     assert classes.score(right) == pytest.approx(200 / 3)
     found = values.statistics(predictions(tmp_path, "0.1\t1", "0.4\t0", "0.5\t3", "0.9\t2"))
@@ -284,12 +289,43 @@ def test_scores_follow_from_sums_over_parts(tmp_path):
     assert empty.tolist() == [[2, 3], [1, 1]]
 
 
-def predictions(folder, *lines):
-    """Return a measurement whose predictions are these lines."""
+def predictions(folder, *lines, **found):
+    """Return a measurement whose predictions are these lines, and whose result has the values `found`."""
     (folder / "x.predictions.tsv").write_text("".join(f"{line}\n" for line in ("heads", *lines)))
-    return SimpleNamespace(
-        path=lambda name: str(folder / f"x.{name}"), finished_result=lambda: {"data": ["same"]}
-    )
+    result = {"data": ["same"], **found}
+    return SimpleNamespace(path=lambda name: str(folder / f"x.{name}"), finished_result=lambda: result)
+
+
+def test_only_models_of_the_same_masked_words_of_the_same_data_are_compared(tmp_path):
+    first = predictions(tmp_path, "2.0\t3\t1", "1.0\t1\t1", words="a")
+    assert MaskedWords().compare(first, first, 50) == (0, 1)
+    for number, other in enumerate(({"words": "b"}, {"words": "a", "data": ["other"]}, {})):
+        (tmp_path / str(number)).mkdir()
+        second = predictions(tmp_path / str(number), "2.0\t3\t1", "1.0\t1\t1", **other)
+        assert MaskedWords().compare(first, second, 50) is None
+
+
+def test_a_prediction_is_made_with_the_options_of_the_training_and_the_overrides(tmp_path):
+    words = ("--task", "masked_lm", "--max-tokens", "77", "--skip-invalid-size-inputs-valid-test")
+    corpus = Corpus(str(tmp_path))
+    run = SimpleNamespace(words=words, corpus=corpus, checkpoint="best.pt", name="row", path=str)
+    measurement = Measurement(run, (MaskedWords(),), "test", (("mae_inference", "uniform"),))
+    command = MaskedWords().command(measurement)
+    assert command[command.index("--max-tokens") + 1] == "77"
+    assert "--skip-invalid-size-inputs-valid-test" in command
+    assert json.loads(command[command.index("--model-overrides") + 1]) == {"mae_inference": "uniform"}
+    found = {"masked_nll": 1.0, "overrides": ["('mae_inference', 'uniform')"]}
+    assert MaskedWords().is_done(measurement, found)
+    assert not MaskedWords().is_done(measurement, found | {"overrides": []})
+    with pytest.raises(UsageError, match="test.idx does not exist, so row cannot be evaluated on test"):
+        MaskedWords().check(measurement)
+    (tmp_path / "test.idx").touch()
+    MaskedWords().check(measurement)
+    with pytest.raises(UsageError, match="/label/test.idx does not exist"):
+        (tmp_path / "input0").mkdir()
+        (tmp_path / "input0/test.idx").touch()
+        run.corpus = corpus._replace(folders=("input0", "label"))
+        MaskedWords().check(measurement)
 
 
 def test_a_model_without_a_score_is_not_compared(tmp_path):

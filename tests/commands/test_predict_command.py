@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from scipy.stats import spearmanr
 
 from modular_fairseq.prediction.classes import correlations, ranks
 from modular_fairseq.prediction.masked_words import Block, numbers
 from modular_fairseq_cli import main as cli
-from tests.masked_language_models import BOS, EOS, FINETUNE, MASKED, PAD, trained
+from tests.masked_language_models import BOS, EOS, FINETUNE, MASKED, PAD, binarize, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 PLAIN = "--arch modular_roberta --criterion masked_lm"
@@ -76,12 +77,19 @@ def test_inputs_that_are_too_long_are_left_out_on_demand(texts, tmp_path, capsys
     sizes = [len(line.split()) + 2 for line in (texts / "test.en").read_text().splitlines()]
     assert 0 < sum(size <= 7 for size in sizes) < len(sizes)
     assert len(written(tmp_path / "found")[1]) - 1 == sum(size <= 7 for size in sizes)
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.en").write_text(" ".join(["w1"] * 9) + "\n")
+    binarize(tmp_path, "bin", "en", "--srcdict", str(texts / "bin/dict.txt"))
+    said = refusal(tmp_path / "bin", path, "--skip-invalid-size-inputs-valid-test")
+    assert "every sentence of test is longer than the maximum positions of the model" in said
 
 
 def test_the_seed_decides_which_words_are_masked(texts, pretrained, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         predict(texts / "bin", pretrained, "--out", tmp_path / name, "--seed", seed)
     a, b, c = (written(tmp_path / name)[1] for name in "abc")
+    assert a == b != c
+    a, b, c = (written(tmp_path / name)[0]["words"] for name in "abc")
     assert a == b != c
 
 
@@ -120,8 +128,15 @@ def test_values_are_correlated_with_those_of_the_data(texts, tmp_path, capsys):
     assert targets.tolist() == [
         float(line) for line in (texts / "values/label/test.label").read_text().split()
     ]
+    model, data = loaded(texts / "values", path)
+    head = {"features_only": True, "classification_head_name": "sentence_classification_head"}
+    with torch.no_grad():
+        naive = [
+            model(data[number]["net_input.src_tokens"][None], **head)[0].item() for number in range(len(data))
+        ]
+    assert predicted == pytest.approx(naive, rel=1e-4, abs=1e-6)
     assert found["pearson"] == pytest.approx(100 * np.corrcoef(predicted, targets)[0, 1])
-    assert -100 <= found["spearman"] <= 100
+    assert found["spearman"] == pytest.approx(100 * spearmanr(predicted, targets).statistic)
     assert f"pearson {found['pearson']:.2f} %, spearman" in capsys.readouterr().out
 
 
@@ -134,6 +149,12 @@ def test_equal_values_share_their_rank():
 
 def test_data_without_masked_words_has_no_numbers():
     assert all(math.isnan(value) for value in numbers([Block(0.0, 0, 0)]).values())
+
+
+def test_a_diverged_model_has_an_infinite_perplexity():
+    assert numbers([Block(9000.0, 3, 0), Block(0.0, 0, 0)])["perplexity"] == math.inf
+    found = numbers([Block(6.0, 3, 2), Block(2.0, 1, 0)])
+    assert found == pytest.approx({"nll": 2 / math.log(2), "perplexity": math.exp(2), "accuracy": 50})
 
 
 def refusal(*args):
@@ -150,6 +171,16 @@ def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
     for value in ("[1]", "{"):
         assert "give a JSON object" in refusal(texts / "bin", pretrained, "--model-overrides", value)
     assert "has no dictionary" in refusal(tmp_path, pretrained)
+    for seed in (-1, 2**32):
+        assert f"--seed {seed}: give a number from 0 to 4294967295" in refusal(
+            texts / "bin", pretrained, f"--seed={seed}"
+        )
+    for name in ("no/found", "no/", f"{tmp_path}/"):
+        said = refusal(texts / "bin", pretrained, "--out", name)
+        assert f"--out {name}: give a name in a folder that exists" in said
+    for name in ("nosuch", "seed", "mask_prob"):
+        said = refusal(texts / "bin", pretrained, "--model-overrides", f'{{"{name}": 1}}')
+        assert f"{name} is no option of the model that can be changed" in said
     sizes = "--decoder-layers 1 --decoder-embed-dim 8 --decoder-attention-heads 2 --optimizer adam"
     language_model = f"--task language_modeling --arch modular_transformer_lm {sizes} --max-tokens 100"
     path = trained(texts / "bin", tmp_path / "lm", f"{language_model} --tokens-per-sample 16 --max-epoch 1")

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from modular_fairseq.analysis.analyses import ALL, build
 from modular_fairseq.analysis.attention_maps import ENCODER
-from modular_fairseq.analysis.model_and_data import load
 from modular_fairseq.analysis.places import SOURCE
+from modular_fairseq.loading import load
 from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import Run, Say

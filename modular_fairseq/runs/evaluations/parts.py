@@ -16,7 +16,8 @@ Floats = NDArray[np.float64]
 class OverParts(Evaluation):
     """The base of evaluations that have a paired bootstrap and an interval over parts of the data.
 
-    The key "data" of a result tells on which data it was measured.
+    The key "data" of a result tells on which data it was measured. The key "words" tells which words of the
+    data were masked; only results for masked words have it.
     """
 
     @abstractmethod
@@ -36,7 +37,7 @@ class OverParts(Evaluation):
         the data have only one part, or if a resample of them has no score.
         """
         results = [each.finished_result() for each in (baseline, ours)]
-        if results[0]["data"] != results[1]["data"]:
+        if any(results[0].get(key) != results[1].get(key) for key in ("data", "words")):
             return None
         statistics = [self.statistics(each) for each in (baseline, ours)]
         before, now = (float(self.score(each.sum(axis=0))) for each in statistics)

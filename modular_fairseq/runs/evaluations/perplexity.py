@@ -22,7 +22,7 @@ class Perplexity(Evaluation):
     lower_is_better = True
 
     def fits(self, run: Run) -> bool:
-        return by_option(list(run.words)).get("--task") != ["sentence_prediction"]
+        return by_option(list(run.words)).get("--task") not in (["sentence_prediction"], ["sentence_ranking"])
 
     def commands(self, measurement: Measurement) -> list[str]:
         return [

@@ -50,12 +50,14 @@ class Predictions(OverParts):
         return not contents or contents == found.get("data")
 
     def check(self, measurement: Measurement) -> None:
-        if not _contents(measurement):
-            raise UsageError(
-                f"{measurement.run.corpus.binarized} has no part {measurement.subset}, so "
-                f"{measurement.run.name} cannot be evaluated on it; prepare the corpus with this part, or "
-                "give the row another subset"
-            )
+        corpus, subset = measurement.run.corpus, measurement.subset
+        for folder in corpus.folders or ("",):
+            ending = "label" if folder == "label" and self.regression else "idx"
+            if not os.path.isfile(path := os.path.join(corpus.binarized, folder, f"{subset}.{ending}")):
+                raise UsageError(
+                    f"{path} does not exist, so {measurement.run.name} cannot be evaluated on {subset}; "
+                    "prepare the corpus with this part, or give the row another subset"
+                )
 
     def command(self, measurement: Measurement) -> list[str]:
         """Return the words of the command that evaluates the model."""
@@ -74,7 +76,9 @@ class Predictions(OverParts):
         found = read_json(measurement.path("predictions.json"))
         assert found is not None  # the command has written the file
         values = {column: _number(found[name]) for column, name in self.numbers.items()}
-        return {**values, "overrides": list(map(str, measurement.overrides)), "data": _contents(measurement)}
+        words = {"words": found["words"]} if "words" in found else {}
+        overrides = list(map(str, measurement.overrides))
+        return {**values, **words, "overrides": overrides, "data": _contents(measurement)}
 
     def lines(self, measurement: Measurement) -> list[list[str]]:
         """Return the words of the lines of the predictions, without the heads."""
@@ -96,8 +100,8 @@ class MaskedWords(Predictions):
     """The evaluation that measures how well masked words are predicted."""
 
     columns = {
-        "masked_perplexity": Column("perplexity of masked words", "paper: perplexity"),
         "masked_nll": Column("NLL of masked words (bits)", "paper: NLL", "{:.3f}"),
+        "masked_perplexity": Column("perplexity of masked words", "paper: perplexity"),
         "masked_accuracy": Column("accuracy of masked words", "paper: accuracy"),
     }
     test = "the paired bootstrap over blocks of text"
@@ -114,7 +118,9 @@ class MaskedWords(Predictions):
         return [float(line[0]), float(line[1])]
 
     def score(self, sums: Floats) -> Floats:
-        return np.exp(sums[..., 0] / sums[..., 1])
+        """Return the NLL in bits; NaN if no word is masked."""
+        with np.errstate(invalid="ignore"):
+            return sums[..., 0] / sums[..., 1] / np.log(2)
 
 
 @register
@@ -158,7 +164,7 @@ class Values(Predictions):
         values that hardly differ would be lost in their rounding.
         """
         one, *sides = super().statistics(measurement).T
-        x, y = (side - side.mean() for side in sides)
+        x, y = (side - side.mean() if np.ptp(side) else np.zeros_like(side) for side in sides)
         return np.stack([one, x, y, x * x, y * y, x * y], axis=1)
 
     def score(self, sums: Floats) -> Floats:

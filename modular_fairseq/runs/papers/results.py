@@ -51,7 +51,8 @@ class Results(NamedTuple):
     def chosen(self) -> Trial:
         """The trial that the table shows: of those with all measurements, the one with the best median.
 
-        Until there is one, it is the one with the most measurements. Of equal ones it is the first.
+        A measurement without a value counts as the worst. Until there is a trial with all measurements, it is
+        the one with the most. Of equal ones it is the first.
         """
 
         def rank(trial: Trial) -> tuple[int, float]:
@@ -60,9 +61,9 @@ class Results(NamedTuple):
             if len(found) < len(trial.measurements) or not evaluations:
                 return -len(self.measurements) + len(found), 0.0
             (main, *_) = evaluations
-            values = [value for each in found if (value := each.finished_result()[main.key]) is not None]
-            best = median(values) if values else -math.inf
-            return 0, -best if main.lower_is_better and values else best
+            sign = -1 if main.lower_is_better else 1
+            values = [each.finished_result()[main.key] for each in found]
+            return 0, median(-math.inf if value is None else sign * value for value in values)
 
         return self.trials[0] if len(self.trials) == 1 else max(self.trials, key=rank)
 

@@ -212,15 +212,17 @@ def _search(path: Path, search: dict[str, Any]) -> dict[str, list[Any]]:
     """Check the options that a table searches, and return them."""
     for key, values in search.items():
         if (
-            key.count(".") != 1
+            not isinstance(key, str)
+            or key.count(".") != 1
             or not isinstance(values, list)
             or not values
             or not all(isinstance(value, SCALARS) for value in values)
             or len(set(map(str, values))) < len(values)
+            or any("/" in str(value) for value in values)  # values are in the names of folders
         ):
             raise UsageError(
-                f"{path}: search has {key}: {values}; give different single values of an option, as in "
-                "optimization.lr: [1.0e-05, 2.0e-05]"
+                f"{path}: search has {key}: {values}; give different single values of an option, "
+                "without a slash, as in optimization.lr: [1.0e-05, 2.0e-05]"
             )
     return search
 

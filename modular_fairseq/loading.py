@@ -80,14 +80,19 @@ def load(
 
     Raises:
         UsageError: there is no such checkpoint, data or part; the part is empty; the data has other
-            dictionaries or languages than the model; the plugin of the model is not imported; or the model
-            has weights that are not finite.
+            dictionaries or languages than the model; the plugin of the model is not imported; the model ranks
+            sentences; or it has weights that are not finite.
     """
     path, data = str(path), str(data)
     if not any(Path(data).glob("dict.*txt")) and not Path(data, "input0", "dict.txt").is_file():
         raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
     # fairseq cannot read an empty file, so this is checked first.
-    if any(file.stat().st_size == 0 for file in Path(data).glob(f"{glob.escape(subset)}.*bin")):
+    files = [
+        file
+        for folder in (Path(data), Path(data, "input0"))
+        for file in folder.glob(f"{glob.escape(subset)}.*bin")
+    ]
+    if any(file.stat().st_size == 0 for file in files):
         raise UsageError(_EMPTY.format(subset))
     state = load_checkpoint(path)
     try:
@@ -132,6 +137,11 @@ def load(
         "subset": subset,
         **_about(state, task),
     }
+    if about["task"] == "sentence_ranking":
+        raise UsageError(
+            "the model has the task sentence_ranking, whose batches only fairseq-train and fairseq-validate "
+            "read; give a model of another task, such as sentence_prediction"
+        )
     about["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return Loaded(model.cuda() if torch.cuda.is_available() else model, task, about)
 
@@ -180,7 +190,7 @@ def batches(
 
     Raises:
         UsageError: the longest sentence has more than `max_tokens` tokens; there is no sentence; or a
-            sentence is longer than the maximum positions of the model and `skip_invalid` is False.
+            sentence, with `skip_invalid` every sentence, is longer than the maximum positions of the model.
     """
     if max_tokens < 1:
         raise UsageError(
@@ -212,5 +222,10 @@ def batches(
             f"--gen-subset {subset} has a sentence that is longer than the maximum positions of the model, "
             f"{max_positions}; add --skip-invalid-size-inputs-valid-test to leave out such sentences"
         ) from None
+    if not len(iterator):
+        raise UsageError(
+            f"every sentence of {subset} is longer than the maximum positions of the model, {max_positions}; "
+            "give other data"
+        )
     for batch in tqdm(iterator, unit="batch", leave=False, disable=None):
         yield utils.move_to_cuda(batch) if torch.cuda.is_available() else batch
