@@ -2,7 +2,9 @@
 
 import atexit
 import multiprocessing
+import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,12 +33,20 @@ def keep_every_sentence(
     Unlike fairseq, fairseq-fixed drops the last batch unless its size is a multiple of
     --required-batch-size-multiple, by default 8 (fairseq/data/data_utils.py:357-358). `fairseq-generate`
     therefore silently leaves up to seven sentences of a test set untranslated, and they are the longest ones.
-    Besides, `batch_by_size` fails if there is no sentence at all. With this patch, it then returns no
-    batches.
+    Besides, `batch_by_size` fails if there is no sentence at all, and this patch then returns no batches. It
+    ends in an AssertionError if a sentence has more than --max-tokens tokens, for which this patch has one
+    sentence.
     """
     if len(indices) == 0:
         return []
-    batches = batch_by_size(indices, *args, fixed_shapes=fixed_shapes, **kwargs)
+    try:
+        batches = batch_by_size(indices, *args, fixed_shapes=fixed_shapes, **kwargs)
+    except AssertionError as error:
+        if not (limit := re.search(r"max_tokens=(\d+)", str(error))):
+            raise
+        raise UsageError(
+            f"--max-tokens {limit[1]} is less than the length of the longest sentence; give a larger number"
+        ) from None
     kept = sum(len(batch) for batch in batches)
     if fixed_shapes is None and kept < len(indices):
         batches.append(indices[kept:])
@@ -95,6 +105,19 @@ def end_processes_that_read_with_their_parent(init: Callable, watchdog: ManagerW
     parent = multiprocessing.parent_process()
     if parent and parent.pid and multiprocessing.get_start_method() == "fork":
         watchdog.manager_pid = parent.pid
+
+
+@replace("torch.utils.data.dataloader._MultiProcessingDataLoaderIter.__del__")
+def leave_the_processes_that_read_to_their_parent(delete: Callable, iterator: Any) -> None:
+    """Let only the process that has started processes which read data (--num-workers) end them.
+
+    fairseq forks such processes from a thread (fairseq/data/iterators.py:702-710). Each has a copy of the
+    iterators of that moment. When Python collects a copy, torch tries to end the processes of the other
+    iterator, and shows a traceback that ends with "can only test a child process" in the midst of the log.
+    """
+    workers = getattr(iterator, "_workers", [])
+    if all(worker._parent_pid == os.getpid() for worker in workers):
+        delete(iterator)
 
 
 @replace("fairseq.tasks.language_modeling.LanguageModelingTask.load_dataset")

@@ -21,6 +21,7 @@ from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import UsageError
 
 logger = logging.getLogger(__name__)
+OF_ALL_WORDS = ("cross_entropy", "label_smoothed_cross_entropy")  # criteria of fairseq for all target words
 
 
 def check_command_line(trainer: Trainer) -> None:
@@ -56,6 +57,11 @@ def _check_kind(trainer: Trainer) -> None:
         raise UsageError(
             f"--criterion {name} needs a masked language model, such as --arch modular_roberta; use "
             "--criterion modular_cross_entropy with this model"
+        )
+    if masked and trainer.cfg.task._name == "masked_lm" and name in OF_ALL_WORDS:
+        raise UsageError(
+            f"--criterion {name} would divide the loss of the masked words by the number of all words; use "
+            "--criterion masked_lm or modular_masked_lm with --task masked_lm"
         )
     if isinstance(criterion, ModularCrossEntropyCriterion) and masked:
         raise UsageError(

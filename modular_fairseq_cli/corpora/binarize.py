@@ -4,6 +4,7 @@ import shutil
 import struct
 import subprocess
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
 LINES_A_WORKER = 5000  # starting another process takes longer than binarizing fewer lines
+SYMBOLS = 4  # of fairseq, before the types of each dictionary
 
 
 def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -> None:
@@ -103,8 +105,8 @@ def preprocess(
 def binarize_classes(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -> None:
     """Binarize a classification: a folder for each input, and one for the labels; see `binarize`.
 
-    Inputs have the dictionary of the folder `like`. Labels have one of their own. Values are no words, so
-    they are copied.
+    Inputs have the dictionary of the folder `like`. Labels have one of their own (see `write_classes`).
+    Values are no words, so they are copied.
     """
     for kind in (*suffixes(settings), "label"):
         stage = out / ("text" if kind == "label" else "bpe")
@@ -115,10 +117,27 @@ def binarize_classes(settings: dict[str, Any], user: Namespace, out: Path, part:
             for split, path in names.items():
                 shutil.copyfile(path, folder / f"{split}.label")
             continue
-        words = ["--srcdict", str(Path(settings["like"]) / "bin" / "dict.txt")] if kind != "label" else []
+        dictionary = Path(settings["like"]) / "bin" / "dict.txt"
+        if kind == "label":
+            dictionary = folder / "dict.txt"
+            write_classes(names["train"], dictionary)
         counted = [(split, split, path.name) for split, path in names.items()]
-        preprocess(names, counted, ["--only-source", *words], user, out, folder)
+        preprocess(names, counted, ["--only-source", "--srcdict", str(dictionary)], user, out, folder)
         say(f"bin/{kind}/dict.txt: {count_lines(folder / 'dict.txt'):,} types")
+
+
+def write_classes(labels: Path, dictionary: Path) -> None:
+    """Write the dictionary of the classes that a file has, a label in each line.
+
+    The classes are sorted by their names. fairseq-preprocess would sort them by their frequency, so that the
+    numbers of the same classes would differ between corpora. As in its dictionaries, made-up types fill the
+    dictionary up to a multiple of 8 types.
+    """
+    with labels.open(encoding="utf-8") as file:
+        counts = Counter(line.strip() for line in file)
+    types = sorted(counts.items())
+    types += [(f"madeupword{number:04}", 0) for number in range(-(SYMBOLS + len(types)) % 8)]
+    dictionary.write_text("".join(f"{name} {count}\n" for name, count in types), encoding="utf-8")
 
 
 def run_preprocess(arguments: list[str], log: Path) -> None:

@@ -5,14 +5,16 @@ A label is the name of a class, or a value for a regression.
 
 import math
 import random
+import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from modular_fairseq_cli.corpora.archives import open_archive
 from modular_fairseq_cli.corpora.documents import Documents
-from modular_fairseq_cli.corpora.lines import read_lines, write_lines
+from modular_fairseq_cli.corpora.lines import is_visible, read_lines, write_lines
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.settings import SPLITS, files_of, splits, suffixes
 from modular_fairseq_cli.corpora.user_files import find, read_file
@@ -20,6 +22,8 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
 SHORTEST, LONGEST = 10, 40  # words of a line that is part of a pair
+# What fairseq has in its dictionaries beside words.
+SYMBOL = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d{4}")
 
 
 def classes(
@@ -67,11 +71,10 @@ def same_document(
         documents: list[list[str]] = []
         for path in texts:
             counted = Documents(settings["documents"])
-            lines = list(counted.count(read_lines(read_file(path), str(path))))
+            lines = iter(list(counted.count(read_lines(read_file(path), str(path)))))
             for length in counted.lengths:
-                words = [line.split() for line in lines[:length]]
+                words = [line.split() for line in islice(lines, length)]
                 documents.append([" ".join(each[:LONGEST]) for each in words if len(each) >= SHORTEST])
-                del lines[:length]
         documents = [document for document in documents if len(document) > 1]
         if len(documents) < 2:
             raise UsageError(
@@ -102,7 +105,7 @@ def cells(lines: Iterator[str], name: str, recipe: Recipe) -> Iterator[list[str]
     Quotation marks have no meaning in these files.
 
     Raises:
-        UsageError: the file lacks a column, or a line has fewer cells.
+        UsageError: the file lacks a column, or a line has fewer cells, or nothing in a column that is read.
     """
     heads = next(lines, "").split("\t")
     wanted = [*recipe.columns, recipe.label]
@@ -117,6 +120,12 @@ def cells(lines: Iterator[str], name: str, recipe: Recipe) -> Iterator[list[str]
             raise UsageError(
                 f"{name}, line {number}: has {len(found)} cells and not {len(heads)}, so it is damaged; "
                 "download it again"
+            )
+        blank = next((heads[place] for place in places if not is_visible(found[place])), None)
+        if blank:
+            raise UsageError(
+                f"{name}, line {number}: has nothing in the column {blank}, so it is damaged; download it "
+                "again"
             )
         yield [found[place] for place in places]
         empty = False
@@ -146,7 +155,7 @@ def write(
                 f"{name} has {len(other)} lines and {first} has {len(lines)}: line n of each must belong to "
                 "the same input"
             )
-        blank = next((number for number, line in enumerate(other, 1) if not line.strip()), None)
+        blank = next((number for number, line in enumerate(other, 1) if not is_visible(line)), None)
         if blank:
             raise UsageError(f"{name}, line {blank}: is empty; remove this line from all files of {split}")
     name, labels = sides["label"]
@@ -165,13 +174,19 @@ def check_classes(labels: Iterable[str], name: str, known: set[str], train: bool
     """Refuse labels that are no classes, or that train lacks, and add the classes of train to `known`.
 
     Raises:
-        UsageError: a class has spaces, train has only one, or another split has one that train lacks.
+        UsageError: a class has spaces or is a symbol of fairseq, train has only one, or another split has one
+            that train lacks.
     """
     for number, label in enumerate(labels, 1):
         if len(label.split()) != 1:
             raise UsageError(
                 f"{name}, line {number}: {label!r} is no name of a class, which has no spaces; write it as "
                 "one word, or give --values if labels are values"
+            )
+        if SYMBOL.fullmatch(label.strip()):
+            raise UsageError(
+                f"{name}, line {number}: {label.strip()} is a symbol of fairseq and cannot be the name of a "
+                "class; give the class another name"
             )
         if train:
             known.add(label.strip())

@@ -94,6 +94,9 @@ def classification(recipe: Recipe, user: Namespace) -> dict[str, Any]:
     """Return the settings that only a classification has: its inputs, its splits, and the kind of its labels.
 
     Those of a folder of the user follow from the files that are there.
+
+    Raises:
+        UsageError: a part has second inputs, and train has none.
     """
     if recipe.documents:
         inputs, splits = [*INPUTS], [*SPLITS]
@@ -101,6 +104,12 @@ def classification(recipe: Recipe, user: Namespace) -> dict[str, Any]:
         inputs, splits = [f"input{number}" for number in range(len(recipe.columns))], [*recipe.members]
     else:
         inputs = [name for name in INPUTS if name == "input0" or has(user.folder, f"train.{name}")]
+        for split in CLASSIFIED if "input1" not in inputs else ():
+            if has(user.folder, f"{split}.input1"):
+                raise UsageError(
+                    f"{user.folder / 'train.input1'} is missing, but there is {split}.input1; add the second "
+                    f"inputs of train, or remove {split}.input1"
+                )
         splits = [
             split
             for split in CLASSIFIED

@@ -10,7 +10,7 @@ import itertools
 import re
 import subprocess
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.corpora.archives import Opener, open_archive
 from modular_fairseq_cli.corpora.documents import Documents
 from modular_fairseq_cli.corpora.labels import classes, glue, same_document
-from modular_fairseq_cli.corpora.lines import Side, check_pair, read_lines, write_lines
+from modular_fairseq_cli.corpora.lines import Side, check_pair, is_visible, read_lines, write_lines
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.settings import SPLITS, endings_of_files, files_of, splits
 from modular_fairseq_cli.corpora.user_files import find, read_file
@@ -265,18 +265,19 @@ def books(
     """Write the splits of one long text: its beginning for training, and its end for validation and test.
 
     The first `percent` % of the lines are train. The last `held_out` lines are test, and as many before them
-    are valid.
+    are valid. Blank lines do not count. They tell where documents begin, so those inside of a split are kept.
 
     Raises:
         UsageError: the splits would overlap.
     """
     paths = [find(user.folder, name, "txt") for name in settings["train_files"]]
-    lines = sum(1 for path in paths for _ in read_lines(read_file(path), str(path)))
+    lines = sum(is_visible(line) for path in paths for line in read_lines(read_file(path), str(path)))
     held_out, end = settings["held_out"], lines * settings["percent"] // 100
     if not 0 < end <= lines - 2 * held_out:
         raise UsageError(
-            f"{user.folder}: of {lines:,} lines, {settings['percent']} % cannot be for training and twice "
-            f"{held_out:,} for validation and test; give another --percent or --held-out, or more text"
+            f"{user.folder}: of {lines:,} lines with text, {settings['percent']} % cannot be for training "
+            f"and twice {held_out:,} for validation and test; give another --percent or --held-out, or more "
+            "text"
         )
     for split, begin, stop in (
         ("train", 0, end),
@@ -284,8 +285,21 @@ def books(
         ("test", lines - held_out, lines),
     ):
         text = itertools.chain.from_iterable(read_lines(read_file(path), str(path)) for path in paths)
-        texts: list[Iterator[str]] = [itertools.islice(text, begin, stop)]
-        write_documents(part, split, texts, documents(recipe, settings))
+        write_documents(part, split, [between(text, begin, stop)], documents(recipe, settings))
+
+
+def between(lines: Iterable[str], begin: int, stop: int) -> Iterator[str]:
+    """Yield what `itertools.islice` yields, but count only visible lines.
+
+    Blank lines between two visible ones are yielded, too.
+    """
+    seen = 0
+    for line in lines:
+        seen += is_visible(line)
+        if seen > begin:
+            yield line
+        if seen == stop:
+            return
 
 
 def documents(recipe: Recipe, settings: dict[str, Any]) -> str:

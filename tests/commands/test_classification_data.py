@@ -9,12 +9,13 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.corpora.binarize import write_classes
 from modular_fairseq_cli.corpora.labels import LONGEST, SHORTEST
 from tests.prepared_corpora import TOY, lines, prepare
 
 SENTENCES = [de for de, _ in TOY["train"]]
 PAIRS = {
-    "train": [(SENTENCES[i], SENTENCES[i + 1], "abc"[i % 3]) for i in range(60)],
+    "train": [(SENTENCES[i], SENTENCES[i + 1], "cbac"[i % 4]) for i in range(60)],
     "valid": [(SENTENCES[i], SENTENCES[i + 2], "ba"[i % 2]) for i in range(8)],
     "valid1": [(SENTENCES[i], SENTENCES[i + 3], "ca"[i % 2]) for i in range(6)],
 }
@@ -54,6 +55,7 @@ def test_pairs_get_the_words_of_the_text_and_labels_their_own(scripts_root, pret
             texts = binarized(out / f"bin/{kind}", split)
             assert [text.replace("&apos;", "'") for text in texts] == [each.lower() for each in column]
         assert binarized(out / "bin/label", split) == [label for _, _, label in rows]
+    assert lines(out / "bin/label/dict.txt") == ["a 15", "b 15", "c 30", "madeupword0000 0"]
     settings = json.loads((out / "settings").read_text())
     assert (settings["inputs"], settings["splits"]) == (["input0", "input1"], [*PAIRS])
     again = prepare(scripts_root, "classes", folder, "--like", pretrained_text, "--out", out)
@@ -61,6 +63,21 @@ def test_pairs_get_the_words_of_the_text_and_labels_their_own(scripts_root, pret
     (folder / "valid.label").write_text("c\n" * 8)
     said = refusal(prepare(scripts_root, "classes", folder, "--like", pretrained_text, "--out", out))
     assert "valid.label" in said
+
+
+def test_the_dictionary_of_classes_differs_from_fairseqs_in_its_order_alone(tmp_path):
+    for number in range(2, 14):
+        names = [f"class{name}" for name in range(number)]
+        labels = [name for place, name in enumerate(names) for _ in range(place + 1)]
+        (tmp_path / "labels").write_text("\n".join(labels) + "\n")
+        write_classes(tmp_path / "labels", tmp_path / "dict.txt")
+        known = Dictionary()
+        for label in labels:
+            known.add_symbol(label)
+        known.finalize(padding_factor=8)
+        known.save(str(tmp_path / "fairseqs.txt"))
+        found = lines(tmp_path / "dict.txt")
+        assert found == sorted(found) == sorted(lines(tmp_path / "fairseqs.txt"))
 
 
 def test_values_of_single_texts_are_copied(scripts_root, pretrained_text, tmp_path):
@@ -80,8 +97,11 @@ def test_values_of_single_texts_are_copied(scripts_root, pretrained_text, tmp_pa
     ("file", "line", "text", "said"),
     [
         ("train.label", 3, "two words", r"'two words' is no name of a class, which has no spaces"),
+        ("train.label", 5, "<unk>", r"<unk> is a symbol of fairseq and cannot be the name of a class"),
+        ("train.label", 6, "madeupword0001", r"madeupword0001 is a symbol of fairseq"),
         ("valid.label", 2, "new", r"train has no class new; correct the label"),
         ("valid.input1", 4, " ", r"is empty; remove this line from all files of valid"),
+        ("train.input0", 2, "\u200b", r"is empty; remove this line from all files of train"),
         ("train.input1", 0, None, r"has 59 lines and .*train.input0 has 60"),
         ("valid1.label", -1, None, r"valid1.label is missing: the folder needs the label of each line"),
     ],
@@ -102,10 +122,23 @@ def test_bad_classes_are_refused_by_file_and_line(
     assert (f"line {line}:" in found) == (text is not None) and not (out / "text").exists()
 
 
+def test_second_inputs_of_a_part_need_those_of_train(scripts_root, pretrained_text, tmp_path):
+    folder = write_pairs(tmp_path / "pairs")
+    command = ("classes", folder, "--like", pretrained_text, "--out", tmp_path / "out")
+    (folder / "train.input1").unlink()
+    said = "train.input1 is missing, but there is {0}.input1; add the second inputs of train, or remove "
+    said = f"{folder}/{said}{{0}}.input1"
+    assert refusal(prepare(scripts_root, *command)) == said.format("valid")
+    for split in ("valid", "valid1"):
+        (folder / f"{split}.input1").unlink()
+    (folder / "test.input1.gz").write_bytes(gzip.compress(b"a text\n"))
+    assert refusal(prepare(scripts_root, *command)) == said.format("test")
+
+
 def test_values_must_be_numbers_and_classes_several(scripts_root, pretrained_text, tmp_path):
     folder = write_pairs(tmp_path / "pairs")
     command = ("classes", folder, "--like", pretrained_text, "--out", tmp_path / "out")
-    assert "train.label, line 1: 'a' is no number" in refusal(prepare(scripts_root, *command, "--values"))
+    assert "train.label, line 1: 'c' is no number" in refusal(prepare(scripts_root, *command, "--values"))
     (folder / "train.label").write_text("a\n" * 60)
     assert "has only the class a" in refusal(prepare(scripts_root, *command))
     assert "--like is missing" in refusal(prepare(scripts_root, *command[:2], "--out", tmp_path / "o"), 2)
@@ -166,6 +199,11 @@ def test_glue_is_read_as_published(scripts_root, pretrained_text, tmp_path, task
             "has no column question, so it is not the official file",
         ),
         (lambda text: text.replace("\tx\t", "\t"), "line 2: has 4 cells and not 5, so it is damaged"),
+        (
+            lambda text: text.replace("\tno\n", "\t \n"),
+            "QNLIv2.zip, QNLI/train.tsv, line 3: has nothing in the column label, so it is damaged; download "
+            "it again",
+        ),
         (lambda text: text.splitlines()[0] + "\n", "has no line below the names of the columns"),
     ],
 )
@@ -217,11 +255,33 @@ def test_books_are_split_by_their_lines(scripts_root, tmp_path):
     )
     given = ("books", folder, "--bpe-merges", 60, "--out", out)
     said = refusal(prepare(scripts_root, *given))
-    assert "of 300 lines, 10 % cannot be for training and twice 10,000 for validation and test" in said
+    assert "of 300 lines with text, 10 % cannot be for training and twice 10,000 for validation and" in said
     result = prepare(scripts_root, *given, "--held-out", 20, "--percent", 55)
     assert result.returncode == 0, result.stderr
     for split, begin, end in (("train", 0, 165), ("valid", 260, 280), ("test", 280, 300)):
         assert lines(out / f"text/{split}.txt") == SENTENCES[begin:end]
+
+
+def test_blank_lines_of_books_do_not_count(scripts_root, tmp_path):
+    folder, out = tmp_path / "books", tmp_path / "out"
+    folder.mkdir()
+    text = "".join(f"{SENTENCES[n]}\n" + ("\n" if n % 8 == 7 else "") for n in range(60))
+    (folder / "books_large_p1.txt").write_text(text)
+    (folder / "books_large_p2.txt").write_text(" \n\u200b\n" * 10 + f"{SENTENCES[60]}\n" + "\n" * 20)
+    given = ("books", folder, "--bpe-merges", 60, "--out", out, "--held-out", 10)
+    said = refusal(prepare(scripts_root, *given, "--percent", 70))
+    assert "of 61 lines with text, 70 % cannot be for training and twice 10" in said
+    result = prepare(scripts_root, *given, "--percent", 40)
+    assert result.returncode == 0, result.stderr
+    for split, begin, end, documents in (
+        ("train", 0, 24, ["9", "9", "8"]),
+        ("valid", 41, 51, ["8", "3"]),
+        ("test", 51, 61, ["6", "24", "1"]),
+    ):
+        found = lines(out / f"text/{split}.txt")
+        assert [line for line in found if line.strip(" \u200b")] == SENTENCES[begin:end]
+        assert found[0] == SENTENCES[begin] and found[-1] == SENTENCES[end - 1]
+        assert lines(out / f"text/{split}.documents") == documents
 
 
 def test_a_text_may_consist_of_files_in_several_folders(scripts_root, tmp_path):

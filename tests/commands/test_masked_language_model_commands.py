@@ -3,11 +3,13 @@
 import logging
 import math
 import re
+import shutil
 
 import pytest
 import torch
 import torch.nn.functional as F
 from fairseq import options, tasks
+from fairseq.data import indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq_cli import validate
@@ -338,12 +340,26 @@ def test_sentences_are_ranked(texts, tmp_path):
             "checkpoint "
             "as --finetune-from-model",
         ),
+        (
+            "--arch modular_roberta --criterion sentence_prediction",
+            "--criterion sentence_prediction needs --task sentence_prediction, and data of a classification; "
+            "use --criterion masked_lm or modular_masked_lm with --task masked_lm",
+        ),
     ],
 )
 def test_what_does_not_fit_a_masked_language_model_is_refused(texts, tmp_path, words, sentence):
     with pytest.raises(UsageError) as error:
         trained(texts / "bin", tmp_path, f"{MASKED} {words}")
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("criterion", ["cross_entropy", "label_smoothed_cross_entropy"])
+def test_a_loss_of_all_words_is_refused(texts, tmp_path, criterion):
+    """fairseq would log a perplexity of about 2."""
+    with pytest.raises(
+        UsageError, match=f"^--criterion {criterion} would divide the loss of the masked words by"
+    ):
+        trained(texts / "bin", tmp_path, f"{MASKED} --arch modular_roberta --criterion {criterion}")
 
 
 def test_the_loss_of_masked_words_needs_a_masked_language_model(reversal_data, tmp_path):
@@ -371,6 +387,19 @@ def test_the_loss_of_masked_words_needs_a_masked_language_model(reversal_data, t
             "--num-classes must be the number of classes, or of values with --regression-target, not -1",
         ),
         (
+            "values",
+            "--regression-target --num-classes 1 --best-checkpoint-metric accuracy",
+            "--regression-target: the best checkpoint is the one with the lowest loss; use "
+            "--best-checkpoint-metric loss, without --maximize-best-checkpoint-metric",
+        ),
+        (
+            "values",
+            "--regression-target --num-classes 1 --best-checkpoint-metric loss "
+            "--maximize-best-checkpoint-metric",
+            "--regression-target: the best checkpoint is the one with the lowest loss; use "
+            "--best-checkpoint-metric loss, without --maximize-best-checkpoint-metric",
+        ),
+        (
             "classes",
             "--valid-subset valid2",
             "/classes has no file input0/valid2.idx, which the part valid2 of a classification needs; "
@@ -388,6 +417,97 @@ def test_what_a_classification_lacks_is_one_sentence(texts, tmp_path, data, word
     with pytest.raises(UsageError) as error:
         trained(texts / data, tmp_path, f"{FINETUNE} --arch modular_roberta {words}")
     assert str(error.value).removeprefix(str(texts)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--num-classes 1",
+            "--num-classes 1: {}/label/dict.txt has 2 classes; give their number, or the data",
+        ),
+        (
+            "--num-classes 3",
+            "--num-classes 3: {}/label/dict.txt has 2 classes; give their number, or the data",
+        ),
+        (
+            "--regression-target",
+            "--num-classes must be 1 with --regression-target, which predicts one value, not 2",
+        ),
+    ],
+)
+def test_the_number_of_classes_is_that_of_the_labels(texts, tmp_path, words, sentence):
+    with pytest.raises(UsageError) as error:
+        trained(texts / "classes", tmp_path, f"{FINETUNE} --arch modular_roberta {words}")
+    assert str(error.value).startswith(sentence.format(texts / "classes"))
+
+
+def write_items(path, number):
+    """Write binarized data of so many lines, with a word in each."""
+    builder = indexed_dataset.make_builder(f"{path}.bin", "mmap", vocab_size=40)
+    for _ in range(number):
+        builder.add_item(torch.tensor([4, 2]))
+    builder.finalize(f"{path}.idx")
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage", "sentence"),
+    [
+        (
+            "classes",
+            lambda data: (data / "label/valid.bin").unlink(),
+            "{} has no file label/valid.bin, which the part valid of a classification needs",
+        ),
+        (
+            "classes",
+            lambda data: write_items(data / "input0/valid", 0),
+            "{}/input0/valid.bin is empty; prepare the classification with inputs and labels in the part",
+        ),
+        (
+            "classes",
+            lambda data: write_items(data / "label/valid", 3),
+            "the part valid of {} has 3 lines in label and 12 in input0; prepare the classification again",
+        ),
+        (
+            "classes",
+            lambda data: write_items(data / "label/train1", 3),
+            "the part train of {} has 83 lines in label and 80 in input0",
+        ),
+        (
+            "classes",
+            lambda data: (data / "input1").mkdir(),
+            "{} has no file input1/valid.idx, which the part valid of a classification needs",
+        ),
+        (
+            "values",
+            lambda data: (data / "label/valid.label").write_text("1\n\n3\n"),
+            "{}/label/valid.label, line 2: '' is no number; give the value of each input",
+        ),
+        (
+            "values",
+            lambda data: (data / "label/train.label").write_text("1\n2 3\n"),
+            "{}/label/train.label, line 2: '2 3' is no number; give the value of each input",
+        ),
+        (
+            "values",
+            lambda data: (data / "label/train.label").write_text("1\n2\n"),
+            "the part train of {} has 2 lines in label and 80 in input0",
+        ),
+        (
+            "values",
+            lambda data: (data / "label/valid.label").write_text(""),
+            "{}/label/valid.label is empty",
+        ),
+    ],
+)
+def test_labels_that_do_not_fit_the_inputs_are_one_sentence(texts, tmp_path, kind, damage, sentence):
+    data = tmp_path / "data"
+    shutil.copytree(texts / kind, data)
+    damage(data)
+    words = FINETUNE if kind == "classes" else f"{FINETUNE} --num-classes 1 --regression-target"
+    with pytest.raises(UsageError) as error:
+        trained(data, tmp_path / "out", f"{words} --arch modular_roberta")
+    assert str(error.value).startswith(sentence.format(data))
 
 
 def test_tasks_still_build_what_they_are(texts):

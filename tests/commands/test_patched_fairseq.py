@@ -34,6 +34,13 @@ def test_no_sentence_is_left_out_of_the_batches(sentences):
     assert all(len(batch) <= 8 for batch in batches)
 
 
+def test_a_sentence_beyond_the_size_of_a_batch_is_one_sentence():
+    with pytest.raises(
+        UsageError, match="^--max-tokens 8 is less than the length of the longest sentence; give"
+    ):
+        data_utils.batch_by_size(np.arange(3), lambda i: 9, np.full(3, 9), max_tokens=8)
+
+
 AHEAD = """
 import sys, threading, time, torch, modular_fairseq
 from fairseq.data.iterators import BufferedIterator
@@ -70,6 +77,26 @@ def kill_parent(number):
     print("orphaned", flush=True)
 next(iter(DataLoader([1, 2], num_workers=1, worker_init_fn=kill_parent)))
 """
+
+
+FORKED_WHILE_READING = """
+import gc, os, modular_fairseq
+from torch.utils.data import DataLoader
+batches = iter(DataLoader([1, 2], num_workers=1))
+if child := os.fork():
+    os.waitpid(child, 0)
+    print(next(batches).item(), next(batches).item())
+else:
+    del batches  # as when Python collects the copy of a process that reads data, too
+    gc.collect()
+    os._exit(0)
+"""
+
+
+def test_a_process_that_reads_data_leaves_the_others_to_their_parent():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_WHILE_READING]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2\n", "")
 
 
 def test_a_process_that_reads_data_ends_although_its_parent_was_killed_when_it_started():
