@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -41,13 +42,16 @@ def sentences_of_data(
 ) -> Iterator[Tokens]:
     """Yield the first `count` sentences of a part of the data that are short enough to be shown.
 
-    For a language model, masked or not, these are the beginnings of the first `count` blocks.
+    For a language model, masked or not, these are the beginnings of the first `count` blocks, without those
+    that have no word.
     """
     dataset = task.dataset(subset)
     if is_masked(model):
         dataset.set_epoch(1)  # in this epoch fairseq-validate masks the words of the data
         has_masks = isinstance(task, MaskedLMTask)
-        for index in range(min(count, len(dataset))):
+        shortest = 3 if has_masks else 1  # <s>, a word and </s>; a classification has no empty inputs
+        found = (index for index in range(len(dataset)) if dataset.num_tokens(index) >= shortest)
+        for index in islice(found, count):
             yield _of_encoder(model, dataset[index], f"{subset} {index + 1}", has_masks)
         return
     for index in range(len(dataset)):

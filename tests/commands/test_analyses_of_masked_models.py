@@ -9,7 +9,7 @@ from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.sentences import sentence_of_text
 from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
-from tests.masked_language_models import FINETUNE, MASKED, trained
+from tests.masked_language_models import FINETUNE, MASKED, binarize, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 EVERYTHING = (
@@ -91,6 +91,16 @@ def test_a_regression_is_analysed(texts, tmp_path):
     path = trained(texts / "values", tmp_path / "run", words)
     index, samples, _ = analyze(texts / "values", path, tmp_path / "found", "--samples", 2)
     assert list(index["analyses"]) == list(ANALYSES) and len(samples["sentences"]) == 2
+
+
+def test_lines_without_words_are_no_samples(texts, tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.en").write_text("w1 w2 w3 w4\n\nw5 w6\n")
+    binarize(tmp_path, "bin", "en", "--srcdict", str(texts / "bin/dict.txt"))
+    words = f"{MASKED} --arch modular_roberta --criterion masked_lm --sample-break-mode eos --max-update 1"
+    path = trained(tmp_path / "bin", tmp_path / "run", words)
+    _, samples, _ = analyze(tmp_path / "bin", path, tmp_path / "found", "--samples", 2)
+    assert [each["origin"] for each in samples["sentences"]] == ["valid 1", "valid 3"]
 
 
 def test_the_words_are_masked_that_fairseq_validate_masks(texts, model, tmp_path):
