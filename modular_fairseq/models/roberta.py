@@ -84,9 +84,18 @@ class ModularRoberta(ModularModel, RobertaModel):
         """Upgrade older names, and leave out classification heads that the model does not have.
 
         Raises:
-            UsageError: the model and the checkpoint have a head of the same name with different numbers of
-                classes. (fairseq's RoBERTa would train a new head, with a warning.)
+            UsageError: the checkpoint has another number of positions; or it has a head of the same name with
+                another number of classes. (fairseq's RoBERTa would train a new head, with a warning.)
         """
+        positions = self.encoder.sentence_encoder.embed_positions
+        key = f"{name}." if name else ""
+        learned = state_dict.get(f"{key}encoder.sentence_encoder.embed_positions.weight", positions.weight)
+        if len(learned) != len(positions.weight):
+            first = positions.padding_idx + 1  # positions before it are not used
+            raise UsageError(
+                f"the model in the checkpoint has {len(learned) - first:,} positions and this model "
+                f"{len(positions.weight) - first:,}: give --max-positions {len(learned) - first}"
+            )
         for head, module in self.classification_heads.items():
             own = module.get_parameter("out_proj.weight")
             theirs, ours = len(state_dict.get(f"classification_heads.{head}.out_proj.weight", own)), len(own)

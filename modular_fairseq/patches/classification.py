@@ -104,9 +104,11 @@ def name_a_missing_part_of_a_classification(
     files += [os.path.join("label", f"{split}.label")] if regression else []
     for name in files:
         if not os.path.isfile(os.path.join(data, name)):
+            has_classes = regression and os.path.isfile(os.path.join(data, "label", f"{split}.idx"))
+            how = "--values, since its labels are classes" if has_classes else "this part"
             raise UsageError(
                 f"{data} has no file {name}, which the part {split} of a classification needs; prepare the "
-                "classification with this part"
+                f"classification with {how}"
             )
     for name in files:
         if not os.path.getsize(os.path.join(data, name)):

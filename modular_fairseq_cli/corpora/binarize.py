@@ -120,14 +120,18 @@ def binarize_classes(settings: dict[str, Any], user: Namespace, out: Path, part:
         dictionary = Path(settings["like"]) / "bin" / "dict.txt"
         if kind == "label":
             dictionary = folder / "dict.txt"
-            write_classes(names["train"], dictionary)
+            known = write_classes(names["train"], dictionary)
         counted = [(split, split, path.name) for split, path in names.items()]
         preprocess(names, counted, ["--only-source", "--srcdict", str(dictionary)], user, out, folder)
-        say(f"bin/{kind}/dict.txt: {count_lines(folder / 'dict.txt'):,} types")
+        if kind == "label":
+            shown = ", ".join([*known[:5], *(["..."] if len(known) > 5 else [])])
+            say(f"bin/label/dict.txt: {len(known):,} classes: {shown}")
+        else:
+            say(f"bin/{kind}/dict.txt: {count_lines(folder / 'dict.txt'):,} types")
 
 
-def write_classes(labels: Path, dictionary: Path) -> None:
-    """Write the dictionary of the classes that a file has, a label in each line.
+def write_classes(labels: Path, dictionary: Path) -> list[str]:
+    """Write the dictionary of the classes that a file has, a label in each line, and return the classes.
 
     The classes are sorted by their names. fairseq-preprocess would sort them by their frequency, so that the
     numbers of the same classes would differ between corpora. As in its dictionaries, made-up types fill the
@@ -138,6 +142,7 @@ def write_classes(labels: Path, dictionary: Path) -> None:
     types = sorted(counts.items())
     types += [(f"madeupword{number:04}", 0) for number in range(-(SYMBOLS + len(types)) % 8)]
     dictionary.write_text("".join(f"{name} {count}\n" for name, count in types), encoding="utf-8")
+    return sorted(counts)
 
 
 def run_preprocess(arguments: list[str], log: Path) -> None:

@@ -192,8 +192,8 @@ def check_classes(labels: Iterable[str], name: str, known: set[str], train: bool
             known.add(label.strip())
         elif label.strip() not in known:
             raise UsageError(
-                f"{name}, line {number}: train has no class {label.strip()}; correct the label, or add "
-                "inputs of this class to train"
+                f"{name}, line {number}: train has no class {label.strip()}; correct the label, add inputs "
+                "of this class to train, or give --values if labels are values"
             )
     if train and len(known) < 2:
         raise UsageError(f"{name}: has only the class {min(known)}; a classification needs two classes")

@@ -16,13 +16,16 @@ def read_file(path: Path) -> Iterator[bytes]:
 
 def find(folder: Path, stem: str, lang: str) -> Path:
     """Return the path of one side of a text, such as train. Raises UsageError if there is none."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; give the folder that has the text")
     whole = (stem, f"{stem}.gz") if lang == "txt" else ()  # such as train.en
     for name in (f"{stem}.{lang}", f"{stem}.{lang}.gz", *whole):
         if (folder / name).is_file():
             return folder / name
     other_names = "; --train gives the names of training files that are called otherwise"
+    text = "{train,valid,test}.txt" if stem in ("train", "valid", "test") else f"{stem}.txt or {stem}.txt.gz"
     what = {
-        "txt": f"{{train,valid,test}}.txt{other_names}",
+        "txt": f"{text}{other_names}",
         "input0": "train.input0 and valid.input0, with a text in each line",
         "input1": "input1 beside input0 for each part, as train has it",
         "label": "the label of each line, in {train,valid}.label",

@@ -1060,6 +1060,13 @@ def test_options_for_text_that_exclude_each_other(scripts_root, documents, tmp_p
     assert said.startswith(sentence)
 
 
+def test_missing_text_is_named_with_what_the_folder_needs(scripts_root, documents, tmp_path):
+    said = refusal(prepare(scripts_root, "text", documents, "--train", "x", "--out", tmp_path / "out"))
+    assert said.startswith(f"{documents}/x.txt is missing: the folder needs x.txt or x.txt.gz; --train gives")
+    said = refusal(prepare(scripts_root, "text", tmp_path / "no", "--out", tmp_path / "out"))
+    assert said == f"{tmp_path}/no is no folder; give the folder that has the text"
+
+
 def test_text_without_a_split_is_refused(scripts_root, documents, tmp_path):
     (documents / "valid.txt").unlink()
     said = refusal(prepare(scripts_root, "text", documents, "--out", tmp_path / "out"))

@@ -409,7 +409,7 @@ def test_the_loss_of_masked_words_needs_a_masked_language_model(reversal_data, t
             "classes",
             "--regression-target --num-classes 1",
             "/classes has no file label/valid.label, which the part valid of a classification needs; "
-            "prepare the classification with this part",
+            "prepare the classification with --values, since its labels are classes",
         ),
     ],
 )

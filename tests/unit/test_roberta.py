@@ -223,6 +223,15 @@ def test_a_head_with_another_number_of_classes_is_refused():
     )
 
 
+def test_another_number_of_positions_is_refused():
+    saved = build(positions=20).state_dict()
+    with pytest.raises(UsageError) as error:
+        build(positions=16).load_state_dict(saved)
+    assert str(error.value) == (
+        "the model in the checkpoint has 20 positions and this model 16: give --max-positions 20"
+    )
+
+
 def test_finetuning_of_gates_trains_a_new_head_too():
     model = build("mae_roberta", mae_finetune="gates")
     assert model.gate_training.gates_only
