@@ -61,6 +61,10 @@ COMMANDS = {
         "modular_fairseq_cli.corpora.command",
         "fetch and prepare a data set for fairseq-train, or prepare your own text",
     ),
+    "prepare-pixels": (
+        "modular_fairseq_cli.pixels.command",
+        "write pictures as text, a token for each pixel, for language models that draw",
+    ),
     "report": (
         "modular_fairseq_cli.report.command",
         "make one HTML file of analyses and training logs, checkpoints side by side",

@@ -1,0 +1,146 @@
+"""Read pictures from IDX files (MNIST), .npz files of NumPy, and folders of image files."""
+
+import gzip
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.pixels.optional import optional
+
+Pictures = NDArray[np.uint8]  # [pictures, height, width, channels]
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff"}
+PARTS = ("train", "test")
+LUMINANCE = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
+IDX_BYTES = 0x0803  # the first number of an IDX file of three dimensions of bytes
+
+
+class Source(NamedTuple):
+    """The pictures of a source.
+
+    Args:
+        pictures: those from which training, validation and perhaps test pictures are taken.
+        test: the pictures that the source sets aside for tests; empty if it has no such part.
+    """
+
+    pictures: Pictures
+    test: Pictures
+
+
+def read(path: Path, height: int, width: int, channels: int) -> Source:
+    """Read the pictures of a source in a given size.
+
+    A folder with the folders train and test, and an .npz file with the arrays x_train and x_test, have a part
+    for tests. Pictures of another size are averaged over areas. In colour, a grey picture has three equal
+    channels; in grey, a coloured one has its luminance.
+
+    Args:
+        path: an IDX file (perhaps with .gz), an .npz file, or a folder of images.
+        height, width: size of the pictures.
+        channels: 1 or 3.
+
+    Raises:
+        UsageError: the source does not exist, is damaged, or has no pictures; or pillow is not installed.
+    """
+    if path.is_dir():
+        parts = [_folder(path / part, height, width, channels) for part in PARTS if (path / part).is_dir()]
+        if len(parts) < len(PARTS):
+            parts = [_folder(path, height, width, channels)]
+    elif not path.is_file():
+        raise UsageError(f"{path} does not exist; give an IDX file, an .npz file, or a folder of image files")
+    else:
+        arrays = _arrays_of_npz(path) if path.suffix == ".npz" else [_array_of_idx(path)]
+        parts = [_fitted(each, height, width, channels, path) for each in arrays]
+    return Source(parts[0], parts[1] if len(parts) > 1 else parts[0][:0])
+
+
+def _array_of_idx(path: Path) -> NDArray[Any]:
+    """Return the pictures of an IDX file [pictures, height, width]."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read ({error}); get it again") from None
+    if len(content) < 16 or struct.unpack(">I", content[:4])[0] != IDX_BYTES:
+        raise UsageError(
+            f"{path} is no IDX file of pictures; give one such as t10k-images-idx3-ubyte.gz, an .npz file, "
+            "or a folder of image files"
+        )
+    count, height, width = struct.unpack(">III", content[4:16])
+    if len(content) - 16 != count * height * width:
+        raise UsageError(
+            f"{path} has {len(content) - 16:,} bytes of pictures and not {count * height * width:,}, so it "
+            "is damaged; get it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=16).reshape(count, height, width)
+
+
+def _arrays_of_npz(path: Path) -> list[NDArray[Any]]:
+    """Return the pictures of an .npz file: x_train and x_test, or else its only array of pictures."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            named = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read as an .npz file ({error}); get it again") from None
+    if "x_train" in named:
+        return [named[name] for name in ("x_train", "x_test") if name in named]
+    pictures = [name for name, array in named.items() if array.ndim in (3, 4)]
+    if len(pictures) != 1:
+        raise UsageError(
+            f"{path} has the arrays {', '.join(sorted(named)) or 'none'}; it needs x_train and perhaps "
+            "x_test, or one array of pictures"
+        )
+    return [named[pictures[0]]]
+
+
+def _folder(path: Path, height: int, width: int, channels: int) -> Pictures:
+    """Return the pictures of all image files in a folder and its folders, in the order of their names."""
+    image = optional("PIL.Image")
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
+    if not files:
+        raise UsageError(f"{path} has no image files ({', '.join(sorted(ENDINGS))}); give another folder")
+    pictures = []
+    for file in files:
+        try:
+            with image.open(file) as opened:
+                pixels = np.asarray(opened.convert("RGB"))
+        except (OSError, SyntaxError, ValueError) as error:
+            raise UsageError(f"{file} is no image, or is damaged ({error}); remove it") from None
+        pictures.append(_fitted(pixels[None], height, width, channels, file)[0])
+    return np.stack(pictures)
+
+
+def _fitted(array: NDArray[Any], height: int, width: int, channels: int, path: Path) -> Pictures:
+    """Return pictures in another size and with other channels.
+
+    Raises:
+        UsageError: the array has no bytes, or no shape of pictures.
+    """
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] not in (1, 3, 4):
+        raise UsageError(
+            f"{path} has pictures of shape {list(array.shape[1:])} and type {array.dtype}; give bytes "
+            "(uint8) of shape [height, width] or [height, width, 3]"
+        )
+    if not len(array):
+        raise UsageError(f"{path} has no picture; give another source")
+    array = array[..., :3]
+    if array.shape[-1] == 3 and channels == 1:
+        array = (array @ LUMINANCE).round().astype(np.uint8)[..., None]
+    elif array.shape[-1] == 1 and channels == 3:
+        array = np.repeat(array, 3, axis=-1)
+    if array.shape[1:3] == (height, width):
+        return array
+    image = optional("PIL.Image")
+    size = (width, height)
+    fitted = [
+        np.asarray(image.fromarray(picture.squeeze(-1) if channels == 1 else picture).resize(size, image.BOX))
+        for picture in array
+    ]
+    return np.stack(fitted).reshape(len(array), height, width, channels)
