@@ -9,6 +9,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
 
 import modular_fairseq  # noqa: F401
+from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.models.options import FAMILIES, nested_config
 from modular_fairseq.models.translation import ModularTransformer
 
@@ -19,6 +20,7 @@ SMALL = {
     "decoder_layers": 2,
     "dropout": 0.0,
 }
+OF_TEXT = [name for name in ANALYSES if name != "pictures"]  # the analyses for data that are no pictures
 HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 
 

@@ -10,8 +10,9 @@ from modular_fairseq.analysis.competition import CompetitionOfMechanisms
 from modular_fairseq.analysis.gates import Experts, Gates
 from modular_fairseq.analysis.one_pass import Analysis, Report, one_pass
 from modular_fairseq.analysis.patterns import Patterns
+from modular_fairseq.analysis.pictures import CompetitionInPictures
 from modular_fairseq.analysis.redundancy import Redundancy
-from modular_fairseq.loading import MAX_TOKENS, batches, load
+from modular_fairseq.loading import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq_cli.errors import UsageError
 
 # The analyses, keyed by their names on the command line. A plugin (--user-dir) may add its own.
@@ -20,6 +21,7 @@ ANALYSES: dict[str, type[Analysis]] = {
     "experts": Experts,
     "clusters": Clusters,
     "competition": CompetitionOfMechanisms,
+    "pictures": CompetitionInPictures,
     "patterns": Patterns,
     "redundancy": Redundancy,
 }
@@ -50,7 +52,7 @@ def analyze(
     """
     names = chosen([names] if isinstance(names, str) else names)
     loaded = load(path, data, subset)
-    analyses, _ = build(names, loaded.model)
+    analyses, _ = build(names, loaded)
     return look(names, loaded.model, batches(loaded.model, loaded.task, subset, max_tokens), analyses)[0]
 
 
@@ -78,24 +80,28 @@ def chosen(names: Iterable[str], others: Iterable[str] = ()) -> list[str]:
     return unique
 
 
-def build(names: list[str], model: nn.Module) -> tuple[dict[str, Analysis], dict[str, str]]:
-    """Construct analyses for a model.
+def build(names: list[str], loaded: Loaded) -> tuple[dict[str, Analysis], dict[str, str]]:
+    """Construct analyses for a model and its data.
 
     Args:
         names: the result of `chosen`. Names that are not in `ANALYSES` are ignored.
+        loaded: the model and its task.
 
     Returns:
-        the analyses by name; and with "all", for each analysis that the model does not support, a sentence
-        that says why.
+        the analyses by name; and with "all", for each analysis that the model or the data do not support, a
+        sentence that says why.
 
     Raises:
-        UsageError: the model does not support an analysis that was requested by name.
+        UsageError: the model or the data do not support an analysis that was requested by name.
     """
     analyses: dict[str, Analysis] = {}
     left_out: dict[str, str] = {}
-    for name in ANALYSES if names == [ALL] else [name for name in names if name in ANALYSES]:
+    of_kind = [name for name, kind in ANALYSES.items() if kind.is_for(loaded.task)]
+    for name in of_kind if names == [ALL] else [name for name in names if name in ANALYSES]:
         try:
-            analyses[name] = ANALYSES[name](model)
+            analysis = ANALYSES[name](loaded.model)
+            analysis.of_task(loaded.task)
+            analyses[name] = analysis
         except UsageError as error:
             if names != [ALL]:
                 raise

@@ -108,7 +108,7 @@ def _analyze_and_write(
         the reports by name; and with "all", for each analysis that is left out, a sentence that says why.
     """
     loaded = load(args.path, args.data, args.gen_subset)
-    analyses, left_out = build(names, loaded.model)
+    analyses, left_out = build(names, loaded)
     sentences = (
         collect_samples(args, names, loaded, left_out)
         if SAMPLES in names or (names == [ALL] and args.out)

@@ -12,6 +12,7 @@ from dataclasses import Field, asdict
 from typing import Any, ClassVar
 
 import torch
+from fairseq.tasks import FairseqTask
 from torch import nn
 
 from modular_fairseq.analysis.attention_maps import AttentionMap, attention_maps
@@ -53,6 +54,14 @@ class Analysis(ABC):
 
     @abstractmethod
     def __init__(self, model: nn.Module): ...
+
+    @classmethod
+    def is_for(cls, task: FairseqTask) -> bool:
+        """Return whether `modular-fairseq analyze all` considers this analysis for data of this kind."""
+        return True
+
+    def of_task(self, task: FairseqTask) -> None:  # noqa: B027  (most analyses need only the batches)
+        """Take in the task, with its data, before the batches. Raises UsageError if they lack something."""
 
     def watching(self) -> AbstractContextManager:
         """Return a context for the whole run, including `report`.

@@ -56,6 +56,19 @@ TINY_CPU_LM = {
     "decoder_ffn_embed_dim": 256,
     "decoder_layers": 2,
 }
+# minGPT's model of pictures, in the size of the TIM paper (A.1). minGPT neither scales its embeddings nor
+# drops out.
+PIXELS = {
+    **PRE_NORM,
+    "decoder_embed_dim": 184,
+    "decoder_ffn_embed_dim": 736,
+    "decoder_attention_heads": 8,
+    "decoder_layers": 6,
+    "decoder_learned_pos": True,
+    "no_scale_embedding": True,
+    "activation_fn": "gelu",
+    "dropout": 0.0,
+}
 
 
 def encoder_size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int = 12) -> dict[str, Any]:
@@ -109,6 +122,7 @@ register_all(TRANSLATION)
 LANGUAGE_MODELS = {
     "modular_transformer_lm_wiki103": [WIKI103],
     "modular_transformer_lm_tiny_cpu": [TINY_CPU_LM],
+    "modular_transformer_lm_pixels": [PIXELS],
 }
 register_all(LANGUAGE_MODELS, "modular_transformer_lm")
 MASKED_LANGUAGE_MODELS = {

@@ -10,7 +10,14 @@ from typing import Any
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from modular_fairseq.models.architectures import TINY_CPU, TINY_CPU_ROBERTA, encoder_size, register_all, size
+from modular_fairseq.models.architectures import (
+    PIXELS,
+    TINY_CPU,
+    TINY_CPU_ROBERTA,
+    encoder_size,
+    register_all,
+    size,
+)
 from modular_fairseq.models.assembly import build_arrangement
 from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.fairseq_options import Options
@@ -181,6 +188,15 @@ PEERS = {
     "tim_transformer_wmt_en_de_4": WMT,
 }
 register_all(ARCHS, peers=PEERS)
+# Models of pictures (A.1), which have about as many parameters as the plain one of width 184.
+WIDE_PIXELS = {"decoder_embed_dim": 200, "decoder_ffn_embed_dim": 800, "decoder_attention_heads": 10}
+LANGUAGE_MODELS = {
+    "tim_transformer_lm_pixels": [PIXELS, WIDE_PIXELS, mechanisms(2)],
+    "tim_transformer_lm_pixels_nocomp": [PIXELS, WIDE_PIXELS, mechanisms(2), {"tim_no_competition": True}],
+}
+register_all(
+    LANGUAGE_MODELS, "modular_transformer_lm", dict.fromkeys(LANGUAGE_MODELS, "modular_transformer_lm_pixels")
+)
 # Table 2. The text has lost the widths. These give its parameter counts (with 32,678 types): 132.0M (130M)
 # for 9 of 12 layers, and 113.9M (110M) for 12 of 12, which the table has without competition.
 TIM_BERT = encoder_size(1024, 4096, heads=16)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.pixels.palette import brightness
 
 NAME = "pictures.json"
 
@@ -31,6 +32,10 @@ class Shape(NamedTuple):
     def write(self, folder: Path) -> None:
         """Write the shape into a folder of binarized data."""
         write_file(folder / NAME, json.dumps(self._asdict()) + "\n")
+
+    def brightness(self) -> list[float]:
+        """Return the luminance of each colour, from 0 to 255."""
+        return brightness(np.asarray(self.palette, np.uint8)).tolist()
 
     def pictures(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the pictures [pictures, height, width, 3] of numbers of colours [pictures, pixels]."""

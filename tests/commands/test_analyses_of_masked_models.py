@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.sentences import sentence_of_text
 from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
+from tests.helpers import OF_TEXT
 from tests.masked_language_models import FINETUNE, MASKED, binarize, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -34,7 +34,7 @@ def test_all_analyses_of_a_masked_language_model(texts, model, tmp_path):
     index, samples, arrays = analyze(
         texts / "bin", model, tmp_path / "found", "--samples", 2, "--sentence", "w1 <mask> w3"
     )
-    assert list(index["analyses"]) == list(ANALYSES) and index["task"] == "masked_lm"
+    assert list(index["analyses"]) == OF_TEXT and index["task"] == "masked_lm"
     layers = index["analyses"]["competition"]["layers"]
     assert [layer["layer"] for layer in layers] == [1, 2, 2, 3] and {*index["analyses"]["gates"]}
     assert all(0 <= layer["entropy"] <= np.log(2) + 1e-6 for layer in layers)
@@ -71,7 +71,7 @@ def test_a_classifier_is_analysed_and_the_report_shows_both(texts, model, tmp_pa
     )
     path = trained(texts / "classes", tmp_path / "run", words)
     index, samples, _ = analyze(texts / "classes", path, tmp_path / "classes", "--samples", 1)
-    assert list(index["analyses"]) == list(ANALYSES) and index["task"] == "sentence_prediction"
+    assert list(index["analyses"]) == OF_TEXT and index["task"] == "sentence_prediction"
     (sentence,) = samples["sentences"]
     assert sentence["source"] == sentence["target"] and sentence["source"][0] == "<s>"
     analyze(texts / "bin", model, tmp_path / "masked", "--samples", 1)
@@ -90,7 +90,7 @@ def test_a_regression_is_analysed(texts, tmp_path):
     )
     path = trained(texts / "values", tmp_path / "run", words)
     index, samples, _ = analyze(texts / "values", path, tmp_path / "found", "--samples", 2)
-    assert list(index["analyses"]) == list(ANALYSES) and len(samples["sentences"]) == 2
+    assert list(index["analyses"]) == OF_TEXT and len(samples["sentences"]) == 2
 
 
 def test_lines_without_words_are_no_samples(texts, tmp_path):

@@ -19,6 +19,7 @@ from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring import read_output
 from tests.fairseq_commands import binarize, run_generate, run_train, write_reversal_corpus
+from tests.helpers import OF_TEXT
 
 CRITERION = ("--criterion", "modular_cross_entropy")
 
@@ -58,10 +59,10 @@ def test_all_of_a_model(trained, tmp_path, capsys):
     analyze("all", trained, "--out", tmp_path / "found", "--samples", 3, "--sentence", "w1 w2 w3")
     text = capsys.readouterr().out
     assert [line for line in text.splitlines() if re.fullmatch("[A-Z]+", line)] == [
-        name.upper() for name in ANALYSES
+        name.upper() for name in OF_TEXT
     ]
     index = json.loads((tmp_path / "found" / "analysis.json").read_text())
-    assert list(index["analyses"]) == list(ANALYSES)
+    assert list(index["analyses"]) == OF_TEXT
     assert sorted(index["files"]) == sorted(
         path.name for path in (tmp_path / "found").iterdir() if path.name not in ("analysis.json", ".lock")
     )
@@ -308,7 +309,7 @@ def test_what_all_cannot_see_is_left_out_and_the_rest_is_there(other_data, tmp_p
     analyze("all", pairs, "--out", tmp_path / "found", "--samples", "1")
     index = json.loads((tmp_path / "found" / "analysis.json").read_text())
     assert (
-        list(index["analyses"]) == [name for name in ANALYSES if name != "patterns"]
+        list(index["analyses"]) == [name for name in OF_TEXT if name != "patterns"]
         and index["sentences"] == 2
     )
     assert "left out\n  patterns: patterns need sentences of 5 tokens or more" in capsys.readouterr().out
@@ -325,7 +326,7 @@ def test_long_sentences_leave_out_the_samples_and_nothing_else(other_data, tmp_p
     pairs = Namespace(data=str(long / "bin"), path=other_data.path)
     analyze("all", pairs, "--out", tmp_path / "found")
     index = json.loads((tmp_path / "found" / "analysis.json").read_text())
-    assert list(index["analyses"]) == list(ANALYSES) and "samples.json" not in index["files"]
+    assert list(index["analyses"]) == OF_TEXT and "samples.json" not in index["files"]
     assert "left out\n  samples: there is no sentence of at most 64 tokens" in capsys.readouterr().out
     assert "there is no sentence of at most 64 tokens" in refuse(
         "samples", pairs, "--out", tmp_path / "other"

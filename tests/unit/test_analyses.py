@@ -29,12 +29,13 @@ from modular_fairseq.analysis.places import place
 from modular_fairseq.analysis.recording import recorded
 from modular_fairseq.analysis.redundancy import ModuleRedundancy, RedundancyReport, TypeRedundancy
 from modular_fairseq.analysis.sentences import Tokens
+from modular_fairseq.loading import Loaded
 from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.gate_statistics import GateStatistics, entropy_and_shares
 from modular_fairseq_cli import analysis_folder as folder
 from modular_fairseq_cli.errors import UsageError
-from tests.helpers import LENGTHS, batch, build, randomize_parts, task
+from tests.helpers import LENGTHS, OF_TEXT, batch, build, randomize_parts, task
 from tests.language_models import build as build_language_model
 from tests.reference import analyses as reference
 
@@ -414,7 +415,7 @@ def test_a_model_without_the_mechanism_is_refused(name):
 
 
 def test_all_leaves_out_what_is_not_there():
-    analyses, refused = build_analyses(["all"], build("dma_transformer"))
+    analyses, refused = build_analyses(["all"], Loaded(build("dma_transformer"), task(), {}))
     assert list(analyses) == ["clusters", "patterns", "redundancy"]
     assert list(refused) == ["gates", "experts", "competition"]
 
@@ -429,8 +430,8 @@ def test_one_pass_of_all_gives_what_each_gives_alone():
         return [list(module._forward_hooks) + list(module._forward_pre_hooks) for module in model.modules()]
 
     before = hooks()
-    together = one_pass(model, [sample, batch(LENGTHS)], [kind(model) for kind in ANALYSES.values()])
-    for kind, report in zip(ANALYSES.values(), together, strict=True):
+    together = one_pass(model, [sample, batch(LENGTHS)], [ANALYSES[name](model) for name in OF_TEXT])
+    for kind, report in zip((ANALYSES[name] for name in OF_TEXT), together, strict=True):
         [single] = one_pass(model, [sample, batch(LENGTHS)], [kind(model)])
         names, values = _leaves(report.data())
         expected_names, expected = _leaves(single.data())

@@ -64,7 +64,7 @@ class AnalysisEvaluation(Evaluation):
     def _applies(self, measurement: Measurement) -> bool:
         run = measurement.run
         loaded = load(run.checkpoint, run.corpus.binarized, measurement.subset)
-        return self.analysis in build([ALL], loaded.model)[0]
+        return self.analysis in build([ALL], loaded)[0]
 
     @abstractmethod
     def read(self, report: dict[str, Any]) -> dict[str, Any]:

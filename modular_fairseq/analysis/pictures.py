@@ -1,0 +1,256 @@
+"""Analyse where in pictures the mechanisms of TIM layers are active.
+
+The paper is "Transformers with Competitive Ensembles of Independent Mechanisms", section 4.1. A language
+model draws pictures of `modular-fairseq prepare-pixels` pixel by pixel. In a layer with a competition, c
+[pixels, mechanisms] are the activations of the mechanisms at the position that predicts a pixel. The analysis
+computes:
+
+    maps      c at each place of a picture: the mean over pictures, and c in some single pictures (figures 1
+              and 2)
+    regions   in pictures of two sources, the mean of c in each region, and eta squared: the variance of c
+              between regions, as a share of its whole variance over pixels (figure 2 shows such a "relative
+              variance", without a formula). It is 1 if each mechanism is active in one region only, and 0 if
+              the regions have the same means
+
+The eta squared of the brightness of the pixels is a control: a layer that only told dark from bright pixels
+would have about its value.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from modular_fairseq.analysis.attention_maps import AttentionMap
+from modular_fairseq.analysis.competition import competitions
+from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.analysis.places import place
+from modular_fairseq.analysis.recording import pop, recorded
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.pixels.shape import Shape, read
+
+SHOWN = 8  # number of pictures of which the report has maps
+
+
+@dataclass
+class LayerMaps:
+    """The activation of the mechanisms in one layer.
+
+    Attributes:
+        module: name of the layer.
+        layer: number of the layer, from 1.
+        mean: for each mechanism, the mean of c at each pixel over pictures.
+        single: for each of the first pictures, the same of this picture.
+        regions: for each region, the mean of c over its pixels for each mechanism; empty without regions.
+        eta_squared: variance between the regions / variance over pixels, summed over mechanisms; None without
+            regions, or if c never changes.
+    """
+
+    module: str
+    layer: int
+    mean: list[list[float]]
+    single: list[list[list[float]]]
+    regions: dict[str, list[float]]
+    eta_squared: float | None
+
+
+@dataclass
+class PicturesReport(Report):
+    """The activation of the mechanisms in all layers, over pictures.
+
+    Attributes:
+        height, width: size of a picture.
+        regions: the columns of each region: the first, and the one after the last.
+        palette: the colours, each with one value or three, from 0 to 255.
+        count: number of pictures.
+        pictures: the first pictures, as numbers of colours in raster order.
+        brightness: eta squared of the brightness of pixels; None without regions.
+        layers: one entry for each layer with a competition.
+    """
+
+    height: int
+    width: int
+    regions: dict[str, tuple[int, int]]
+    palette: list[list[int]]
+    count: int
+    pictures: list[list[int]]
+    brightness: float | None
+    layers: list[LayerMaps]
+
+    def text(self) -> str:
+        mechanisms = range(len(self.layers[0].mean))
+        headers = [
+            "module",
+            "eta squared",
+            *(f"c{m + 1} {name}" for name in self.regions for m in mechanisms),
+        ]
+        rows = [
+            [each.module, each.eta_squared, *(value for values in each.regions.values() for value in values)]
+            for each in self.layers
+        ]
+        if not self.regions:
+            return f"{self.count:,} pictures; they have no regions, so there are maps alone (--out)"
+        control = "none" if self.brightness is None else f"{self.brightness:.3f}"
+        return (
+            f"{self.count:,} pictures; eta squared of the brightness: {control}\n"
+            f"{tabulate(rows, headers, floatfmt='.3f', tablefmt='plain')}"
+        )
+
+    def tables(self) -> dict[str, list[dict]]:
+        rows = [
+            {
+                "module": each.module,
+                "eta squared": each.eta_squared,
+                **{
+                    f"c{m + 1} {name}": c
+                    for name, values in each.regions.items()
+                    for m, c in enumerate(values)
+                },
+            }
+            for each in self.layers
+        ]
+        return {"pictures": rows}
+
+
+class CompetitionInPictures(Analysis):
+    """The analysis `pictures` (see the top of this file). It needs pictures, and mechanisms that compete."""
+
+    summary = (
+        "activation of the mechanisms of TIM layers over pictures, and between their regions"
+    )
+
+    def __init__(self, model: nn.Module):
+        self.parts = competitions(model)
+        if not self.parts:
+            raise UsageError("the model has no mechanisms that compete, so their activation has no place")
+
+    @classmethod
+    def is_for(cls, task: FairseqTask) -> bool:
+        return _shape_of(task) is not None
+
+    def of_task(self, task: FairseqTask) -> None:
+        shape = _shape_of(task)
+        if shape is None:
+            raise UsageError("the data has no pictures; prepare them by modular-fairseq prepare-pixels")
+        self.shape, self.first_colour = shape, task.source_dictionary.nspecial
+        self.region = _region_of_pixels(shape)
+        self.sums = {name: Sums(shape, self.region) for name in self.parts}
+        self.brightness = Sums(shape, self.region)
+        self.pictures: list[list[int]] = []
+        self.count = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with recorded(self.parts) as self.outputs:
+            yield
+
+    def see(self, batch: dict, maps: list[AttentionMap]) -> None:
+        outputs = pop(self.outputs)
+        pixels = self.shape.height * self.shape.width
+        target = batch["target"]
+        if target.size(1) != pixels + 1:
+            raise UsageError(
+                f"a block has {target.size(1):,} tokens and a picture {pixels:,} and </s>; train the model "
+                f"with --sample-break-mode eos and --tokens-per-sample {pixels + 1}"
+            )
+        colours = (target[:, :pixels] - self.first_colour).cpu()
+        kept = max(SHOWN - len(self.pictures), 0)
+        self.pictures += colours[:kept].tolist()
+        self.count += len(colours)
+        palette = torch.tensor(self.shape.brightness(), dtype=torch.float64)
+        self.brightness.add(palette[colours].unsqueeze(-1), 0)
+        for name, sums in self.sums.items():
+            sums.add(outputs[name].transpose(0, 1)[:, :pixels].double().cpu(), kept)
+
+    def report(self) -> PicturesReport:
+        layers = [
+            LayerMaps(
+                name,
+                place(name, self.parts)[0],
+                sums.mean().T.tolist(),
+                [each.T.tolist() for each in sums.single],
+                sums.of_regions(),
+                sums.eta_squared(),
+            )
+            for name, sums in self.sums.items()
+        ]
+        shape = self.shape
+        return PicturesReport(
+            shape.height,
+            shape.width,
+            shape.regions,
+            shape.palette,
+            self.count,
+            self.pictures,
+            self.brightness.eta_squared(),
+            layers,
+        )
+
+
+def _shape_of(task: FairseqTask) -> Shape | None:
+    """Return the shape of the pictures that a language model draws, or None for another task or text."""
+    return read(task.args.data) if isinstance(task, LanguageModelingTask) else None
+
+
+def _region_of_pixels(shape: Shape) -> Tensor:
+    """Return the number of the region of each pixel, int64 [pixels]; -1 outside of all regions."""
+    columns = torch.full((shape.width,), -1)
+    for number, (first, end) in enumerate(shape.regions.values()):
+        columns[first:end] = number
+    return columns.repeat(shape.height)
+
+
+class Sums:
+    """The sums of values over pictures, from which means and variances follow.
+
+    Args:
+        shape: the shape of pictures.
+        region: the number of the region of each pixel, int64 [pixels].
+    """
+
+    def __init__(self, shape: Shape, region: Tensor):
+        self.names, self.region = list(shape.regions), region
+        self.count = 0
+        self.origin: Tensor | float = 0.0  # values at one pixel, so that small differences are not lost
+        self.first: Tensor | float = 0.0  # sums of differences to the origin [pixels, n]
+        self.second: Tensor | float = 0.0  # sums of their squares [pixels, n]
+        self.single: list[Tensor] = []
+
+    def add(self, values: Tensor, kept: int) -> None:
+        """Add the values of pictures, float64 [B, pixels, n], and keep those of the first `kept` of them."""
+        if not self.count:
+            self.origin = values[0, 0]
+        self.count += len(values)
+        self.first = self.first + (values - self.origin).sum(0)
+        self.second = self.second + (values - self.origin).square().sum(0)
+        self.single += list(values[:kept])
+
+    def mean(self) -> Tensor:
+        """Return the mean over pictures [pixels, n]."""
+        return torch.as_tensor(self.first / self.count + self.origin)
+
+    def of_regions(self) -> dict[str, list[float]]:
+        """Return the mean over the pixels of each region, for each mechanism."""
+        means = self.mean()
+        return {name: means[self.region == number].mean(0).tolist() for number, name in enumerate(self.names)}
+
+    def eta_squared(self) -> float | None:
+        """Return the variance between regions / the variance over pixels; None if there is none."""
+        inside = self.region >= 0
+        if not self.names or not self.count:
+            return None
+        first, second = torch.as_tensor(self.first)[inside], torch.as_tensor(self.second)[inside]
+        count = self.count * int(inside.sum())
+        mean = first.sum(0) / count
+        whole = (second.sum(0) - count * mean**2).sum()
+        between = torch.zeros_like(whole)
+        for number in range(len(self.names)):
+            chosen = self.region[inside] == number
+            size = self.count * int(chosen.sum())
+            between += (size * (first[chosen].sum(0) / size - mean) ** 2).sum()
+        return float(between / whole) if whole > 0 else None
