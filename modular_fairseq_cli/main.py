@@ -41,6 +41,10 @@ COMMANDS = {
         "modular_fairseq.runs.demo",
         "train a small model on a synthetic corpus, translate, score and look inside, in minutes",
     ),
+    "draw": (
+        "modular_fairseq.drawing.command",
+        "draw pictures with a language model of pixels, or complete given ones",
+    ),
     "evidence": (
         "modular_fairseq.runs.evidence.command",
         "make the runs that registered claims need, and show what they say about the claims",

@@ -22,6 +22,7 @@ FLOORS = [
         "modular_fairseq.analysis",
         "modular_fairseq.benchmark",
         "modular_fairseq.device_check",
+        "modular_fairseq.drawing",
         "modular_fairseq.export",
         "modular_fairseq.prediction",
         "modular_fairseq.runs",

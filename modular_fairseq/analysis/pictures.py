@@ -120,9 +120,7 @@ class PicturesReport(Report):
 class CompetitionInPictures(Analysis):
     """The analysis `pictures` (see the top of this file). It needs pictures, and mechanisms that compete."""
 
-    summary = (
-        "activation of the mechanisms of TIM layers over pictures, and between their regions"
-    )
+    summary = "activation of the mechanisms of TIM layers over pictures, and between their regions"
 
     def __init__(self, model: nn.Module):
         self.parts = competitions(model)

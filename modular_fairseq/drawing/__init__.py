@@ -1,0 +1,1 @@
+"""`modular-fairseq draw` samples pictures from a language model of pixels, and completes given ones."""

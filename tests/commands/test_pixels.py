@@ -1,0 +1,332 @@
+"""Test that pictures are prepared as text, drawn by a language model, and analysed by their regions."""
+
+import gzip
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from modular_fairseq.analysis import analyze
+from modular_fairseq.drawing.sampling import draw
+from modular_fairseq.loading import load
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.pixels import palette, shape
+from modular_fairseq_cli.pixels.image_grid import grid
+from modular_fairseq_cli.pixels.prepare import composites, divide
+from modular_fairseq_cli.pixels.sources import Source, read
+from tests.fairseq_commands import run_train
+
+SIZE = ["--size", "4x3", "--colours", "6", "--grey", "--valid", "4", "--test", "4"]
+SMALL = (
+    "--task language_modeling --arch tim_transformer_lm_pixels --decoder-layers 2 --tim-layers all "
+    "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2 --sample-break-mode eos "
+    "--tokens-per-sample 25 --optimizer adam --lr 0.01 --max-tokens 200 --max-update 12 "
+    "--no-epoch-checkpoints"
+)
+
+
+def idx(pictures):
+    """Return the bytes of an IDX file of pictures [N, H, W]."""
+    return struct.pack(">IIII", 0x0803, *pictures.shape) + pictures.tobytes()
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Write dark pictures as an IDX file, and bright ones in colour as an .npz file with its own tests."""
+    folder, random = tmp_path_factory.mktemp("sources"), np.random.default_rng(1)
+    dark = random.integers(0, 100, (40, 4, 3), dtype=np.uint8)
+    (folder / "dark.gz").write_bytes(gzip.compress(idx(dark)))
+    bright = random.integers(100, 256, (30, 8, 6, 3), dtype=np.uint8)
+    np.savez(folder / "bright.npz", x_train=bright[:20], x_test=bright[20:], y_train=np.arange(20))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pairs(sources, tmp_path_factory):
+    out = tmp_path_factory.mktemp("pairs") / "out"
+    prepare(sources / "dark.gz", "--right", sources / "bright.npz", "--out", out, *SIZE)
+    return out
+
+
+@pytest.fixture(scope="module")
+def model(pairs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    run_train(pairs / "bin", *SMALL.split(), "--save-dir", folder, common=())
+    return folder / "checkpoint_last.pt"
+
+
+def prepare(*words):
+    cli.main(["prepare-pixels", *map(str, words)])
+
+
+def numbers(path):
+    """Return the lines of a text of numbers [pictures, pixels]."""
+    return np.loadtxt(path, dtype=int, ndmin=2)
+
+
+def test_each_side_of_a_picture_is_from_its_source_and_its_split(sources, pairs):
+    dark = read(sources / "dark.gz", 4, 3, 1).pictures
+    bright = read(sources / "bright.npz", 4, 3, 1)
+    about = shape.read(pairs / "bin")
+    assert (about.height, about.width) == (4, 6) and about.regions == {"left": (0, 3), "right": (3, 6)}
+    colours = np.array(about.palette)
+    assert colours.shape == (6, 1) and (np.diff(colours[:, 0]) > 0).all()  # from dark to bright
+    seen = {}
+    for split, count in (("train", 32), ("valid", 4), ("test", 4)):
+        found = numbers(pairs / f"text/{split}.txt").reshape(-1, 4, 6)
+        assert len(found) == count
+        for side, pictures in (("left", dark), ("right", np.concatenate([bright.pictures, bright.test]))):
+            known = palette.indices(pictures, colours.astype(np.uint8))
+            half = found[..., slice(*about.regions[side])]
+            where = [{n for n, each in enumerate(known) if (each == picture).all()} for picture in half]
+            assert all(where)
+            seen[side, split] = set().union(*where)
+    for side in ("left", "right"):
+        assert not seen[side, "train"] & seen[side, "valid"] and not seen[side, "train"] & seen[side, "test"]
+        assert not seen[side, "valid"] & seen[side, "test"]
+    assert min(seen["right", "test"]) >= 20  # the source sets them aside for tests
+
+
+def test_the_dictionary_has_the_colours_in_their_order(pairs):
+    types = [line.split()[0] for line in (pairs / "bin/dict.txt").read_text().splitlines()]
+    assert types[:6] == [*"012345"] and all(name.startswith("madeupword") for name in types[6:])
+    assert (4 + len(types)) % 8 == 0
+
+
+def test_the_same_command_does_nothing_and_another_is_refused(sources, pairs, capsys):
+    words = (sources / "dark.gz", "--right", sources / "bright.npz", "--out", pairs, *SIZE)
+    before = (pairs / "bin/train.bin").stat()
+    prepare(*words)
+    assert "is already prepared; nothing to do" in capsys.readouterr().err
+    assert (pairs / "bin/train.bin").stat() == before
+    assert "was prepared with seed 1, not 2" in refusal(prepare, *words, "--seed", 2)
+
+
+def test_the_same_seed_writes_the_same_files(sources, pairs, tmp_path):
+    words = (sources / "dark.gz", "--right", sources / "bright.npz", *SIZE)
+    for name, seed in (("same", 1), ("other", 2)):
+        prepare(*words, "--out", tmp_path / name, "--seed", seed)
+    first, same, other = ((path / "bin/train.bin").read_bytes() for path in (pairs, *sorted_paths(tmp_path)))
+    assert first == same != other
+
+
+def sorted_paths(folder):
+    return folder / "same", folder / "other"
+
+
+def test_images_of_a_folder_are_averaged_over_areas_in_colour(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / part / "cats").mkdir(parents=True)
+    picture = np.zeros((4, 4, 3), np.uint8)
+    picture[:2, :2] = [[[200, 0, 0], [100, 0, 0]], [[0, 40, 0], [0, 0, 80]]]
+    Image.fromarray(picture).save(tmp_path / "train/cats/1.png")
+    Image.fromarray(picture[..., 0]).save(tmp_path / "test/cats/2.png")  # in grey
+    found = read(tmp_path, 2, 2, 3)
+    assert found.pictures.shape == found.test.shape == (1, 2, 2, 3)
+    assert found.pictures[0, 0, 0].tolist() == [75, 10, 20] and not found.pictures[0, 1].any()
+    assert found.test[0, 0, 0].tolist() == [75, 75, 75]
+
+
+def test_a_picture_that_occurs_twice_is_in_one_split():
+    random = np.random.default_rng(1)
+    pictures = random.integers(0, 2, (200, 2, 2, 1), dtype=np.uint8)  # 16 different ones
+    found = divide(Source(pictures, pictures[:0]), {"train": None, "valid": 3, "test": 3}, None, seed=1)
+    keys = [{each.tobytes() for each in part} for part in found.values()]
+    assert [len(each) for each in keys] == [10, 3, 3] and len(set.union(*keys)) == 16
+
+
+def test_a_side_is_used_as_often_as_it_must():
+    left = {split: np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1) for split in ("train", "valid", "test")}
+    right = {split: np.arange(2, dtype=np.uint8).reshape(2, 1, 1, 1) for split in ("train", "valid", "test")}
+    found = composites(left, right, {"train": None, "valid": 2, "test": 4}, seed=3)
+    assert [len(each) for each in found.values()] == [5, 2, 4]
+    assert sorted(found["train"][:, 0, 0, 0]) == [*range(5)]
+    assert sorted(np.bincount(found["train"][:, 0, 1, 0])) == [2, 3]
+
+
+def test_k_means_finds_the_colours_of_groups():
+    random = np.random.default_rng(2)
+    groups = np.array([[10, 10, 10], [120, 200, 30], [250, 240, 250]])
+    pixels = groups[random.integers(0, 3, 3000)] + random.integers(-3, 4, (3000, 3))
+    found = palette.learn(pixels.astype(np.uint8).reshape(30, 10, 10, 3), 3, seed=1)
+    assert np.abs(found.astype(int) - groups).max() <= 2
+    few = np.array([[0, 9], [9, 255]], np.uint8).reshape(1, 2, 2, 1)
+    assert palette.learn(few, 8, seed=1).tolist() == [[0], [9], [255]]  # as they are
+
+
+def refusal(command, *words):
+    with pytest.raises(SystemExit) as caught:
+        command(*words)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_bad_sources_are_one_sentence(tmp_path, sources):
+    (tmp_path / "cut.idx").write_bytes(idx(np.zeros((3, 4, 3), np.uint8))[:-1])
+    (tmp_path / "text").write_text("no picture at all, but more than sixteen bytes")
+    (tmp_path / "bad.gz").write_bytes(b"\x1f\x8b" + bytes(20))
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04" + bytes(20))
+    np.savez(tmp_path / "many.npz", a=np.zeros((2, 3, 3), np.uint8), b=np.zeros((2, 3, 3), np.uint8))
+    np.savez(tmp_path / "real.npz", x_train=np.zeros((2, 3, 3)))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/1.png").write_bytes(b"no image")
+    for name, sentence in (
+        ("cut.idx", "has 35 bytes of pictures and not 36, so it is damaged"),
+        ("text", "is no IDX file of pictures; give one such as"),
+        ("bad.gz", "cannot be read ("),
+        ("bad.npz", "cannot be read as an .npz file ("),
+        ("many.npz", "has the arrays a, b; it needs x_train and perhaps x_test, or one array of pictures"),
+        ("real.npz", "has pictures of shape [3, 3, 1] and type float64; give bytes (uint8) of shape"),
+        ("empty", "has no image files ("),
+        ("images", "images/1.png is no image, or is damaged ("),
+        ("nothing", "does not exist; give an IDX file, an .npz file, or a folder of image files"),
+    ):
+        said = refusal(prepare, tmp_path / name, "--out", tmp_path / "out", *SIZE)
+        assert (
+            said.startswith(f"modular-fairseq prepare-pixels: error: {tmp_path / name}") and sentence in said
+        )
+        assert not (tmp_path / "out/bin").exists() and not (tmp_path / "out/text").exists()
+    said = refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE, "--valid", 40)
+    assert "has 40 different pictures, which is too few for --valid 40, --test 4 and 1 for training" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--colours", "1"], "--colours 1: give a number from 2 to 4096"),
+        (["--valid", "0"], "--valid 0: give a number of at least 1"),
+        (["--seed", "-1"], "--seed -1: give a number from 0 to 4294967295"),
+    ],
+)
+def test_bad_numbers_are_one_sentence(sources, tmp_path, words, sentence):
+    assert sentence in refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE, *words)
+
+
+def test_a_package_that_is_not_installed_is_named(sources, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.cluster", None)
+    said = refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE)
+    assert "needs the package scikit-learn" in said and "pip install 'modular_fairseq[pixels]'" in said
+
+
+def test_drawing_step_by_step_equals_teacher_forcing(pairs, model):
+    """The scores at each pixel are those of one pass over the whole picture, so sampling by them is exact."""
+    loaded = load(model, pairs / "bin", "test")
+    nothing = torch.empty(3, 0, dtype=torch.int64)
+    drawn = draw(loaded.model, nothing, 24, 6, seed=5)
+    assert drawn.shape == (3, 24) and drawn.min() >= 0 and drawn.max() < 6
+    tokens = torch.cat([torch.full((3, 1), 2), drawn + 4], dim=1)
+    with torch.no_grad():
+        whole = loaded.model.decoder(tokens[:, :-1])[0]
+        state = {}
+        steps = [
+            loaded.model.decoder(tokens[:, : n + 1], incremental_state=state)[0][:, -1] for n in range(24)
+        ]
+    assert torch.stack(steps, dim=1) == pytest.approx(whole, abs=1e-5)
+    generator = torch.Generator().manual_seed(5)
+    naive = [whole[:, n, 4:10].softmax(1).multinomial(1, generator=generator)[:, 0] for n in range(24)]
+    assert torch.equal(torch.stack(naive, dim=1), drawn)
+
+
+def test_given_pixels_are_kept_and_seeds_and_temperatures_matter(pairs, model):
+    loaded = load(model, pairs / "bin", "test")
+    given = torch.tensor([[1, 2, 3, 4, 5, 0, 1]])
+    first, second = (draw(loaded.model, given, 24, 6, seed=seed) for seed in (1, 2))
+    assert torch.equal(first[:, :7], given) and torch.equal(second[:, :7], given)
+    assert not torch.equal(first, second)
+    cold = [draw(loaded.model, given, 24, 6, seed=seed, temperature=1e-4) for seed in (1, 2)]
+    top = draw(loaded.model, given, 24, 6, seed=3, top=1)
+    assert torch.equal(cold[0], cold[1]) and torch.equal(cold[0], top)  # the likeliest colours
+
+
+def run_draw(pairs, model, out, *words):
+    cli.main(
+        ["draw", *map(str, (pairs / "bin", "--path", model, "--gen-subset", "test", "--out", out, *words))]
+    )
+
+
+def test_drawn_pictures_are_a_png_grid(pairs, model, tmp_path):
+    run_draw(pairs, model, tmp_path / "drawn.png", "--count", 5, "--zoom", 2)
+    with Image.open(tmp_path / "drawn.png") as image:
+        assert image.size == (2 * (3 * 6 + 2 * 2), 2 * (2 * 4 + 2))
+    run_draw(pairs, model, tmp_path / "completed.png", "--count", 2, "--given", 0.5, "--zoom", 1)
+    with Image.open(tmp_path / "completed.png") as image:
+        found = np.asarray(image)
+    about = shape.read(pairs / "bin")
+    real = about.pictures(numbers(pairs / "text/test.txt")[:2])
+    assert (found[:4, 16:22] == real[0]).all() and (found[6:10, 16:22] == real[1]).all()
+    assert (found[:2, :6] == real[0, :2]).all() and (found[2:4, :6] == 160).all()
+    assert (found[:2, 8:14] == real[0, :2]).all()
+
+
+def test_what_cannot_be_drawn_is_one_sentence(pairs, model, tmp_path):
+    out = tmp_path / "x.png"
+    for words, sentence in (
+        (["--given", "1"], "--given 1.0: give a share between 0 and 1, or leave it out"),
+        (["--temperature", "0"], "--temperature 0.0: give a number above 0"),
+        (["--count", "0"], "--count 0: give a number of at least 1"),
+        (["--count", "9", "--given", ".5"], "--count 9: test has 4 pictures; give a smaller number"),
+        (["--top", "0"], "--top 0: give a number of at least 1"),
+        (["--seed", "-1"], "--seed -1: give a number from 0"),
+    ):
+        assert sentence in refusal(run_draw, pairs, model, out, *words)
+    assert "give a name that ends with .png" in refusal(run_draw, pairs, model, tmp_path / "x.jpg")
+    assert "is no folder; give a file in one that exists" in refusal(
+        run_draw, pairs, model, tmp_path / "no/x.png"
+    )
+    assert not out.exists()
+
+
+def test_a_grid_has_gaps_and_fills_short_rows():
+    black = np.zeros((2, 3, 3), np.uint8)
+    found = grid([[black, black], [black]], zoom=1)
+    assert found.shape == (6, 8, 3)
+    assert not found[:2, :3].any() and (found[:, 3:5] == 255).all() and (found[4:, 5:] == 255).all()
+
+
+def test_eta_squared_is_the_share_of_the_variance_between_regions(pairs, model):
+    """The analysis is compared with single passes over single pictures."""
+    report = analyze(model, pairs / "bin", "test", ["pictures"])["pictures"]
+    loaded = load(model, pairs / "bin", "test")
+    pictures = numbers(pairs / "text/test.txt")
+    layer = loaded.model.decoder.layers[1]
+    values = []
+    hook = layer.competition.register_forward_hook(lambda module, inputs, output: values.append(output))
+    for picture in torch.tensor(pictures):
+        with torch.no_grad():
+            loaded.model(torch.cat([torch.tensor([2]), picture + 4])[None])
+    hook.remove()
+    c = torch.stack([each[:-1, 0] for each in values]).double().numpy()  # pictures x pixels x mechanisms
+    left = np.tile([True] * 3 + [False] * 3, 4)
+    mean = c.mean((0, 1))
+    between = sum(c[:, side].shape[1] * 4 * (c[:, side].mean((0, 1)) - mean) ** 2 for side in (left, ~left))
+    found = report.layers[1]
+    assert found.eta_squared == pytest.approx(between.sum() / ((c - mean) ** 2).sum(), rel=1e-6)
+    assert found.regions["left"] == pytest.approx(c[:, left].mean((0, 1)), rel=1e-6)
+    assert np.array(found.mean) == pytest.approx(c.mean(0).T, rel=1e-6)
+    assert report.count == 4 and sorted(report.pictures) == sorted(pictures.tolist())
+    first = pictures.tolist().index(report.pictures[0])
+    assert np.array(found.single[0]) == pytest.approx(c[first].T, rel=1e-5)
+    bright = np.array(shape.read(pairs / "bin").brightness())[pictures]
+    means = bright[:, left].mean(), bright[:, ~left].mean()
+    assert report.brightness == pytest.approx(np.var(means) / bright.var(), rel=1e-9)
+    assert f"eta squared of the brightness: {report.brightness:.3f}" in report.text()
+    assert len(report.tables()["pictures"]) == 2
+
+
+def test_data_without_pictures_have_no_such_analysis(pairs, model, tmp_path, capsys):
+    for name in ("dict.txt", "test.bin", "test.idx"):
+        (tmp_path / name).write_bytes((pairs / "bin" / name).read_bytes())
+    words = (tmp_path, "--path", model, "--gen-subset", "test")
+    said = refusal(lambda *each: cli.main(["analyze", "pictures", *map(str, each)]), *words)
+    assert "the data has no pictures; prepare them by modular-fairseq prepare-pixels" in said
+    cli.main(["analyze", "all", *map(str, words)])
+    assert "PICTURES" not in capsys.readouterr().out
+    cli.main(["analyze", "all", str(pairs / "bin"), *map(str, words[1:]), "--out", str(tmp_path / "found")])
+    assert "PICTURES" in capsys.readouterr().out
+    found = json.loads((tmp_path / "found/analysis.json").read_text())
+    assert found["analyses"]["pictures"]["count"] == 4
