@@ -19,6 +19,7 @@ would have about its value.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from fairseq.tasks import FairseqTask
@@ -101,6 +102,14 @@ class PicturesReport(Report):
             f"{tabulate(rows, headers, floatfmt='.3f', tablefmt='plain')}"
         )
 
+    def data(self) -> dict:
+        """Return the report, with the maps rounded to four digits."""
+        data = super().data()
+        for layer in data["layers"]:
+            layer["mean"] = _rounded(layer["mean"])
+            layer["single"] = _rounded(layer["single"])
+        return data
+
     def tables(self) -> dict[str, list[dict]]:
         rows = [
             {
@@ -115,6 +124,11 @@ class PicturesReport(Report):
             for each in self.layers
         ]
         return {"pictures": rows}
+
+
+def _rounded(values: Any) -> Any:
+    """Return a number, or nested lists of numbers, rounded to four digits."""
+    return [_rounded(each) for each in values] if isinstance(values, list) else round(values, 4)
 
 
 class CompetitionInPictures(Analysis):

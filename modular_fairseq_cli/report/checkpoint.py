@@ -25,6 +25,7 @@ ENTRIES = {
     "clusters": ("modules", "module"),
     "patterns": ("modules", "module"),
     "competition": ("layers", "module"),
+    "pictures": ("layers", "module"),
     "redundancy": ("types", "type"),
 }
 ARCH = re.compile(r"\barch='([^']+)'")  # in the options that fairseq-train logs

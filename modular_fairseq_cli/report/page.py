@@ -30,6 +30,7 @@ SCRIPTS = (
     "maps.js",
     "summaries.js",
     "mechanisms.js",
+    "pictures.js",
     "heads.js",
     "sentences.js",
     "sentence.js",

@@ -16,6 +16,7 @@ from modular_fairseq_cli.report.checkpoint import Checkpoint
 from modular_fairseq_cli.report.figure_parts import COLOURS, NamedFigures, grid, number
 from modular_fairseq_cli.report.sentence_figures import map_figures
 from modular_fairseq_cli.report.summary_figures import (
+    activation_figures,
     competition_figures,
     gate_figures,
     pattern_figures,
@@ -76,7 +77,15 @@ def _figures(checkpoints: Sequence[Checkpoint]) -> NamedFigures:
     for checkpoint, prefix in zip(
         checkpoints, _file_names([checkpoint.label for checkpoint in checkpoints]), strict=True
     ):
-        for subject in (gate_figures, competition_figures, pattern_figures, redundancy_figures, map_figures):
+        for subject in (
+            gate_figures,
+            activation_figures,
+            competition_figures,
+            activation_figures,
+            pattern_figures,
+            redundancy_figures,
+            map_figures,
+        ):
             for name, figure in subject(checkpoint):
                 yield f"{prefix}-{name}", figure
 

@@ -102,6 +102,35 @@ def competition_figures(checkpoint: Checkpoint) -> NamedFigures:
         yield "competition-correlation", figure
 
 
+def activation_figures(checkpoint: Checkpoint) -> NamedFigures:
+    """Yield where in pictures the first mechanism of each layer is active: a row for each picture."""
+    found = checkpoint.analyses.get("pictures")
+    if not found:
+        return
+    shape = (found["height"], found["width"])
+    palette = np.array(found["palette"], np.uint8)
+    layers = found["layers"]
+    rows = [
+        [
+            np.broadcast_to(palette[numbers], (len(numbers), 3)),
+            *(np.array(layer["single"][index][0]) for layer in layers),
+        ]
+        for index, numbers in enumerate(found["pictures"])
+    ]
+    blank = np.full((shape[0] * shape[1], 3), 255, np.uint8)
+    rows.append([blank, *(np.array(layer["mean"][0]) for layer in layers)])
+    titles = ["picture", *(f"c1, {place(layer)}" for layer in layers)]
+    width, height = (1.6 * side / max(shape) + 0.1 for side in (shape[1], shape[0]))
+    figure, axes = grid(len(rows) * len(titles), len(titles), width, height)
+    for ax, cell in zip(axes, (cell for row in rows for cell in row), strict=True):
+        ax.set_axis_off()
+        ax.imshow(cell.reshape(*shape, *cell.shape[1:]), cmap="gray", vmin=0, vmax=1)
+    for ax, title in zip(axes, titles, strict=False):
+        ax.set_title(title, fontsize=7)
+    axes[-len(titles)].text(0, shape[0] / 2, "mean of all", fontsize=7, va="center")
+    yield "activations", figure
+
+
 def pattern_figures(checkpoint: Checkpoint) -> NamedFigures:
     """Yield the share of each attention pattern in each module."""
     patterns = checkpoint.analyses.get("patterns")

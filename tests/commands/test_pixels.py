@@ -330,3 +330,14 @@ def test_data_without_pictures_have_no_such_analysis(pairs, model, tmp_path, cap
     assert "PICTURES" in capsys.readouterr().out
     found = json.loads((tmp_path / "found/analysis.json").read_text())
     assert found["analyses"]["pictures"]["count"] == 4
+
+
+def test_the_report_shows_pictures_and_their_maps(pairs, model, tmp_path):
+    out = tmp_path / "found"
+    words = ("pictures", pairs / "bin", "--path", model, "--gen-subset", "test", "--out", out)
+    cli.main(["analyze", *map(str, words)])
+    page, figures = tmp_path / "page.html", tmp_path / "figures"
+    cli.main(["report", str(out), "--out", str(page), "--pictures", str(figures), "--format", "png"])
+    assert "function pictures()" in page.read_text() and '"palette"' in page.read_text()
+    with Image.open(figures / "found-activations.png") as image:
+        assert min(image.size) > 50

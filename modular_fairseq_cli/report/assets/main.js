@@ -8,6 +8,7 @@ const SECTIONS = [
   ["single-expert", "One expert", singleExpert],
   ["clusters", "Clusters", clusters],
   ["competition", "Competition", competition],
+  ["pictures", "Pictures", pictures],
   ["patterns", "Attention patterns", patterns],
   ["redundancy", "Redundancy of heads", redundancy],
   ["sentences", "Sentence by sentence", sentences],

@@ -1,0 +1,141 @@
+// The section on pictures: where in pictures the mechanisms of each layer are active.
+
+const ZOOM = 4; // pixels of the screen for a pixel of a picture
+
+/** Return a canvas of a picture in raster order; colourOf(i) returns the red, green and blue of a pixel. */
+function pictureCanvas({ width, height }, colourOf, label) {
+  const canvas = el("canvas", { width, height, class: "picture", role: "img", "aria-label": label });
+  canvas.style.width = `${ZOOM * width}px`;
+  canvas.style.height = `${ZOOM * height}px`;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let i = 0; i < width * height; i++) image.data.set([...colourOf(i), 255], 4 * i);
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** Return a map of values from 0 (black) to 1 (white). */
+const greyCanvas = (shape, values, label) =>
+  pictureCanvas(
+    shape,
+    (i) => {
+      const level = Math.round(255 * values[i]);
+      return [level, level, level];
+    },
+    label,
+  );
+
+/** Return the rows of the table of the maps: the mean over pictures, and then single pictures. */
+function mapRows(found, mechanism) {
+  const m = Math.min(mechanism, found.layers[0].mean.length) - 1;
+  const mean = found.layers.map((layer) =>
+    greyCanvas(found, layer.mean[m], `mean over pictures of c${m + 1} in ${place(layer)}`),
+  );
+  const single = found.pictures.map((numbers, index) => [
+    pictureCanvas(
+      found,
+      (i) => {
+        const colour = found.palette[numbers[i]];
+        return colour.length === 3 ? colour : [colour[0], colour[0], colour[0]];
+      },
+      `picture ${index + 1}`,
+    ),
+    ...found.layers.map((layer) =>
+      greyCanvas(found, layer.single[index][m], `picture ${index + 1}, c${m + 1} in ${place(layer)}`),
+    ),
+  ]);
+  return [["mean", ...mean], ...single];
+}
+
+/** Return whether the activations of a run differ anywhere, so that they have an eta squared. */
+const hasValue = (run) => run.analyses.pictures.layers[0].eta_squared !== null;
+
+/** Return a chart of eta squared over training, if several runs are checkpoints of one arch. */
+function specialisation(runs) {
+  const known = runs.filter((run) => run.facts.updates && hasValue(run));
+  const arches = unique(known.map((run) => run.facts.arch));
+  if (arches.length !== 1 || unique(known.map((run) => run.facts.updates)).length < 2) return null;
+  const inOrder = known.toSorted((one, other) => one.facts.updates - other.facts.updates);
+  const names = inOrder[0].analyses.pictures.layers.map(place);
+  return lineChart({
+    title: "Eta squared over training",
+    x: "updates",
+    y: "eta squared",
+    from: 0,
+    series: names.map((label, layer) => ({
+      label,
+      legend: label,
+      style: "valid",
+      run: layer,
+      dots: true,
+      points: inOrder
+        .filter((run) => run.analyses.pictures.layers[layer])
+        .map((run) => [run.facts.updates, run.analyses.pictures.layers[layer].eta_squared]),
+    })),
+  });
+}
+
+function pictures() {
+  const runs = having("pictures");
+  if (!runs.length) return null;
+  const mechanisms = Math.max(...runs.map((run) => run.analyses.pictures.layers[0].mean.length));
+  const withRegions = runs.filter((run) => Object.keys(run.analyses.pictures.regions).length);
+  return [
+    el(
+      "p",
+      { class: "note" },
+      "At each pixel the activations c of the mechanisms sum to 1. Maps show where a mechanism is active: ",
+      "white is 1, and black is 0.",
+    ),
+    withRegions.length
+      ? [
+          el("h3", {}, "Regions"),
+          el(
+            "p",
+            { class: "note" },
+            "Eta squared is the variance of c between the regions of a picture, as a share of its variance ",
+            "over pixels. It is 1 if each mechanism is active in one region only. The eta squared of the ",
+            "brightness is a control.",
+          ),
+          sideBySide(withRegions, (run) => {
+            const found = run.analyses.pictures;
+            const regions = Object.keys(found.regions);
+            const numbers = found.layers[0].mean.map((_, m) => m);
+            const heads = regions.flatMap((name) => numbers.map((m) => `c${m + 1}, ${name}`));
+            return table(
+              ["layer", "eta squared", ...heads],
+              [
+                ...found.layers.map((layer) => [
+                  place(layer),
+                  heat(layer.eta_squared ?? 0, 1, number(layer.eta_squared, 3)),
+                  ...regions.flatMap((name) => layer.regions[name].map((value) => number(value, 3))),
+                ]),
+                [
+                  "brightness",
+                  number(found.brightness, 3),
+                  ...regions.flatMap(() => numbers.map(() => "")),
+                ],
+              ],
+            );
+          }),
+          specialisation(withRegions),
+        ]
+      : [],
+    el("h3", {}, "Maps"),
+    el(
+      "div",
+      { class: "controls" },
+      choice(
+        "Mechanism",
+        "mechanism",
+        Array.from({ length: mechanisms }, (_, i) => [String(i + 1), `mechanism ${i + 1}`]),
+      ),
+    ),
+    watched(["mechanism"], () =>
+      sideBySide(runs, (run) => {
+        const found = run.analyses.pictures;
+        return table(["picture", ...found.layers.map(place)], mapRows(found, Number(STATE.mechanism)));
+      }),
+    ),
+  ];
+}
