@@ -14,7 +14,8 @@ from modular_fairseq_cli.processes import say
 from modular_fairseq_cli.toy_corpus.classes import KINDS
 
 # For each corpus of the tables: the seed of its toy corpus, the source language ("": a text in English, for
-# language models; or the kind of a classification), and options of `modular-fairseq prepare`.
+# language models; or the kind of a classification, or of pictures), and options of `modular-fairseq prepare`
+# or prepare-pixels.
 TOYS = {
     "iwslt14.de-en": (1, "de", "--bpe-merges 1000 --separate-dictionaries"),
     "wmt14.en-de": (2, "de", "--keep-case --bpe-merges 1000"),
@@ -31,7 +32,10 @@ TOYS = {
     "glue.qnli": (10, "topic", "--like books-wiki"),
     "glue.sst-2": (11, "plural", "--like books-wiki"),
     "glue.sts-b": (12, "similarity", "--like books-wiki --values"),
+    "pixels-pairs": (13, "pairs", "--size 8x8 --grey --colours 16"),
+    "pixels-photos": (14, "photos", "--size 8x8 --colours 16"),
 }
+PICTURES = ("pairs", "photos")  # pictures of two sources, and of one
 
 
 def prepare_raw(folder: Name, source: str, target: str, out: Name, *words: str) -> None:
@@ -73,7 +77,11 @@ def make_toys(data: Name, names: Iterable[str]) -> None:
         text = Path(f"{folder}.text")
         if not (text / "done").exists():
             sizes = ["--train", 4800, "--valid", 100, "--test", 100]
-            kind = ["--classes", source] if source in KINDS else [] if source else ["--documents"]
+            kind = [] if source else ["--documents"]
+            if source in KINDS:
+                kind = ["--classes", source]
+            elif source in PICTURES:
+                kind = ["--pictures"]
             call_command("toy-corpus", text, *sizes, "--seed", seed, *kind)
             for side in ("input0", "input1", "label") if source == "entailment" else ():
                 shutil.move(text / f"test.{side}", text / f"valid1.{side}")  # MNLI has two validation sets
@@ -81,7 +89,11 @@ def make_toys(data: Name, names: Iterable[str]) -> None:
                 shutil.copyfile(text / f"{split}.de", text / f"{split}.zh")
             (text / "done").touch()
         say(f"preparing {folder} from the toy corpus")
-        if source in KINDS:
+        if source in PICTURES:
+            files = [text / "strokes.idx", "--right"] if source == "pairs" else []
+            numbers = ("--valid", 100, "--test", 100)
+            call_command("prepare-pixels", *files, text / "textures.npz", "--out", folder, *numbers, *options)
+        elif source in KINDS:
             call_command("prepare", "classes", text, "--out", folder, *options)
         elif source:
             prepare_raw(text, source, "en", folder, *options)

@@ -109,6 +109,8 @@ def _write_text(
         numbers = palettes.indices(found, palette).reshape(len(found), -1)
         lines = (" ".join(map(str, row)) + "\n" for row in numbers.tolist())
         (part / f"{split}.txt").write_text("".join(lines), encoding="ascii")
+        # For intervals and tests over pictures, each is a document of one line.
+        (part / f"{split}.documents").write_text("1\n" * len(found), encoding="ascii")
         say(f"{split}: {len(found):,} pictures of {numbers.shape[1]:,} pixels")
     regions = {"left": (0, width), "right": (width, 2 * width)} if right else {}
     Shape(height, width * len(sources), regions, palette.tolist()).write(part)

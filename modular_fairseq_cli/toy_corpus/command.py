@@ -26,6 +26,9 @@ sentences about the same thing, with a blank line after each document.
 With --classes the corpus is a classification of English sentences, or of pairs of them, for models that are
 fine-tuned: plural (does a sentence name several things of a kind?), topic (do two sentences name the same
 thing?), entailment (the three classes of MNLI) or similarity (a value from 0 to 1).
+
+With --pictures there is no text: bright strokes in the dark, as of digits, and coloured textures, as of
+photographs, for `modular-fairseq prepare-pixels`.
 """
 
 import argparse
@@ -34,6 +37,7 @@ import tempfile
 from pathlib import Path
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.toy_corpus import pictures
 from modular_fairseq_cli.toy_corpus.classes import KINDS
 from modular_fairseq_cli.toy_corpus.documents import arrange
 from modular_fairseq_cli.toy_corpus.sampler import Pair, Sampler
@@ -61,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--classes",
         choices=KINDS,
         help="write a classification of English sentences or of pairs of them, for fine-tuning",
+    )
+    kind.add_argument(
+        "--pictures",
+        action="store_true",
+        help="write pictures for prepare-pixels: strokes.idx and textures.npz, each with as many as train, "
+        "valid and test together",
     )
     parser.add_argument(
         "--train",
@@ -108,8 +118,13 @@ def run(args: argparse.Namespace) -> None:
     if os.path.isfile(args.out):
         raise UsageError(f"{args.out}: is a file; give a folder, which need not exist yet")
 
+    if args.pictures:
+        write(args.out, pictures.write(sizes, args.seed))
+        print(f"{args.out}: {sum(sizes.values())} pictures of strokes, and as many of textures")
+        return
     splits = draw_splits(sizes, args.seed)
-    texts, sampler = {}, Sampler(args.seed)
+    texts: dict[str, str] = {}
+    sampler = Sampler(args.seed)
     for split, pairs in splits.items():
         if args.classes:
             for name, lines in KINDS[args.classes]([english for _, english in pairs], sampler).items():
@@ -159,8 +174,8 @@ def draw_splits(sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
     return splits
 
 
-def write(folder: Path, texts: dict[str, str]) -> None:
-    """Write texts to the files of their names in a folder.
+def write(folder: Path, texts: dict[str, str] | dict[str, bytes]) -> None:
+    """Write texts, or bytes, to the files of their names in a folder.
 
     Raises UsageError if the folder cannot be written; then no file is incomplete.
     """
@@ -168,7 +183,7 @@ def write(folder: Path, texts: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as unfinished:
             for name, text in texts.items():
-                Path(unfinished, name).write_bytes(text.encode())
+                Path(unfinished, name).write_bytes(text.encode() if isinstance(text, str) else text)
             for name in texts:
                 os.replace(Path(unfinished, name), folder / name)
     except OSError as error:

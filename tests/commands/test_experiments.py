@@ -42,7 +42,7 @@ ROWS = sorted(
 TABLES = sorted(CONFIGS.glob("*/table.yaml"))
 SCRIPTS = [
     *sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh")),
-    CONFIGS.parent / "scripts" / "transfer.sh",
+    *(CONFIGS.parent / "scripts" / name for name in ("tables/tim-pixels.sh", "transfer.sh")),
 ]
 MANUALS = {
     "modular_transformer": CONFIGS / "manual.yaml",
@@ -273,6 +273,10 @@ def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
     allowed = {
         "tim-2-glue": {*updates, *inputs, "checkpoint.finetune_from_model"},
         "tim-2-sts": {"checkpoint.finetune_from_model"},
+        "tim-pixels": {  # pictures of two sizes
+            *("task.data", "task.tokens_per_sample", "dataset.max_tokens", "optimization.max_update"),
+            *("lr_scheduler.warmup_updates", "lr_scheduler.lr_period_updates"),
+        },
         "mae-2": {"lr_scheduler.warmup_updates"},
         "mae-7": transfer,
         "transfer": transfer,

@@ -36,12 +36,14 @@ class LanguageModel(OverParts):
 
     "lm_perplexity" counts every token of the dictionary, with the end of each line. "word_perplexity" divides
     the same log-likelihood by the number of words and lines of the text, so that models with other sub-words
-    can be compared. It is None if the corpus has no text beside its binarized data.
+    can be compared. It is None if the corpus has no text beside its binarized data. "nats_per_token" is the
+    logarithm of "lm_perplexity", as models of pictures are compared.
     """
 
     columns = {
         "lm_perplexity": Column("perplexity", "paper: perplexity"),
         "word_perplexity": Column("perplexity per word", "paper: perplexity per word"),
+        "nats_per_token": Column("nats per token", "paper: nats per token", "{:.4f}"),
     }
     test = "the paired bootstrap over documents"
     units = "documents"
@@ -90,6 +92,7 @@ class LanguageModel(OverParts):
             "data": contents_of(measurement),
             "lm_perplexity": float(printed[2]),
             "word_perplexity": None if words is None else math.exp(-scores.sum() / words),
+            "nats_per_token": float(-scores.mean()),
         }
 
     def _documents(self, measurement: Measurement, scores: Floats) -> list[list[float]]:

@@ -150,6 +150,29 @@ class ExpertInformation(AnalysisEvaluation):
 
 
 @register
+class CompetitionInPictures(AnalysisEvaluation):
+    """The evaluation that measures how well the mechanisms of TIM divide the regions of pictures.
+
+    The number is eta squared of the last TIM layer: the variance of the competition between the regions, as a
+    share of its variance over pixels (Lamb et al. 2021, figure 2); see `analysis.pictures`.
+    """
+
+    analysis = "pictures"
+    needs_mechanism = True
+    columns = {
+        "eta_squared": Column("eta squared between regions, last TIM layer", "", "{:.3f}"),
+        "eta_squared_brightness": Column("eta squared of the brightness", "", "{:.3f}"),
+    }
+
+    def fits(self, run: Run) -> bool:
+        return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]
+
+    def read(self, report: dict[str, Any]) -> dict[str, Any]:
+        last = max(report["layers"], key=lambda layer: layer["layer"])
+        return {"eta_squared": last["eta_squared"], "eta_squared_brightness": report["brightness"]}
+
+
+@register
 class CompetitionByDepth(AnalysisEvaluation):
     """The evaluation that measures whether competition in TIM is surer in deeper layers of the encoder.
 
