@@ -208,13 +208,6 @@ def batches(
                 max_positions=max_positions,
                 ignore_invalid_inputs=skip_invalid,
             ).next_epoch_itr(shuffle=False)
-    except AssertionError as error:
-        if "max_tokens" not in str(error):
-            raise
-        raise UsageError(
-            f"--max-tokens {max_tokens} is less than the length of the longest sentence of {subset}; give a "
-            "larger number"
-        ) from None
     except Exception as error:  # fairseq raises plain exceptions
         if "invalid" not in str(error):
             raise

@@ -18,9 +18,10 @@ from modular_fairseq.models.checks import check_options, what_turns_on
 from modular_fairseq.models.family import is_masked
 from modular_fairseq.models.options import FAMILIES, of_a_command_line
 from modular_fairseq.models.registry import MECHANISMS
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import NoEffectError, UsageError
 
 logger = logging.getLogger(__name__)
+OF_HEADS = {"pooler_dropout": 0.0, "pooler_activation_fn": "tanh"}  # options of classification heads
 OF_ALL_WORDS = ("cross_entropy", "label_smoothed_cross_entropy")  # criteria of fairseq for all target words
 
 
@@ -37,6 +38,7 @@ def check_command_line(trainer: Trainer) -> None:
         if family := FAMILIES.get(getattr(trainer.get_model(), "family", "")):
             check_options(trainer.cfg.model, family)
         _check_kind(trainer)
+        _check_heads(trainer)
         check_criterion(trainer)
         _check_adaptive_softmax(trainer)
         if getattr(trainer.get_criterion(), "chunk_size", 0):
@@ -47,6 +49,19 @@ def check_command_line(trainer: Trainer) -> None:
 def say_once(sentence: str) -> None:
     """Log a sentence, but not again in a later epoch."""
     logger.info(sentence)
+
+
+def _check_heads(trainer: Trainer) -> None:
+    """Refuse options of classification heads in a training that has none."""
+    model, options = trainer.get_model(), trainer.cfg.model
+    if not is_masked(model) or model.classification_heads:
+        return
+    for name, default in OF_HEADS.items():
+        if getattr(options, name, default) != default:
+            raise NoEffectError(
+                f"--{name.replace('_', '-')} has no effect with --task {trainer.cfg.task._name}, whose model "
+                "has no classification head; leave it out"
+            )
 
 
 def _check_kind(trainer: Trainer) -> None:

@@ -8,7 +8,7 @@ from modular_fairseq_cli.pixels.optional import optional
 from modular_fairseq_cli.pixels.sources import LUMINANCE, Pictures
 
 SAMPLE = 200_000  # number of pixels from which k-means learns the palette
-CHUNK = 100_000  # number of pixels that are compared with the palette at a time
+CHUNK = 50_000  # number of pixels that are compared with the palette at a time
 
 Palette = NDArray[np.uint8]  # [colours, channels], from dark to bright
 
@@ -52,9 +52,11 @@ def indices(pictures: Pictures, palette: Palette) -> NDArray[np.int64]:
 
     Of two colours that are equally near, it is the darker one.
     """
-    pixels, colours = pictures.reshape(-1, pictures.shape[-1]).astype(np.int64), palette.astype(np.int64)
+    # |p - c|^2 - |p|^2 is a whole number below 2^24, so these products are exact.
+    pixels, colours = pictures.reshape(-1, pictures.shape[-1]), palette.astype(np.float32)
+    squares = (colours**2).sum(-1)
     found = [
-        ((pixels[begin : begin + CHUNK, None] - colours) ** 2).sum(-1).argmin(1)
+        (squares - 2 * (pixels[begin : begin + CHUNK].astype(np.float32) @ colours.T)).argmin(1)
         for begin in range(0, len(pixels), CHUNK)
     ]
     return np.concatenate(found).reshape(pictures.shape[:3])

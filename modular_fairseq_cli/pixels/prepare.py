@@ -72,8 +72,7 @@ def prepare(
         if (out / "bin").is_dir():
             say(f"{out} is already prepared; nothing to do")
             return
-        stage(out, "text", lambda part: _write_text(left, right, size, channels, chosen, part))
-        settings.write(out, chosen)
+        stage(out, "text", lambda part: _write_text(left, right, chosen, out, part))
         stage(out, "bin", lambda part: _binarize(out, part))
     say(f"{out / 'bin'} is ready for fairseq-train")
 
@@ -92,12 +91,10 @@ def _digest(path: Path) -> str:
     return f"{len(files)} files, {sum(size for _, size in files)} bytes"
 
 
-def _write_text(
-    left: Path, right: Path | None, size: tuple[int, int], channels: int, chosen: dict[str, Any], part: Path
-) -> None:
-    """Write the pictures of each split as lines of numbers, and their shape."""
-    height, width = size
-    sources = [read(path, height, width, channels) for path in (left, right) if path]
+def _write_text(left: Path, right: Path | None, chosen: dict[str, Any], out: Path, part: Path) -> None:
+    """Write the pictures of each split as lines of numbers, and their shape, and then record the settings."""
+    height, width = chosen["size"]
+    sources = [read(path, height, width, chosen["channels"]) for path in (left, right) if path]
     counts, seed = chosen["counts"], chosen["seed"]
     divided = [
         divide(source, counts if len(sources) == 1 else counts | {"train": None}, path, seed)
@@ -114,6 +111,7 @@ def _write_text(
         say(f"{split}: {len(found):,} pictures of {numbers.shape[1]:,} pixels")
     regions = {"left": (0, width), "right": (width, 2 * width)} if right else {}
     Shape(height, width * len(sources), regions, palette.tolist()).write(part)
+    settings.write(out, chosen)
     say(f"{len(palette)} colours; fairseq-train needs --tokens-per-sample {numbers.shape[1] + 1}")
 
 

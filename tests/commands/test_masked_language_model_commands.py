@@ -341,6 +341,11 @@ def test_sentences_are_ranked(texts, tmp_path):
             "as --finetune-from-model",
         ),
         (
+            "--arch modular_roberta --criterion masked_lm --pooler-dropout 0.2",
+            "--pooler-dropout has no effect with --task masked_lm, whose model has no classification head; "
+            "leave it out",
+        ),
+        (
             "--arch modular_roberta --criterion sentence_prediction",
             "--criterion sentence_prediction needs --task sentence_prediction, and data of a classification; "
             "use --criterion masked_lm or modular_masked_lm with --task masked_lm",

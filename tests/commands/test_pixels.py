@@ -157,6 +157,32 @@ def test_k_means_finds_the_colours_of_groups():
     assert palette.learn(few, 8, seed=1).tolist() == [[0], [9], [255]]  # as they are
 
 
+def test_each_pixel_gets_its_nearest_colour_and_of_two_the_darker_one():
+    random = np.random.default_rng(4)
+    pictures = random.integers(0, 256, (3, 50, 40, 3), dtype=np.uint8)
+    colours = np.unique(random.integers(0, 256, (90, 3), dtype=np.uint8), axis=0)
+    colours = colours[np.argsort(palette.brightness(colours), kind="stable")]
+    distances = ((pictures[..., None, :].astype(int) - colours.astype(int)) ** 2).sum(-1)
+    assert np.array_equal(palette.indices(pictures, colours), distances.argmin(-1))
+    assert palette.indices(np.full((1, 1, 1, 1), 10, np.uint8), np.array([[8], [12]], np.uint8)) == 0
+
+
+def test_a_preparation_that_was_killed_continues(sources, pairs, tmp_path, monkeypatch):
+    from modular_fairseq_cli.pixels import prepare as stages
+
+    def killed(out, part):
+        raise KeyboardInterrupt
+
+    words = (sources / "dark.gz", "--right", sources / "bright.npz", "--out", tmp_path / "out", *SIZE)
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(stages, "_binarize", killed)
+        prepare(*words)
+    assert not (tmp_path / "out/bin").exists() and (tmp_path / "out/text").is_dir()
+    assert "was prepared with seed 1, not 2" in refusal(prepare, *words, "--seed", 2)
+    prepare(*words)
+    assert (tmp_path / "out/bin/train.bin").read_bytes() == (pairs / "bin/train.bin").read_bytes()
+
+
 def refusal(command, *words):
     with pytest.raises(SystemExit) as caught:
         command(*words)

@@ -65,13 +65,13 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     for args, sentence in (
         (
             [*command, "--max-tokens", "2"],
-            "--max-tokens 2 is less than the length of the longest sentence of test",
+            "--max-tokens 2 is less than the length of the longest sentence; give",
         ),
         (
             [*command, "--max-tokens", "0"],
             "--max-tokens must be at least the length of the longest sentence, not 0",
         ),
-        ([*command[:-1], "nothing"], "one of its parts as --gen-subset"),
+        ([*command[:-1], "nothing"], "has no part nothing"),
         ([*command[:4], str(tmp_path / "missing.pt")], "missing.pt cannot be opened"),
         (["analyze", "redundancy", str(tmp_path), *command[3:]], "has no dictionary"),
     ):

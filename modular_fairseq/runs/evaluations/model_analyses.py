@@ -160,7 +160,7 @@ class CompetitionInPictures(AnalysisEvaluation):
     analysis = "pictures"
     needs_mechanism = True
     columns = {
-        "eta_squared": Column("eta squared between regions, last TIM layer", "", "{:.3f}"),
+        "eta_squared": Column("eta squared between regions, last layer", "", "{:.3f}"),
         "eta_squared_brightness": Column("eta squared of the brightness", "", "{:.3f}"),
     }
 
