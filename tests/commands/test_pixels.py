@@ -368,3 +368,15 @@ def test_the_report_shows_pictures_and_their_maps(pairs, model, tmp_path):
     [path] = figures.glob("*-activations.png")
     with Image.open(path) as image:
         assert min(image.size) > 50
+
+
+def test_toy_pictures_are_dark_strokes_and_bright_textures(tmp_path):
+    for name, seed in (("one", 3), ("same", 3), ("other", 4)):
+        sizes = ["--train", "20", "--valid", "5", "--test", "5", "--seed", str(seed), "--pictures"]
+        cli.main(["toy-corpus", str(tmp_path / name), *sizes])
+    strokes, textures = (read(tmp_path / "one" / name, 16, 16, 1) for name in ("strokes.idx", "textures.npz"))
+    assert len(strokes.pictures) == len(textures.pictures) == 30 and not len(strokes.test)
+    assert np.median(strokes.pictures) == 0 and (strokes.pictures.max((1, 2, 3)) > 200).all()
+    assert 60 < np.median(textures.pictures) < 200
+    first, same, other = ((tmp_path / name / "strokes.idx").read_bytes() for name in ("one", "same", "other"))
+    assert first == same != other
