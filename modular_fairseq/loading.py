@@ -50,7 +50,7 @@ class Loaded(NamedTuple):
 
 
 def add_model_and_data(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a model and a part of the data."""
+    """Add the options that name a model and a part of the data (see also `add_skip_invalid`)."""
     parser.add_argument("data", metavar="DATA", help="folder of binarized data, as for fairseq's commands")
     parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
     parser.add_argument(
@@ -59,6 +59,10 @@ def add_model_and_data(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         help="part of the data, such as valid or test (default: valid)",
     )
+
+
+def add_skip_invalid(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that read all the data by `batches`."""
     parser.add_argument(
         "--skip-invalid-size-inputs-valid-test",
         action="store_true",

@@ -25,7 +25,7 @@ from modular_fairseq.analysis.analyses import ALL, ANALYSES, build, chosen, look
 from modular_fairseq.analysis.one_pass import Report
 from modular_fairseq.analysis.sentences import sentence_of_text, sentences_of_data
 from modular_fairseq.analysis.single_expert import SINGLE_EXPERT, compare_experts
-from modular_fairseq.loading import MAX_TOKENS, Loaded, add_model_and_data, batches, load
+from modular_fairseq.loading import MAX_TOKENS, Loaded, add_model_and_data, add_skip_invalid, batches, load
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli import analysis_folder as folder
 from modular_fairseq_cli.arguments import take_options_after_dashes
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + "; or an analysis that the plugin in --user-dir adds",
     )
     add_model_and_data(parser)
+    add_skip_invalid(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results")
     parser.add_argument(
         "--samples",

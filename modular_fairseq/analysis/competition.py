@@ -141,7 +141,29 @@ def competitions(model: nn.Module) -> dict[str, Competition]:
     return in_order(parts)
 
 
-class CompetitionOfMechanisms(Analysis):
+class OfCompetitions(Analysis):
+    """The base of analyses that record what competitions compute. They need mechanisms that compete.
+
+    Attributes:
+        parts: the competitions, keyed by the name of their layer.
+        outputs: what they have computed since the last batch.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.parts = competitions(model)
+        if not self.parts:
+            raise UsageError(
+                "the model has no mechanisms that compete; analyse a model trained with --tim-layers middle "
+                "or all, with --tim-mechanisms 2 or more and without --tim-no-competition"
+            )
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with recorded(self.parts) as self.outputs:
+            yield
+
+
+class CompetitionOfMechanisms(OfCompetitions):
     """The analysis `competition` (see the top of this file). It needs a model with competing mechanisms."""
 
     summary = (
@@ -150,21 +172,11 @@ class CompetitionOfMechanisms(Analysis):
     )
 
     def __init__(self, model: nn.Module):
+        super().__init__(model)
         self.model = model
-        self.parts = competitions(model)
-        if not self.parts:
-            raise UsageError(
-                "the model has no mechanisms that compete; analyse a model trained with --tim-layers middle "
-                "or all, with --tim-mechanisms 2 or more and without --tim-no-competition"
-            )
         self.layers = {side: [name for name in self.parts if side_of(name) == side] for side in SIDES}
         self.sums: dict[str, LayerSums] = {}
         self.correlations: dict[str, Correlation] = {}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with recorded(self.parts) as self.outputs:
-            yield
 
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:
         outputs = pop(self.outputs)

@@ -16,8 +16,6 @@ The eta squared of the brightness of the pixels is a control: a layer that only 
 would have about its value.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +23,13 @@ import torch
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from tabulate import tabulate
-from torch import Tensor, nn
+from torch import Tensor
 
 from modular_fairseq.analysis.attention_maps import AttentionMap
-from modular_fairseq.analysis.competition import competitions
-from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.analysis.competition import OfCompetitions
+from modular_fairseq.analysis.one_pass import Report
 from modular_fairseq.analysis.places import place
-from modular_fairseq.analysis.recording import pop, recorded
+from modular_fairseq.analysis.recording import pop
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.pixels.shape import Shape, read
 
@@ -131,15 +129,10 @@ def _rounded(values: Any) -> Any:
     return [_rounded(each) for each in values] if isinstance(values, list) else round(values, 4)
 
 
-class CompetitionInPictures(Analysis):
+class CompetitionInPictures(OfCompetitions):
     """The analysis `pictures` (see the top of this file). It needs pictures, and mechanisms that compete."""
 
     summary = "activation of the mechanisms of TIM layers over pictures, and between their regions"
-
-    def __init__(self, model: nn.Module):
-        self.parts = competitions(model)
-        if not self.parts:
-            raise UsageError("the model has no mechanisms that compete, so their activation has no place")
 
     @classmethod
     def is_for(cls, task: FairseqTask) -> bool:
@@ -155,11 +148,6 @@ class CompetitionInPictures(Analysis):
         self.brightness = Sums(shape, self.region)
         self.pictures: list[list[int]] = []
         self.count = 0
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with recorded(self.parts) as self.outputs:
-            yield
 
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:
         outputs = pop(self.outputs)
@@ -234,7 +222,12 @@ class Sums:
         self.single: list[Tensor] = []
 
     def add(self, values: Tensor, kept: int) -> None:
-        """Add the values of pictures, float64 [B, pixels, n], and keep those of the first `kept` of them."""
+        """Add the values of a batch of pictures to the sums, and append the first of them to `single`.
+
+        Args:
+            values: float64 [B, pixels, n].
+            kept: the number of pictures of the batch whose values are appended.
+        """
         if not self.count:
             self.origin = values[0, 0]
         self.count += len(values)

@@ -1,4 +1,4 @@
-"""Choose the sentences that samples show: those of the data, and those that a user typed."""
+"""Choose the sentences that the analysis `samples` shows. They come from the data, or from a user."""
 
 from argparse import Namespace
 from collections.abc import Iterator

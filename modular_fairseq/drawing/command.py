@@ -18,7 +18,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from modular_fairseq.drawing.sampling import draw
 from modular_fairseq.loading import Loaded, add_model_and_data, load
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import NoEffectError, UsageError
 from modular_fairseq_cli.pixels.image_grid import GREY, grid, write_png
 from modular_fairseq_cli.pixels.shape import Shape, read
 from modular_fairseq_cli.processes import say
@@ -26,6 +26,7 @@ from modular_fairseq_cli.processes import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_and_data(parser)
+    parser.set_defaults(gen_subset=None)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the PNG file to write")
     parser.add_argument("--count", type=int, default=16, metavar="N", help="number of pictures (default: 16)")
     parser.add_argument(
@@ -48,13 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
     check(args)
-    loaded = load(args.path, args.data, args.gen_subset)
+    subset = args.gen_subset or "valid"
+    loaded = load(args.path, args.data, subset)
     shape = shape_of(loaded, args.data)
     pixels, colours = shape.height * shape.width, len(shape.palette)
     rows = round((args.given or 0) * shape.height)
     real = torch.empty(args.count, 0, dtype=torch.int64)
     if args.given:
-        real = pictures_of(loaded, args.gen_subset, args.count, pixels)
+        real = pictures_of(loaded, subset, args.count, pixels)
     given = real[:, : rows * shape.width]
     drawn = draw(loaded.model, given, pixels, colours, args.seed, args.temperature, args.top)
     found = shape.pictures(drawn.numpy())
@@ -85,6 +87,10 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--temperature {args.temperature}: give a number above 0")
     if args.given is not None and not 0 < args.given < 1:
         raise UsageError(f"--given {args.given}: give a share between 0 and 1, or leave it out")
+    if args.gen_subset and args.given is None:
+        raise NoEffectError(
+            "--gen-subset has no effect without --given, which completes its pictures; leave it out"
+        )
     if args.out.suffix.lower() != ".png":
         raise UsageError(f"--out {args.out}: give a name that ends with .png")
     if not args.out.parent.is_dir():

@@ -27,6 +27,7 @@ from modular_fairseq.loading import (
     MAX_TOKENS,
     Loaded,
     add_model_and_data,
+    add_skip_invalid,
     batches,
     load,
     model_options,
@@ -34,7 +35,7 @@ from modular_fairseq.loading import (
 from modular_fairseq.prediction import classes, masked_words
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import NoEffectError, UsageError
 from modular_fairseq_cli.files import write_file
 
 Rows = list[list[Any]]
@@ -43,8 +44,11 @@ NOT_OVERRIDDEN = {"_name", "arch", "seed", "data"}  # what other options say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_and_data(parser)
+    add_skip_invalid(parser)
     parser.add_argument("--out", metavar="NAME", help="write NAME.json and NAME.tsv")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the masks (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the masks of a masked language model (default: 1)"
+    )
     parser.add_argument(
         "--max-tokens",
         type=int,
@@ -73,13 +77,16 @@ def run(args: argparse.Namespace) -> None:
             f"({error})"
         ) from None
     _check(args, overrides)
-    loaded = load(args.path, args.data, args.gen_subset, {**overrides, "seed": args.seed})
+    seed = 1 if args.seed is None else args.seed
+    loaded = load(args.path, args.data, args.gen_subset, {**overrides, "seed": seed})
+    if args.seed is not None and loaded.about["task"] == "sentence_prediction":
+        raise NoEffectError("--seed has no effect on a classification, where nothing is masked; leave it out")
     numbers, rows = measure(
         loaded, args.gen_subset, args.max_tokens, args.skip_invalid_size_inputs_valid_test
     )
     if args.out:
         known = {name: value if _is_number(value) else None for name, value in numbers.items()}
-        content = {**loaded.about, "seed": args.seed, "overrides": overrides, **known}
+        content = {**loaded.about, "seed": seed, "overrides": overrides, **known}
         write_file(f"{args.out}.json", json.dumps(content, indent=1) + "\n")
         write_file(f"{args.out}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in rows))
     print(f"{args.gen_subset}: {describe(numbers, len(rows) - 1)}")
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
     """Raise UsageError if the seed, the name of the files, or an override cannot work."""
-    if not 0 <= args.seed < 2**32:
+    if args.seed is not None and not 0 <= args.seed < 2**32:
         raise UsageError(f"--seed {args.seed}: give a number from 0 to {2**32 - 1}")
     if args.out and not (os.path.basename(args.out) and os.path.isdir(os.path.dirname(args.out) or ".")):
         raise UsageError(f"--out {args.out}: give a name in a folder that exists, without an ending")

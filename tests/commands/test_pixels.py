@@ -270,9 +270,8 @@ def test_given_pixels_are_kept_and_seeds_and_temperatures_matter(pairs, model):
 
 
 def run_draw(pairs, model, out, *words):
-    cli.main(
-        ["draw", *map(str, (pairs / "bin", "--path", model, "--gen-subset", "test", "--out", out, *words))]
-    )
+    subset = ["--gen-subset", "test"] if "--given" in words else []
+    cli.main(["draw", *map(str, (pairs / "bin", "--path", model, "--out", out, *subset, *words))])
 
 
 def test_drawn_pictures_are_a_png_grid(pairs, model, tmp_path):
@@ -296,6 +295,10 @@ def test_what_cannot_be_drawn_is_one_sentence(pairs, model, tmp_path):
         (["--temperature", "0"], "--temperature 0.0: give a number above 0"),
         (["--count", "0"], "--count 0: give a number of at least 1"),
         (["--count", "9", "--given", ".5"], "--count 9: test has 4 pictures; give a smaller number"),
+        (
+            ["--gen-subset", "test"],
+            "--gen-subset has no effect without --given, which completes",
+        ),
         (["--top", "0"], "--top 0: give a number of at least 1"),
         (["--seed", "-1"], "--seed -1: give a number from 0"),
     ):

@@ -111,6 +111,7 @@ def test_classes_are_those_of_naive_passes(texts, tmp_path, capsys):
         assert line == [known[scores.argmax()], names[number]]
         right += line[0] == line[1]
     assert heads == ["predicted", "target"] and len(lines) == len(data)
+    assert "--seed has no effect on a classification" in refusal(texts / "classes", path, "--seed", 1)
     assert found["accuracy"] == pytest.approx(100 * right / len(lines))
     assert f"test: {len(lines)} inputs, accuracy {found['accuracy']:.2f} %" in capsys.readouterr().out
 

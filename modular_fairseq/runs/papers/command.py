@@ -311,7 +311,8 @@ def explain_tests(evaluation: Evaluation, args: argparse.Namespace, average: str
     Args:
         evaluation: the evaluation whose first column is compared.
         args: the options of the command.
-        average: what the table shows of several seeds. Differences are those of the means, whatever it is.
+        average: "mean" or "median", which the table shows of several seeds. A difference is always one of
+            means.
     """
     of_means = " of the means" if average != "mean" and "," in args.seeds else ""
     what = f"Difference{of_means} from the baseline in {evaluation.columns[evaluation.key].heading}"
