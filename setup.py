@@ -85,6 +85,7 @@ setup(
     extras_require={
         "pictures": ["matplotlib"],
         "pixels": ["pillow", "scikit-learn"],
+        "speech": ["pesq", "pystoi", "soundfile", "torchmetrics"],  # for examples/speech_enhancement
         "cluster": ["submitit>=1.5"],  # older versions always call srun
         "export": ["ctranslate2>=4.8"],  # older versions were not tried
         "dev": [

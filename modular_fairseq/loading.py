@@ -88,8 +88,6 @@ def load(
             sentences; or it has weights that are not finite.
     """
     path, data = str(path), str(data)
-    if not any(Path(data).glob("dict.*txt")) and not Path(data, "input0", "dict.txt").is_file():
-        raise UsageError(f"{data} has no dictionary; give the folder that fairseq-preprocess wrote")
     # fairseq cannot read an empty file, so this is checked first.
     files = [
         file

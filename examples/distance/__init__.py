@@ -89,18 +89,18 @@ class Distances(Report):
     """The result of the analysis.
 
     Attributes:
-        heads: a row for each head, with its slope and its mean distance in words.
+        table: a row for each head, with its slope and its mean distance in words. The report shows it.
     """
 
-    heads: list[dict]
+    table: list[dict]
 
     def text(self) -> str:
         """Return the table that the command prints."""
-        return tabulate(self.heads, headers="keys", floatfmt=".3f")
+        return tabulate(self.table, headers="keys", floatfmt=".3f")
 
     def tables(self) -> dict[str, list[dict]]:
         """Return the tables that --out receives, by name."""
-        return {"distance": self.heads}
+        return {"distance": self.table}
 
 
 class Distance(Analysis):

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from fairseq.tasks import FairseqTask
 from tabulate import tabulate
 from torch import Tensor, nn
 
@@ -177,6 +178,12 @@ class CompetitionOfMechanisms(OfCompetitions):
         self.layers = {side: [name for name in self.parts if side_of(name) == side] for side in SIDES}
         self.sums: dict[str, LayerSums] = {}
         self.correlations: dict[str, Correlation] = {}
+
+    def of_task(self, task: FairseqTask) -> None:
+        if task.source_dictionary is None:
+            raise UsageError(
+                "the data has no words; use an analysis of the plugin whose task reads such data"
+            )
 
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:
         outputs = pop(self.outputs)

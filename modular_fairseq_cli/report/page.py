@@ -31,6 +31,7 @@ SCRIPTS = (
     "summaries.js",
     "mechanisms.js",
     "pictures.js",
+    "others.js",
     "heads.js",
     "sentences.js",
     "sentence.js",

@@ -21,6 +21,7 @@ from modular_fairseq_cli.report.summary_figures import (
     gate_figures,
     pattern_figures,
     redundancy_figures,
+    timeline_figures,
 )
 from modular_fairseq_cli.training_log import CURVES, GATES, LEARNING, LOSSES, Curve
 
@@ -79,9 +80,9 @@ def _figures(checkpoints: Sequence[Checkpoint]) -> NamedFigures:
     ):
         for subject in (
             gate_figures,
-            activation_figures,
             competition_figures,
             activation_figures,
+            timeline_figures,
             pattern_figures,
             redundancy_figures,
             map_figures,

@@ -4,6 +4,7 @@ Each function yields figures with their names, and none if the checkpoint lacks 
 """
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from modular_fairseq_cli.report.checkpoint import Checkpoint
 from modular_fairseq_cli.report.figure_parts import (
@@ -129,6 +130,27 @@ def activation_figures(checkpoint: Checkpoint) -> NamedFigures:
         ax.set_title(title, fontsize=7)
     axes[-len(titles)].text(0, shape[0] / 2, "mean of all", fontsize=7, va="center")
     yield "activations", figure
+
+
+def timeline_figures(checkpoint: Checkpoint) -> NamedFigures:
+    """Yield the timelines of each analysis that has any: images, and rows of values below them."""
+    for name, found in checkpoint.analyses.items():
+        for index, each in enumerate(found.get("timelines", []) if isinstance(found, dict) else [], start=1):
+            images, rows = each["images"], each["rows"]
+            heights = [1.2] * len(images) + [0.22] * len(rows)
+            figure = Figure(figsize=(7, sum(heights) + 0.6), layout="constrained")
+            axes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+            for ax, image in zip(axes, images, strict=False):
+                values = np.reshape(image["values"], (image["height"], image["width"]))
+                ax.imshow(values, cmap="gray", aspect="auto")
+                ax.set_ylabel(image["label"], rotation=0, ha="right", va="center", fontsize=7)
+            for ax, (label, row) in zip(axes[len(images) :], rows.items(), strict=True):
+                ax.imshow([row], cmap="gray", vmin=0, vmax=1, aspect="auto")
+                ax.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=7)
+            for ax in axes:
+                ax.set(xticks=[], yticks=[])
+            axes[-1].set_xlabel(f"{each['title']}, {each['seconds']:.1f} s", fontsize=7)
+            yield f"{name}-{index}", figure
 
 
 def pattern_figures(checkpoint: Checkpoint) -> NamedFigures:

@@ -4,7 +4,6 @@ It is registered, decoded, trained, analysed and timed.
 """
 
 import ast
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,24 +13,15 @@ from dataclasses import field, make_dataclass
 import pytest
 import torch
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import (
-    ARCH_CONFIG_REGISTRY,
-    ARCH_MODEL_INV_REGISTRY,
-    ARCH_MODEL_NAME_REGISTRY,
-    ARCH_MODEL_REGISTRY,
-    MODEL_DATACLASS_REGISTRY,
-    MODEL_REGISTRY,
-)
+from fairseq.models import ARCH_MODEL_REGISTRY
 from hydra.core.hydra_config import HydraConfig
 
-from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.registry import (
     MECHANISMS,
     LayerParts,
-    _publish,
     register_attention,
     register_encoder,
     register_layer,
@@ -40,6 +30,7 @@ from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
+from tests import plugins
 from tests.fairseq_commands import OPTIMIZE, QUIET, TINY
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
 from tests.places import ROOT
@@ -47,39 +38,19 @@ from tests.properties import PROPERTIES, logits
 
 EXAMPLE = ROOT / "examples" / "distance"
 ARCH = "distance_transformer_tiny_cpu"
-REGISTRIES = [
-    MECHANISMS,
-    PRESETS,
-    ANALYSES,
-    ARCH_CONFIG_REGISTRY,
-    ARCH_MODEL_NAME_REGISTRY,
-    ARCH_MODEL_REGISTRY,
-]
 
 
 @pytest.fixture
 def registries():
-    """Restore all registries afterwards, so that no other test sees what is registered here."""
-    before, families = [dict(each) for each in REGISTRIES], dict(FAMILIES)
-    archs = {model: list(names) for model, names in ARCH_MODEL_INV_REGISTRY.items()}
-    yield
-    for registry, entries in zip(REGISTRIES, before, strict=True):
-        registry.clear()
-        registry.update(entries)
-    for model, family in families.items():
-        FAMILIES[model] = family
-        _publish("model", model, family, MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY)
-    ARCH_MODEL_INV_REGISTRY.update(archs)
+    with plugins.registries():
+        yield
 
 
 @pytest.fixture
-def distance(registries, monkeypatch):
+def distance():
     """Import the module of the example as --user-dir does."""
-    spec = importlib.util.spec_from_file_location("distance", EXAMPLE / "__init__.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "distance", module)
-    spec.loader.exec_module(module)
-    return module
+    with plugins.imported(EXAMPLE) as module:
+        yield module
 
 
 def build_distance(slope=None, seed=1, **changes):
@@ -192,8 +163,8 @@ def test_the_analysis_gives_slopes_and_mean_distances(distance):
             if name.startswith("decoder.layers.0.self_attn.q_proj"):
                 p.zero_()  # only the penalty decides the weights
     [report] = one_pass(model, [sample, sample], [distance.Distance(model)])
-    assert len(report.heads) == 4 * 4 and report.tables() == {"distance": report.heads}
-    rows = [row for row in report.heads if row["module"] == "decoder.layers.0.self_attn"]
+    assert len(report.table) == 4 * 4 and report.tables() == {"distance": report.table}
+    rows = [row for row in report.table if row["module"] == "decoder.layers.0.self_attn"]
     slopes = model.decoder.layers[0].self_attn.mask.slope.flatten().tolist()
     for head, (row, slope) in enumerate(zip(rows, slopes, strict=True)):
         second, third = ([(1 + d) ** -slope for d in range(words)] for words in (2, 3))

@@ -162,7 +162,8 @@ def reports(tmp_path_factory):
     six = [str(folder / name) for name in ("gates", "wide", *["gates"] * 4)]
     main(["report", *six, "--label", *"abcdef", *logged, "--out", f"{folder}/six.html"])
     main(["report", *logged[:3], "--label", "a", "b", "--out", f"{folder}/logs.html"])
-    for name in ("streams", "gates", "lm"):
+    write_analysis(folder / "plugin", parts="plugin")
+    for name in ("streams", "gates", "lm", "plugin"):
         main(["report", str(folder / name), "--out", f"{folder}/{name}.html"])
     return folder, arrays
 
@@ -203,6 +204,22 @@ def test_a_section_without_data_is_not_there(driver, reports):
     assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "gates"]
     assert [link.text for link in page.all("nav a")] == ["Overview", "Gates and experts"]
     assert page.wrong() == []
+
+
+def test_analyses_of_plugins_have_tables_and_timelines(driver, reports):
+    page = Page(driver, reports[0] / "plugin.html").open()
+    assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "others"]
+    numbers, timeline = page.all("#others table")
+    rows = [row.text.split() for row in numbers.find_elements(By.CSS_SELECTOR, "tr")]
+    assert rows[:3] == [["module", "value"], ["encoder.layers.0.self_attn", "0.000"], [rows[2][0], "0.125"]]
+    labels = [row.text for row in timeline.find_elements(By.CSS_SELECTOR, "tbody th")]
+    assert labels == ["noisy", "clean", "speech", "c1"]
+    shades = "[...document.querySelectorAll('#others canvas')].map((each) => [each.width, each.height, "
+    shades += "...each.getContext('2d').getImageData(0, 0, 6, 1).data.filter((_, i) => i % 4 === 0)])"
+    found = page.run(shades)
+    assert [each[:2] for each in found] == [[6, 4], [6, 4], [6, 1], [6, 1]]
+    assert found[2][2:] == [0, 255, 255, 0, 0, 255] and found[3][2:] == [128] * 6
+    assert len({len(each) for each in found}) == 1 and page.wrong() == []
 
 
 def test_logs_alone_show_the_training(driver, reports):

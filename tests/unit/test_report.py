@@ -377,6 +377,15 @@ def test_pictures_of_everything(folder, tmp_path, capsys):
     assert f"{pictures}: {2 * len(names)} files" in capsys.readouterr().out
 
 
+def test_timelines_of_plugins_have_pictures(tmp_path):
+    pytest.importorskip("matplotlib")
+    write_analysis(tmp_path / "a", parts="plugin")
+    pictures = tmp_path / "pictures"
+    words = ["--out", str(tmp_path / "r.html"), "--pictures", str(pictures), "--format", "png"]
+    main(["report", str(tmp_path / "a"), *words])
+    assert [path.name for path in pictures.iterdir()] == ["mae_transformer_tiny_cpu-plugin-1.png"]
+
+
 def test_pictures_of_one_format_where_little_is_known(tmp_path):
     pytest.importorskip("matplotlib")
     write_analysis(tmp_path / "a", parts="gates")

@@ -11,6 +11,7 @@ const SECTIONS = [
   ["pictures", "Pictures", pictures],
   ["patterns", "Attention patterns", patterns],
   ["redundancy", "Redundancy of heads", redundancy],
+  ["others", "Other analyses", others],
   ["sentences", "Sentence by sentence", sentences],
 ];
 

@@ -2,11 +2,20 @@
 
 const ZOOM = 4; // pixels of the screen for a pixel of a picture
 
-/** Return a canvas of a picture in raster order; colourOf(i) returns the red, green and blue of a pixel. */
-function pictureCanvas({ width, height }, colourOf, label) {
+/**
+ * Return a canvas of a picture in raster order.
+ * colourOf(i): returns the red, green and blue of a pixel.
+ * size: its width and height in pixels of the screen.
+ */
+function pictureCanvas(
+  { width, height },
+  colourOf,
+  label,
+  size = { width: ZOOM * width, height: ZOOM * height },
+) {
   const canvas = el("canvas", { width, height, class: "picture", role: "img", "aria-label": label });
-  canvas.style.width = `${ZOOM * width}px`;
-  canvas.style.height = `${ZOOM * height}px`;
+  canvas.style.width = `${size.width}px`;
+  canvas.style.height = `${size.height}px`;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
   for (let i = 0; i < width * height; i++) image.data.set([...colourOf(i), 255], 4 * i);
@@ -15,7 +24,7 @@ function pictureCanvas({ width, height }, colourOf, label) {
 }
 
 /** Return a map of values from 0 (black) to 1 (white). */
-const greyCanvas = (shape, values, label) =>
+const greyCanvas = (shape, values, label, size) =>
   pictureCanvas(
     shape,
     (i) => {
@@ -23,6 +32,7 @@ const greyCanvas = (shape, values, label) =>
       return [level, level, level];
     },
     label,
+    size,
   );
 
 /** Return the rows of the table of the maps: the mean over pictures, and then single pictures. */

@@ -1,0 +1,17 @@
+"""An example of a plugin on our layers: TIM removes noise from speech (Lamb et al. 2021, 4.2 and A.2).
+
+The model reads the log magnitudes of noisy speech, frame by frame, and estimates those of clean speech. The
+files of this folder, in the order in which they are best read:
+
+    audio.py        reads and writes files, mixes speech and noise, and computes spectra
+    data.py         the recordings of a folder as a data set of fairseq
+    model.py        the model and its archs
+    training.py     the task and the criterion, which fairseq-train gets by --user-dir
+    analysis.py     `modular-fairseq analyze speech`: the competition over time, beside the spectrogram
+    scores.py       PESQ, SI-SDR and STOI
+    __main__.py     commands to mix, evaluate and clean: python examples/speech_enhancement --help
+
+docs/speech.md shows the commands.
+"""
+
+from . import analysis, model, training  # noqa: F401  (they register what fairseq-train and analyze need)

@@ -1,0 +1,125 @@
+"""The analysis `modular-fairseq analyze speech`: when are the mechanisms of TIM layers active? (Figure 3)
+
+In a layer with a competition, c [frames, mechanisms] are the activations of the mechanisms. The analysis has
+for each layer:
+
+    entropy       the mean entropy of c, as a share of ln n, which it has if all mechanisms are equally active
+    correlation   Pearson's correlation over frames of the c of each mechanism with "this frame has speech"
+
+A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame. (STOI has
+this range, too.) Which of the mechanisms learns the speech is chance. Their names can be fixed with one part
+of the data, and judged with another.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from fairseq.tasks import FairseqTask
+from tabulate import tabulate
+from torch import Tensor
+
+from modular_fairseq.analysis import ANALYSES
+from modular_fairseq.analysis.attention_maps import AttentionMap
+from modular_fairseq.analysis.competition import OfCompetitions
+from modular_fairseq.analysis.one_pass import Report
+from modular_fairseq.analysis.recording import pop
+from modular_fairseq.analysis.timelines import Image, Timeline
+
+from .audio import HOP
+from .training import SpeechEnhancement
+
+RANGE = 40  # dB from the loudest frame to the most silent one that still counts as speech
+SHOWN = 4  # recordings in the report
+LONGEST = 250  # frames of them
+
+
+@dataclass
+class Speech(Report):
+    """The result of the analysis.
+
+    Attributes:
+        table: a row for each layer, with its entropy and the correlation of each mechanism with speech.
+        frames: the number of frames.
+        share: the share of frames that have speech.
+        timelines: some recordings with the activations of the first mechanism of each layer.
+    """
+
+    table: list[dict]
+    frames: int
+    share: float
+    timelines: list[Timeline]
+
+    def text(self) -> str:
+        head = f"{self.frames:,} frames, of which {self.share:.0%} have speech\n"
+        return head + tabulate(self.table, headers="keys", floatfmt=".3f", tablefmt="plain")
+
+    def tables(self) -> dict[str, list[dict]]:
+        return {"speech": self.table}
+
+
+class SpeechOfMechanisms(OfCompetitions):
+    """The analysis (see the top of this file)."""
+
+    summary = "activation of the mechanisms of TIM layers in frames with speech and without"
+
+    @classmethod
+    def is_for(cls, task: FairseqTask) -> bool:
+        return isinstance(task, SpeechEnhancement)
+
+    def of_task(self, task: FairseqTask) -> None:
+        self.speech: list[Tensor] = []
+        self.activations: dict[str, list[Tensor]] = {name: [] for name in self.parts}
+        self.timelines: list[Timeline] = []
+
+    def see(self, batch: dict, maps: list[AttentionMap]) -> None:
+        outputs = {name: c.transpose(0, 1) for name, c in pop(self.outputs).items()}  # B x T x n
+        for index, frames in enumerate(batch["net_input"]["frames"]):
+            clean, noisy = batch["target"][index][frames], batch["net_input"]["noisy"][index][frames]
+            speech = has_speech(clean)
+            self.speech.append(speech.cpu())
+            for name, c in outputs.items():
+                self.activations[name].append(c[index][frames].double().cpu())
+            if len(self.timelines) < SHOWN:
+                self.timelines.append(self._timeline(int(batch["id"][index]), noisy, clean, speech))
+
+    def _timeline(self, number: int, noisy: Tensor, clean: Tensor, speech: Tensor) -> Timeline:
+        rows = {"speech": speech.float()}
+        rows |= {f"c1, {name}": values[-1][:, 0] for name, values in self.activations.items()}
+        return Timeline(
+            f"recording {number + 1}",
+            min(len(speech), LONGEST) * HOP / 1000,
+            [_spectrogram("noisy", noisy), _spectrogram("clean", clean)],
+            {label: [round(value, 3) for value in each[:LONGEST].tolist()] for label, each in rows.items()},
+        )
+
+    def report(self) -> Speech:
+        speech = torch.cat(self.speech).double()
+        rows = []
+        for name, values in self.activations.items():
+            c = torch.cat(values)
+            entropy = float(torch.special.entr(c).sum(dim=1).mean()) / math.log(c.size(1))
+            correlations = {f"correlation c{m + 1}": correlation(each, speech) for m, each in enumerate(c.T)}
+            rows.append({"module": name, "entropy": entropy, **correlations})
+        return Speech(rows, len(speech), float(speech.mean()), self.timelines)
+
+
+def _spectrogram(label: str, log_magnitudes: Tensor) -> Image:
+    """Return an image of log magnitudes [T, bins], with low frequencies at the bottom."""
+    return Image.of(label, log_magnitudes[:LONGEST].T.flip(0))
+
+
+def has_speech(clean: Tensor) -> Tensor:
+    """Return which frames have speech, bool [T], for log magnitudes of clean speech [T, bins]."""
+    energy = clean.expm1().square().sum(dim=-1)
+    return (energy >= energy.max() / 10 ** (RANGE / 10)) & (energy > 0)
+
+
+def correlation(x: Tensor, y: Tensor) -> float | None:
+    """Return Pearson's correlation of two series [N], or None if one of them never changes."""
+    if not (x.std() > 0 and y.std() > 0):
+        return None
+    return float(torch.corrcoef(torch.stack([x, y]))[0, 1])
+
+
+ANALYSES["speech"] = SpeechOfMechanisms

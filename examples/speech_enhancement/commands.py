@@ -1,0 +1,134 @@
+"""The commands of `python examples/speech_enhancement`: digits, evaluate and clean."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from fairseq import checkpoint_utils
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq_cli.errors import UsageError, find_usage_error
+from modular_fairseq_cli.files import write_file
+
+from . import digits, toys
+from .audio import Frames, log_magnitude, look, read, with_magnitude, write
+from .scores import NAMES, score
+from .training import SpeechEnhancement
+
+
+def main(about: str | None) -> None:
+    """Run a command. An error that the user can put right is one line on standard error, and exit code 1.
+
+    Args:
+        about: the text of --help.
+    """
+    parser = argparse.ArgumentParser(
+        prog="speech_enhancement", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (add_arguments, run, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        add_arguments(command)
+        command.set_defaults(run=run)
+    args = parser.parse_args()
+    try:
+        args.run(args)
+    except Exception as error:
+        known = find_usage_error(error)
+        if known is None:
+            raise
+        sys.exit(f"speech_enhancement: error: {known}")
+
+
+def load(path: Path, data: str = "") -> tuple[nn.Module, SpeechEnhancement]:
+    """Return a trained model in evaluation mode, and its task.
+
+    Raises:
+        UsageError: there is no such checkpoint, or its model has another task.
+    """
+    load_checkpoint(path)
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides={"data": data})
+    if not isinstance(task, SpeechEnhancement):
+        raise UsageError(f"{path} has a model of another task; give one of --task speech_enhancement")
+    return models[0].eval(), task
+
+
+@torch.no_grad()
+def enhance(model: nn.Module, noisy: Tensor, frames: Frames) -> Tensor:
+    """Return a wave [samples] without its noise: estimated magnitudes, and the phases of the noisy wave."""
+    spectrum = frames.spectrum(noisy)
+    there = torch.ones(1, len(spectrum), dtype=torch.bool)
+    estimate = model(log_magnitude(spectrum).unsqueeze(0), there)[0]
+    return frames.wave(with_magnitude(spectrum, estimate), len(noisy))
+
+
+def clean(args: argparse.Namespace) -> None:
+    """Remove the noise from an audio file."""
+    model, task = load(args.path)
+    rate = task.cfg.sample_rate
+    if look(args.file).rate != rate:
+        print(f"{args.file} is resampled from {look(args.file).rate:,} to {rate:,} Hz", file=sys.stderr)
+    wave = enhance(model, read(args.file, rate), Frames(rate))
+    write(args.out, wave, rate)
+    print(f"{args.out}: {len(wave) / rate:.1f} s at {rate:,} Hz")
+
+
+def _clean_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="WAV or FLAC file")
+    parser.add_argument("--path", type=Path, required=True, metavar="CHECKPOINT", help="trained model")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="WAV or FLAC file to write")
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Measure PESQ, SI-SDR (dB) and STOI of noisy speech, and of what a model makes of it."""
+    model, task = load(args.path, args.data)
+    task.load_dataset(args.gen_subset)
+    dataset, rate = task.dataset(args.gen_subset), task.cfg.sample_rate
+    rows, left_out = [], []
+    for index, recording in enumerate(dataset.recordings):
+        noisy, reference = dataset.waves(index)
+        found = [score(each, reference, rate) for each in (noisy, enhance(model, noisy, dataset.frames))]
+        if any(isinstance(each, str) for each in found):
+            reason = next(each for each in found if isinstance(each, str))
+            left_out.append(f"{recording.clean.name} ({reason})")
+            continue
+        scores = _named("noisy", found[0]) | _named("model", found[1])
+        rows.append({"recording": recording.clean.name, **scores})
+    if not rows:
+        raise UsageError(f"no recording of {args.gen_subset} can be scored: {', '.join(left_out[:3])}")
+    means = {name: fmean(row[name] for row in rows) for name in rows[0] if name != "recording"}
+    if args.out:
+        content = {"means": means, "left_out": left_out, "recordings": rows}
+        write_file(args.out, json.dumps(content, indent=1) + "\n")
+    table = [[which, *(means[f"{which} {name}"] for name in NAMES)] for which in ("noisy", "model")]
+    print(tabulate(table, ["", *NAMES], floatfmt=".3f", tablefmt="plain"))
+    print(f"{len(rows):,} recordings" + (f"; left out: {', '.join(left_out)}" if left_out else ""))
+
+
+def _named(which: str, scores: dict[str, float]) -> dict[str, float]:
+    return {f"{which} {name}": value for name, value in scores.items()}
+
+
+def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="folder with a folder for each part of the data")
+    parser.add_argument("--path", type=Path, required=True, metavar="CHECKPOINT", help="trained model")
+    parser.add_argument(
+        "--gen-subset", default="valid", metavar="PART", help="part of the data (default: valid)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="also write the scores of each recording there, as JSON"
+    )
+
+
+# For each command: a function that adds its options, the function that runs it, and a line for the help.
+COMMANDS = {
+    "toys": (toys.add_arguments, toys.run, "write toy recordings and noises, for a first try"),
+    "digits": (digits.add_arguments, digits.run, "prepare spoken digits and noises as data"),
+    "evaluate": (_evaluate_arguments, evaluate, "measure PESQ, SI-SDR and STOI on a part of the data"),
+    "clean": (_clean_arguments, clean, "remove the noise from an audio file"),
+}

@@ -1,0 +1,141 @@
+"""Prepare spoken digits and noises as data (Free Spoken Digit Dataset: DIGIT_SPEAKER_TAKE.wav).
+
+Single digits have no pauses, so utterances of several digits of a speaker are made. One speaker and one noise
+are kept for the test. The parts are:
+
+    train        clean/ and noise/, which are mixed in training
+    valid        pairs: known speakers and noises, other takes and other parts of the noises
+    test         pairs: the speaker and the noise that the training does not have
+    test-known   pairs: known speakers and noises, other takes and other parts of the noises
+"""
+
+import argparse
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from modular_fairseq_cli.errors import UsageError
+
+from .audio import files_in, mix, part_of, read, write
+
+RATE = 8000
+NAME = re.compile(r"\d_([a-z]+)_(\d+)$")
+LEVEL = 0.05  # root mean square of each digit
+DIGITS = 5  # of an utterance
+PAUSES = 0.1, 0.4  # the shortest and the longest, in seconds
+RATIOS = (0, 5, 10, 15, 20)  # dB, of the pairs in turn
+SHARES = {"train": (0.0, 0.8), "valid": (0.8, 0.9), "test": (0.9, 1.0)}  # of a noise
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command `digits`."""
+    parser.add_argument("digits", type=Path, metavar="DIGITS", help="folder of recordings")
+    parser.add_argument("noises", type=Path, metavar="NOISES", help="folder of noises")
+    parser.add_argument("--out", type=Path, required=True, metavar="DATA", help="folder for the data")
+    parser.add_argument(
+        "--test-speaker", default="yweweler", metavar="NAME", help="speaker of the test (default: yweweler)"
+    )
+    parser.add_argument(
+        "--test-noise",
+        default="running_tap",
+        metavar="NAME",
+        help="the beginning of the name of the test's noise (default: running_tap)",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=4,
+        metavar="N",
+        help="use each recording of the training in N utterances (default: 4)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the data.
+
+    Raises:
+        UsageError: the folder for the data exists, or the speaker or the noise does not.
+    """
+    if args.out.exists():
+        raise UsageError(f"{args.out} exists; remove it, or give another folder")
+    takes = _takes(args.digits)
+    noises = {path.stem: read(path, RATE) for path in files_in(args.noises)}
+    unknown = [name for name in noises if name.startswith(args.test_noise)]
+    speakers = {speaker for speaker, _ in takes}
+    if args.test_speaker not in speakers or len(speakers) < 2:
+        raise UsageError(f"--test-speaker {args.test_speaker}: give one of {', '.join(sorted(speakers))}")
+    if not unknown or len(unknown) == len(noises):
+        raise UsageError(f"--test-noise {args.test_noise}: give one of {', '.join(noises)}")
+    random = np.random.default_rng(1)
+    known = {name: wave for name, wave in noises.items() if name not in unknown}
+    parts = {
+        part: {key: found for key, found in takes.items() if key[0] != args.test_speaker and key[1] == part}
+        for part in SHARES
+    }
+    for number, wave in enumerate(_utterances(parts["train"], random, args.repeat)):
+        _save(args.out / "train/clean" / f"{number:04}.wav", wave)
+    for name, wave in known.items():
+        _save(args.out / "train/noise" / f"{name}.wav", _share(wave, "train"))
+    own = [path for (speaker, _), paths in takes.items() if speaker == args.test_speaker for path in paths]
+    _pairs(args.out / "valid", parts["valid"], [_share(wave, "valid") for wave in known.values()], random)
+    _pairs(args.out / "test-known", parts["test"], [_share(wave, "test") for wave in known.values()], random)
+    _pairs(args.out / "test", {(args.test_speaker, "test"): own}, [noises[name] for name in unknown], random)
+    for part in ("train", "valid", "test", "test-known"):
+        print(f"{part}: {len(files_in(args.out / part / 'clean'))} utterances")
+
+
+def _takes(folder: Path) -> dict[tuple[str, str], list[Path]]:
+    """Return the recordings by speaker and part; takes 0 and 1 are for tests, 2 to 4 for validation."""
+    found: dict[tuple[str, str], list[Path]] = {}
+    for path in files_in(folder):
+        name = NAME.fullmatch(path.stem)
+        if name is None:
+            raise UsageError(f"{path}: the name must be DIGIT_SPEAKER_TAKE.wav, as in 7_jackson_12.wav")
+        take = int(name[2])
+        part = "test" if take < 2 else "valid" if take < 5 else "train"
+        found.setdefault((name[1], part), []).append(path)
+    return found
+
+
+def _utterances(
+    takes: dict[tuple[str, str], list[Path]], random: np.random.Generator, repeat: int = 1
+) -> list[Tensor]:
+    """Return utterances [samples]; each has digits of one speaker in random order."""
+    utterances = []
+    for _ in range(repeat):
+        for paths in takes.values():
+            order = [paths[i] for i in random.permutation(len(paths))]
+            for first in range(0, len(order) - DIGITS + 1, DIGITS):
+                pieces = [torch.zeros(int(RATE * random.uniform(*PAUSES)))]
+                for path in order[first : first + DIGITS]:
+                    wave = read(path, RATE)
+                    pause = torch.zeros(int(RATE * random.uniform(*PAUSES)))
+                    pieces += [wave * (LEVEL / wave.square().mean().sqrt()), pause]
+                utterances.append(torch.cat(pieces))
+    return utterances
+
+
+def _pairs(
+    folder: Path, takes: dict[tuple[str, str], list[Path]], noises: list[Tensor], random: np.random.Generator
+) -> None:
+    """Write utterances, clean and with noise."""
+    for number, wave in enumerate(_utterances(takes, random)):
+        noise = part_of(noises[number % len(noises)], len(wave), random)
+        noisy = mix(wave, noise, RATIOS[number % len(RATIOS)])
+        loudest = max(1.0, float(noisy.abs().max()), float(wave.abs().max()))
+        for kind, each in (("clean", wave), ("noisy", noisy)):
+            _save(folder / kind / f"{number:04}.wav", each / loudest)
+
+
+def _share(noise: Tensor, part: str) -> Tensor:
+    """Return the share of a noise that is for a part of the data."""
+    begin, end = (int(share * len(noise)) for share in SHARES[part])
+    return noise[begin:end]
+
+
+def _save(path: Path, wave: Tensor) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, wave, RATE)

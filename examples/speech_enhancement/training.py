@@ -1,0 +1,118 @@
+"""The task and the criterion: fairseq-train --task speech_enhancement --criterion log_magnitude_mse."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from fairseq import metrics
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II, MISSING
+
+from modular_fairseq_cli.errors import UsageError
+
+from .data import SpeechData, find
+
+
+@dataclass
+class TaskOptions(FairseqDataclass):
+    """The options of the task."""
+
+    data: str = field(
+        default=MISSING,
+        metadata={
+            "help": "folder with a folder for each part of the data, such as train and valid (see data.py)"
+        },
+    )
+    sample_rate: int = field(
+        default=16000,
+        metadata={"help": "samples a second; files with other rates are resampled (default: 16000)"},
+    )
+    snr_low: float = field(
+        default=0.0, metadata={"help": "lowest signal-to-noise ratio of mixtures in dB (default: 0)"}
+    )
+    snr_high: float = field(
+        default=40.0, metadata={"help": "highest signal-to-noise ratio of mixtures in dB (default: 40)"}
+    )
+    max_seconds: float = field(
+        default=0.0,
+        metadata={
+            "help": "use so many seconds of longer recordings, in training from a random place on; 0 uses "
+            "all (default: 0)"
+        },
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("speech_enhancement", dataclass=TaskOptions)
+class SpeechEnhancement(FairseqTask):
+    """Remove noise from speech."""
+
+    cfg: TaskOptions
+
+    @classmethod
+    def setup_task(cls, cfg: TaskOptions, **kwargs) -> "SpeechEnhancement":
+        """Set up the task.
+
+        Raises:
+            UsageError: an option cannot work.
+        """
+        if cfg.sample_rate < 1000 or cfg.sample_rate % 125:  # 16 ms must have a whole number of samples
+            raise UsageError(
+                f"--sample-rate must be a multiple of 125 Hz and at least 1000, not {cfg.sample_rate}"
+            )
+        if cfg.snr_low > cfg.snr_high:
+            raise UsageError(f"--snr-low {cfg.snr_low} must not be above --snr-high {cfg.snr_high}")
+        if cfg.max_seconds < 0:
+            raise UsageError(f"--max-seconds must be 0 or more, not {cfg.max_seconds}")
+        return cls(cfg)
+
+    def load_dataset(self, split: str, **kwargs) -> None:
+        """Load a part of the data. Raises UsageError if its folder does not fit (see `data.find`)."""
+        cfg = self.cfg
+        self.datasets[split] = SpeechData(
+            find(Path(cfg.data) / split, cfg.sample_rate),
+            cfg.sample_rate,
+            (cfg.snr_low, cfg.snr_high),
+            cfg.seed if split == "train" else 1,  # all models are compared on the same mixtures
+            is_training=split == "train",
+            longest=cfg.max_seconds,
+        )
+
+    @property
+    def source_dictionary(self) -> None:
+        """None, as there are no tokens."""
+        return None
+
+    target_dictionary = source_dictionary
+
+
+@register_criterion("log_magnitude_mse")
+class LogMagnitudeMse(FairseqCriterion):
+    """The mean squared error of log magnitudes, over frequencies and frames."""
+
+    def forward(self, model, sample, reduce=True):
+        """Return the summed loss, the number of frames, and the numbers to log."""
+        estimate = model(**sample["net_input"]).float()
+        error = (estimate - sample["target"]).square().mean(dim=-1)
+        loss = error[sample["net_input"]["frames"]].sum()
+        count = sample["ntokens"]
+        log = {
+            "loss": loss.detach(),
+            "ntokens": count,
+            "nsentences": sample["nsentences"],
+            "sample_size": count,
+        }
+        return loss, count, log
+
+    @staticmethod
+    def reduce_metrics(logging_outputs) -> None:
+        """Log the mean over frames."""
+        loss, count = (sum(each[name] for each in logging_outputs) for name in ("loss", "sample_size"))
+        metrics.log_scalar("loss", torch.as_tensor(loss) / count, count, round=5)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Return True, so that fairseq adds the numbers of several workers."""
+        return True

@@ -1,0 +1,75 @@
+// The section on analyses of plugins, whose data have a table, or timelines: values over time below images
+// whose columns are points in time (analysis/timelines.py).
+
+const COLUMN = 2; // pixels of the screen for a point in time
+const ROW = 14; // height of a row of values, in pixels of the screen
+
+/** Return an image, or a row of values, as a canvas as wide as the others of its timeline. */
+function band({ width, height }, values, label) {
+  const size = { width: COLUMN * width, height: height === 1 ? ROW : height };
+  return greyCanvas({ width, height }, values, label, size);
+}
+
+/** Return a table of the images and rows of a timeline. */
+function timeline({ title, seconds, images, rows }) {
+  const width = images[0].width;
+  return [
+    el("h4", {}, `${title}, ${number(seconds, 1)} s`),
+    table(
+      ["", "over time"],
+      [
+        ...images.map((image) => [
+          image.label,
+          band(
+            image,
+            image.values.map((value) => value / 255),
+            `${title}, ${image.label}`,
+          ),
+        ]),
+        ...Object.entries(rows).map(([label, values]) => [
+          label,
+          band({ width, height: 1 }, values, `${title}, ${label}`),
+        ]),
+      ],
+    ),
+  ];
+}
+
+const shownValue = (value) => (typeof value === "number" ? number(value, 3) : String(value ?? ""));
+
+/** Return a table of rows that have the same keys. */
+function tableOf(rows) {
+  const head = Object.keys(rows[0]);
+  return table(
+    head,
+    rows.map((row) => head.map((key) => shownValue(row[key]))),
+  );
+}
+
+const isOther = ({ table: rows, timelines }) => Array.isArray(rows) || Array.isArray(timelines);
+
+function others() {
+  const names = unique(
+    RUNS.flatMap((run) => Object.keys(run.analyses).filter((name) => isOther(run.analyses[name]))),
+  );
+  if (!names.length) return null;
+  return names.flatMap((name) => [
+    el("h3", {}, name),
+    sideBySide(having(name), ({ analyses }) => {
+      const { table: rows = [], timelines = [] } = analyses[name];
+      return [
+        ...(rows.length ? [tableOf(rows)] : []),
+        ...(timelines.length
+          ? [
+              el(
+                "p",
+                { class: "note" },
+                "Time goes from left to right. In rows of values white is 1, and black is 0.",
+              ),
+            ]
+          : []),
+        ...timelines.flatMap(timeline),
+      ];
+    }),
+  ]);
+}
