@@ -171,7 +171,7 @@ def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
     assert "--max-tokens 3 is less" in refusal(texts / "bin", pretrained, "--max-tokens", 3)
     for value in ("[1]", "{"):
         assert "give a JSON object" in refusal(texts / "bin", pretrained, "--model-overrides", value)
-    assert "has no dictionary" in refusal(tmp_path, pretrained)
+    assert "has no dict.txt; give" in refusal(tmp_path, pretrained)
     for seed in (-1, 2**32):
         assert f"--seed {seed}: give a number from 0 to 4294967295" in refusal(
             texts / "bin", pretrained, f"--seed={seed}"
