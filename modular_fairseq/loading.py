@@ -202,21 +202,13 @@ def batches(
     if not len(dataset):
         raise UsageError(_EMPTY.format(subset))
     max_positions = utils.resolve_max_positions(task.max_positions(), model.max_positions())
-    try:
-        with _quiet():
-            iterator = task.get_batch_iterator(
-                dataset,
-                max_tokens=max_tokens,
-                max_positions=max_positions,
-                ignore_invalid_inputs=skip_invalid,
-            ).next_epoch_itr(shuffle=False)
-    except Exception as error:  # fairseq raises plain exceptions
-        if "invalid" not in str(error):
-            raise
-        raise UsageError(
-            f"--gen-subset {subset} has a sentence that is longer than the maximum positions of the model, "
-            f"{max_positions}; add --skip-invalid-size-inputs-valid-test to leave out such sentences"
-        ) from None
+    with _quiet():
+        iterator = task.get_batch_iterator(
+            dataset,
+            max_tokens=max_tokens,
+            max_positions=max_positions,
+            ignore_invalid_inputs=skip_invalid,
+        ).next_epoch_itr(shuffle=False)
     if not len(iterator):
         raise UsageError(
             f"every sentence of {subset} is longer than the maximum positions of the model, {max_positions}; "

@@ -45,6 +45,10 @@ class EnhancerOptions(TimOptions, FairseqDataclass):
     attention_dropout: float = field(
         default=0.1, metadata={"help": "dropout probability of attention weights"}
     )
+    masking: bool = field(
+        default=False,
+        metadata={"help": "estimate by how much to scale each log magnitude, instead of the log magnitude"},
+    )
 
 
 class Convolution(nn.Module):
@@ -114,12 +118,14 @@ class SpeechEnhancer(BaseFairseqModel):
     Args:
         bins: the number of frequencies.
         cfg: fairseq's options of a Transformer, with those of mechanisms.
+        masking: whether the output scales the noisy log magnitudes; a new model scales them by about 1.
     """
 
-    def __init__(self, bins: int, cfg: TransformerConfig):
+    def __init__(self, bins: int, cfg: TransformerConfig, masking: bool):
         super().__init__()
         self.encoder = Encoder(bins, cfg)
         self.output = nn.Linear(cfg.encoder.embed_dim, bins)
+        self.masking = masking
 
     @classmethod
     def build_model(cls, cfg: Options, task: FairseqTask) -> "SpeechEnhancer":
@@ -130,11 +136,13 @@ class SpeechEnhancer(BaseFairseqModel):
         """
         family = FAMILIES["modular_roberta"]  # its encoder has our options; the others keep their defaults
         check_options(cfg, family)
-        return cls(Frames(task.cfg.sample_rate).bins, TransformerConfig.from_namespace(resolved(cfg, family)))
+        nested = TransformerConfig.from_namespace(resolved(cfg, family))
+        return cls(Frames(task.cfg.sample_rate).bins, nested, cfg.masking)
 
     def forward(self, noisy: Tensor, frames: Tensor) -> Tensor:
         """Return the estimate [B, T, bins] for log magnitudes `noisy` [B, T, bins]; frames: see `Encoder`."""
-        return self.output(self.encoder(noisy, frames))
+        output = self.output(self.encoder(noisy, frames))
+        return noisy * F.relu(1 + output) if self.masking else output
 
 
 def width(embed_dim: int) -> dict[str, Any]:

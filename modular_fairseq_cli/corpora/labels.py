@@ -50,7 +50,7 @@ def glue(
             rows = list(cells(read_lines(member(path), f"{name}, {path}"), f"{name}, {path}", recipe))
             *inputs, labels = (list(column) for column in zip(*rows, strict=True))
             if settings["values"]:
-                numbers = values(labels, f"{name}, {path}")
+                numbers = values(labels, f"{name}, {path}", first=2)  # after the names of the columns
                 labels = [f"{number / recipe.highest:.6g}" for number in numbers]
             sides = dict(zip((*suffixes(settings), "label"), [*inputs, labels], strict=True))
             named = {kind: (f"{name}, {path} ({kind})", lines) for kind, lines in sides.items()}
@@ -199,10 +199,15 @@ def check_classes(labels: Iterable[str], name: str, known: set[str], train: bool
         raise UsageError(f"{name}: has only the class {min(known)}; a classification needs two classes")
 
 
-def values(labels: Iterable[str], name: str) -> list[float]:
-    """Return labels as values. Raises UsageError for a label that is no number."""
+def values(labels: Iterable[str], name: str, first: int = 1) -> list[float]:
+    """Return labels as values. Raises UsageError for a label that is no number.
+
+    Args:
+        name: the file, for the message.
+        first: the line of the file that has the first label.
+    """
     found = []
-    for number, label in enumerate(labels, 1):
+    for number, label in enumerate(labels, first):
         try:
             found.append(float(label))
         except ValueError:

@@ -288,8 +288,8 @@ def test_data_that_are_refused(other_data, tmp_path, capsys):
     assert "--gen-subset valid has no sentence; give a part" in refuse("all", other_data, *out)
     sentence = refuse("all", other_data, "--gen-subset", "test", *out)
     assert re.search(
-        r"--gen-subset test has a sentence that is longer than the maximum positions of the model, "
-        r"\(20, 1024\); .*--skip-invalid-size",
+        r"sample 12, counted from 0, has 26 and 26 tokens, and the model has 20 and 1,024 positions; .*"
+        r"--skip-invalid-size",
         sentence,
     )
     assert [path.name for path in (tmp_path / "found").iterdir()] == [".lock"]

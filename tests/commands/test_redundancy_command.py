@@ -73,7 +73,7 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
         ),
         ([*command[:-1], "nothing"], "has no part nothing"),
         ([*command[:4], str(tmp_path / "missing.pt")], "missing.pt cannot be opened"),
-        (["analyze", "redundancy", str(tmp_path), *command[3:]], "has no file such as train.de-en.de.idx; give"),
+        (["analyze", "redundancy", str(tmp_path), *command[3:]], "has no file such as train.de-en.de.idx"),
     ):
         with pytest.raises(SystemExit, match=f"^modular-fairseq analyze: error: .*{sentence}"):
             cli.main(args)

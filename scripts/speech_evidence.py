@@ -1,0 +1,242 @@
+#!/usr/bin/env python
+"""Make the runs that results/speech/claims.yaml registers, and show what they say.
+
+    python scripts/speech_evidence.py digits DIGITS NOISES PAIRS --work DIR   # prepares DIR/data
+    python scripts/speech_evidence.py run --work DIR                          # makes runs without a record
+    python scripts/speech_evidence.py table                                   # writes results/speech/table.md
+
+DIGITS is a folder of the Free Spoken Digit Dataset, NOISES has noises, and PAIRS has real recordings in
+clean/ and noisy/. A run that was killed continues from its last checkpoint in DIR. Its record, a file of
+results/speech/, has the scores of each recording and no sound. Differences in PESQ have intervals over seeds
+and recordings, other numbers over seeds (modular_fairseq_cli/scoring/intervals.py).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import yaml
+from tabulate import tabulate
+
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest, only_one, write_file
+from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results" / "speech"
+EXAMPLE = "examples/speech_enhancement"
+
+
+def prepare(args: argparse.Namespace, claims: dict[str, Any]) -> None:
+    """Prepare the data, and compare it with the registered digests."""
+    data = args.work / "data"
+    call("python", EXAMPLE, "digits", args.digits, args.noises, "--out", data)
+    for kind in ("clean", "noisy"):
+        shutil.copytree(args.pairs / kind, data / "real" / kind)
+    check(data, claims)
+
+
+def sums(data: Path) -> dict[str, str]:
+    """Return a digest of the files of each part of the data."""
+    found: dict[str, str] = {}
+    for part in sorted(path for path in data.iterdir() if path.is_dir()):
+        files = sorted(path for path in part.rglob("*") if path.is_file())
+        listing = "".join(f"{path.relative_to(part)} {digest(path)}\n" for path in files)
+        write_file(listed := data / f"{part.name}.sums", listing)
+        found[part.name] = digest(listed)[:16]
+    return found
+
+
+def check(data: Path, claims: dict[str, Any]) -> None:
+    """Raise UsageError unless the data are those that are registered."""
+    if not data.is_dir():
+        raise UsageError(f"{data} does not exist; prepare it by the command digits")
+    for part, found in sums(data).items():
+        if found != claims["data"].get(part):
+            raise UsageError(
+                f"{data / part} has the digest {found}, and {claims['data'].get(part)} is registered; "
+                "prepare the same recordings, with the versions of constraints.txt"
+            )
+
+
+def run(args: argparse.Namespace, claims: dict[str, Any]) -> None:
+    """Make all runs that have no record, first those of seed 1."""
+    check(args.work / "data", claims)
+    args.work.mkdir(parents=True, exist_ok=True)
+    with only_one(str(args.work)):
+        for seed in claims["seeds"]:
+            for row in claims["rows"]:
+                if not record_of(row, seed).exists():
+                    make(args.work, row, seed, claims)
+
+
+def make(work: Path, row: str, seed: int, claims: dict[str, Any]) -> None:
+    """Train, evaluate and analyse one run, and write its record."""
+    folder, data, began = work / f"{row}-{seed}", work / "data", time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    options = [*claims["train"].split(), *claims["rows"][row].split(), "--seed", seed, "--save-dir", folder]
+    call("fairseq_cli.train", data, "--user-dir", EXAMPLE, *options, log=folder / "train.log")
+    model, parts = ["--path", folder / "checkpoint_best.pt"], {}
+    for part in claims["parts"]:
+        out = folder / f"{part}.json"
+        call("python", EXAMPLE, "evaluate", data, *model, "--gen-subset", part, "--out", out)
+        parts[part] = json.loads(out.read_text())
+    competition = {}
+    for part in ("valid", "test") if "nocomp" not in row and "tim" in row else ():
+        out = folder / f"analysis-{part}"
+        words = ["analyze", "speech", data, "--user-dir", EXAMPLE, *model, "--gen-subset", part, "--out", out]
+        call("modular_fairseq_cli", *words)
+        competition[part] = json.loads((out / "analysis.json").read_text())["analyses"]["speech"]["table"]
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    )
+    content = {
+        "row": row,
+        "seed": seed,
+        "commit": commit.stdout.strip(),
+        "hours": round((time.monotonic() - began) / 3600, 2),
+        "options": " ".join(map(str, options[:-4])),
+        "data": claims["data"],
+        "losses": losses(folder / "train.log"),
+        "parts": parts,
+        "competition": competition,
+    }
+    write_file(record_of(row, seed), json.dumps(content, indent=1) + "\n")
+
+
+def losses(log: Path) -> list[float]:
+    """Return the validation losses of all epochs."""
+    found = []
+    for line in log.read_text().splitlines():
+        if " | valid | " in line:
+            found.append(float(json.loads(line.partition(" | valid | ")[2])["valid_loss"]))
+    return found
+
+
+def call(module: str, *words: object, log: Path | None = None) -> None:
+    """Run a command of this checkout on one thread. Raises UsageError if it fails."""
+    start = [sys.executable] if module == "python" else [sys.executable, "-m", module]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    print(" ".join(map(str, words)), flush=True)
+    with open(log, "a") if log else open(os.devnull, "w") as file:
+        output = file if log else None
+        command = [*start, *map(str, words)]
+        status = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output).returncode
+    if status:
+        raise UsageError(f"{words[0]} failed with status {status}" + (f"; see {log}" if log else ""))
+
+
+def record_of(row: str, seed: int) -> Path:
+    """Return the path of a record."""
+    return RESULTS / f"{row}-{seed}.json"
+
+
+def table(args: argparse.Namespace, claims: dict[str, Any]) -> None:
+    """Write the tables of scores and claims."""
+    records = {
+        (row, seed): json.loads(record_of(row, seed).read_text())
+        for seed in claims["seeds"]
+        for row in claims["rows"]
+        if record_of(row, seed).exists()
+    }
+    text = f"{scores(records, claims)}\n\n{claimed(records, claims)}\n"
+    write_file(RESULTS / "table.md", text)
+    print(text, end="")
+
+
+def scores(records: dict, claims: dict[str, Any]) -> str:
+    """Return a table of the mean scores of each row on each part."""
+    lines = []
+    for part in claims["parts"]:
+        for row in ("noisy", *claims["rows"]):
+            found = [each for (name, _), each in records.items() if row in ("noisy", name)]
+            which = "noisy" if row == "noisy" else "model"
+            if found:
+                means = [
+                    fmean(each["parts"][part]["means"][f"{which} {name}"] for each in found)
+                    for name in ("pesq", "si_sdr", "stoi")
+                ]
+                lines.append([part, row, 1 if row == "noisy" else len(found), *means])
+    head = ["part", "row", "seeds", "PESQ", "SI-SDR (dB)", "STOI"]
+    return tabulate(lines, head, floatfmt=".3f", tablefmt="github")
+
+
+def claimed(records: dict, claims: dict[str, Any]) -> str:
+    """Return a table of the claims with their intervals."""
+    lines = []
+    for claim in claims["claims"]:
+        values = list(differences(claim, records, claims))
+        found: Interval | None
+        if claim["quantity"] == "pesq" and len(values) > 1:
+            by_recording = np.array(values)
+            found = over_seeds_and_sentences(list(by_recording.mean(axis=1)), by_recording)
+        else:
+            found = over_seeds([float(np.mean(each)) for each in values])
+        interval = "" if found is None else f"{found.difference:+.3f} [{found.low:+.3f}..{found.high:+.3f}]"
+        lines.append(
+            [claim["name"], claim["says"], claim["expected"], claim["printed"], interval, len(values)]
+        )
+    head = ["claim", "says", "expected", "paper", "here, with 95 % interval", "seeds"]
+    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
+
+
+def differences(claim: dict[str, Any], records: dict, claims: dict[str, Any]) -> Iterator[np.ndarray]:
+    """Yield for each seed what a claim is about: a difference of each recording, or one number."""
+    for seed in claims["seeds"]:
+        ours, theirs = records.get((claim["row"], seed)), records.get((claim.get("baseline"), seed))
+        if ours is None or (theirs is None and claim.get("baseline") not in (None, "noisy")):
+            continue
+        if claim["quantity"] == "pesq":
+            rows = ours["parts"][claim["part"]]["recordings"]
+            other = (theirs or ours)["parts"][claim["part"]]["recordings"]
+            which = "model" if theirs else "noisy"
+            assert [row["recording"] for row in rows] == [row["recording"] for row in other]
+            pairs = zip(rows, other, strict=True)
+            yield np.array([row["model pesq"] - each[f"{which} pesq"] for row, each in pairs])
+        elif claim["quantity"] == "speech":  # the correlation, with the mechanism that valid shows
+            known, judged = (ours["competition"][part][-1] for part in ("valid", "test"))
+            names = [name for name in known if name.startswith("correlation")]
+            yield np.array([judged[max(names, key=lambda name: known[name] or 0)] or 0.0])
+        elif claim["quantity"] == "depth":
+            layers = ours["competition"]["test"]
+            yield np.array([layers[-1]["entropy"] - layers[0]["entropy"]])
+        else:
+            raise UsageError(f"{claim['name']}: there is no quantity {claim['quantity']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for function, name, summary in (
+        (prepare, "digits", "prepare the data"),
+        (run, "run", "make the runs that have no record"),
+        (table, "table", "show what the records say"),
+    ):
+        command = commands.add_parser(name, help=summary)
+        command.set_defaults(function=function)
+        for argument in ("digits", "noises", "pairs") if function is prepare else ():
+            command.add_argument(argument, type=Path, metavar=argument.upper())
+        if function is not table:
+            command.add_argument(
+                "--work", type=Path, required=True, metavar="DIR", help="folder for data and runs"
+            )
+    args = parser.parse_args()
+    try:
+        args.function(args, yaml.safe_load((RESULTS / "claims.yaml").read_text()))
+    except UsageError as error:
+        sys.exit(f"speech_evidence.py: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
