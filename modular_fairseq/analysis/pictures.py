@@ -12,10 +12,16 @@ computes:
               variance", without a formula). It is 1 if each mechanism is active in one region only, and 0 if
               the regions have the same means
 
-The eta squared of the brightness of the pixels is a control: a layer that only told dark from bright pixels
-would have about its value.
+Two controls tell how much of this any model shows, and one without mechanisms has the second one alone:
+
+    brightness    eta squared of the brightness of the pixels, which a layer that only told dark from bright
+                  pixels would have
+    heads         in each layer, eta squared of the shares of the heads in what the self-attention writes: the
+                  norm of a head's output, before the output projection, over the sum of all heads
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +29,13 @@ import torch
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from tabulate import tabulate
-from torch import Tensor
+from torch import Tensor, nn
 
-from modular_fairseq.analysis.attention_maps import AttentionMap
-from modular_fairseq.analysis.competition import OfCompetitions
-from modular_fairseq.analysis.one_pass import Report
-from modular_fairseq.analysis.places import place
-from modular_fairseq.analysis.recording import pop
+from modular_fairseq.analysis.attention_maps import AttentionMap, attention_modules
+from modular_fairseq.analysis.competition import competitions
+from modular_fairseq.analysis.one_pass import Analysis, Report
+from modular_fairseq.analysis.places import in_order, place
+from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.pixels.shape import Shape, read
 
@@ -69,6 +75,8 @@ class PicturesReport(Report):
         count: number of pictures.
         pictures: the first pictures, as numbers of colours in raster order.
         brightness: eta squared of the brightness of pixels; None without regions.
+        heads: for each layer its "module", its number "layer", and the "eta_squared" of its heads, which is
+            None without regions.
         layers: one entry for each layer with a competition.
     """
 
@@ -79,10 +87,11 @@ class PicturesReport(Report):
     count: int
     pictures: list[list[int]]
     brightness: float | None
+    heads: list[dict[str, Any]]
     layers: list[LayerMaps]
 
     def text(self) -> str:
-        mechanisms = range(len(self.layers[0].mean))
+        mechanisms = range(len(self.layers[0].mean) if self.layers else 0)
         headers = [
             "module",
             "eta squared",
@@ -95,10 +104,13 @@ class PicturesReport(Report):
         if not self.regions:
             return f"{self.count:,} pictures; they have no regions, so there are maps alone (--out)"
         control = "none" if self.brightness is None else f"{self.brightness:.3f}"
-        return (
-            f"{self.count:,} pictures; eta squared of the brightness: {control}\n"
-            f"{tabulate(rows, headers, floatfmt='.3f', tablefmt='plain')}"
-        )
+        heads = [[each["module"], each["eta_squared"]] for each in self.heads]
+        tables = [
+            f"{self.count:,} pictures; eta squared of the brightness: {control}",
+            *([tabulate(rows, headers, floatfmt=".3f", tablefmt="plain")] if rows else []),
+            tabulate(heads, ["control: heads", "eta squared"], floatfmt=".3f", tablefmt="plain"),
+        ]
+        return "\n".join(tables)
 
     def data(self) -> dict:
         """Return the report, with the maps rounded to four digits."""
@@ -121,7 +133,7 @@ class PicturesReport(Report):
             }
             for each in self.layers
         ]
-        return {"pictures": rows}
+        return {"pictures": rows, "pictures-heads": self.heads}
 
 
 def _rounded(values: Any) -> Any:
@@ -129,10 +141,31 @@ def _rounded(values: Any) -> Any:
     return [_rounded(each) for each in values] if isinstance(values, list) else round(values, 4)
 
 
-class CompetitionInPictures(OfCompetitions):
-    """The analysis `pictures` (see the top of this file). It needs pictures, and mechanisms that compete."""
+class CompetitionInPictures(Analysis):
+    """The analysis `pictures` (see the top of this file). It needs pictures.
+
+    Attributes:
+        parts: the competitions, keyed by the name of their layer; empty for a model without.
+        attention: for each self-attention its output projection, which reads the outputs of the heads, and
+            the number of heads.
+    """
 
     summary = "activation of the mechanisms of TIM layers over pictures, and between their regions"
+
+    def __init__(self, model: nn.Module):
+        self.parts = competitions(model)
+        self.attention = {
+            name: (module.out_proj, module.num_heads) for name, module in attention_modules(model).items()
+        }
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        projections = {name: projection for name, (projection, _) in self.attention.items()}
+        with (
+            recorded(self.parts) as self.outputs,
+            recorded(projections, lambda module, args, output: args[0]) as self.of_heads,
+        ):
+            yield
 
     @classmethod
     def is_for(cls, task: FairseqTask) -> bool:
@@ -145,6 +178,7 @@ class CompetitionInPictures(OfCompetitions):
         self.shape, self.first_colour = shape, task.source_dictionary.nspecial
         self.region = _region_of_pixels(shape)
         self.sums = {name: Sums(shape, self.region) for name in self.parts}
+        self.heads = {name: Sums(shape, self.region) for name in self.attention}
         self.brightness = Sums(shape, self.region)
         self.pictures: list[list[int]] = []
         self.count = 0
@@ -166,6 +200,10 @@ class CompetitionInPictures(OfCompetitions):
         self.brightness.add(palette[colours].unsqueeze(-1), 0)
         for name, sums in self.sums.items():
             sums.add(outputs[name].transpose(0, 1)[:, :pixels].double().cpu(), kept)
+        for name, written in pop(self.of_heads).items():  # T x B x C
+            norms = written.unflatten(2, (self.attention[name][1], -1)).double().norm(dim=3)
+            shares = norms / norms.sum(dim=2, keepdim=True)
+            self.heads[name].add(shares.transpose(0, 1)[:, :pixels].cpu(), 0)
 
     def report(self) -> PicturesReport:
         layers = [
@@ -188,6 +226,14 @@ class CompetitionInPictures(OfCompetitions):
             self.count,
             self.pictures,
             self.brightness.eta_squared(),
+            [
+                {
+                    "module": name,
+                    "layer": place(name, self.attention)[0],
+                    "eta_squared": sums.eta_squared(),
+                }
+                for name, sums in in_order(self.heads).items()
+            ],
             layers,
         )
 

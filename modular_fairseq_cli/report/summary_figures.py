@@ -106,7 +106,7 @@ def competition_figures(checkpoint: Checkpoint) -> NamedFigures:
 def activation_figures(checkpoint: Checkpoint) -> NamedFigures:
     """Yield where in pictures the first mechanism of each layer is active: a row for each picture."""
     found = checkpoint.analyses.get("pictures")
-    if not found:
+    if not found or not found["layers"]:
         return
     shape = (found["height"], found["width"])
     palette = np.array(found["palette"], np.uint8)

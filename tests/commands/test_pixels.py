@@ -347,6 +347,40 @@ def test_eta_squared_is_the_share_of_the_variance_between_regions(pairs, model):
     assert len(report.tables()["pictures"]) == 2
 
 
+def test_eta_squared_of_heads_is_of_their_shares_in_what_the_attention_writes(pairs, model):
+    report = analyze(model, pairs / "bin", "test", ["pictures"])["pictures"]
+    loaded = load(model, pairs / "bin", "test")
+    attention, values = loaded.model.decoder.layers[1].self_attn, []
+    attention.out_proj.register_forward_hook(lambda module, inputs, output: values.append(inputs[0]))
+    for picture in torch.tensor(numbers(pairs / "text/test.txt")):
+        with torch.no_grad():
+            loaded.model(torch.cat([torch.tensor([2]), picture + 4])[None])
+    norms = [each[:-1, 0].view(24, 2, 8).double().square().sum(2).sqrt() for each in values]
+    shares = torch.stack([each / each.sum(1, keepdim=True) for each in norms]).numpy()
+    left = np.arange(24) % 6 < 3
+    mean = shares.mean((0, 1))
+    between = sum(((shares[:, side].mean((0, 1)) - mean) ** 2).sum() * side.mean() for side in (left, ~left))
+    expected = between / ((shares - mean) ** 2).mean((0, 1)).sum()
+    [_, last] = report.heads
+    assert last["module"] == "decoder.layers.1.self_attn" and last["layer"] == 2
+    assert last["eta_squared"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_model_without_mechanisms_has_the_control_of_its_heads(pairs, tmp_path, capsys):
+    words = SMALL.replace("--tim-layers all ", "").replace("tim_transformer_lm", "modular_transformer_lm")
+    run_train(pairs / "bin", *words.split(), "--save-dir", tmp_path / "plain", common=())
+    path = ["--path", str(tmp_path / "plain/checkpoint_last.pt"), "--out", str(tmp_path / "found")]
+    cli.main(["analyze", "pictures", str(pairs / "bin"), *path])
+    found = json.loads((tmp_path / "found/analysis.json").read_text())["analyses"]["pictures"]
+    assert found["layers"] == [] and len(found["heads"]) == 2
+    printed = capsys.readouterr().out
+    assert all(f"{each['eta_squared']:.3f}" in printed for each in found["heads"])
+    pytest.importorskip("matplotlib")
+    report = ["report", str(tmp_path / "found"), "--out", str(tmp_path / "r.html")]
+    cli.main([*report, "--pictures", str(tmp_path / "figures")])
+    assert not list((tmp_path / "figures").glob("*activations*"))
+
+
 def test_data_without_pictures_have_no_such_analysis(pairs, model, tmp_path, capsys):
     for name in ("dict.txt", "test.bin", "test.idx"):
         (tmp_path / name).write_bytes((pairs / "bin" / name).read_bytes())

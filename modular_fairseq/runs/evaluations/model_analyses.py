@@ -154,13 +154,14 @@ class CompetitionInPictures(AnalysisEvaluation):
     """The evaluation that measures how well the mechanisms of TIM divide the regions of pictures.
 
     The number is eta squared of the last TIM layer: the variance of the competition between the regions, as a
-    share of its variance over pixels (Lamb et al. 2021, figure 2); see `analysis.pictures`.
+    share of its variance over pixels (Lamb et al. 2021, figure 2); see `analysis.pictures`. Its controls are
+    the brightness of the pixels, and the layer whose heads divide the regions best.
     """
 
     analysis = "pictures"
-    needs_mechanism = True
     columns = {
         "eta_squared": Column("eta squared between regions, last layer", "", "{:.3f}"),
+        "eta_squared_heads": Column("eta squared of heads, best layer", "", "{:.3f}"),
         "eta_squared_brightness": Column("eta squared of the brightness", "", "{:.3f}"),
     }
 
@@ -168,8 +169,13 @@ class CompetitionInPictures(AnalysisEvaluation):
         return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
-        last = max(report["layers"], key=lambda layer: layer["layer"])
-        return {"eta_squared": last["eta_squared"], "eta_squared_brightness": report["brightness"]}
+        last = max(report["layers"], key=lambda layer: layer["layer"], default={"eta_squared": None})
+        of_heads = [each["eta_squared"] for each in report["heads"] if each["eta_squared"] is not None]
+        return {
+            "eta_squared": last["eta_squared"],
+            "eta_squared_heads": max(of_heads, default=None),
+            "eta_squared_brightness": report["brightness"],
+        }
 
 
 @register

@@ -58,7 +58,7 @@ function mapRows(found, mechanism) {
 }
 
 /** Return whether the activations of a run differ anywhere, so that they have an eta squared. */
-const hasValue = (run) => run.analyses.pictures.layers[0].eta_squared !== null;
+const hasValue = (run) => (run.analyses.pictures.layers[0]?.eta_squared ?? null) !== null;
 
 /** Return a chart of eta squared over training, if several runs are checkpoints of one arch. */
 function specialisation(runs) {
@@ -85,52 +85,9 @@ function specialisation(runs) {
   });
 }
 
-function pictures() {
-  const runs = having("pictures");
-  if (!runs.length) return null;
-  const mechanisms = Math.max(...runs.map((run) => run.analyses.pictures.layers[0].mean.length));
-  const withRegions = runs.filter((run) => Object.keys(run.analyses.pictures.regions).length);
+/** Return the maps of the runs that have mechanisms, for one of the mechanisms. */
+function activationMaps(runs, mechanisms) {
   return [
-    el(
-      "p",
-      { class: "note" },
-      "At each pixel the activations c of the mechanisms sum to 1. Maps show where a mechanism is active: ",
-      "white is 1, and black is 0.",
-    ),
-    withRegions.length
-      ? [
-          el("h3", {}, "Regions"),
-          el(
-            "p",
-            { class: "note" },
-            "Eta squared is the variance of c between the regions of a picture, as a share of its variance ",
-            "over pixels. It is 1 if each mechanism is active in one region only. The eta squared of the ",
-            "brightness is a control.",
-          ),
-          sideBySide(withRegions, (run) => {
-            const found = run.analyses.pictures;
-            const regions = Object.keys(found.regions);
-            const numbers = found.layers[0].mean.map((_, m) => m);
-            const heads = regions.flatMap((name) => numbers.map((m) => `c${m + 1}, ${name}`));
-            return table(
-              ["layer", "eta squared", ...heads],
-              [
-                ...found.layers.map((layer) => [
-                  place(layer),
-                  heat(layer.eta_squared ?? 0, 1, number(layer.eta_squared, 3)),
-                  ...regions.flatMap((name) => layer.regions[name].map((value) => number(value, 3))),
-                ]),
-                [
-                  "brightness",
-                  number(found.brightness, 3),
-                  ...regions.flatMap(() => numbers.map(() => "")),
-                ],
-              ],
-            );
-          }),
-          specialisation(withRegions),
-        ]
-      : [],
     el("h3", {}, "Maps"),
     el(
       "div",
@@ -147,5 +104,59 @@ function pictures() {
         return table(["picture", ...found.layers.map(place)], mapRows(found, Number(STATE.mechanism)));
       }),
     ),
+  ];
+}
+
+function pictures() {
+  const runs = having("pictures");
+  if (!runs.length) return null;
+  const withMaps = runs.filter((run) => run.analyses.pictures.layers.length);
+  const mechanisms = Math.max(0, ...withMaps.map((run) => run.analyses.pictures.layers[0].mean.length));
+  const withRegions = runs.filter((run) => Object.keys(run.analyses.pictures.regions).length);
+  return [
+    el(
+      "p",
+      { class: "note" },
+      "At each pixel the activations c of the mechanisms sum to 1. Maps show where a mechanism is active: ",
+      "white is 1, and black is 0.",
+    ),
+    withRegions.length
+      ? [
+          el("h3", {}, "Regions"),
+          el(
+            "p",
+            { class: "note" },
+            "Eta squared is the variance of c between the regions of a picture, as a share of its variance ",
+            "over pixels. It is 1 if each mechanism is active in one region only. Controls are the eta ",
+            "squared of the brightness, and of the shares of heads in what a self-attention writes.",
+          ),
+          sideBySide(withRegions, (run) => {
+            const found = run.analyses.pictures;
+            const regions = Object.keys(found.regions);
+            const numbers = (found.layers[0]?.mean ?? []).map((_, m) => m);
+            const heads = regions.flatMap((name) => numbers.map((m) => `c${m + 1}, ${name}`));
+            return table(
+              ["layer", "eta squared", ...heads],
+              [
+                ...found.layers.map((layer) => [
+                  place(layer),
+                  heat(layer.eta_squared ?? 0, 1, number(layer.eta_squared, 3)),
+                  ...regions.flatMap((name) => layer.regions[name].map((value) => number(value, 3))),
+                ]),
+                ...[
+                  ["brightness", found.brightness],
+                  ...found.heads.map((each) => [`heads, ${place(each)}`, each.eta_squared]),
+                ].map(([name, value]) => [
+                  name,
+                  number(value, 3),
+                  ...regions.flatMap(() => numbers.map(() => "")),
+                ]),
+              ],
+            );
+          }),
+          specialisation(withRegions),
+        ]
+      : [],
+    ...(withMaps.length ? activationMaps(withMaps, mechanisms) : []),
   ];
 }
