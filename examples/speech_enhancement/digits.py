@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
 def _takes(folder: Path) -> dict[tuple[str, str], list[Path]]:
     """Return the recordings by speaker and part; takes 0 and 1 are for tests, 2 to 4 for validation."""
     found: dict[tuple[str, str], list[Path]] = {}
-    for path in files_in(folder):
+    for path in sorted(files_in(folder), key=lambda path: path.name):  # wherever the files lie
         name = NAME.fullmatch(path.stem)
         if name is None:
             raise UsageError(f"{path}: the name must be DIGIT_SPEAKER_TAKE.wav, as in 7_jackson_12.wav")

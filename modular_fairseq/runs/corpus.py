@@ -89,7 +89,7 @@ class Corpus(NamedTuple):
 
         The keys are the names of the files in bin/ and raw/, such as "raw/test.en".
         """
-        folders = [os.path.join(self.whole, folder) for folder in ("", *(FOLDERS if self.folders else ()))]
+        folders = [os.path.join(self.whole, folder) for folder in ("", *FOLDERS)]
         files = [
             os.path.join(folder, name)
             for folder in [*folders, os.path.join(self.folder, "raw")]

@@ -4,10 +4,11 @@
     modular-fairseq prepare-pixels digits.gz --size 14x14 --grey --colours 16 --out data/digits
     modular-fairseq prepare-pixels digits.gz --right photos.npz --size 14x14 --grey --out data/pairs
 
-A SOURCE is an IDX file as of MNIST, an .npz file with x_train and perhaps x_test, or a folder of image files,
-perhaps with the folders train and test. Pictures of another size are averaged over areas. k-means finds the
-palette in the training pictures. With --right, each picture has one of SOURCE on its left side and one of the
-other source on its right side, at random; the parts train, valid and test share no picture of either source.
+A SOURCE is an IDX file as of MNIST, an .npz file with x_train and perhaps x_test, or a folder or tar archive
+of image files, perhaps with the folders train and test. Pictures of another size are averaged over areas.
+k-means finds the palette in the training pictures. With --right, each picture has one of SOURCE on its left
+side and one of the other source on its right side, at random; the parts train, valid and test share no
+picture of either source.
 
 OUT/text has a line of numbers for each picture, and OUT/bin is ready for fairseq-train --task
 language_modeling --sample-break-mode eos, with --tokens-per-sample of one more than a picture has pixels.
@@ -22,7 +23,9 @@ from modular_fairseq_cli.pixels.prepare import prepare
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="IDX file, .npz file or folder of images")
+    parser.add_argument(
+        "source", type=Path, metavar="SOURCE", help="IDX file, .npz file, folder or tar archive of images"
+    )
     parser.add_argument("--right", type=Path, metavar="SOURCE", help="source of the right side of pictures")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
     parser.add_argument(

@@ -1,7 +1,10 @@
-"""Read pictures from IDX files (MNIST), .npz files of NumPy, and folders of image files."""
+"""Read pictures from IDX files (MNIST), .npz files of NumPy, and folders and tar archives of image files."""
 
 import gzip
+import io
+import lzma
 import struct
+import tarfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -35,24 +38,26 @@ class Source(NamedTuple):
 def read(path: Path, height: int, width: int, channels: int) -> Source:
     """Read the pictures of a source in a given size.
 
-    A folder with the folders train and test, and an .npz file with the arrays x_train and x_test, have a part
-    for tests. Pictures of another size are averaged over areas. In colour, a grey picture has three equal
-    channels; in grey, a coloured one has its luminance.
+    A folder or archive with the folders train and test, and an .npz file with the arrays x_train and x_test,
+    have a part for tests. Pictures of another size are averaged over areas. In colour, a grey picture has
+    three equal channels; in grey, a coloured one has its luminance.
 
     Args:
-        path: an IDX file (perhaps with .gz), an .npz file, or a folder of images.
+        path: an IDX file (perhaps with .gz), an .npz file, or a folder or tar archive of images.
         height, width: size of the pictures.
         channels: 1 or 3.
 
     Raises:
         UsageError: the source does not exist, is damaged, or has no pictures; or pillow is not installed.
     """
-    if path.is_dir():
-        parts = [_folder(path / part, height, width, channels) for part in PARTS if (path / part).is_dir()]
-        if len(parts) < len(PARTS):
-            parts = [_folder(path, height, width, channels)]
-    elif not path.is_file():
+    if not path.exists():
         raise UsageError(f"{path} does not exist; give an IDX file, an .npz file, or a folder of image files")
+    if path.is_dir() or tarfile.is_tarfile(path):
+        files = _files_of_folder(path) if path.is_dir() else _files_of_archive(path)
+        if not files:
+            raise UsageError(f"{path} has no image files ({', '.join(sorted(ENDINGS))}); give another source")
+        by_part = [[each for each in files if part in each.folders] for part in PARTS]
+        parts = [_images(each, height, width, channels) for each in (by_part if all(by_part) else [files])]
     else:
         arrays = _arrays_of_npz(path) if path.suffix == ".npz" else [_array_of_idx(path)]
         parts = [_fitted(each, height, width, channels, path) for each in arrays]
@@ -98,20 +103,53 @@ def _arrays_of_npz(path: Path) -> list[NDArray[Any]]:
     return [named[pictures[0]]]
 
 
-def _folder(path: Path, height: int, width: int, channels: int) -> Pictures:
-    """Return the pictures of all image files in a folder and its folders, in the order of their names."""
-    image = optional("PIL.Image")
+class ImageFile(NamedTuple):
+    """An image file.
+
+    Args:
+        name: its path, for messages and for the order.
+        folders: the folders that it is in, inside of the source.
+        file: its path, or its content.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    file: Path | io.BytesIO
+
+
+def _files_of_folder(path: Path) -> list[ImageFile]:
+    """Return the image files in a folder and the folders below it, in the order of their names."""
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
-    if not files:
-        raise UsageError(f"{path} has no image files ({', '.join(sorted(ENDINGS))}); give another folder")
+    return [ImageFile(str(file), file.relative_to(path).parts[:-1], file) for file in files]
+
+
+def _files_of_archive(path: Path) -> list[ImageFile]:
+    """Return the image files of a tar archive, in the order of their names."""
+    files = []
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if member.isfile() and Path(member.name).suffix.lower() in ENDINGS:
+                    found = archive.extractfile(member)
+                    assert found is not None  # as it is a file
+                    content = io.BytesIO(found.read())
+                    files.append(ImageFile(f"{path}/{member.name}", Path(member.name).parts[:-1], content))
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
+        raise UsageError(f"{path} cannot be read as an archive ({error}); get it again") from None
+    return sorted(files, key=lambda each: Path(each.name))
+
+
+def _images(files: list[ImageFile], height: int, width: int, channels: int) -> Pictures:
+    """Return the pictures of image files."""
+    image = optional("PIL.Image")
     pictures = []
-    for file in files:
+    for name, _, file in files:
         try:
             with image.open(file) as opened:
                 pixels = np.asarray(opened.convert("RGB"))
         except (OSError, SyntaxError, ValueError) as error:
-            raise UsageError(f"{file} is no image, or is damaged ({error}); remove it") from None
-        pictures.append(_fitted(pixels[None], height, width, channels, file)[0])
+            raise UsageError(f"{name} is no image, or is damaged ({error}); remove it") from None
+        pictures.append(_fitted(pixels[None], height, width, channels, Path(name))[0])
     return np.stack(pictures)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+import tarfile
 
 import numpy as np
 import pytest
@@ -117,14 +118,19 @@ def sorted_paths(folder):
     return folder / "same", folder / "other"
 
 
-def test_images_of_a_folder_are_averaged_over_areas_in_colour(tmp_path):
+@pytest.mark.parametrize("archive", ["", "images.tar.xz", "images.tar"])
+def test_images_of_a_folder_or_archive_are_averaged_over_areas_in_colour(tmp_path, archive):
     for part in ("train", "test"):
         (tmp_path / part / "cats").mkdir(parents=True)
     picture = np.zeros((4, 4, 3), np.uint8)
     picture[:2, :2] = [[[200, 0, 0], [100, 0, 0]], [[0, 40, 0], [0, 0, 80]]]
     Image.fromarray(picture).save(tmp_path / "train/cats/1.png")
     Image.fromarray(picture[..., 0]).save(tmp_path / "test/cats/2.png")  # in grey
-    found = read(tmp_path, 2, 2, 3)
+    if archive:
+        with tarfile.open(tmp_path / archive, "w:xz" if archive.endswith("xz") else "w") as file:
+            for part in ("test", "train"):
+                file.add(tmp_path / part, f"images/{part}")
+    found = read(tmp_path / archive, 2, 2, 3)
     assert found.pictures.shape == found.test.shape == (1, 2, 2, 3)
     assert found.pictures[0, 0, 0].tolist() == [75, 10, 20] and not found.pictures[0, 1].any()
     assert found.test[0, 0, 0].tolist() == [75, 75, 75]
@@ -201,6 +207,10 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
     (tmp_path / "empty").mkdir()
     (tmp_path / "images").mkdir()
     (tmp_path / "images/1.png").write_bytes(b"no image")
+    with tarfile.open(tmp_path / "archive.tar", "w") as file:
+        file.add(tmp_path / "images/1.png", "1.png")
+        file.add(tmp_path / "text", "text")
+    (tmp_path / "cut.tar").write_bytes((tmp_path / "archive.tar").read_bytes()[:1600])
     for name, sentence in (
         ("cut.idx", "has 35 bytes of pictures and not 36, so it is damaged"),
         ("text", "is no IDX file of pictures; give one such as"),
@@ -209,6 +219,8 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         ("many.npz", "has the arrays a, b; it needs x_train and perhaps x_test, or one array of pictures"),
         ("real.npz", "has pictures of shape [3, 3, 1] and type float64; give bytes (uint8) of shape"),
         ("empty", "has no image files ("),
+        ("archive.tar", "archive.tar/1.png is no image, or is damaged ("),
+        ("cut.tar", "cannot be read as an archive ("),
         ("images", "images/1.png is no image, or is damaged ("),
         ("nothing", "does not exist; give an IDX file, an .npz file, or a folder of image files"),
     ):
