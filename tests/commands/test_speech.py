@@ -1,9 +1,11 @@
 """Test examples/speech_enhancement, a plugin for another kind of data on the layers of the package."""
 
-import importlib
+import importlib.util
 import json
+import shutil
 import subprocess
 import sys
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -350,3 +352,62 @@ def test_the_commands_refuse_in_one_sentence(model, data, tmp_path):
         status, _, said = call(*words)
         [line] = [each for each in said.splitlines() if each.startswith("speech_enhancement: error: ")]
         assert status == 1 and sentence in line and "Traceback" not in said
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    spec = importlib.util.spec_from_file_location("speech_evidence", ROOT / "scripts/speech_evidence.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp_path, monkeypatch, capsys):
+    """One run is trained. The records of the others are made from it."""
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    words = TRAIN.removeprefix(f"--user-dir {EXAMPLE} ")
+    claim = {"says": "it", "expected": "above", "printed": "none", "row": "tim"}
+    claims = {
+        "data": {},
+        "parts": ["test-known"],
+        "seeds": [1],
+        "train": f"{words} --log-format json --num-workers 0",
+        "rows": {"tim": "--arch tim_speech_enhancer --tim-layers all"},
+        "claims": [
+            {**claim, "name": "a", "quantity": "pesq", "part": "test-known", "baseline": "noisy"},
+            {**claim, "name": "b", "quantity": "pesq", "part": "test-known", "baseline": "plain"},
+            {**claim, "name": "c", "quantity": "speech"},
+            {**claim, "name": "d", "quantity": "depth"},
+        ],
+    }
+    shutil.copytree(data, tmp_path / "work/data")
+    args = Namespace(work=tmp_path / "work")
+    with pytest.raises(UsageError, match="has the digest .*, and None is registered; prepare the same"):
+        evidence.run(args, claims)
+    claims["data"] = evidence.sums(tmp_path / "work/data")
+    evidence.run(args, claims)
+    record = json.loads((tmp_path / "results/tim-1.json").read_text())
+    assert record["data"] == claims["data"] and len(record["losses"]) == 2 and record["commit"]
+    modified = (tmp_path / "results/tim-1.json").stat().st_mtime_ns
+    evidence.run(args, claims)  # makes nothing again
+    assert (tmp_path / "results/tim-1.json").stat().st_mtime_ns == modified
+    rows = record["parts"]["test-known"]["recordings"]
+    gains = np.array([row["model pesq"] - row["noisy pesq"] for row in rows])
+    for seed, better in ((1, 0.5), (2, 0.5), (2, 0.0)):  # a plain model that is half a point worse
+        other = json.loads(json.dumps(record))
+        for row in other["parts"]["test-known"]["recordings"]:
+            row["model pesq"] -= better
+        name = "plain" if better else "tim"
+        (tmp_path / f"results/{name}-{seed}.json").write_text(json.dumps(other))
+    claims |= {"seeds": [1, 2, 3], "rows": {"plain": "", **claims["rows"]}}
+    capsys.readouterr()
+    evidence.table(args, claims)
+    lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if line}
+    assert f"{gains.mean():+.3f} [" in lines["a"] and "+0.500 [+0.500..+0.500]" in lines["b"]
+    known, judged = (record["competition"][part][-1] for part in ("valid", "test"))
+    best = max(("correlation c1", "correlation c2"), key=lambda name: known[name])
+    assert f"{judged[best]:+.3f} [" in lines["c"]
+    layers = record["competition"]["test"]
+    assert f"{layers[-1]['entropy'] - layers[0]['entropy']:+.3f} [" in lines["d"]
+    assert all(line.rstrip(" |").endswith("2") for name, line in lines.items() if name in "abcd")
