@@ -60,10 +60,11 @@ def check(data: Path, claims: dict[str, Any]) -> None:
     """Raise UsageError unless the data are those that are registered."""
     if not data.is_dir():
         raise UsageError(f"{data} does not exist; prepare it by the command digits")
-    for part, found in sums(data).items():
-        if found != claims["data"].get(part):
+    found = sums(data)
+    for part, registered in claims["data"].items():
+        if found.get(part) != registered:
             raise UsageError(
-                f"{data / part} has the digest {found}, and {claims['data'].get(part)} is registered; "
+                f"{data / part} has the digest {found.get(part)}, and {registered} is registered; "
                 "prepare the same recordings, with the versions of constraints.txt"
             )
 
@@ -71,16 +72,30 @@ def check(data: Path, claims: dict[str, Any]) -> None:
 def run(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Make all runs that have no record, first those of seed 1."""
     check(args.work / "data", claims)
-    args.work.mkdir(parents=True, exist_ok=True)
     with only_one(str(args.work)):
+        began = commit()
         for seed in claims["seeds"]:
             for row in claims["rows"]:
                 if not record_of(row, seed).exists():
-                    make(args.work, row, seed, claims)
+                    content = make(args.work, row, seed, claims)
+                    if commit() != began:
+                        raise UsageError(f"the checkout is not at {began} any longer; run in a clone")
+                    write_file(
+                        record_of(row, seed), json.dumps({"commit": began, **content}, indent=1) + "\n"
+                    )
 
 
-def make(work: Path, row: str, seed: int, claims: dict[str, Any]) -> None:
-    """Train, evaluate and analyse one run, and write its record."""
+def commit() -> str:
+    """Return the commit of this checkout. Raises UsageError if code has changes that are not committed."""
+    words = ["git", "status", "--porcelain", "--untracked-files=no", "--", "modular_fairseq", "examples"]
+    if subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout:
+        raise UsageError("the code has changes that are not committed; commit them, or run in a clone")
+    words = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def make(work: Path, row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any]:
+    """Train, evaluate and analyse one run, and return its record."""
     folder, data, began = work / f"{row}-{seed}", work / "data", time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     options = [*claims["train"].split(), *claims["rows"][row].split(), "--seed", seed, "--save-dir", folder]
@@ -95,14 +110,11 @@ def make(work: Path, row: str, seed: int, claims: dict[str, Any]) -> None:
         out = folder / f"analysis-{part}"
         words = ["analyze", "speech", data, "--user-dir", EXAMPLE, *model, "--gen-subset", part, "--out", out]
         call("modular_fairseq_cli", *words)
-        competition[part] = json.loads((out / "analysis.json").read_text())["analyses"]["speech"]["table"]
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    )
-    content = {
+        found = json.loads((out / "analysis.json").read_text())["analyses"]["speech"]
+        competition[part] = {"layers": found["table"], "loudness": found["loudness"]}
+    return {
         "row": row,
         "seed": seed,
-        "commit": commit.stdout.strip(),
         "hours": round((time.monotonic() - began) / 3600, 2),
         "options": " ".join(map(str, options[:-4])),
         "data": claims["data"],
@@ -110,7 +122,6 @@ def make(work: Path, row: str, seed: int, claims: dict[str, Any]) -> None:
         "parts": parts,
         "competition": competition,
     }
-    write_file(record_of(row, seed), json.dumps(content, indent=1) + "\n")
 
 
 def losses(log: Path) -> list[float]:
@@ -176,11 +187,12 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
     for claim in claims["claims"]:
         values = list(differences(claim, records, claims))
         found: Interval | None
-        if claim["quantity"] == "pesq" and len(values) > 1:
-            by_recording = np.array(values)
-            found = over_seeds_and_sentences(list(by_recording.mean(axis=1)), by_recording)
+        names = sorted(set(values[0]).intersection(*values[1:])) if values else []  # scored in all runs
+        numbers = np.array([[each[name] for name in names] for each in values])
+        if len(names) > 1 and len(values) > 1:
+            found = over_seeds_and_sentences(list(numbers.mean(axis=1)), numbers)
         else:
-            found = over_seeds([float(np.mean(each)) for each in values])
+            found = over_seeds([float(np.mean(row)) for row in numbers])
         interval = "" if found is None else f"{found.difference:+.3f} [{found.low:+.3f}..{found.high:+.3f}]"
         lines.append(
             [claim["name"], claim["says"], claim["expected"], claim["printed"], interval, len(values)]
@@ -189,26 +201,29 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
 
-def differences(claim: dict[str, Any], records: dict, claims: dict[str, Any]) -> Iterator[np.ndarray]:
-    """Yield for each seed what a claim is about: a difference of each recording, or one number."""
+def differences(claim: dict[str, Any], records: dict, claims: dict[str, Any]) -> Iterator[dict[str, float]]:
+    """Yield for each seed what a claim is about: the difference of each recording by name, or one number."""
     for seed in claims["seeds"]:
         ours, theirs = records.get((claim["row"], seed)), records.get((claim.get("baseline"), seed))
         if ours is None or (theirs is None and claim.get("baseline") not in (None, "noisy")):
             continue
         if claim["quantity"] == "pesq":
-            rows = ours["parts"][claim["part"]]["recordings"]
-            other = (theirs or ours)["parts"][claim["part"]]["recordings"]
-            which = "model" if theirs else "noisy"
-            assert [row["recording"] for row in rows] == [row["recording"] for row in other]
-            pairs = zip(rows, other, strict=True)
-            yield np.array([row["model pesq"] - each[f"{which} pesq"] for row, each in pairs])
-        elif claim["quantity"] == "speech":  # the correlation, with the mechanism that valid shows
-            known, judged = (ours["competition"][part][-1] for part in ("valid", "test"))
+            rows, other = (
+                {each["recording"]: each for each in record["parts"][claim["part"]]["recordings"]}
+                for record in (ours, theirs or ours)
+            )
+            score = "model pesq" if theirs else "noisy pesq"
+            yield {
+                name: row["model pesq"] - other[name][score] for name, row in rows.items() if name in other
+            }
+        elif claim["quantity"] == "speech":  # above loudness, with the mechanism that valid shows
+            known, judged = (ours["competition"][part]["layers"][-1] for part in ("valid", "test"))
             names = [name for name in known if name.startswith("correlation")]
-            yield np.array([judged[max(names, key=lambda name: known[name] or 0)] or 0.0])
+            found = judged[max(names, key=lambda name: known[name] or 0)] or 0.0
+            yield {"": found - ours["competition"]["test"]["loudness"]}
         elif claim["quantity"] == "depth":
-            layers = ours["competition"]["test"]
-            yield np.array([layers[-1]["entropy"] - layers[0]["entropy"]])
+            layers = ours["competition"]["test"]["layers"]
+            yield {"": layers[-1]["entropy"] - layers[0]["entropy"]}
         else:
             raise UsageError(f"{claim['name']}: there is no quantity {claim['quantity']}")
 

@@ -6,9 +6,10 @@ for each layer:
     entropy       the mean entropy of c, as a share of ln n, which it has if all mechanisms are equally active
     correlation   Pearson's correlation over frames of the c of each mechanism with "this frame has speech"
 
-A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame. (STOI has
-this range, too.) Which of the mechanisms learns the speech is chance. Their names can be fixed with one part
-of the data, and judged with another.
+A control is the correlation of the loudness: the log energy of the noisy frame, less its mean over the
+recording. A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame.
+(STOI has this range, too.) Which of the mechanisms learns the speech is chance. Their names can be fixed with
+one part of the data, and judged with another.
 """
 
 import math
@@ -40,18 +41,22 @@ class Speech(Report):
 
     Attributes:
         table: a row for each layer, with its entropy and the correlation of each mechanism with speech.
+        loudness: the correlation of the loudness with speech, a control.
         frames: the number of frames.
         share: the share of frames that have speech.
         timelines: some recordings with the activations of the first mechanism of each layer.
     """
 
     table: list[dict]
+    loudness: float | None
     frames: int
     share: float
     timelines: list[Timeline]
 
     def text(self) -> str:
-        head = f"{self.frames:,} frames, of which {self.share:.0%} have speech\n"
+        control = "none" if self.loudness is None else f"{self.loudness:.3f}"
+        head = f"{self.frames:,} frames, of which {self.share:.0%} have speech; "
+        head += f"correlation of the loudness: {control}\n"
         return head + tabulate(self.table, headers="keys", floatfmt=".3f", tablefmt="plain")
 
     def tables(self) -> dict[str, list[dict]]:
@@ -69,6 +74,7 @@ class SpeechOfMechanisms(OfCompetitions):
 
     def of_task(self, task: FairseqTask) -> None:
         self.speech: list[Tensor] = []
+        self.loudness: list[Tensor] = []
         self.activations: dict[str, list[Tensor]] = {name: [] for name in self.parts}
         self.timelines: list[Timeline] = []
 
@@ -78,6 +84,8 @@ class SpeechOfMechanisms(OfCompetitions):
             clean, noisy = batch["target"][index][frames], batch["net_input"]["noisy"][index][frames]
             speech = has_speech(clean)
             self.speech.append(speech.cpu())
+            loudness = energy(noisy).double().clamp(min=1e-12).log()
+            self.loudness.append((loudness - loudness.mean()).cpu())
             for name, c in outputs.items():
                 self.activations[name].append(c[index][frames].double().cpu())
             if len(self.timelines) < SHOWN:
@@ -101,7 +109,8 @@ class SpeechOfMechanisms(OfCompetitions):
             entropy = float(torch.special.entr(c).sum(dim=1).mean()) / math.log(c.size(1))
             correlations = {f"correlation c{m + 1}": correlation(each, speech) for m, each in enumerate(c.T)}
             rows.append({"module": name, "entropy": entropy, **correlations})
-        return Speech(rows, len(speech), float(speech.mean()), self.timelines)
+        loudness = correlation(torch.cat(self.loudness), speech)
+        return Speech(rows, loudness, len(speech), float(speech.mean()), self.timelines)
 
 
 def _spectrogram(label: str, log_magnitudes: Tensor) -> Image:
@@ -111,8 +120,13 @@ def _spectrogram(label: str, log_magnitudes: Tensor) -> Image:
 
 def has_speech(clean: Tensor) -> Tensor:
     """Return which frames have speech, bool [T], for log magnitudes of clean speech [T, bins]."""
-    energy = clean.expm1().square().sum(dim=-1)
-    return (energy >= energy.max() / 10 ** (RANGE / 10)) & (energy > 0)
+    found = energy(clean)
+    return (found >= found.max() / 10 ** (RANGE / 10)) & (found > 0)
+
+
+def energy(log_magnitudes: Tensor) -> Tensor:
+    """Return the energy of frames [T], in units of FLOOR squared, for log magnitudes [T, bins]."""
+    return log_magnitudes.expm1().square().sum(dim=-1)
 
 
 def correlation(x: Tensor, y: Tensor) -> float | None:

@@ -94,8 +94,8 @@ def evaluate(args: argparse.Namespace) -> None:
         noisy, reference = dataset.waves(index)
         found = [score(each, reference, rate) for each in (noisy, enhance(model, noisy, dataset.frames))]
         if any(isinstance(each, str) for each in found):
-            reason = next(each for each in found if isinstance(each, str))
-            left_out.append(f"{recording.clean.name} ({reason})")
+            which, reason = ("noisy", found[0]) if isinstance(found[0], str) else ("model", found[1])
+            left_out.append(f"{recording.clean.name} ({which}: {reason})")
             continue
         scores = _named("noisy", found[0]) | _named("model", found[1])
         rows.append({"recording": recording.clean.name, **scores})

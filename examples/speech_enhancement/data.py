@@ -63,14 +63,13 @@ def find(folder: Path, rate: int) -> Recordings:
     sounds = {path: look(path) for path in clean}
     if (folder / "noisy").is_dir():
         noises: list[Path] = []
-        noisy = {_name(path): path for path in files_in(folder / "noisy")}
-        for path in clean:
-            if _name(path) not in noisy:
-                raise UsageError(
-                    f"{path} has no partner in {folder / 'noisy'}; remove it, or add the partner"
-                )
+        noisy = _by_name(folder / "noisy", files_in(folder / "noisy"))
         sounds |= {path: look(path) for path in noisy.values()}
-        recordings = [Recording(path, noisy[_name(path)], sounds[path].seconds) for path in clean]
+        recordings = []
+        for name, path in _by_name(folder / "clean", clean).items():
+            if name not in noisy:
+                raise UsageError(f"{path} has no partner in {folder / 'noisy'}; add it, or remove the file")
+            recordings.append(Recording(path, noisy[name], sounds[path].seconds))
     else:
         noises = files_in(folder / "noise")
         sounds |= {path: look(path) for path in noises}
@@ -79,10 +78,20 @@ def find(folder: Path, rate: int) -> Recordings:
     return Recordings(recordings, noises)
 
 
-def _name(path: Path) -> str:
-    """Return what the two files of a pair have in common in their names."""
-    found = FILE_ID.search(path.stem)
-    return found[0] if found else path.stem
+def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Path]:
+    """Return the files by what the two files of a pair have in common: a "fileid_", or path and name.
+
+    Raises:
+        UsageError: two files have the same.
+    """
+    found: dict[str, Path] = {}
+    for path in files:
+        number = FILE_ID.search(path.stem)
+        name = number[0] if number else str(path.relative_to(folder).with_suffix(""))
+        if name in found:
+            raise UsageError(f"{found[name]} and {path} have the same name, {name}; rename one pair")
+        found[name] = path
+    return found
 
 
 def _say_rates(folder: Path, sounds: dict[Path, Sound], rate: int) -> None:
@@ -121,6 +130,18 @@ class SpeechData(FairseqDataset):
         lengths = [each.seconds for each in self.recordings]
         seconds = np.minimum(lengths, longest) if longest else np.asarray(lengths)
         self.sizes = 1 + (seconds * rate).astype(np.int64) // self.frames.hop
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False in training: a process that reads data would keep the noises of the first epoch."""
+        return not self.is_training
+
+    def ordered_indices(self) -> np.ndarray:
+        """Return the order in which batches are filled: in training a new random one in each epoch."""
+        order = np.arange(len(self))
+        return (
+            np.random.default_rng((self.seed, self.epoch)).permutation(order) if self.is_training else order
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the noises of an epoch; fairseq calls this before each one."""

@@ -118,7 +118,7 @@ class SpeechEnhancer(BaseFairseqModel):
     Args:
         bins: the number of frequencies.
         cfg: fairseq's options of a Transformer, with those of mechanisms.
-        masking: whether the output scales the noisy log magnitudes; a new model scales them by about 1.
+        masking: whether the output scales the noisy log magnitudes; a new model leaves them as they are.
     """
 
     def __init__(self, bins: int, cfg: TransformerConfig, masking: bool):
@@ -126,6 +126,9 @@ class SpeechEnhancer(BaseFairseqModel):
         self.encoder = Encoder(bins, cfg)
         self.output = nn.Linear(cfg.encoder.embed_dim, bins)
         self.masking = masking
+        if masking:
+            nn.init.zeros_(self.output.weight)
+            nn.init.zeros_(self.output.bias)
 
     @classmethod
     def build_model(cls, cfg: Options, task: FairseqTask) -> "SpeechEnhancer":

@@ -33,7 +33,7 @@ def score(wave: Tensor, clean: Tensor, rate: int) -> dict[str, float] | str:
     quality = pesq(
         rate, clean.numpy(), wave.numpy(), "wb" if rate == 16000 else "nb", on_error=PesqError.RETURN_VALUES
     )
-    if quality < 0:  # a code of an error
+    if not quality >= 0:  # a code of an error, or no number for a silent wave
         return "too short or too silent for PESQ"
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # without it, STOI would be 0.00001

@@ -14,6 +14,8 @@ from modular_fairseq_cli.errors import UsageError
 
 from .data import SpeechData, find
 
+RATIOS = (0.0, 40.0)  # dB, the paper's (4.2)
+
 
 @dataclass
 class TaskOptions(FairseqDataclass):
@@ -30,16 +32,18 @@ class TaskOptions(FairseqDataclass):
         metadata={"help": "samples a second; files with other rates are resampled (default: 16000)"},
     )
     snr_low: float = field(
-        default=0.0, metadata={"help": "lowest signal-to-noise ratio of mixtures in dB (default: 0)"}
+        default=RATIOS[0],
+        metadata={"help": "lowest signal-to-noise ratio of training mixtures in dB (default: 0)"},
     )
     snr_high: float = field(
-        default=40.0, metadata={"help": "highest signal-to-noise ratio of mixtures in dB (default: 40)"}
+        default=RATIOS[1],
+        metadata={"help": "highest signal-to-noise ratio of training mixtures in dB (default: 40)"},
     )
     max_seconds: float = field(
         default=0.0,
         metadata={
-            "help": "use so many seconds of longer recordings, in training from a random place on; 0 uses "
-            "all (default: 0)"
+            "help": "train on so many seconds of longer recordings, from a random place on; 0: on all of "
+            "them (default: 0)"
         },
     )
     seed: int = II("common.seed")
@@ -70,15 +74,12 @@ class SpeechEnhancement(FairseqTask):
 
     def load_dataset(self, split: str, **kwargs) -> None:
         """Load a part of the data. Raises UsageError if its folder does not fit (see `data.find`)."""
-        cfg = self.cfg
-        self.datasets[split] = SpeechData(
-            find(Path(cfg.data) / split, cfg.sample_rate),
-            cfg.sample_rate,
-            (cfg.snr_low, cfg.snr_high),
-            cfg.seed if split == "train" else 1,  # all models are compared on the same mixtures
-            is_training=split == "train",
-            longest=cfg.max_seconds,
-        )
+        cfg, found = self.cfg, find(Path(self.cfg.data) / split, self.cfg.sample_rate)
+        if split == "train":
+            snr = (cfg.snr_low, cfg.snr_high)
+            self.datasets[split] = SpeechData(found, cfg.sample_rate, snr, cfg.seed, True, cfg.max_seconds)
+        else:  # whole recordings, which are mixed with the same noises for all models
+            self.datasets[split] = SpeechData(found, cfg.sample_rate, RATIOS, 1, False)
 
     @property
     def source_dictionary(self) -> None:

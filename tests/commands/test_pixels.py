@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from modular_fairseq.analysis import analyze
+from modular_fairseq.analysis.pictures import HeadSums
 from modular_fairseq.drawing.sampling import draw
 from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
@@ -370,12 +371,34 @@ def test_eta_squared_of_heads_is_of_their_shares_in_what_the_attention_writes(pa
     norms = [each[:-1, 0].view(24, 2, 8).double().square().sum(2).sqrt() for each in values]
     shares = torch.stack([each / each.sum(1, keepdim=True) for each in norms]).numpy()
     left = np.arange(24) % 6 < 3
-    mean = shares.mean((0, 1))
-    between = sum(((shares[:, side].mean((0, 1)) - mean) ** 2).sum() * side.mean() for side in (left, ~left))
-    expected = between / ((shares - mean) ** 2).mean((0, 1)).sum()
+    share = shares[..., 0]  # of two heads, the other one has the same
+    between = sum((share[:, side].mean() - share.mean()) ** 2 * side.mean() for side in (left, ~left))
+    expected = between / share.var()
     [_, last] = report.heads
     assert last["module"] == "decoder.layers.1.self_attn" and last["layer"] == 2
     assert last["eta_squared"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_best_division_of_heads_is_that_of_all_divisions():
+    generator = torch.Generator().manual_seed(3)
+    shares = torch.rand(5, 12, 4, generator=generator).double()
+    shares[:, :6, 1] += 0.5
+    shares[:, :6, 2] += 0.3
+    shares /= shares.sum(2, keepdim=True)
+    region = torch.tensor([0] * 6 + [1] * 4 + [-1] * 2)
+    sums = HeadSums(region)
+    sums.add(shares[:2])
+    sums.add(shares[2:])
+    found = {}
+    for number in range(1, 15):
+        group = [head for head in range(4) if number >> head & 1]
+        values = shares[..., group].sum(2)[:, :10]
+        sides = values[:, :6], values[:, 6:]
+        between = sum(((side.mean() - values.mean()) ** 2 * side.numel()) for side in sides)
+        found[tuple(group)] = float(between / ((values - values.mean()) ** 2).sum())
+    best = max(found, key=found.get)
+    assert sums.best_eta_squared() == pytest.approx(found[best])
+    assert HeadSums(torch.full((12,), -1)).best_eta_squared() is None
 
 
 def test_a_model_without_mechanisms_has_the_control_of_its_heads(pairs, tmp_path, capsys):

@@ -81,7 +81,9 @@ def model(data, tmp_path_factory):
 def enhancer(speech, rate=8000, **changes):
     """Return a model with random weights."""
     options = speech.model.EnhancerOptions(encoder_embed_dim=32, encoder_ffn_embed_dim=32, **changes)
-    task = speech.training.SpeechEnhancement.setup_task(speech.training.TaskOptions("", sample_rate=rate))
+    task = speech.training.SpeechEnhancement.setup_task(
+        speech.training.TaskOptions(data="", sample_rate=rate)
+    )
     torch.manual_seed(1)
     return speech.model.SpeechEnhancer.build_model(options, task).eval()
 
@@ -125,7 +127,7 @@ def test_archs_have_about_as_many_parameters_as_the_paper_says(speech):
         ("tim_speech_enhancer_nocomp", 5_884_769),
     ):
         options = speech.model.EnhancerOptions(**PRESETS[arch])
-        task = speech.training.SpeechEnhancement.setup_task(speech.training.TaskOptions(""))
+        task = speech.training.SpeechEnhancement.setup_task(speech.training.TaskOptions(data=""))
         model = speech.model.SpeechEnhancer.build_model(options, task)
         assert sum(parameter.numel() for parameter in model.parameters()) == count
         has = [layer.competition is not None for layer in model.encoder.layers]
@@ -178,6 +180,31 @@ def test_training_has_new_noises_in_every_epoch_and_other_parts_always_the_same(
             assert torch.equal(dataset.waves(3)[1], speech.audio.read(found.recordings[3].clean, 8000))
         assert torch.equal(noisy[0], noisy[2])
         assert torch.equal(noisy[0], noisy[1]) != is_training
+        orders = []
+        for epoch in (1, 2, 1):
+            dataset.set_epoch(epoch)
+            orders.append(dataset.ordered_indices().tolist())
+        assert sorted(orders[0]) == list(range(12)) and orders[0] == orders[2]
+        assert (orders[0] != orders[1]) == is_training
+
+
+def test_a_process_that_reads_data_gives_new_noises_in_each_epoch(speech, data):
+    """fairseq reads in another process by default, and keeps it if it may."""
+    task = speech.training.SpeechEnhancement.setup_task(
+        speech.training.TaskOptions(data=str(data), sample_rate=8000, seed=1)
+    )
+    task.load_dataset("train")
+    found = {}
+    for workers in (0, 1):
+        sums = []
+        for epoch in (1, 2, 3):
+            batches = task.get_batch_iterator(
+                task.dataset("train"), max_sentences=4, num_workers=workers, epoch=epoch
+            )
+            epoch_batches = batches.next_epoch_itr(shuffle=False)
+            sums.append(sum(float(batch["net_input"]["noisy"].sum()) for batch in epoch_batches))
+        found[workers] = sums
+    assert found[0] == pytest.approx(found[1]) and len(set(found[0])) == 3
 
 
 def test_batches_have_zeros_and_frames(speech, data):
@@ -332,7 +359,7 @@ def test_folders_that_are_no_data_are_refused(speech, tmp_path):
 )
 def test_options_of_the_task_that_cannot_work_are_refused(speech, options, sentence):
     with pytest.raises(UsageError, match=sentence.replace("+", "[+]")):
-        speech.training.SpeechEnhancement.setup_task(speech.training.TaskOptions("", **options))
+        speech.training.SpeechEnhancement.setup_task(speech.training.TaskOptions(data="", **options))
 
 
 def test_the_commands_refuse_in_one_sentence(model, data, tmp_path):
@@ -365,11 +392,12 @@ def evidence():
 def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp_path, monkeypatch, capsys):
     """One run is trained. The records of the others are made from it."""
     monkeypatch.setattr(evidence, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(evidence, "commit", lambda: "0123abc")
     (tmp_path / "results").mkdir()
     words = TRAIN.removeprefix(f"--user-dir {EXAMPLE} ")
     claim = {"says": "it", "expected": "above", "printed": "none", "row": "tim"}
     claims = {
-        "data": {},
+        "data": {"train": "0123", "missing": "4567"},
         "parts": ["test-known"],
         "seeds": [1],
         "train": f"{words} --log-format json --num-workers 0",
@@ -383,12 +411,12 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     }
     shutil.copytree(data, tmp_path / "work/data")
     args = Namespace(work=tmp_path / "work")
-    with pytest.raises(UsageError, match="has the digest .*, and None is registered; prepare the same"):
+    with pytest.raises(UsageError, match="has the digest .*, and 0123 is registered; prepare the same"):
         evidence.run(args, claims)
     claims["data"] = evidence.sums(tmp_path / "work/data")
     evidence.run(args, claims)
     record = json.loads((tmp_path / "results/tim-1.json").read_text())
-    assert record["data"] == claims["data"] and len(record["losses"]) == 2 and record["commit"]
+    assert record["data"] == claims["data"] and len(record["losses"]) == 2 and record["commit"] == "0123abc"
     modified = (tmp_path / "results/tim-1.json").stat().st_mtime_ns
     evidence.run(args, claims)  # makes nothing again
     assert (tmp_path / "results/tim-1.json").stat().st_mtime_ns == modified
@@ -405,9 +433,10 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     evidence.table(args, claims)
     lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if line}
     assert f"{gains.mean():+.3f} [" in lines["a"] and "+0.500 [+0.500..+0.500]" in lines["b"]
-    known, judged = (record["competition"][part][-1] for part in ("valid", "test"))
+    known, judged = (record["competition"][part]["layers"][-1] for part in ("valid", "test"))
     best = max(("correlation c1", "correlation c2"), key=lambda name: known[name])
-    assert f"{judged[best]:+.3f} [" in lines["c"]
-    layers = record["competition"]["test"]
+    assert f"{judged[best] - record['competition']['test']['loudness']:+.3f} [" in lines["c"]
+    layers = record["competition"]["test"]["layers"]
     assert f"{layers[-1]['entropy'] - layers[0]['entropy']:+.3f} [" in lines["d"]
-    assert all(line.rstrip(" |").endswith("2") for name, line in lines.items() if name in "abcd")
+    counts = {name: [cell.strip() for cell in lines[name].split("|")[-3:-1]] for name in "abcd"}
+    assert counts == {"a": ["2", "8"], "b": ["2", "8"], "c": ["2", "1"], "d": ["2", "1"]}

@@ -155,13 +155,13 @@ class CompetitionInPictures(AnalysisEvaluation):
 
     The number is eta squared of the last TIM layer: the variance of the competition between the regions, as a
     share of its variance over pixels (Lamb et al. 2021, figure 2); see `analysis.pictures`. Its controls are
-    the brightness of the pixels, and the layer whose heads divide the regions best.
+    the brightness of the pixels, and the layer of which two groups of heads divide the regions best.
     """
 
     analysis = "pictures"
     columns = {
         "eta_squared": Column("eta squared between regions, last layer", "", "{:.3f}"),
-        "eta_squared_heads": Column("eta squared of heads, best layer", "", "{:.3f}"),
+        "eta_squared_heads": Column("eta squared of two groups of heads, best layer", "", "{:.3f}"),
         "eta_squared_brightness": Column("eta squared of the brightness", "", "{:.3f}"),
     }
 
