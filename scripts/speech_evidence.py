@@ -194,10 +194,9 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
         else:
             found = over_seeds([float(np.mean(row)) for row in numbers])
         interval = "" if found is None else f"{found.difference:+.3f} [{found.low:+.3f}..{found.high:+.3f}]"
-        lines.append(
-            [claim["name"], claim["says"], claim["expected"], claim["printed"], interval, len(values)]
-        )
-    head = ["claim", "says", "expected", "paper", "here, with 95 % interval", "seeds"]
+        about = [claim["name"], claim["says"], claim["expected"], claim["printed"]]
+        lines.append([*about, interval, len(values), len(names) if claim["quantity"] == "pesq" else ""])
+    head = ["claim", "says", "expected", "paper", "here, with 95 % interval", "seeds", "recordings"]
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
 
