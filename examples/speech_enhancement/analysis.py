@@ -3,8 +3,10 @@
 In a layer with a competition, c [frames, mechanisms] are the activations of the mechanisms. The analysis has
 for each layer:
 
-    entropy       the mean entropy of c, as a share of ln n, which it has if all mechanisms are equally active
+    entropy       the mean entropy of c over frames, and its 5th and 95th percentiles, as shares of ln n, which
+                  it has if all mechanisms are equally active
     correlation   Pearson's correlation over frames of the c of each mechanism with "this frame has speech"
+    layers        the correlation of c with that of each other layer, averaged over mechanisms
 
 A control is the correlation of the loudness: the log energy of the noisy frame, less its mean over the
 recording. A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame.
@@ -22,7 +24,7 @@ from torch import Tensor
 
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.attention_maps import AttentionMap
-from modular_fairseq.analysis.competition import OfCompetitions
+from modular_fairseq.analysis.competition import Correlation, OfCompetitions
 from modular_fairseq.analysis.one_pass import Report
 from modular_fairseq.analysis.recording import pop
 from modular_fairseq.analysis.timelines import Image, Timeline
@@ -41,6 +43,7 @@ class Speech(Report):
 
     Attributes:
         table: a row for each layer, with its entropy and the correlation of each mechanism with speech.
+        layers: a row for each layer, with its correlation with every layer.
         loudness: the correlation of the loudness with speech, a control.
         frames: the number of frames.
         share: the share of frames that have speech.
@@ -48,6 +51,7 @@ class Speech(Report):
     """
 
     table: list[dict]
+    layers: list[dict]
     loudness: float | None
     frames: int
     share: float
@@ -57,10 +61,11 @@ class Speech(Report):
         control = "none" if self.loudness is None else f"{self.loudness:.3f}"
         head = f"{self.frames:,} frames, of which {self.share:.0%} have speech; "
         head += f"correlation of the loudness: {control}\n"
-        return head + tabulate(self.table, headers="keys", floatfmt=".3f", tablefmt="plain")
+        tables = [tabulate(rows, "keys", "plain", floatfmt=".3f") for rows in (self.table, self.layers)]
+        return head + "\n\n".join(tables)
 
     def tables(self) -> dict[str, list[dict]]:
-        return {"speech": self.table}
+        return {"speech": self.table, "speech-layers": self.layers}
 
 
 class SpeechOfMechanisms(OfCompetitions):
@@ -106,11 +111,18 @@ class SpeechOfMechanisms(OfCompetitions):
         rows = []
         for name, values in self.activations.items():
             c = torch.cat(values)
-            entropy = float(torch.special.entr(c).sum(dim=1).mean()) / math.log(c.size(1))
+            entropy = torch.special.entr(c).sum(dim=1) / math.log(c.size(1))
+            percentiles = {f"{p} %": float(entropy.quantile(p / 100)) for p in (5, 95)}
             correlations = {f"correlation c{m + 1}": correlation(each, speech) for m, each in enumerate(c.T)}
-            rows.append({"module": name, "entropy": entropy, **correlations})
+            rows.append({"module": name, "entropy": float(entropy.mean()), **percentiles, **correlations})
+        between = Correlation()
+        between.add(torch.stack([torch.cat(values) for values in self.activations.values()]))
+        layers = [
+            {"module": name, **dict(zip(self.activations, row, strict=True))}
+            for name, row in zip(self.activations, between.matrix(), strict=True)
+        ]
         loudness = correlation(torch.cat(self.loudness), speech)
-        return Speech(rows, loudness, len(speech), float(speech.mean()), self.timelines)
+        return Speech(rows, layers, loudness, len(speech), float(speech.mean()), self.timelines)
 
 
 def _spectrogram(label: str, log_magnitudes: Tensor) -> Image:

@@ -297,8 +297,9 @@ def test_a_trained_model_cleans_and_is_scored_and_looked_into(model, data, toys,
     for row in found["table"]:
         assert (
             row["correlation c1"] == pytest.approx(-row["correlation c2"], abs=1e-4)
-            and 0 <= row["entropy"] < 1.0001
+            and 0 <= row["5 %"] <= row["entropy"] <= row["95 %"] < 1.0001
         )
+    assert all(row[row["module"]] == pytest.approx(1) for row in found["layers"])
     timeline = found["timelines"][0]
     assert len(timeline["rows"]["speech"]) == timeline["images"][0]["width"]
     cli.main(["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "report.html")])
