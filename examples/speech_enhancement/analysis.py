@@ -3,8 +3,8 @@
 In a layer with a competition, c [frames, mechanisms] are the activations of the mechanisms. The analysis has
 for each layer:
 
-    entropy       the mean entropy of c over frames, and its 5th and 95th percentiles, as shares of ln n, which
-                  it has if all mechanisms are equally active
+    entropy       the mean entropy of c over frames, and its 5th and 95th percentiles, as shares of ln n, the
+                  entropy of equally active mechanisms
     correlation   Pearson's correlation over frames of the c of each mechanism with "this frame has speech"
     layers        the correlation of c with that of each other layer, averaged over mechanisms
 
