@@ -111,6 +111,19 @@ def test_no_output_changes_with_frames_more_than_two_ahead(speech, changes):
         assert (difference[max(frame - 2, 0) :] > 0).all()
 
 
+def test_masks_scale_the_noisy_log_magnitudes(speech):
+    model, noisy = enhancer(speech, masking=True), torch.rand(2, 9, 129)
+    frames = torch.ones(2, 9, dtype=torch.bool)
+    assert torch.equal(model(noisy, frames), noisy)  # a new model changes nothing
+    with torch.no_grad():
+        model.output.bias.copy_(torch.tensor([-0.25, -2.0, 0.5]).repeat(43))
+    scale = torch.tensor([0.75, 0.0, 1.5]).repeat(43)
+    torch.testing.assert_close(model(noisy, frames), scale * noisy)
+    plain = enhancer(speech)
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(plain(noisy, frames), model.output.bias.expand(2, 9, -1))
+
+
 def test_padding_changes_nothing(speech):
     model, noisy = enhancer(speech, tim_layers="middle").double(), torch.rand(1, 20, 129).double()
     alone = model(noisy, torch.ones(1, 20, dtype=torch.bool))
