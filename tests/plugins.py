@@ -37,21 +37,24 @@ def registries() -> Iterator[None]:
     """Restore all registries after the block, so that no other test sees what is registered in it."""
     before, families = [dict(each) for each in REGISTRIES], dict(FAMILIES)
     archs = {model: list(names) for model, names in models.ARCH_MODEL_INV_REGISTRY.items()}
+    # fairseq keeps these names in a variable that only the function sees.
     of_criterions = inspect.getclosurevars(criterions.register_criterion).nonlocals["REGISTRY_CLASS_NAMES"]
     sets = [tasks.TASK_CLASS_NAMES, of_criterions]
     names = [set(each) for each in sets]
-    yield
-    for registry, entries in zip(REGISTRIES, before, strict=True):
-        registry.clear()
-        registry.update(entries)
-    for each, entries in zip(sets, names, strict=True):
-        each.clear()
-        each.update(entries)
-    for model, family in families.items():
-        FAMILIES[model] = family
-        _publish("model", model, family, models.MODEL_REGISTRY, models.MODEL_DATACLASS_REGISTRY)
-    models.ARCH_MODEL_INV_REGISTRY.clear()
-    models.ARCH_MODEL_INV_REGISTRY.update(archs)
+    try:
+        yield
+    finally:
+        for registry, entries in zip(REGISTRIES, before, strict=True):
+            registry.clear()
+            registry.update(entries)
+        for each, entries in zip(sets, names, strict=True):
+            each.clear()
+            each.update(entries)
+        for model, family in families.items():
+            FAMILIES[model] = family
+            _publish("model", model, family, models.MODEL_REGISTRY, models.MODEL_DATACLASS_REGISTRY)
+        models.ARCH_MODEL_INV_REGISTRY.clear()
+        models.ARCH_MODEL_INV_REGISTRY.update(archs)
 
 
 @contextmanager

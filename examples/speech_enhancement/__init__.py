@@ -9,7 +9,8 @@ files of this folder, in the order in which they are best read:
     training.py     the task and the criterion, which fairseq-train gets by --user-dir
     analysis.py     `modular-fairseq analyze speech`: the competition over time, beside the spectrogram
     scores.py       PESQ, SI-SDR and STOI
-    __main__.py     commands to mix, evaluate and clean: python examples/speech_enhancement --help
+    commands.py     commands to evaluate and clean: python examples/speech_enhancement --help
+    digits.py       the command that prepares spoken digits, and toys.py one that makes toy recordings
 
 docs/speech.md shows the commands.
 """

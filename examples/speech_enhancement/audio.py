@@ -64,8 +64,7 @@ def log_magnitude(spectrum: Tensor) -> Tensor:
     """Return log(1 + |x| / FLOOR) of a spectrum.
 
     The paper says "log-spectral magnitude". Without a floor the loss would be decided by silence, where
-    log |x| falls without bound. With this floor a plain model explained 59 % of the variance of
-    clean speech after 400 small updates, and with one that was 33 times lower 8 %.
+    log |x| falls without bound.
     """
     return (spectrum.abs() / FLOOR).log1p()
 
@@ -121,6 +120,8 @@ def read(path: Path, rate: int) -> Tensor:
         samples, found = library.read(path, dtype="float32", always_2d=True)
     except (library.LibsndfileError, OSError) as error:
         raise _damaged(path, error) from None
+    if not np.isfinite(samples).all():
+        raise UsageError(f"{path} has samples that are no numbers, or infinite; remove it, or get it again")
     wave = samples.mean(axis=1)
     if found != rate:
         from scipy.signal import resample_poly
@@ -155,6 +156,8 @@ def files_in(folder: Path) -> list[Path]:
     Raises:
         UsageError: there are none.
     """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; give one with audio files")
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
     if not found:
         raise UsageError(f"{folder} has no audio file ({' or '.join(ENDINGS)}); give another folder")

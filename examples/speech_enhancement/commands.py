@@ -1,4 +1,4 @@
-"""The commands of `python examples/speech_enhancement`: digits, evaluate and clean."""
+"""The commands of `python examples/speech_enhancement`: toys, digits, evaluate and clean."""
 
 import argparse
 import json
@@ -49,12 +49,16 @@ def load(path: Path, data: str = "") -> tuple[nn.Module, SpeechEnhancement]:
     """Return a trained model in evaluation mode, and its task.
 
     Raises:
-        UsageError: there is no such checkpoint, or its model has another task.
+        UsageError: there is no such checkpoint, its model has another task, or its weights are not finite.
     """
-    load_checkpoint(path)
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides={"data": data})
-    if not isinstance(task, SpeechEnhancement):
+    state = load_checkpoint(path)
+    if (state.get("cfg") or {}).get("task", {}).get("_name") != "speech_enhancement":
         raise UsageError(f"{path} has a model of another task; give one of --task speech_enhancement")
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides={"data": data})
+    if not all(parameter.isfinite().all() for parameter in models[0].parameters()):
+        raise UsageError(
+            f"{path} has weights that are not finite, as its training diverged; use an earlier one"
+        )
     return models[0].eval(), task
 
 
@@ -86,6 +90,8 @@ def _clean_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(args: argparse.Namespace) -> None:
     """Measure PESQ, SI-SDR (dB) and STOI of noisy speech, and of what a model makes of it."""
+    if args.out and not args.out.absolute().parent.is_dir():
+        raise UsageError(f"--out {args.out}: {args.out.parent} is no folder; give a file in one that exists")
     model, task = load(args.path, args.data)
     task.load_dataset(args.gen_subset)
     dataset, rate = task.dataset(args.gen_subset), task.cfg.sample_rate
@@ -102,12 +108,12 @@ def evaluate(args: argparse.Namespace) -> None:
     if not rows:
         raise UsageError(f"no recording of {args.gen_subset} can be scored: {', '.join(left_out[:3])}")
     means = {name: fmean(row[name] for row in rows) for name in rows[0] if name != "recording"}
-    if args.out:
-        content = {"means": means, "left_out": left_out, "recordings": rows}
-        write_file(args.out, json.dumps(content, indent=1) + "\n")
     table = [[which, *(means[f"{which} {name}"] for name in NAMES)] for which in ("noisy", "model")]
     print(tabulate(table, ["", *NAMES], floatfmt=".3f", tablefmt="plain"))
     print(f"{len(rows):,} recordings" + (f"; left out: {', '.join(left_out)}" if left_out else ""))
+    if args.out:
+        content = {"means": means, "left_out": left_out, "recordings": rows}
+        write_file(args.out, json.dumps(content, indent=1) + "\n")
 
 
 def _named(which: str, scores: dict[str, float]) -> dict[str, float]:

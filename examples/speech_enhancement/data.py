@@ -110,8 +110,7 @@ class SpeechData(FairseqDataset):
         snr: the lowest and the highest signal-to-noise ratio of mixtures, in dB.
         seed: the seed of the noises.
         is_training: whether each epoch has new noises.
-        longest: seconds after which a recording is cut: at a random place in training, and at its beginning
-            otherwise. 0: none is cut.
+        longest: seconds after which a recording is cut, from a random place on. 0: none is cut.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class SpeechData(FairseqDataset):
             noisy = read(recording.noisy, rate)
         samples = min(len(clean), len(noisy))
         if self.longest and (kept := int(self.longest * rate)) < samples:
-            begin = int(random.integers(samples - kept + 1)) if self.is_training else 0
+            begin = int(random.integers(samples - kept + 1))
             return noisy[begin : begin + kept], clean[begin : begin + kept]
         return noisy[:samples], clean[:samples]
 

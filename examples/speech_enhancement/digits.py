@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.out.exists():
         raise UsageError(f"{args.out} exists; remove it, or give another folder")
+    if args.repeat < 1:
+        raise UsageError(f"--repeat {args.repeat}: give a number of at least 1")
     takes = _takes(args.digits)
     noises = {path.stem: read(path, RATE) for path in files_in(args.noises)}
     unknown = [name for name in noises if name.startswith(args.test_noise)]
@@ -112,6 +114,8 @@ def _utterances(
                 pieces = [torch.zeros(int(RATE * random.uniform(*PAUSES)))]
                 for path in order[first : first + DIGITS]:
                     wave = read(path, RATE)
+                    if not wave.abs().max() > 0:
+                        raise UsageError(f"{path} is silent; remove it")
                     pause = torch.zeros(int(RATE * random.uniform(*PAUSES)))
                     pieces += [wave * (LEVEL / wave.square().mean().sqrt()), pause]
                 utterances.append(torch.cat(pieces))
@@ -133,6 +137,8 @@ def _pairs(
 def _share(noise: Tensor, part: str) -> Tensor:
     """Return the share of a noise that is for a part of the data."""
     begin, end = (int(share * len(noise)) for share in SHARES[part])
+    if begin == end:
+        raise UsageError("a noise is too short to be divided; give noises of a second or more")
     return noise[begin:end]
 
 

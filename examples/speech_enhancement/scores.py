@@ -1,4 +1,4 @@
-"""Scores of cleaned speech against clean speech: PESQ, SI-SDR and STOI, by kept libraries."""
+"""Scores of cleaned speech against clean speech: PESQ, SI-SDR and STOI, by maintained libraries."""
 
 import warnings
 

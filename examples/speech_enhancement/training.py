@@ -66,10 +66,12 @@ class SpeechEnhancement(FairseqTask):
             raise UsageError(
                 f"--sample-rate must be a multiple of 125 Hz and at least 1000, not {cfg.sample_rate}"
             )
-        if cfg.snr_low > cfg.snr_high:
+        if not Path(cfg.data).is_dir() and cfg.data:
+            raise UsageError(f"{cfg.data} is no folder; give one with the folders train and valid")
+        if not cfg.snr_low <= cfg.snr_high:
             raise UsageError(f"--snr-low {cfg.snr_low} must not be above --snr-high {cfg.snr_high}")
-        if cfg.max_seconds < 0:
-            raise UsageError(f"--max-seconds must be 0 or more, not {cfg.max_seconds}")
+        if cfg.max_seconds and not cfg.max_seconds >= 0.1:
+            raise UsageError(f"--max-seconds must be 0 or at least 0.1, not {cfg.max_seconds}")
         return cls(cfg)
 
     def load_dataset(self, split: str, **kwargs) -> None:

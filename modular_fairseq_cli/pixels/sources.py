@@ -52,11 +52,11 @@ def read(path: Path, height: int, width: int, channels: int) -> Source:
     """
     if not path.exists():
         raise UsageError(f"{path} does not exist; give an IDX file, an .npz file, or a folder of image files")
-    if path.is_dir() or tarfile.is_tarfile(path):
+    if path.is_dir() or _is_archive(path):
         files = _files_of_folder(path) if path.is_dir() else _files_of_archive(path)
         if not files:
             raise UsageError(f"{path} has no image files ({', '.join(sorted(ENDINGS))}); give another source")
-        by_part = [[each for each in files if part in each.folders] for part in PARTS]
+        by_part = [[each for each in files if each.folders[:1] == (part,)] for part in PARTS]
         parts = [_images(each, height, width, channels) for each in (by_part if all(by_part) else [files])]
     else:
         arrays = _arrays_of_npz(path) if path.suffix == ".npz" else [_array_of_idx(path)]
@@ -123,6 +123,14 @@ def _files_of_folder(path: Path) -> list[ImageFile]:
     return [ImageFile(str(file), file.relative_to(path).parts[:-1], file) for file in files]
 
 
+def _is_archive(path: Path) -> bool:
+    """Return whether a file is a tar archive, perhaps compressed."""
+    try:
+        return tarfile.is_tarfile(path)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError):  # cut short; the reader of its kind says so
+        return False
+
+
 def _files_of_archive(path: Path) -> list[ImageFile]:
     """Return the image files of a tar archive, in the order of their names."""
     files = []
@@ -136,6 +144,8 @@ def _files_of_archive(path: Path) -> list[ImageFile]:
                     files.append(ImageFile(f"{path}/{member.name}", Path(member.name).parts[:-1], content))
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise UsageError(f"{path} cannot be read as an archive ({error}); get it again") from None
+    while files and files[0].folders and len({each.folders[:1] for each in files}) == 1:
+        files = [each._replace(folders=each.folders[1:]) for each in files]  # a folder that has all others
     return sorted(files, key=lambda each: Path(each.name))
 
 

@@ -202,6 +202,7 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
     (tmp_path / "cut.idx").write_bytes(idx(np.zeros((3, 4, 3), np.uint8))[:-1])
     (tmp_path / "text").write_text("no picture at all, but more than sixteen bytes")
     (tmp_path / "bad.gz").write_bytes(b"\x1f\x8b" + bytes(20))
+    (tmp_path / "cut.gz").write_bytes((sources / "dark.gz").read_bytes()[:200])
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04" + bytes(20))
     np.savez(tmp_path / "many.npz", a=np.zeros((2, 3, 3), np.uint8), b=np.zeros((2, 3, 3), np.uint8))
     np.savez(tmp_path / "real.npz", x_train=np.zeros((2, 3, 3)))
@@ -216,6 +217,7 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         ("cut.idx", "has 35 bytes of pictures and not 36, so it is damaged"),
         ("text", "is no IDX file of pictures; give one such as"),
         ("bad.gz", "cannot be read ("),
+        ("cut.gz", "cannot be read ("),
         ("bad.npz", "cannot be read as an .npz file ("),
         ("many.npz", "has the arrays a, b; it needs x_train and perhaps x_test, or one array of pictures"),
         ("real.npz", "has pictures of shape [3, 3, 1] and type float64; give bytes (uint8) of shape"),

@@ -12,7 +12,7 @@ function band({ width, height }, values, label) {
 
 /** Return a table of the images and rows of a timeline. */
 function timeline({ title, seconds, images, rows }) {
-  const width = images[0].width;
+  const width = images.length ? images[0].width : Math.max(...Object.values(rows).map((row) => row.length));
   return [
     el("h4", {}, `${title}, ${number(seconds, 1)} s`),
     table(
