@@ -104,7 +104,8 @@ class PicturesReport(Report):
             for each in self.layers
         ]
         if not self.regions:
-            return f"{self.count:,} pictures; they have no regions, so there are maps alone (--out)"
+            maps = "maps alone (--out)" if self.layers else "no numbers of a model without mechanisms"
+            return f"{self.count:,} pictures; they have no regions, so there are {maps}"
         control = "none" if self.brightness is None else f"{self.brightness:.3f}"
         heads = [[each["module"], each["eta_squared"]] for each in self.heads]
         tables = [
