@@ -14,6 +14,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import TASK_REGISTRY, FairseqTask
+from torch import nn
 from tqdm import tqdm
 
 from modular_fairseq.training.checkpoints import load_checkpoint
@@ -128,11 +129,7 @@ def load(
             "with"
         ) from None
     model = models[0].eval()
-    if not all(tensor.isfinite().all() for tensor in [*model.parameters(), *model.buffers()]):
-        raise UsageError(
-            f"{path} has weights that are NaN or infinite, because its training diverged; use an earlier "
-            "checkpoint"
-        )
+    refuse_diverged(model, path)
     about = {
         "checkpoint": os.path.abspath(path),
         "data": os.path.abspath(data),
@@ -146,6 +143,15 @@ def load(
         )
     about["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return Loaded(model.cuda() if torch.cuda.is_available() else model, task, about)
+
+
+def refuse_diverged(model: nn.Module, path: str | Path) -> None:
+    """Raise UsageError if a model, which was loaded from `path`, has weights that are not finite."""
+    if not all(tensor.isfinite().all() for tensor in [*model.parameters(), *model.buffers()]):
+        raise UsageError(
+            f"{path} has weights that are NaN or infinite, because its training diverged; use an earlier "
+            "checkpoint"
+        )
 
 
 def model_options(state: dict[str, Any]) -> Mapping[str, Any]:

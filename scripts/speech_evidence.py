@@ -39,7 +39,8 @@ EXAMPLE = "examples/speech_enhancement"
 def prepare(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Prepare the data, and compare it with the registered digests."""
     data = args.work / "data"
-    call("python", EXAMPLE, "digits", args.digits, args.noises, "--out", data)
+    args.work.mkdir(parents=True, exist_ok=True)
+    call(args.work / "digits.log", EXAMPLE, "digits", args.digits, args.noises, "--out", data)
     for kind in ("clean", "noisy"):
         shutil.copytree(args.pairs / kind, data / "real" / kind)
     check(data, claims)
@@ -73,50 +74,67 @@ def run(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Make all runs that have no record, first those of seed 1."""
     check(args.work / "data", claims)
     with only_one(str(args.work)):
-        began = commit()
         for seed in claims["seeds"]:
             for row in claims["rows"]:
                 if not record_of(row, seed).exists():
-                    content = make(args.work, row, seed, claims)
-                    if commit() != began:
-                        raise UsageError(f"the checkout is not at {began} any longer; run in a clone")
-                    write_file(
-                        record_of(row, seed), json.dumps({"commit": began, **content}, indent=1) + "\n"
-                    )
+                    folder = args.work / f"{row}-{seed}"
+                    at_commit(folder)
+                    content = make(folder, args.work / "data", row, seed, claims)
+                    content = {"commit": at_commit(folder), **content}
+                    write_file(record_of(row, seed), json.dumps(content, indent=1) + "\n")
+
+
+def at_commit(folder: Path) -> str:
+    """Return the commit that a run is made at, and note it in the folder of a new run.
+
+    Raises:
+        UsageError: the run began at another commit.
+    """
+    noted, now = folder / "commit", commit()
+    if not noted.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(noted, now)
+    if (began := noted.read_text()) != now:
+        raise UsageError(
+            f"{folder} was begun at {began}, and the checkout is at {now}; run in a clone at {began}"
+        )
+    return began
 
 
 def commit() -> str:
     """Return the commit of this checkout. Raises UsageError if code has changes that are not committed."""
-    words = ["git", "status", "--porcelain", "--untracked-files=no", "--", "modular_fairseq", "examples"]
+    code = ("modular_fairseq", "modular_fairseq_cli", "examples", "scripts")
+    words = ["git", "status", "--porcelain", "--untracked-files=no", "--", *code]
     if subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout:
         raise UsageError("the code has changes that are not committed; commit them, or run in a clone")
     words = ["git", "rev-parse", "HEAD"]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def make(work: Path, row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any]:
-    """Train, evaluate and analyse one run, and return its record."""
-    folder, data, began = work / f"{row}-{seed}", work / "data", time.monotonic()
-    folder.mkdir(parents=True, exist_ok=True)
-    options = [*claims["train"].split(), *claims["rows"][row].split(), "--seed", seed, "--save-dir", folder]
-    call("fairseq_cli.train", data, "--user-dir", EXAMPLE, *options, log=folder / "train.log")
+def make(folder: Path, data: Path, row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any]:
+    """Train, evaluate and analyse one run in a folder, and return its record."""
+    began = time.monotonic()
+    options = [*claims["train"].split(), *claims["rows"][row].split()]
+    own = ["--user-dir", EXAMPLE, "--seed", seed, "--save-dir", folder]
+    call(folder / "train.log", "-m", "fairseq_cli.train", data, *options, *own)
     model, parts = ["--path", folder / "checkpoint_best.pt"], {}
     for part in claims["parts"]:
         out = folder / f"{part}.json"
-        call("python", EXAMPLE, "evaluate", data, *model, "--gen-subset", part, "--out", out)
+        call(folder / f"{part}.log", EXAMPLE, "evaluate", data, *model, "--gen-subset", part, "--out", out)
         parts[part] = json.loads(out.read_text())
     competition = {}
-    for part in ("valid", "test") if "nocomp" not in row and "tim" in row else ():
+    competes = {claim["row"] for claim in claims["claims"] if claim["quantity"] in ("speech", "depth")}
+    for part in ("valid", "test") if row in competes else ():
         out = folder / f"analysis-{part}"
         words = ["analyze", "speech", data, "--user-dir", EXAMPLE, *model, "--gen-subset", part, "--out", out]
-        call("modular_fairseq_cli", *words)
+        call(folder / f"analysis-{part}.log", "-m", "modular_fairseq_cli", *words)
         found = json.loads((out / "analysis.json").read_text())["analyses"]["speech"]
         competition[part] = {"layers": found["table"], "loudness": found["loudness"]}
     return {
         "row": row,
         "seed": seed,
-        "hours": round((time.monotonic() - began) / 3600, 2),
-        "options": " ".join(map(str, options[:-4])),
+        "hours_of_last_process": round((time.monotonic() - began) / 3600, 2),
+        "options": " ".join(options),
         "data": claims["data"],
         "losses": losses(folder / "train.log"),
         "parts": parts,
@@ -133,17 +151,20 @@ def losses(log: Path) -> list[float]:
     return found
 
 
-def call(module: str, *words: object, log: Path | None = None) -> None:
-    """Run a command of this checkout on one thread. Raises UsageError if it fails."""
-    start = [sys.executable] if module == "python" else [sys.executable, "-m", module]
+def call(log: Path, *words: object) -> None:
+    """Run Python on one thread with the code of this checkout. Raises UsageError if it fails.
+
+    Args:
+        log: the file that its output is appended to.
+        words: its arguments.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    print(" ".join(map(str, words)), flush=True)
-    with open(log, "a") if log else open(os.devnull, "w") as file:
-        output = file if log else None
-        command = [*start, *map(str, words)]
+    print(*words, flush=True)
+    with open(log, "a") as output:
+        command = [sys.executable, *map(str, words)]
         status = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output).returncode
     if status:
-        raise UsageError(f"{words[0]} failed with status {status}" + (f"; see {log}" if log else ""))
+        raise UsageError(f"{' '.join(map(str, words[:3]))} failed with status {status}; see {log}")
 
 
 def record_of(row: str, seed: int) -> Path:

@@ -6,7 +6,7 @@ for each layer:
     entropy       the mean entropy of c over frames, and its 5th and 95th percentiles, as shares of ln n, the
                   entropy of equally active mechanisms
     correlation   Pearson's correlation over frames of the c of each mechanism with "this frame has speech"
-    layers        the correlation of c with that of each other layer, averaged over mechanisms
+    layers        Pearson's correlation over frames between the c of two layers, averaged over mechanisms
 
 A control is the correlation of the loudness: the log energy of the noisy frame, less its mean over the
 recording. A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame.
@@ -82,6 +82,7 @@ class SpeechOfMechanisms(OfCompetitions):
         self.loudness: list[Tensor] = []
         self.activations: dict[str, list[Tensor]] = {name: [] for name in self.parts}
         self.timelines: list[Timeline] = []
+        [self.data] = task.datasets.values()  # an analysis loads one part of the data
 
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:
         outputs = {name: c.transpose(0, 1) for name, c in pop(self.outputs).items()}  # B x T x n
@@ -100,7 +101,7 @@ class SpeechOfMechanisms(OfCompetitions):
         rows = {"speech": speech.float()}
         rows |= {f"c1, {name}": values[-1][:, 0] for name, values in self.activations.items()}
         return Timeline(
-            f"recording {number + 1}",
+            self.data.recordings[number].clean.name,
             min(len(speech), LONGEST) * HOP / 1000,
             [_spectrogram("noisy", noisy), _spectrogram("clean", clean)],
             {label: [round(value, 3) for value in each[:LONGEST].tolist()] for label, each in rows.items()},

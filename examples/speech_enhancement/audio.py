@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +41,8 @@ class Frames(NamedTuple):
         """The number of frequencies: 257 at 16 kHz."""
         return self.window // 2 + 1
 
-    def count(self, samples: int) -> int:
-        """Return the number of frames of a wave."""
+    def count(self, samples: Any) -> Any:
+        """Return the number of frames of a wave; of many, if `samples` is an array."""
         return 1 + samples // self.hop
 
     def spectrum(self, wave: Tensor) -> Tensor:
@@ -86,14 +86,14 @@ def soundfile() -> ModuleType:
 
 
 class Sound(NamedTuple):
-    """What the head of an audio file says: its samples a second, and its length in seconds."""
+    """What the header of an audio file says: its samples a second, and its length in seconds."""
 
     rate: int
     seconds: float
 
 
 def look(path: Path) -> Sound:
-    """Return what the head of an audio file says.
+    """Return what the header of an audio file says.
 
     Raises:
         UsageError: soundfile is missing, the file is damaged, or it has no sample.

@@ -11,6 +11,7 @@ from fairseq import checkpoint_utils
 from tabulate import tabulate
 from torch import Tensor, nn
 
+from modular_fairseq.loading import refuse_diverged
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError, find_usage_error
 from modular_fairseq_cli.files import write_file
@@ -55,10 +56,7 @@ def load(path: Path, data: str = "") -> tuple[nn.Module, SpeechEnhancement]:
     if (state.get("cfg") or {}).get("task", {}).get("_name") != "speech_enhancement":
         raise UsageError(f"{path} has a model of another task; give one of --task speech_enhancement")
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides={"data": data})
-    if not all(parameter.isfinite().all() for parameter in models[0].parameters()):
-        raise UsageError(
-            f"{path} has weights that are not finite, as its training diverged; use an earlier one"
-        )
+    refuse_diverged(models[0], path)
     return models[0].eval(), task
 
 

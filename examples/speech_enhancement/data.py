@@ -128,7 +128,7 @@ class SpeechData(FairseqDataset):
         self.epoch = 0
         lengths = [each.seconds for each in self.recordings]
         seconds = np.minimum(lengths, longest) if longest else np.asarray(lengths)
-        self.sizes = 1 + (seconds * rate).astype(np.int64) // self.frames.hop
+        self.sizes = self.frames.count((seconds * rate).astype(np.int64))
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
@@ -196,7 +196,3 @@ class SpeechData(FairseqDataset):
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         """Return the numbers of frames."""
         return self.sizes[indices]
-
-    @property
-    def supports_prefetch(self) -> bool:
-        return False

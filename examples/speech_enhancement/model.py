@@ -32,7 +32,7 @@ LOOK_AHEAD = 2  # frames, one for each convolution that sees the next frame
 
 @dataclass
 class EnhancerOptions(TimOptions, FairseqDataclass):
-    """The options of the model: those of TIM layers, and the following."""
+    """The options of the model, which include the options of TIM layers."""
 
     encoder_embed_dim: int = field(default=256, metadata={"help": "width of the layers"})
     encoder_ffn_embed_dim: int = field(default=256, metadata={"help": "width of the feed-forward sub-layers"})
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
 
     Args:
         bins: the number of frequencies.
-        cfg: fairseq's options of a Transformer, with those of mechanisms.
+        cfg: the options of the model, as fairseq's `TransformerConfig`.
     """
 
     def __init__(self, bins: int, cfg: TransformerConfig):
@@ -98,16 +98,17 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:
         """Return [B, T, C] for log magnitudes x [B, T, bins]; `frames`: bool [B, T], False = padding.
 
-        Padding is after the frames of a recording. So convolutions must see zeros there, and the attention,
-        which sees no later frame, needs no mask of the padding.
+        Padding is after the frames of a recording. Convolutions must see zeros there. The attention of a
+        frame sees no later one, so the padding mask only tells analyses which frames count.
         """
         for convolution in self.convolutions:
             x = convolution(x * frames.unsqueeze(-1))
         later = torch.full((x.size(1), x.size(1)), float("-inf"), device=x.device, dtype=x.dtype).triu(1)
-        masks = AttentionMasks(later, is_causal=True)
+        padding = None if frames.all() else ~frames
+        masks = AttentionMasks(later, padding, is_causal=True)
         x = self.dropout(x).transpose(0, 1)
         for layer in self.layers:
-            x = layer(x, None, later, masks)
+            x = layer(x, padding, masks=masks)
         return self.layer_norm(x.transpose(0, 1))
 
 
@@ -117,7 +118,7 @@ class SpeechEnhancer(BaseFairseqModel):
 
     Args:
         bins: the number of frequencies.
-        cfg: fairseq's options of a Transformer, with those of mechanisms.
+        cfg: the options of the model, as fairseq's `TransformerConfig`.
         masking: whether the output scales the noisy log magnitudes; a new model leaves them as they are.
     """
 

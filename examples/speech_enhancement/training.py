@@ -29,7 +29,9 @@ class TaskOptions(FairseqDataclass):
     )
     sample_rate: int = field(
         default=16000,
-        metadata={"help": "samples a second; files with other rates are resampled (default: 16000)"},
+        metadata={
+            "help": "samples a second, 8000 or 16000 for PESQ; other files are resampled (default: 16000)"
+        },
     )
     snr_low: float = field(
         default=RATIOS[0],
@@ -75,10 +77,19 @@ class SpeechEnhancement(FairseqTask):
         return cls(cfg)
 
     def load_dataset(self, split: str, **kwargs) -> None:
-        """Load a part of the data. Raises UsageError if its folder does not fit (see `data.find`)."""
+        """Load a part of the data.
+
+        Raises:
+            UsageError: its folder does not fit (see `data.find`), or an option would have no effect.
+        """
         cfg, found = self.cfg, find(Path(self.cfg.data) / split, self.cfg.sample_rate)
         if split == "train":
             snr = (cfg.snr_low, cfg.snr_high)
+            if snr != RATIOS and not found.noises:
+                raise UsageError(
+                    f"--snr-low and --snr-high have no effect, because {cfg.data}/train has pairs; leave "
+                    "them out"
+                )
             self.datasets[split] = SpeechData(found, cfg.sample_rate, snr, cfg.seed, True, cfg.max_seconds)
         else:  # whole recordings, which are mixed with the same noises for all models
             self.datasets[split] = SpeechData(found, cfg.sample_rate, RATIOS, 1, False)

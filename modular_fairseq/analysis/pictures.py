@@ -38,6 +38,7 @@ from modular_fairseq.analysis.competition import competitions
 from modular_fairseq.analysis.one_pass import Analysis, Report
 from modular_fairseq.analysis.places import in_order, place
 from modular_fairseq.analysis.recording import pop, recorded
+from modular_fairseq.analysis.regions import BetweenRegions
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.pixels.shape import Shape, read
 
@@ -179,10 +180,11 @@ class CompetitionInPictures(Analysis):
         if shape is None:
             raise UsageError("the data has no pictures; prepare them by modular-fairseq prepare-pixels")
         self.shape, self.first_colour = shape, task.source_dictionary.nspecial
-        self.region = _region_of_pixels(shape)
-        self.sums = {name: Sums(shape, self.region) for name in self.parts}
-        self.heads = {name: HeadSums(self.region) for name in self.attention}
-        self.brightness = Sums(shape, self.region)
+        region = _region_of_pixels(shape)
+        self.maps = {name: Maps() for name in self.parts}
+        self.regions = {name: BetweenRegions(region) for name in self.parts}
+        self.heads = {name: BetweenRegions(region) for name in self.attention}
+        self.brightness = BetweenRegions(region)
         self.pictures: list[list[int]] = []
         self.count = 0
 
@@ -200,9 +202,11 @@ class CompetitionInPictures(Analysis):
         self.pictures += colours[:kept].tolist()
         self.count += len(colours)
         palette = torch.tensor(self.shape.brightness(), dtype=torch.float64)
-        self.brightness.add(palette[colours].unsqueeze(-1), 0)
-        for name, sums in self.sums.items():
-            sums.add(outputs[name].transpose(0, 1)[:, :pixels].double().cpu(), kept)
+        self.brightness.add(palette[colours].unsqueeze(-1))
+        for name, c in outputs.items():
+            values = c.transpose(0, 1)[:, :pixels].double().cpu()  # T x B x n -> B x pixels x n
+            self.maps[name].add(values, kept)
+            self.regions[name].add(values)
         for name, written in pop(self.of_heads).items():  # T x B x C
             norms = written.unflatten(2, (self.attention[name][1], -1)).double().norm(dim=3)
             shares = norms / norms.sum(dim=2, keepdim=True)
@@ -213,12 +217,12 @@ class CompetitionInPictures(Analysis):
             LayerMaps(
                 name,
                 place(name, self.parts)[0],
-                sums.mean().T.tolist(),
-                [each.T.tolist() for each in sums.single],
-                sums.of_regions(),
-                sums.eta_squared(),
+                maps.mean().T.tolist(),
+                [each.T.tolist() for each in maps.single],
+                dict(zip(self.shape.regions, self.regions[name].means(), strict=True)),
+                self.regions[name].eta_squared(),
             )
-            for name, sums in self.sums.items()
+            for name, maps in self.maps.items()
         ]
         shape = self.shape
         return PicturesReport(
@@ -233,9 +237,9 @@ class CompetitionInPictures(Analysis):
                 {
                     "module": name,
                     "layer": place(name, self.attention)[0],
-                    "eta_squared": sums.best_eta_squared(),
+                    "eta_squared": shares.best_division(),
                 }
-                for name, sums in in_order(self.heads).items()
+                for name, shares in in_order(self.heads).items()
             ],
             layers,
         )
@@ -254,103 +258,25 @@ def _region_of_pixels(shape: Shape) -> Tensor:
     return columns.repeat(shape.height)
 
 
-class Sums:
-    """The sums of values over pictures, from which means and variances follow.
+class Maps:
+    """The sums of values at each pixel over pictures, and the values of single pictures."""
 
-    Args:
-        shape: the shape of pictures.
-        region: the number of the region of each pixel, int64 [pixels].
-    """
-
-    def __init__(self, shape: Shape, region: Tensor):
-        self.names, self.region = list(shape.regions), region
+    def __init__(self) -> None:
         self.count = 0
-        self.origin: Tensor | float = 0.0  # values at one pixel, so that small differences are not lost
-        self.first: Tensor | float = 0.0  # sums of differences to the origin [pixels, n]
-        self.second: Tensor | float = 0.0  # sums of their squares [pixels, n]
+        self.sum: Tensor | float = 0.0  # [pixels, n]
         self.single: list[Tensor] = []
 
     def add(self, values: Tensor, kept: int) -> None:
-        """Add the values of a batch of pictures to the sums, and append the first of them to `single`.
+        """Add the values of a batch of pictures, and keep those of its first pictures.
 
         Args:
             values: float64 [B, pixels, n].
-            kept: the number of pictures of the batch whose values are appended.
+            kept: the number of pictures of the batch whose values are kept.
         """
-        if not self.count:
-            self.origin = values[0, 0]
         self.count += len(values)
-        self.first = self.first + (values - self.origin).sum(0)
-        self.second = self.second + (values - self.origin).square().sum(0)
+        self.sum = self.sum + values.sum(0)
         self.single += list(values[:kept])
 
     def mean(self) -> Tensor:
         """Return the mean over pictures [pixels, n]."""
-        return torch.as_tensor(self.first / self.count + self.origin)
-
-    def of_regions(self) -> dict[str, list[float]]:
-        """Return the mean over the pixels of each region, for each mechanism."""
-        means = self.mean()
-        return {name: means[self.region == number].mean(0).tolist() for number, name in enumerate(self.names)}
-
-    def eta_squared(self) -> float | None:
-        """Return the variance between regions / the variance over pixels; None if there is none."""
-        inside = self.region >= 0
-        if not self.names or not self.count:
-            return None
-        first, second = torch.as_tensor(self.first)[inside], torch.as_tensor(self.second)[inside]
-        count = self.count * int(inside.sum())
-        mean = first.sum(0) / count
-        whole = (second.sum(0) - count * mean**2).sum()
-        between = torch.zeros_like(whole)
-        for number in range(len(self.names)):
-            chosen = self.region[inside] == number
-            size = self.count * int(chosen.sum())
-            between += (size * (first[chosen].sum(0) / size - mean) ** 2).sum()
-        return float(between / whole) if whole > 0 else None
-
-
-class HeadSums:
-    """The sums of the shares of heads over pictures, from which eta squared of any group of heads follows.
-
-    Args:
-        region: the number of the region of each pixel, int64 [pixels].
-    """
-
-    def __init__(self, region: Tensor):
-        self.regions = [region == number for number in range(int(region.max()) + 1)]
-        self.counts = [0] * len(self.regions)
-        self.first: list[Tensor | float] = [0.0] * len(self.regions)  # of each region [H]
-        self.second: Tensor | float = 0.0  # of products of two heads [H, H], in all regions
-
-    def add(self, shares: Tensor) -> None:
-        """Add the shares of a batch of pictures, float64 [B, pixels, H]."""
-        shares = shares - 1 / shares.size(2)  # so that small differences are not lost
-        for number, region in enumerate(self.regions):
-            chosen = shares[:, region].flatten(0, 1)
-            self.counts[number] += len(chosen)
-            self.first[number] = self.first[number] + chosen.sum(0)
-            self.second = self.second + chosen.T @ chosen
-
-    def best_eta_squared(self) -> float | None:
-        """Return the highest eta squared of a group of heads; None without regions, or with a single head.
-
-        The other heads have the same, as all shares sum to 1. So the last head is never in the group.
-        """
-        if not self.regions or not all(self.counts):
-            return None
-        first, second = (
-            torch.stack([torch.as_tensor(each) for each in self.first]),
-            torch.as_tensor(self.second),
-        )
-        counts = torch.tensor(self.counts, dtype=torch.float64).unsqueeze(1)
-        mean = first.sum(0) / counts.sum()
-        whole = second - counts.sum() * mean.outer(mean)
-        deviations = (first / counts - mean) * counts.sqrt()
-        between = deviations.T @ deviations
-        best = None
-        for number in range(1, 2 ** (len(mean) - 1)):
-            group = torch.tensor([number >> head & 1 for head in range(len(mean))], dtype=torch.float64)
-            if (variance := float(group @ whole @ group)) > 0:
-                best = max(best or 0.0, float(group @ between @ group) / variance)
-        return best
+        return torch.as_tensor(self.sum / self.count)

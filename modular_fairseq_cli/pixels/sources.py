@@ -51,7 +51,9 @@ def read(path: Path, height: int, width: int, channels: int) -> Source:
         UsageError: the source does not exist, is damaged, or has no pictures; or pillow is not installed.
     """
     if not path.exists():
-        raise UsageError(f"{path} does not exist; give an IDX file, an .npz file, or a folder of image files")
+        raise UsageError(
+            f"{path} does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"
+        )
     if path.is_dir() or _is_archive(path):
         files = _files_of_folder(path) if path.is_dir() else _files_of_archive(path)
         if not files:
@@ -74,7 +76,7 @@ def _array_of_idx(path: Path) -> NDArray[Any]:
     if len(content) < 16 or struct.unpack(">I", content[:4])[0] != IDX_BYTES:
         raise UsageError(
             f"{path} is no IDX file of pictures; give one such as t10k-images-idx3-ubyte.gz, an .npz file, "
-            "or a folder of image files"
+            "or a folder or tar archive of images"
         )
     count, height, width = struct.unpack(">III", content[4:16])
     if len(content) - 16 != count * height * width:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from modular_fairseq.analysis import analyze
-from modular_fairseq.analysis.pictures import HeadSums
+from modular_fairseq.analysis.regions import BetweenRegions
 from modular_fairseq.drawing.sampling import draw
 from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
@@ -225,7 +225,7 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         ("archive.tar", "archive.tar/1.png is no image, or is damaged ("),
         ("cut.tar", "cannot be read as an archive ("),
         ("images", "images/1.png is no image, or is damaged ("),
-        ("nothing", "does not exist; give an IDX file, an .npz file, or a folder of image files"),
+        ("nothing", "does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"),
     ):
         said = refusal(prepare, tmp_path / name, "--out", tmp_path / "out", *SIZE)
         assert (
@@ -388,7 +388,7 @@ def test_the_best_division_of_heads_is_that_of_all_divisions():
     shares[:, :6, 2] += 0.3
     shares /= shares.sum(2, keepdim=True)
     region = torch.tensor([0] * 6 + [1] * 4 + [-1] * 2)
-    sums = HeadSums(region)
+    sums = BetweenRegions(region)
     sums.add(shares[:2])
     sums.add(shares[2:])
     found = {}
@@ -399,8 +399,8 @@ def test_the_best_division_of_heads_is_that_of_all_divisions():
         between = sum(((side.mean() - values.mean()) ** 2 * side.numel()) for side in sides)
         found[tuple(group)] = float(between / ((values - values.mean()) ** 2).sum())
     best = max(found, key=found.get)
-    assert sums.best_eta_squared() == pytest.approx(found[best])
-    assert HeadSums(torch.full((12,), -1)).best_eta_squared() is None
+    assert sums.best_division() == pytest.approx(found[best])
+    assert BetweenRegions(torch.full((12,), -1)).best_division() is None
 
 
 def test_a_model_without_mechanisms_has_the_control_of_its_heads(pairs, tmp_path, capsys):

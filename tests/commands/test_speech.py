@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ pytest.importorskip("torchmetrics")
 
 import soundfile  # noqa: E402  (the lines above skip these tests without it)
 
+from modular_fairseq.analysis.attention_maps import attention_maps  # noqa: E402
 from modular_fairseq.models.options import PRESETS  # noqa: E402
 from modular_fairseq.models.tim import TimOptions  # noqa: E402
 from modular_fairseq_cli import main as cli  # noqa: E402
@@ -130,6 +132,13 @@ def test_padding_changes_nothing(speech):
     longer = torch.cat([noisy, torch.rand(1, 9, 129).double()], dim=1)
     frames = torch.arange(29).unsqueeze(0) < 20
     torch.testing.assert_close(model(longer, frames)[:, :20], alone, rtol=0, atol=1e-12)
+
+
+def test_analyses_do_not_count_padding(speech):
+    model, frames = enhancer(speech), torch.arange(12) < torch.tensor([[12], [7]])
+    with attention_maps(model) as maps, torch.no_grad():
+        model(torch.rand(2, 12, 129), frames)
+    assert [int(each.valid_queries().sum()) for each in maps] == [19] * 8
 
 
 def test_archs_have_about_as_many_parameters_as_the_paper_says(speech):
@@ -316,7 +325,7 @@ def test_a_trained_model_cleans_and_is_scored_and_looked_into(model, data, toys,
     timeline = found["timelines"][0]
     assert len(timeline["rows"]["speech"]) == timeline["images"][0]["width"]
     cli.main(["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "report.html")])
-    assert '"timelines":[{"title":"recording ' in (tmp_path / "report.html").read_text()
+    assert '"timelines":[{"title":"0' in (tmp_path / "report.html").read_text()
 
 
 def test_frames_with_speech_are_those_with_energy(speech):
@@ -463,6 +472,16 @@ def test_options_of_the_task_that_cannot_work_are_refused(speech, options, sente
         speech.training.SpeechEnhancement.setup_task(speech.training.TaskOptions(data="", **options))
 
 
+def test_ratios_without_effect_are_refused(speech, tmp_path):
+    for kind in ("clean", "noisy"):
+        sound(tmp_path / "train" / kind, "a.wav")
+    for options, refused in (({}, False), ({"snr_low": 5.0}, True), ({"snr_high": 20.0}, True)):
+        options = speech.training.TaskOptions(data=str(tmp_path), sample_rate=8000, **options)
+        task = speech.training.SpeechEnhancement.setup_task(options)
+        with pytest.raises(UsageError, match="have no effect") if refused else nullcontext():
+            task.load_dataset("train")
+
+
 def test_the_commands_refuse_in_one_sentence(model, data, tmp_path):
     for words, sentence in (
         (
@@ -518,6 +537,9 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     evidence.run(args, claims)
     record = json.loads((tmp_path / "results/tim-1.json").read_text())
     assert record["data"] == claims["data"] and len(record["losses"]) == 2 and record["commit"] == "0123abc"
+    monkeypatch.setattr(evidence, "commit", lambda: "4567def")
+    with pytest.raises(UsageError, match="tim-1 was begun at 0123abc, and the checkout is at 4567def"):
+        evidence.at_commit(tmp_path / "work/tim-1")
     modified = (tmp_path / "results/tim-1.json").stat().st_mtime_ns
     evidence.run(args, claims)  # makes nothing again
     assert (tmp_path / "results/tim-1.json").stat().st_mtime_ns == modified

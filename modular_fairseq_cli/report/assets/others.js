@@ -3,6 +3,7 @@
 
 const COLUMN = 2; // pixels of the screen for a point in time
 const ROW = 14; // height of a row of values, in pixels of the screen
+const BRIGHTEST = 255; // LEVELS of analysis/timelines.py
 
 /** Return an image, or a row of values, as a canvas as wide as the others of its timeline. */
 function band({ width, height }, values, label) {
@@ -22,7 +23,7 @@ function timeline({ title, seconds, images, rows }) {
           image.label,
           band(
             image,
-            image.values.map((value) => value / 255),
+            image.values.map((value) => value / BRIGHTEST),
             `${title}, ${image.label}`,
           ),
         ]),
