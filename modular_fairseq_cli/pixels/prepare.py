@@ -86,7 +86,9 @@ def _digest(path: Path) -> str:
     if path.is_file():
         return digest(path)[:16]
     if not path.is_dir():
-        raise UsageError(f"{path} does not exist; give an IDX file, an .npz file, or a folder of image files")
+        raise UsageError(
+            f"{path} does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"
+        )
     files = sorted((str(file.relative_to(path)), file.stat().st_size) for file in path.rglob("*"))
     return f"{len(files)} files, {sum(size for _, size in files)} bytes"
 

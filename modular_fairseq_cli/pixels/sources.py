@@ -48,12 +48,8 @@ def read(path: Path, height: int, width: int, channels: int) -> Source:
         channels: 1 or 3.
 
     Raises:
-        UsageError: the source does not exist, is damaged, or has no pictures; or pillow is not installed.
+        UsageError: the source cannot be read, is damaged, or has no pictures; or pillow is not installed.
     """
-    if not path.exists():
-        raise UsageError(
-            f"{path} does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"
-        )
     if path.is_dir() or _is_archive(path):
         files = _files_of_folder(path) if path.is_dir() else _files_of_archive(path)
         if not files:
