@@ -189,13 +189,14 @@ def _tokens(rng: np.random.Generator, count: int = 6) -> list[dict]:
 
 
 def _plugin(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
-    """Return what an analysis of another plugin may have: a table and a timeline of 6 points in time."""
+    """Return what an analysis of another plugin may have: a text, a table and a timeline of 6 points."""
     images = [
         {"label": label, "width": 6, "height": 4, "values": rng.integers(0, 256, 24).tolist()}
         for label in ("noisy", "clean")
     ]
     rows = {"speech": [0.0, 1.0, 1.0, 0.0, 0.0, 1.0], "c1": [0.5] * 6}
     return {
+        "about": "What the table shows.",
         "table": [{"module": each["module"], "value": number / 8} for number, each in enumerate(modules)],
         "timelines": [{"title": "recording 1", "seconds": 0.1, "images": images, "rows": rows}],
     }

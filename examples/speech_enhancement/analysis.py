@@ -15,18 +15,21 @@ one part of the data, and judged with another.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from fairseq.tasks import FairseqTask
 from tabulate import tabulate
-from torch import Tensor
+from torch import Tensor, nn
 
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.analysis.attention_maps import AttentionMap
 from modular_fairseq.analysis.competition import Correlation, OfCompetitions
 from modular_fairseq.analysis.one_pass import Report
-from modular_fairseq.analysis.recording import pop
+from modular_fairseq.analysis.places import place
+from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.timelines import Image, Timeline
 
 from .audio import HOP
@@ -42,6 +45,7 @@ class Speech(Report):
     """The result of the analysis.
 
     Attributes:
+        about: what the table shows, for the report.
         table: a row for each layer, with its entropy and the correlation of each mechanism with speech.
         layers: a row for each layer, with its correlation with every layer.
         loudness: the correlation of the loudness with speech, a control.
@@ -50,6 +54,7 @@ class Speech(Report):
         timelines: some recordings with the activations of the first mechanism of each layer.
     """
 
+    about: str
     table: list[dict]
     layers: list[dict]
     loudness: float | None
@@ -58,11 +63,8 @@ class Speech(Report):
     timelines: list[Timeline]
 
     def text(self) -> str:
-        control = "none" if self.loudness is None else f"{self.loudness:.3f}"
-        head = f"{self.frames:,} frames, of which {self.share:.0%} have speech; "
-        head += f"correlation of the loudness: {control}\n"
         tables = [tabulate(rows, "keys", "plain", floatfmt=".3f") for rows in (self.table, self.layers)]
-        return head + "\n\n".join(tables)
+        return "\n\n".join([self.about, *tables])
 
     def tables(self) -> dict[str, list[dict]]:
         return {"speech": self.table, "speech-layers": self.layers}
@@ -77,6 +79,16 @@ class SpeechOfMechanisms(OfCompetitions):
     def is_for(cls, task: FairseqTask) -> bool:
         return isinstance(task, SpeechEnhancement)
 
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        self.model = model
+        self.layers = {name: f"layer {place(name, self.parts)[0]}" for name in self.parts}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with super().watching(), recorded({"model": self.model}) as self.estimates:
+            yield
+
     def of_task(self, task: FairseqTask) -> None:
         self.speech: list[Tensor] = []
         self.loudness: list[Tensor] = []
@@ -86,6 +98,7 @@ class SpeechOfMechanisms(OfCompetitions):
 
     def see(self, batch: dict, maps: list[AttentionMap]) -> None:
         outputs = {name: c.transpose(0, 1) for name, c in pop(self.outputs).items()}  # B x T x n
+        estimate = pop(self.estimates)["model"]
         for index, frames in enumerate(batch["net_input"]["frames"]):
             clean, noisy = batch["target"][index][frames], batch["net_input"]["noisy"][index][frames]
             speech = has_speech(clean)
@@ -95,15 +108,17 @@ class SpeechOfMechanisms(OfCompetitions):
             for name, c in outputs.items():
                 self.activations[name].append(c[index][frames].double().cpu())
             if len(self.timelines) < SHOWN:
-                self.timelines.append(self._timeline(int(batch["id"][index]), noisy, clean, speech))
+                shown = {"noisy": noisy, "output": estimate[index][frames], "clean": clean}
+                self.timelines.append(self._timeline(int(batch["id"][index]), shown, speech))
 
-    def _timeline(self, number: int, noisy: Tensor, clean: Tensor, speech: Tensor) -> Timeline:
+    def _timeline(self, number: int, shown: dict[str, Tensor], speech: Tensor) -> Timeline:
         rows = {"speech": speech.float()}
-        rows |= {f"c1, {name}": values[-1][:, 0] for name, values in self.activations.items()}
+        rows |= {f"c1, {self.layers[name]}": values[-1][:, 0] for name, values in self.activations.items()}
+        highest = self.data.frames.rate / 2000
         return Timeline(
             self.data.recordings[number].clean.name,
             min(len(speech), LONGEST) * HOP / 1000,
-            [_spectrogram("noisy", noisy), _spectrogram("clean", clean)],
+            [_spectrogram(f"{label}, 0 to {highest:g} kHz", values) for label, values in shown.items()],
             {label: [round(value, 3) for value in each[:LONGEST].tolist()] for label, each in rows.items()},
         )
 
@@ -115,15 +130,24 @@ class SpeechOfMechanisms(OfCompetitions):
             entropy = torch.special.entr(c).sum(dim=1) / math.log(c.size(1))
             percentiles = {f"{p} %": float(entropy.quantile(p / 100)) for p in (5, 95)}
             correlations = {f"correlation c{m + 1}": correlation(each, speech) for m, each in enumerate(c.T)}
-            rows.append({"module": name, "entropy": float(entropy.mean()), **percentiles, **correlations})
+            rows.append(
+                {"layer": self.layers[name], "entropy": float(entropy.mean()), **percentiles, **correlations}
+            )
         between = Correlation()
         between.add(torch.stack([torch.cat(values) for values in self.activations.values()]))
         layers = [
-            {"module": name, **dict(zip(self.activations, row, strict=True))}
-            for name, row in zip(self.activations, between.matrix(), strict=True)
+            {"layer": name, **dict(zip(self.layers.values(), row, strict=True))}
+            for name, row in zip(self.layers.values(), between.matrix(), strict=True)
         ]
         loudness = correlation(torch.cat(self.loudness), speech)
-        return Speech(rows, layers, loudness, len(speech), float(speech.mean()), self.timelines)
+        share = float(speech.mean())
+        about = (
+            f"{len(speech):,} frames, of which {share:.0%} have speech. The entropy of the competition is 1 "
+            "if all mechanisms are equally active, and the percentiles are over frames. The correlation is "
+            'between the activation of a mechanism and "this frame has speech". For comparison, the loudness '
+            f"of the noisy frames has {'none' if loudness is None else f'{loudness:.3f}'}."
+        )
+        return Speech(about, rows, layers, loudness, len(speech), share, self.timelines)
 
 
 def _spectrogram(label: str, log_magnitudes: Tensor) -> Image:

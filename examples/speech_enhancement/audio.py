@@ -96,9 +96,11 @@ def look(path: Path) -> Sound:
     """Return what the header of an audio file says.
 
     Raises:
-        UsageError: soundfile is missing, the file is damaged, or it has no sample.
+        UsageError: soundfile is missing, there is no such file, it is damaged, or it has no sample.
     """
     library = soundfile()
+    if not path.is_file():
+        raise UsageError(f"{path} is no file; give a WAV or FLAC file")
     try:
         found = library.info(path)
     except (library.LibsndfileError, OSError) as error:

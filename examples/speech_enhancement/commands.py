@@ -60,6 +60,12 @@ def load(path: Path, data: str = "") -> tuple[nn.Module, SpeechEnhancement]:
     return models[0].eval(), task
 
 
+def check_out(path: Path) -> None:
+    """Raise UsageError if the folder of a file that is to be written does not exist."""
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--out {path}: {path.parent} is no folder; give a file in one that exists")
+
+
 @torch.no_grad()
 def enhance(model: nn.Module, noisy: Tensor, frames: Frames) -> Tensor:
     """Return a wave [samples] without its noise: estimated magnitudes, and the phases of the noisy wave."""
@@ -71,10 +77,12 @@ def enhance(model: nn.Module, noisy: Tensor, frames: Frames) -> Tensor:
 
 def clean(args: argparse.Namespace) -> None:
     """Remove the noise from an audio file."""
+    check_out(args.out)
+    sound = look(args.file)
     model, task = load(args.path)
     rate = task.cfg.sample_rate
-    if look(args.file).rate != rate:
-        print(f"{args.file} is resampled from {look(args.file).rate:,} to {rate:,} Hz", file=sys.stderr)
+    if sound.rate != rate:
+        print(f"{args.file} is resampled from {sound.rate:,} to {rate:,} Hz", file=sys.stderr)
     wave = enhance(model, read(args.file, rate), Frames(rate))
     write(args.out, wave, rate)
     print(f"{args.out}: {len(wave) / rate:.1f} s at {rate:,} Hz")
@@ -88,8 +96,8 @@ def _clean_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(args: argparse.Namespace) -> None:
     """Measure PESQ, SI-SDR (dB) and STOI of noisy speech, and of what a model makes of it."""
-    if args.out and not args.out.absolute().parent.is_dir():
-        raise UsageError(f"--out {args.out}: {args.out.parent} is no folder; give a file in one that exists")
+    if args.out:
+        check_out(args.out)
     model, task = load(args.path, args.data)
     task.load_dataset(args.gen_subset)
     dataset, rate = task.dataset(args.gen_subset), task.cfg.sample_rate

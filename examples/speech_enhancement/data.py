@@ -26,6 +26,7 @@ from modular_fairseq_cli.errors import UsageError
 from .audio import Frames, Sound, files_in, log_magnitude, look, mix, part_of, read
 
 logger = logging.getLogger(__name__)
+SAME_LENGTH = 1e-3  # seconds
 FILE_ID = re.compile(r"fileid_\d+$")
 
 
@@ -52,8 +53,12 @@ def find(folder: Path, rate: int) -> Recordings:
         rate: the sample rate of the model. A line of the log tells how many files have another one.
 
     Raises:
-        UsageError: the folder has neither form, a file is damaged, or a recording lacks its partner.
+        UsageError: there is no such folder, it has neither form, a file is damaged, or a recording lacks its
+            partner.
     """
+    if not folder.is_dir():
+        parts = sorted(each.parent.name for each in folder.parent.glob("*/clean"))
+        raise UsageError(f"{folder} is no folder; the data have the parts {', '.join(parts) or 'none'}")
     if not (folder / "clean").is_dir() or not any((folder / each).is_dir() for each in ("noisy", "noise")):
         raise UsageError(
             f"{folder} must have a folder clean/ with speech, and a folder noise/ with noises to mix with it "
@@ -70,6 +75,14 @@ def find(folder: Path, rate: int) -> Recordings:
             if name not in noisy:
                 raise UsageError(f"{path} has no partner in {folder / 'noisy'}; add it, or remove the file")
             recordings.append(Recording(path, noisy[name], sounds[path].seconds))
+        _say_lengths(
+            folder,
+            [
+                abs(sounds[each.clean].seconds - sounds[noisy].seconds)
+                for each in recordings
+                if (noisy := each.noisy)
+            ],
+        )
     else:
         noises = files_in(folder / "noise")
         sounds |= {path: look(path) for path in noises}
@@ -92,6 +105,15 @@ def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Path]:
             raise UsageError(f"{found[name]} and {path} have the same name, {name}; rename one pair")
         found[name] = path
     return found
+
+
+def _say_lengths(folder: Path, differences: list[float]) -> None:
+    """Say how many pairs differ in length, for the differences in seconds."""
+    if count := sum(each > SAME_LENGTH for each in differences):
+        logger.warning(
+            f"{folder}: {count:,} pairs differ in length, by up to {max(differences):.3f} s; the end of the "
+            "longer one is left out"
+        )
 
 
 def _say_rates(folder: Path, sounds: dict[Path, Sound], rate: int) -> None:

@@ -12,6 +12,7 @@ are kept for the test. The parts are:
 import argparse
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -77,14 +78,18 @@ def run(args: argparse.Namespace) -> None:
         part: {key: found for key, found in takes.items() if key[0] != args.test_speaker and key[1] == part}
         for part in SHARES
     }
-    for number, wave in enumerate(_utterances(parts["train"], random, args.repeat)):
-        _save(args.out / "train/clean" / f"{number:04}.wav", wave)
-    for name, wave in known.items():
-        _save(args.out / "train/noise" / f"{name}.wav", _share(wave, "train"))
     own = [path for (speaker, _), paths in takes.items() if speaker == args.test_speaker for path in paths]
-    _pairs(args.out / "valid", parts["valid"], [_share(wave, "valid") for wave in known.values()], random)
-    _pairs(args.out / "test-known", parts["test"], [_share(wave, "test") for wave in known.values()], random)
-    _pairs(args.out / "test", {(args.test_speaker, "test"): own}, [noises[name] for name in unknown], random)
+    args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=args.out.absolute().parent) as unfinished:  # an error leaves nothing behind
+        out = Path(unfinished) / "data"
+        for number, wave in enumerate(_utterances(parts["train"], random, args.repeat)):
+            _save(out / "train/clean" / f"{number:04}.wav", wave)
+        for name, wave in known.items():
+            _save(out / "train/noise" / f"{name}.wav", _share(wave, "train"))
+        _pairs(out / "valid", parts["valid"], [_share(wave, "valid") for wave in known.values()], random)
+        _pairs(out / "test-known", parts["test"], [_share(wave, "test") for wave in known.values()], random)
+        _pairs(out / "test", {(args.test_speaker, "test"): own}, [noises[name] for name in unknown], random)
+        out.rename(args.out)
     for part in ("train", "valid", "test", "test-known"):
         print(f"{part}: {len(files_in(args.out / part / 'clean'))} utterances")
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from modular_fairseq_cli.errors import UsageError
+
 from .audio import write
 
 RATE, NOISE_RATE = 8000, 16000
@@ -21,11 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write TOYS/digits/DIGIT_SPEAKER_TAKE.wav and TOYS/noises/NAME.wav."""
+    """Write TOYS/digits/DIGIT_SPEAKER_TAKE.wav and TOYS/noises/NAME.wav.
+
+    Raises:
+        UsageError: the folders cannot be made.
+    """
     random = np.random.default_rng(1)
     digits, noises = args.out / "digits", args.out / "noises"
-    for folder in (digits, noises):
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for folder in (digits, noises):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{args.out} cannot be written ({error.strerror}); give another folder") from None
     for speaker, pitch in SPEAKERS.items():
         for digit in range(10):
             for take in range(TAKES):

@@ -7,6 +7,7 @@ import torch
 from fairseq import metrics
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, BaseFairseqModel
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
@@ -75,6 +76,29 @@ class SpeechEnhancement(FairseqTask):
         if cfg.max_seconds and not cfg.max_seconds >= 0.1:
             raise UsageError(f"--max-seconds must be 0 or at least 0.1, not {cfg.max_seconds}")
         return cls(cfg)
+
+    def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """Build the model.
+
+        Raises:
+            UsageError: `--arch` is no model of the example.
+        """
+        if ARCH_MODEL_NAME_REGISTRY.get(cfg._name, cfg._name) != "speech_enhancer":
+            raise UsageError(
+                f"--arch {cfg._name} does not read speech; give speech_enhancer_base, tim_speech_enhancer "
+                "or tim_speech_enhancer_nocomp"
+            )
+        return super().build_model(cfg, from_checkpoint)
+
+    def build_criterion(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> FairseqCriterion:
+        """Build the criterion.
+
+        Raises:
+            UsageError: the criterion is not for speech.
+        """
+        if cfg._name != "log_magnitude_mse":
+            raise UsageError(f"--criterion {cfg._name} is not for speech; give log_magnitude_mse")
+        return super().build_criterion(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, **kwargs) -> None:
         """Load a part of the data.

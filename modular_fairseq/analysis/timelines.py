@@ -1,6 +1,7 @@
 """Values over time beside an image, such as a spectrogram, for the report.
 
-An analysis of any plugin may give them: the report shows the entries "timelines" and "table" of its data.
+An analysis of any plugin may give them: the report shows the entries "about", "table" and
+"timelines" of its data.
 """
 
 from dataclasses import dataclass

@@ -89,7 +89,7 @@ def register(arch: str, *rows: dict, model: str = "modular_transformer", peer: s
     Args:
         arch: name of the arch.
         rows: defaults of options.
-        model: name of the model family, a key of `FAMILIES`.
+        model: name of the model family, under which fairseq knows the model.
         peer: the plain arch with about as many parameters, if this arch is wider than the plain arch of its
             size.
     """

@@ -135,12 +135,16 @@ def _files_of_archive(path: Path) -> list[ImageFile]:
     try:
         with tarfile.open(path) as archive:
             for member in archive:
-                if member.isfile() and Path(member.name).suffix.lower() in ENDINGS:
+                if (member.isfile() or member.islnk()) and Path(member.name).suffix.lower() in ENDINGS:
                     found = archive.extractfile(member)
                     assert found is not None  # as it is a file
                     content = io.BytesIO(found.read())
                     files.append(ImageFile(f"{path}/{member.name}", Path(member.name).parts[:-1], content))
-    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
+            assert archive.fileobj is not None  # as it is open
+            archive.fileobj.seek(archive.offset)
+            if len(archive.fileobj.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:  # it must end with zeros
+                raise EOFError("it ends early")
+    except (OSError, EOFError, KeyError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise UsageError(f"{path} cannot be read as an archive ({error}); get it again") from None
     while files and files[0].folders and len({each.folders[:1] for each in files}) == 1:
         files = [each._replace(folders=each.folders[1:]) for each in files]  # a folder that has all others

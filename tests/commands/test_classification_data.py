@@ -213,6 +213,13 @@ def test_damaged_files_of_glue_are_refused(scripts_root, pretrained_text, tmp_pa
     assert said in refusal(prepare(scripts_root, "glue-qnli", *given))
 
 
+def test_a_value_that_is_no_number_is_named_with_its_line(scripts_root, pretrained_text, tmp_path):
+    archive = write_glue(tmp_path, "sts-b", lambda text: text.replace("\t1.000", "\thigh", 1))
+    given = ("--archive", archive, "--like", pretrained_text, "--out", tmp_path / "out")
+    said = refusal(prepare(scripts_root, "glue-sts-b", *given))
+    assert "STS-B/train.tsv, line 3: 'high' is no number" in said  # line 1 has the names of the columns
+
+
 def test_pairs_of_documents_are_the_same_or_others(scripts_root, pretrained_text, tmp_path):
     folder, out = tmp_path / "text", tmp_path / "out"
     folder.mkdir()

@@ -11,6 +11,7 @@ from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.model_analyses import (
     CompetitionByDepth,
+    CompetitionInPictures,
     ExpertInformation,
     GateEntropy,
     Redundancy,
@@ -92,3 +93,13 @@ def test_commands_say_which_models_skip_them(evaluation, skips):
     (line,) = evaluation().commands(Measurement(run))
     assert line.startswith(f"modular-fairseq analyze {evaluation.analysis} ")
     assert line.endswith("  # skipped for a model without such a part") == skips
+
+
+def test_the_control_of_pictures_is_the_layer_whose_heads_divide_the_regions_best():
+    heads = [{"eta_squared": value} for value in (0.2, None, 0.7, 0.4)]
+    layers = [{"layer": number, "eta_squared": value} for number, value in ((3, 0.6), (2, 0.9))]
+    report = {"layers": layers, "heads": heads, "brightness": 0.3}
+    found = {"eta_squared": 0.6, "eta_squared_heads": 0.7, "eta_squared_brightness": 0.3}
+    assert CompetitionInPictures().read(report) == found  # eta_squared: that of the last layer
+    plain = {"layers": [], "heads": [{"eta_squared": None}], "brightness": None}
+    assert CompetitionInPictures().read(plain) == dict.fromkeys(found)

@@ -131,9 +131,13 @@ def test_images_of_a_folder_or_archive_are_averaged_over_areas_in_colour(tmp_pat
         with tarfile.open(tmp_path / archive, "w:xz" if archive.endswith("xz") else "w") as file:
             for part in ("test", "train"):
                 file.add(tmp_path / part, f"images/{part}")
+            link = tarfile.TarInfo("images/train/dogs/1.png")  # the same file by another name
+            link.type, link.linkname = tarfile.LNKTYPE, "images/train/cats/1.png"
+            file.addfile(link)
     found = read(tmp_path / archive, 2, 2, 3)
-    assert found.pictures.shape == found.test.shape == (1, 2, 2, 3)
-    assert found.pictures[0, 0, 0].tolist() == [75, 10, 20] and not found.pictures[0, 1].any()
+    assert found.pictures.shape == (2 if archive else 1, 2, 2, 3) and found.test.shape == (1, 2, 2, 3)
+    for picture in found.pictures:
+        assert picture[0, 0].tolist() == [75, 10, 20] and not picture[1].any()
     assert found.test[0, 0, 0].tolist() == [75, 75, 75]
 
 
@@ -212,7 +216,8 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
     with tarfile.open(tmp_path / "archive.tar", "w") as file:
         file.add(tmp_path / "images/1.png", "1.png")
         file.add(tmp_path / "text", "text")
-    (tmp_path / "cut.tar").write_bytes((tmp_path / "archive.tar").read_bytes()[:1600])
+    for name, kept in (("cut.tar", 1600), ("half.tar", 2048)):  # in a file, and after a whole one
+        (tmp_path / name).write_bytes((tmp_path / "archive.tar").read_bytes()[:kept])
     for name, sentence in (
         ("cut.idx", "has 35 bytes of pictures and not 36, so it is damaged"),
         ("text", "is no IDX file of pictures; give one such as"),
@@ -224,6 +229,7 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         ("empty", "has no image files ("),
         ("archive.tar", "archive.tar/1.png is no image, or is damaged ("),
         ("cut.tar", "cannot be read as an archive ("),
+        ("half.tar", "cannot be read as an archive (it ends early); get it again"),
         ("images", "images/1.png is no image, or is damaged ("),
         ("nothing", "does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"),
     ):

@@ -22,6 +22,7 @@ import soundfile  # noqa: E402  (the lines above skip these tests without it)
 from modular_fairseq.analysis.attention_maps import attention_maps  # noqa: E402
 from modular_fairseq.models.options import PRESETS  # noqa: E402
 from modular_fairseq.models.tim import TimOptions  # noqa: E402
+from modular_fairseq.modules.independent_mechanisms import Competition  # noqa: E402
 from modular_fairseq_cli import main as cli  # noqa: E402
 from modular_fairseq_cli.errors import UsageError  # noqa: E402
 from tests import plugins  # noqa: E402
@@ -191,6 +192,62 @@ def test_mixtures_have_the_ratio(speech, snr):
         assert torch.equal(speech.audio.mix(*silent, 5.0), silent[0])
 
 
+def test_parts_of_a_noise_begin_anywhere(speech):
+    noise, random = torch.arange(100.0), np.random.default_rng(1)
+    begins = {int(speech.audio.part_of(noise, 40, random)[0]) for _ in range(500)}
+    assert begins == set(range(61))
+    assert speech.audio.part_of(noise[:30], 75, random).unique().tolist() == list(range(30))
+
+
+def noise_of(speech, data, part, index):
+    """Return the noise of a pair [samples]."""
+    found = speech.data.SpeechData(speech.data.find(data / part, 8000), 8000, (0, 0), 1, False)
+    noisy, clean = found.waves(index)
+    return (noisy - clean).numpy()
+
+
+def similarity(part, whole):
+    """Return the highest cosine of a wave with any part of a longer one."""
+    products = np.correlate(whole, part, mode="valid")
+    squares = np.convolve(whole**2, np.ones(len(part)), mode="valid")
+    return (products / np.sqrt(squares * (part**2).sum() + 1e-12)).max()
+
+
+def test_each_part_has_its_own_share_of_each_noise(speech, toys, data):
+    """The noise of each pair is found in the share of its part, and in no other one."""
+    hiss = speech.audio.read(toys / "noises/hiss.wav", 8000).numpy()
+    shares = {"train": hiss[:64000], "valid": hiss[64000:72000], "test-known": hiss[72000:]}
+    kept = speech.audio.read(data / "train/noise/hiss.wav", 8000).numpy()
+    assert np.abs(kept - shares["train"]).max() < 1e-4
+    assert not (data / "train/noise/hum.wav").exists()
+    for part in ("valid", "test-known"):
+        found = []
+        for index in range(2):  # noises take turns
+            first = noise_of(speech, data, part, index)[:2000]
+            found.append({name: similarity(first, share) for name, share in shares.items()})
+        [of_hiss] = [each for each in found if max(each.values()) > 0.9]
+        assert all((value > 0.9) == (name == part) for name, value in of_hiss.items())
+
+
+def test_an_error_leaves_no_part_of_the_data(toys, tmp_path):
+    shutil.copytree(toys / "noises", tmp_path / "noises")
+    soundfile.write(tmp_path / "noises/short.wav", np.ones(3), 8000)
+    words = ["--test-speaker", "carl", "--test-noise", "hum", "--out", tmp_path / "out"]
+    status, _, said = call("digits", toys / "digits", tmp_path / "noises", *words)
+    assert status == 1 and "a noise is too short to be divided" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["noises"]
+
+
+def test_pairs_of_different_lengths_are_told(speech, tmp_path, caplog):
+    for name, seconds in (("a.wav", 0.5), ("b.wav", 0.75)):
+        sound(tmp_path / "clean", name, seconds=0.5)
+        sound(tmp_path / "noisy", name, seconds=seconds)
+    found = speech.data.find(tmp_path, 8000)
+    assert "1 pairs differ in length, by up to 0.250 s" in caplog.text
+    dataset = speech.data.SpeechData(found, 8000, (0, 1), 1, False)
+    assert [len(dataset.waves(index)[0]) for index in (0, 1)] == [4000, 4000]
+
+
 def test_training_has_new_noises_in_every_epoch_and_other_parts_always_the_same(speech, data):
     found = speech.data.find(data / "train", 8000)
     for is_training in (True, False):
@@ -315,17 +372,133 @@ def test_a_trained_model_cleans_and_is_scored_and_looked_into(model, data, toys,
         + ["--gen-subset", "test", "--out", str(tmp_path / "analysis")]
     )
     found = json.loads((tmp_path / "analysis/analysis.json").read_text())["analyses"]["speech"]
-    assert [row["module"] for row in found["table"]] == [f"encoder.layers.{i}" for i in range(4)]
+    assert [row["layer"] for row in found["table"]] == [f"layer {i + 1}" for i in range(4)]
     for row in found["table"]:
         assert (
             row["correlation c1"] == pytest.approx(-row["correlation c2"], abs=1e-4)
             and 0 <= row["5 %"] <= row["entropy"] <= row["95 %"] < 1.0001
         )
-    assert all(row[row["module"]] == pytest.approx(1) for row in found["layers"])
+    assert all(row[row["layer"]] == pytest.approx(1) for row in found["layers"])
     timeline = found["timelines"][0]
-    assert len(timeline["rows"]["speech"]) == timeline["images"][0]["width"]
+    assert list(timeline["rows"]) == ["speech", *(f"c1, layer {i + 1}" for i in range(4))]
+    labels = [image["label"].split(",")[0] for image in timeline["images"]]
+    assert labels == ["noisy", "output", "clean"]
+    assert {image["width"] for image in timeline["images"]} == {len(timeline["rows"]["speech"])}
     cli.main(["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "report.html")])
     assert '"timelines":[{"title":"0' in (tmp_path / "report.html").read_text()
+
+
+def test_the_analysis_of_words_refuses_speech(model, data, tmp_path):
+    words = ["analyze", "competition", str(data), "--path", str(model), "--user-dir", str(EXAMPLE)]
+    with pytest.raises(SystemExit) as error:
+        cli.main([*words, "--out", str(tmp_path / "out")])
+    assert "the data has no words; use an analysis of the plugin" in str(error.value)
+
+
+class Competing(torch.nn.Module):
+    """A model of two layers, of which the second has a competition that is the first bin of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Module()
+        self.encoder.layers = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
+        self.encoder.layers[1].competition = Competition(2, 4)
+        self.encoder.layers[1].competition.forward = lambda x: torch.stack([x, 1 - x], dim=-1)
+
+    def forward(self, noisy, frames):
+        self.encoder.layers[1].competition(noisy[..., 0].T)
+        return noisy
+
+
+def test_the_analysis_has_the_correlation_of_each_mechanism_with_speech(speech, data):
+    model = Competing()
+    analysis = speech.analysis.SpeechOfMechanisms(model)
+    task = speech.training.SpeechEnhancement.setup_task(
+        speech.training.TaskOptions(data=str(data), sample_rate=8000)
+    )
+    task.load_dataset("valid")
+    analysis.of_task(task)
+    random = torch.Generator().manual_seed(1)
+    there = torch.arange(30) < torch.tensor([[30], [20]])
+    loud = torch.rand(2, 30, generator=random) > 0.4
+    c = torch.where(loud, 0.9, 0.2) + 0.1 * torch.rand(2, 30, generator=random)
+    noisy = torch.rand(2, 30, 129, generator=random) + 1
+    noisy[..., 0] = c
+    target = loud[..., None].float().expand(2, 30, 129)
+    batch = {"id": torch.tensor([0, 1]), "net_input": {"noisy": noisy, "frames": there}, "target": target}
+    with analysis.watching():
+        model(**batch["net_input"])
+        analysis.see(batch, [])
+    found = analysis.report()
+    [row] = found.table
+    c, loud = c[there].double().numpy(), loud[there].numpy()
+    assert row["layer"] == "layer 2" and found.frames == 50 and found.share == pytest.approx(loud.mean())
+    expected = np.corrcoef(c, loud)[0, 1]
+    assert expected > 0.9 and row["correlation c1"] == pytest.approx(expected, rel=1e-6)
+    assert row["correlation c2"] == pytest.approx(-expected, rel=1e-6)
+    entropy = -(c * np.log(c) + (1 - c) * np.log(1 - c)) / np.log(2)
+    for name, value in (("entropy", entropy.mean()), ("5 %", np.quantile(entropy, 0.05))):
+        assert row[name] == pytest.approx(value, rel=1e-5)
+    energies = [(np.expm1(each.double().numpy()) ** 2).sum(-1) for each in (noisy[0], noisy[1, :20])]
+    loudness = np.concatenate([np.log(each) - np.log(each).mean() for each in energies])
+    assert found.loudness == pytest.approx(np.corrcoef(loudness, loud)[0, 1], abs=1e-6)
+
+
+def plain_reference(model, noisy):
+    """Compute the plain model for one recording [T, bins] by the sentences of A.2, frame by frame."""
+    weights = {name: value.double() for name, value in model.state_dict().items()}
+
+    def affine(x, name):
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def normed(x, name):
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+        return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def leaky(x):
+        return torch.where(x > 0, x, 0.01 * x)
+
+    x = noisy
+    for number in range(4):
+        name, first = f"encoder.convolutions.{number}", -1 if number < 2 else -2  # the first frame it sees
+        rows = []
+        for t in range(len(x)):
+            seen = [x[t + first + k] if 0 <= t + first + k < len(x) else 0 * x[0] for k in range(3)]
+            taps = weights[f"{name}.conv.weight"].unbind(2)
+            rows.append(sum(tap @ each for tap, each in zip(taps, seen, strict=True)))
+        x = leaky(normed(torch.stack(rows) + weights[f"{name}.conv.bias"], f"{name}.norm"))
+    for number in range(len(model.encoder.layers)):
+        name, heads = f"encoder.layers.{number}", model.encoder.layers[number].self_attn.num_heads
+        q, k, v = (affine(x, f"{name}.self_attn.{each}_proj").view(len(x), heads, -1) for each in "qkv")
+        read = []
+        for t in range(len(x)):
+            scores = torch.einsum("hd,shd->hs", q[t], k[: t + 1]) / q.size(2) ** 0.5
+            read.append(torch.einsum("hs,shd->hd", scores.softmax(1), v[: t + 1]).flatten())
+        attended = affine(torch.stack(read), f"{name}.self_attn.out_proj")
+        x = normed(x + attended, f"{name}.self_attn_layer_norm")
+        inner = affine(leaky(affine(x, f"{name}.fc1")), f"{name}.fc2")
+        x = normed(x + inner, f"{name}.final_layer_norm")
+    return affine(x, "output")
+
+
+def test_the_model_is_that_of_the_paper(speech):
+    model, noisy = enhancer(speech, encoder_layers=2).double(), 5 * torch.rand(11, 129).double()
+    for parameter in model.parameters():  # so that no bias is 0
+        torch.nn.init.normal_(parameter, std=0.2)
+    with torch.no_grad():
+        found = model(noisy[None], torch.ones(1, 11, dtype=torch.bool))[0]
+    torch.testing.assert_close(found, plain_reference(model, noisy), rtol=0, atol=1e-10)
+
+
+def test_dropout_is_before_the_layers_and_in_them(speech):
+    for where in (0, 2):
+        model, noisy = enhancer(speech, encoder_layers=where, dropout=0.5), torch.rand(1, 9, 129)
+        frames = torch.ones(1, 9, dtype=torch.bool)
+        assert not torch.equal(model.train()(noisy, frames), model(noisy, frames))
+        assert torch.equal(model.eval()(noisy, frames), model(noisy, frames))
+    model = enhancer(speech, dropout=0.5)
+    model.encoder.dropout = torch.nn.Identity()
+    assert not torch.equal(model.train()(noisy, frames), model(noisy, frames))
 
 
 def test_frames_with_speech_are_those_with_energy(speech):
@@ -436,7 +609,9 @@ def test_what_cannot_be_scored_is_told(speech):
 
 def refusals(folder):
     """Yield folders that are no data, each with what is wrong about it."""
-    yield folder / "nothing", "must have a folder clean/ with speech, and a folder noise/"
+    yield folder / "nothing", "nothing is no folder; the data have the parts none"
+    (folder / "half/clean").mkdir(parents=True)
+    yield folder / "half", "must have a folder clean/ with speech, and a folder noise/"
     (folder / "empty/clean").mkdir(parents=True)
     (folder / "empty/noise").mkdir()
     yield folder / "empty", "has no audio file (.wav or .flac); give another folder"
@@ -472,6 +647,22 @@ def test_options_of_the_task_that_cannot_work_are_refused(speech, options, sente
         speech.training.SpeechEnhancement.setup_task(speech.training.TaskOptions(data="", **options))
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--arch", "transformer"], "--arch transformer does not read speech; give speech_enhancer_base,"),
+        (
+            ["--arch", "speech_enhancer_base", "--criterion", "cross_entropy"],
+            "--criterion cross_entropy is not for speech; give log_magnitude_mse",
+        ),
+    ],
+)
+def test_models_and_criterions_of_words_are_refused(data, tmp_path, words, sentence):
+    with pytest.raises(UsageError) as error:
+        run_train(data, *TRAIN.split(), *words, "--save-dir", tmp_path / "m", common=())
+    assert sentence in str(error.value)
+
+
 def test_ratios_without_effect_are_refused(speech, tmp_path):
     for kind in ("clean", "noisy"):
         sound(tmp_path / "train" / kind, "a.wav")
@@ -486,15 +677,26 @@ def test_the_commands_refuse_in_one_sentence(model, data, tmp_path):
     for words, sentence in (
         (
             ["clean", tmp_path / "no.wav", "--path", model, "--out", tmp_path / "o.wav"],
-            "no.wav cannot be read",
+            "no.wav is no file; give a WAV or FLAC file",
         ),
         (
             ["clean", data / "test/clean/0000.wav", "--path", model, "--out", tmp_path / "o.mp3"],
             "ends in .wav",
         ),
-        (["clean", "x.wav", "--path", tmp_path / "no.pt", "--out", "o.wav"], "no.pt"),
+        (
+            ["clean", data / "test/clean/0000.wav", "--path", model, "--out", tmp_path / "no/o.wav"],
+            "is no folder; give a file in one that exists",
+        ),
+        (
+            ["clean", data / "test/clean/0000.wav", "--path", tmp_path / "no.pt", "--out", "o.wav"],
+            "no.pt",
+        ),
+        (["toys", model / "toys"], "toys cannot be written ("),
         (["digits", tmp_path, tmp_path, "--out", data], "exists; remove it, or give another folder"),
-        (["evaluate", data, "--path", model, "--gen-subset", "tset"], "must have a folder clean/"),
+        (
+            ["evaluate", data, "--path", model, "--gen-subset", "tset"],
+            "tset is no folder; the data have the parts test, test-known, train, valid",
+        ),
     ):
         status, _, said = call(*words)
         [line] = [each for each in said.splitlines() if each.startswith("speech_enhancement: error: ")]

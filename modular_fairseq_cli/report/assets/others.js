@@ -57,8 +57,9 @@ function others() {
   return names.flatMap((name) => [
     el("h3", {}, name),
     sideBySide(having(name), ({ analyses }) => {
-      const { table: rows = [], timelines = [] } = analyses[name];
+      const { about, table: rows = [], timelines = [] } = analyses[name];
       return [
+        ...(typeof about === "string" ? [el("p", { class: "note" }, about)] : []),
         ...(rows.length ? [tableOf(rows)] : []),
         ...(timelines.length
           ? [
