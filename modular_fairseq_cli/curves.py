@@ -13,12 +13,15 @@ The command writes OUT.tsv (system, update, mean, low, high, number of seeds) an
 import argparse
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.scoring.intervals import over_seeds
 from modular_fairseq_cli.training_log import CURVES, read_log
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NUMBERS = {curve.key: curve for curve in CURVES}
 
@@ -82,7 +85,8 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--out {args.out}: {args.out}.tsv cannot be written ({error.strerror}); give another path"
         ) from None
-    _draw(systems, args)
+    title = f"{args.split}: mean over seeds (their number in brackets), 95 % interval"
+    draw(systems, args.number, title, Path(f"{args.out}.svg"), Path(f"{args.out}.png"))
     print(f"{args.out}.tsv, {args.out}.svg, {args.out}.png")
 
 
@@ -117,8 +121,8 @@ def _curve(log: str, split: str, number: str) -> dict[int, float]:
     return dict(curves[split][number])
 
 
-def _draw(systems: dict[str, list[Point]], args: argparse.Namespace) -> None:
-    """Draw the curves into OUT.svg and OUT.png.
+def draw(systems: dict[str, list[Point]], number: str, title: str, *paths: Path) -> None:
+    """Draw the curves of systems into files, whose endings are .svg or .png.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -129,8 +133,6 @@ def _draw(systems: dict[str, list[Point]], args: argparse.Namespace) -> None:
         raise UsageError(
             "the figure needs matplotlib; install it with pip install matplotlib, or run scripts/setup.sh"
         ) from None
-    import matplotlib
-
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
     axes = figure.subplots()
     for name, points in systems.items():
@@ -140,14 +142,20 @@ def _draw(systems: dict[str, list[Point]], args: argparse.Namespace) -> None:
         highs = [point.high for point in points if point.high is not None]
         if lows:
             axes.fill_between(updates, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
-    curve = NUMBERS[args.number]
+    curve = NUMBERS[number]
     axes.set(xlabel="update", ylabel=f"{curve.title} ({curve.unit})" if curve.unit else curve.title)
-    axes.set_title(
-        f"{args.split}: mean over seeds (their number in brackets), 95 % interval", fontsize="medium"
-    )
+    axes.set_title(title, fontsize="medium")
+    if number == "ppl":
+        axes.set_yscale("log")
     axes.grid(alpha=0.3)
     axes.legend()
-    # So that the same numbers give the same files.
+    for path in paths:
+        save(figure, path)
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure as .svg or .png, so that the same numbers give the same file."""
+    import matplotlib
+
     with matplotlib.rc_context({"svg.hashsalt": "modular_fairseq"}):
-        figure.savefig(f"{args.out}.svg", metadata={"Date": None})
-        figure.savefig(f"{args.out}.png", dpi=160)
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -10,12 +10,14 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from sacrebleu.metrics import BLEU
 
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence import making, processor_time
+from modular_fairseq.runs.evidence.claims import read_claims
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
@@ -177,6 +179,45 @@ def test_the_table_shows_differences_and_verdicts(made):
     assert float(rows[0][names.index("difference")]) == pytest.approx(gap)
     assert rows[0][names.index("verdict")] in ("holds", "fails", "open")
     assert rows[1][names.index("verdict")] == ""
+
+
+def test_the_page_tells_each_claim_with_its_runs(place, capsys):
+    pytest.importorskip("matplotlib")
+    cli.main(words_of(place, "--page", str(place / "page.md")))
+    assert capsys.readouterr().out == f"{place / 'page.md'}: 8 of 8 runs\n"
+    page = (place / "page.md").read_text()
+    cli.main(words_of(place))
+    names, *rows = [line.split("\t") for line in (place / "evidence/table.tsv").read_text().splitlines()]
+    for row in rows:
+        found = dict(zip(names, row, strict=True))
+        difference, low, high = (f"{float(found[key]):+.2f}" for key in ("difference", "low", "high"))
+        assert f"| {difference} [{low}, {high}] |" in page and f"### {found['claim']}\n" in page
+        if found["kind"] == "primary":
+            assert f"- Verdict: {found['verdict']} (p = {float(found['p_holm']):.3f} for it" in page
+        else:
+            beyond = float(found["low"]) > 0 or float(found["high"]) < 0
+            assert beyond or "- Verdict: cannot be told" in page
+    scores = [record(place, "experts", seed)["rows"]["mine/experts"][0]["bleu"] for seed in (1, 2)]
+    mean, deviation = np.mean(scores), np.std(scores, ddof=1)
+    assert f"| {mean:.2f} ± {deviation:.2f} |" in page and "Corpus here: `toy.de-en`." in page
+    assert "`results/evidence/mine/experts/seed-{1,2}.json`" in page
+    assert "8 of 8 registered\nruns are done" in page
+    pictures = re.findall(r"\(page/(.*?)\)", page)
+    assert "mine.ppl.svg" in pictures
+    assert sorted(pictures) == sorted(path.name for path in (place / "page").iterdir())
+
+
+def test_the_page_of_results_is_that_of_the_records(tmp_path, monkeypatch):
+    from modular_fairseq.runs.evidence.page import page
+
+    monkeypatch.chdir(ROOT)
+    plan = Plan(read_claims("results/claims.yaml"), str(tmp_path), str(tmp_path))
+    expected = page(plan, plan.records("results/evidence"), "results")
+    assert (ROOT / "docs/results.md").read_text() == expected, (
+        "make it again: modular-fairseq evidence results/claims.yaml --page docs/results.md"
+    )
+    for name in re.findall(r"\(results/(.*?)\)", expected):
+        assert (ROOT / "docs/results" / name).exists()
 
 
 def test_runs_with_records_are_not_made_again(place, capsys):
@@ -605,7 +646,6 @@ def test_a_gpu_gets_as_many_runs_as_fit(monkeypatch):
 
 
 def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
-    from modular_fairseq.runs.evidence.claims import read_claims
     from modular_fairseq.runs.evidence.records import recorded
 
     register = read_claims(ROOT / "results/claims.yaml")

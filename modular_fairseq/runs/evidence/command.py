@@ -1,6 +1,7 @@
 """Test claims of the papers by runs that were registered before they were made.
 
     modular-fairseq evidence results/claims.yaml                    # shows what the records say
+    modular-fairseq evidence results/claims.yaml --page docs/results.md     # writes the page of results
     modular-fairseq evidence results/claims.yaml --status           # counts runs, and estimates the time left
     modular-fairseq evidence results/claims.yaml --prepare TEXT     # prepares the corpora in --data
     modular-fairseq evidence results/claims.yaml --run --commit HASH    # makes the runs that are missing
@@ -28,13 +29,14 @@ from modular_fairseq.runs.evidence.corpora import prepare
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.making import default_jobs, make_all, make_one, refuse_another_code
 from modular_fairseq.runs.evidence.overview import sheet, status
+from modular_fairseq.runs.evidence.page import write as write_page
 from modular_fairseq_cli.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "modular-fairseq evidence CLAIMS [--data DIR] [--out DIR] [--prepare TEXT | --run --commit HASH | "
-        "--status] [options]"
+        "--status | --page FILE] [options]"
     )
     parser.add_argument("claims", metavar="CLAIMS", help="file that registers the claims")
     parser.add_argument(
@@ -69,6 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="prepare the corpora from the raw text in folders of TEXT, and compare them with the registered "
         "digests, or print digests to register",
+    )
+    what.add_argument(
+        "--page", metavar="FILE", help="write a page about all claims, in Markdown, and its figures"
     )
     # A process of --run gets these two.
     what.add_argument("--one", metavar="RUN", help=argparse.SUPPRESS)
@@ -107,7 +112,10 @@ def run(args: argparse.Namespace) -> None:
         args.jobs = args.jobs or default_jobs(args.device)
         make_all(plan, jobs, records, results, args)
         records = plan.records(results)
-    if records:
+    if records and args.page is not None:
+        write_page(plan, records, args.page)
+        print(f"{args.page}: {len(records)} of {len(plan.jobs)} runs")
+    elif records:
         print(sheet(plan, records).write(results), end="")
     else:
         raise UsageError(

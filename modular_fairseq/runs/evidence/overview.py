@@ -1,7 +1,7 @@
 """Show what the records say about the claims, and how much is done."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from modular_fairseq.runs.evidence.claims import KINDS
 from modular_fairseq.runs.evidence.jobs import Job, Plan
@@ -9,6 +9,8 @@ from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq_cli.scoring.spread import shown
+
+PValues = tuple[float | None, float | None]  # for a claim and against it
 
 
 def status(jobs: Sequence[Job], records: dict[str, Any], at_a_time: int) -> str:
@@ -36,8 +38,28 @@ def status(jobs: Sequence[Job], records: dict[str, Any], at_a_time: int) -> str:
     return "\n".join(lines)
 
 
-def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
-    """Return the table of claims: primary ones with verdicts, then secondary ones."""
+class Findings(NamedTuple):
+    """What the records say about all claims.
+
+    Args:
+        all: one for each claim, in the order of the register.
+        corrected: for each primary claim, by name, the p for it and against it, corrected by Holm's method.
+    """
+
+    all: list[Finding]
+    corrected: dict[str, PValues]
+
+    def p_values(self, finding: Finding) -> PValues:
+        """Return the corrected p for a claim and against it; None for a secondary claim."""
+        return self.corrected.get(finding.claim.name, (None, None))
+
+    def verdict(self, finding: Finding) -> str:
+        """Return the verdict on a claim (`verdicts.verdict`)."""
+        return verdict(finding, self.p_values(finding))
+
+
+def found_in(plan: Plan, records: dict[str, Any]) -> Findings:
+    """Return what the records say about all claims of a plan."""
     by_row = {
         (row, job.seed): records[job.run.name]
         for job in plan.jobs
@@ -48,14 +70,19 @@ def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
     primary = [finding for finding in findings if finding.claim.kind == "primary"]
     sides = zip(*(finding.p_values for finding in primary), strict=True) if primary else ((), ())
     both = zip(*(holm(side, len(primary)) for side in sides), strict=True)
-    corrected = dict(zip((finding.claim.name for finding in primary), both, strict=True))
+    return Findings(findings, dict(zip((each.claim.name for each in primary), both, strict=True)))
+
+
+def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
+    """Return the table of claims: primary ones with verdicts, then secondary ones."""
+    findings = found_in(plan, records)
     lines, numbers = [], [NUMBERS]
     for kind in KINDS:
-        mine = [finding for finding in findings if finding.claim.kind == kind]
+        mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
             lines.append(Line([f"{kind} claims", *[""] * 7], True))
         for finding in mine:
-            p = corrected.get(finding.claim.name, (None, None))
+            p = findings.p_values(finding)
             lines.append(Line(cells_of(finding, p)))
             numbers.append(numbers_of(finding, p))
     heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p for; against", "verdict"]
@@ -89,16 +116,23 @@ def last_epochs(plan: Plan, records: dict[str, Any]) -> str:
     )
 
 
-def cells_of(finding: Finding, p: tuple[float | None, float | None]) -> list[str]:
+def values_of(finding: Finding) -> list[tuple[float, ...]]:
+    """Return the values of the row and of the baseline, for each seed that is complete."""
+    return list(zip(*finding.values.values(), strict=True)) or [(), ()]
+
+
+def difference(finding: Finding) -> str:
+    """Return the difference with its interval, such as "+0.70 [+0.10, +1.30]", or "" if there is none."""
+    if finding.interval is None:
+        return ""
+    found, *limits = map(QUANTITIES[finding.claim.quantity].signed.format, finding.interval[:3])
+    return f"{found} [{', '.join(limits)}]"
+
+
+def cells_of(finding: Finding, p: PValues) -> list[str]:
     """Return the cells of a claim for people."""
     claim, quantity = finding.claim, QUANTITIES[finding.claim.quantity]
-    sides = list(zip(*finding.values.values(), strict=True)) or [(), ()]
-    signed = quantity.pattern if ":+" in quantity.pattern else quantity.pattern.replace(":", ":+")
-    interval = finding.interval
-    gap = ""
-    if interval:
-        difference, *limits = map(signed.format, interval[:3])
-        gap = f"{difference} [{', '.join(limits)}]"
+    sides = values_of(finding)
     ours, compared = (
         f"{row} less {minus}" if minus else row
         for row, minus in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
@@ -111,18 +145,17 @@ def cells_of(finding: Finding, p: tuple[float | None, float | None]) -> list[str
         f"{claim.says} ({claim.table_name}: {ours} {claim.expected} {compared})",
         quantity.heading,
         *(shown(side, quantity.pattern) for side in sides),
-        gap,
-        "" if claim.printed is None else signed.format(claim.printed),
+        difference(finding),
+        "" if claim.printed is None else quantity.signed.format(claim.printed),
         "; ".join(f"{each:.3f}" for each in p if each is not None),
         verdict(finding, p),
     ]
 
 
-def numbers_of(finding: Finding, p: tuple[float | None, float | None]) -> list[Any]:
+def numbers_of(finding: Finding, p: PValues) -> list[Any]:
     """Return the numbers of a claim for programs."""
     claim, interval = finding.claim, finding.interval
-    sides = list(zip(*finding.values.values(), strict=True)) or [(), ()]
-    means = [sum(side) / len(side) if side else None for side in sides]
+    means = [sum(side) / len(side) if side else None for side in values_of(finding)]
     if not claim.baseline:
         means[1] = None
     limits = interval[:4] if interval else [None] * 4

@@ -19,6 +19,11 @@ class Quantity(NamedTuple):
     pattern: str
     of: Callable[[dict[str, Any], str], float | None]
 
+    @property
+    def signed(self) -> str:
+        """The format of a difference, with its sign."""
+        return self.pattern if ":+" in self.pattern else self.pattern.replace(":", ":+")
+
 
 def _column(name: str) -> Callable[[dict[str, Any], str], float | None]:
     """Return a function that reads a column of a table: the mean over the measurements of the row."""
