@@ -1,0 +1,312 @@
+#!/usr/bin/env python
+"""Compare this project with stock fairseq and JoeyNMT: the same text, size and budget, and three seeds.
+
+    python scripts/toolkits.py run CORPUS --work DIR --joeynmt PYTHON     # trains, translates and scores
+    python scripts/toolkits.py time CORPUS --work DIR --joeynmt PYTHON    # measures the time of an update
+    python scripts/toolkits.py table                                      # writes results/toolkits/table.md
+
+CORPUS is what `modular-fairseq prepare raw` wrote for German and English. PYTHON is the Python of a virtual
+environment with JoeyNMT 2.3.0, which needs other versions of packages than fairseq. All toolkits read the
+same sub-words, have a Transformer of the same size, and see the text as often. They differ in how they make
+batches: fairseq puts sentences of similar length together, and JoeyNMT does not. Their translations are
+scored by the same `modular-fairseq score`. Each run has one thread. A run that has a record in
+results/toolkits is not made again, and one of fairseq that was killed continues.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+from tabulate import tabulate
+
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import only_one, write_file
+from modular_fairseq_cli.scoring.spread import shown
+from modular_fairseq_cli.training_log import read_log
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results" / "toolkits"
+SOURCE, TARGET = "de", "en"
+LAYERS, WIDTH, INNER, HEADS = 4, 256, 512, 8
+DROPOUT, SMOOTHING, DECAY, CLIP = 0.3, 0.1, 1e-4, 1.0
+RATE, WARMUP = 1e-3, 600  # then the rate falls with the square root of the update
+TOKENS, EPOCHS, BEAM = 1024, 8, 5
+SEEDS = (1, 2, 3)
+ROWS = {
+    "fairseq": "stock fairseq 0.12.3.1, transformer",
+    "modular_fairseq": "this project, modular_transformer",
+    "joeynmt": "JoeyNMT 2.3.0",
+}
+SHORT, LONG, ROUNDS = 40, 120, 3  # updates of the two trainings that are timed, and how often
+BASELINE = "fairseq"
+
+
+def fairseq_words(row: str, corpus: Path, folder: Path, seed: int, updates: int = 0) -> list[str]:
+    """Return the command that trains a row of fairseq."""
+    own = {
+        "fairseq": "--arch transformer --criterion label_smoothed_cross_entropy",
+        "modular_fairseq": f"--user-dir {ROOT / 'modular_fairseq'} --arch modular_transformer "
+        "--criterion modular_cross_entropy",
+    }[row]
+    size = [
+        f"--{side}-{name} {value}"
+        for side in ("encoder", "decoder")
+        for name, value in (
+            ("layers", LAYERS),
+            ("embed-dim", WIDTH),
+            ("ffn-embed-dim", INNER),
+            ("attention-heads", HEADS),
+        )
+    ]
+    text = (
+        f"{corpus / 'bin'} {own} {' '.join(size)} --share-all-embeddings --dropout {DROPOUT} "
+        f"--label-smoothing {SMOOTHING} --optimizer adam --adam-betas (0.9,0.98) --weight-decay {DECAY} "
+        f"--clip-norm {CLIP} --lr {RATE} --lr-scheduler inverse_sqrt --warmup-updates {WARMUP} "
+        f"--max-tokens {TOKENS} --update-epoch-batch-itr True --seed {seed} --num-workers 0 "
+        f"--log-format json --log-interval 100 --no-epoch-checkpoints --save-dir {folder}"
+    )
+    budget = f"--max-update {updates} --no-save --disable-validation" if updates else f"--max-epoch {EPOCHS}"
+    return [sys.executable, "-m", "fairseq_cli.train", *text.split(), *budget.split()]
+
+
+def joeynmt_config(corpus: Path, folder: Path, seed: int, updates: int = 0) -> dict[str, Any]:
+    """Return the configuration of JoeyNMT for the same model and budget."""
+    stack = {
+        "type": "transformer",
+        "num_layers": LAYERS,
+        "num_heads": HEADS,
+        "embeddings": {"embedding_dim": WIDTH, "scale": True, "dropout": DROPOUT},
+        "hidden_size": WIDTH,
+        "ff_size": INNER,
+        "dropout": DROPOUT,
+        "layer_norm": "post",
+    }
+    side = {"level": "word", "lowercase": False, "voc_file": str(folder / "vocabulary.txt")}
+    return {
+        "name": "toolkits",
+        "joeynmt_version": "2.3.0",
+        "model_dir": str(folder / "model"),
+        "use_cuda": False,
+        "random_seed": seed,
+        "data": {
+            **{part: str(corpus / "bpe" / part) for part in ("train", "test")},
+            "dev": str(corpus / "bpe" / "valid"),
+            "dataset_type": "plain",
+            "src": {"lang": SOURCE, **side},
+            "trg": {"lang": TARGET, **side},
+        },
+        "model": {
+            "initializer": "xavier_uniform",
+            "embed_initializer": "xavier_uniform",
+            "tied_embeddings": True,
+            "tied_softmax": True,
+            "encoder": stack,
+            "decoder": stack,
+        },
+        "training": {
+            "optimizer": "adamw",  # fairseq's adam decouples the weight decay, too
+            "adam_betas": [0.9, 0.98],
+            "weight_decay": DECAY,
+            "clip_grad_norm": CLIP,
+            "label_smoothing": SMOOTHING,
+            "loss": "crossentropy",
+            "normalization": "tokens",
+            "learning_rate": RATE,
+            "learning_rate_min": 0.0,
+            "learning_rate_warmup": WARMUP,
+            "scheduling": "warmupinversesquareroot",
+            "batch_type": "token",
+            "batch_size": TOKENS,
+            "epochs": EPOCHS,
+            "updates": updates or 10**9,
+            "shuffle": True,
+            "logging_freq": 100,
+            "validation_freq": 10**9 if updates else 500,
+            "early_stopping_metric": "loss",
+            "keep_best_ckpts": 1,
+            "overwrite": True,
+        },
+        "testing": {
+            "beam_size": BEAM,
+            "beam_alpha": 1.0,
+            "batch_type": "token",
+            "batch_size": 4096,
+            "max_output_length": 100,
+            "eval_metrics": [],
+        },
+    }
+
+
+def write_joeynmt(corpus: Path, folder: Path, seed: int, updates: int = 0) -> Path:
+    """Write the configuration of JoeyNMT and its vocabulary, and return the path of the former."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [line.rpartition(" ")[0] for line in (corpus / f"bin/dict.{SOURCE}.txt").read_text().splitlines()]
+    write_file(folder / "vocabulary.txt", "".join(f"{word}\n" for word in words))
+    path = folder / "config.yaml"
+    write_file(path, yaml.safe_dump(joeynmt_config(corpus, folder, seed, updates)))
+    return path
+
+
+def training_of(row: str, args: argparse.Namespace, folder: Path, seed: int, updates: int = 0) -> list[str]:
+    """Return the command that trains a row."""
+    if row != "joeynmt":
+        return fairseq_words(row, args.corpus, folder, seed, updates)
+    config = write_joeynmt(args.corpus, folder, seed, updates)
+    return [str(args.joeynmt), "-m", "joeynmt", "train", str(config), "--skip-test"]
+
+
+def call(words: list[str], log: Path) -> float:
+    """Run a command on one thread, and return its wall-clock time in seconds.
+
+    Raises:
+        UsageError: it fails.
+    """
+    began = time.monotonic()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a") as output:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        if "joeynmt" in words:
+            del environment["PYTHONPATH"]
+        status = subprocess.run(words, env=environment, stdout=output, stderr=output).returncode
+    if status:
+        raise UsageError(f"{' '.join(words[:4])} failed with status {status}; see {log}")
+    return time.monotonic() - began
+
+
+def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
+    """Translate the test set, and return a file as fairseq-generate writes it."""
+    out = folder / "generate.out"
+    if row != "joeynmt":
+        plugin = ["--user-dir", str(ROOT / "modular_fairseq")] if row == "modular_fairseq" else []
+        words = [sys.executable, "-m", "fairseq_cli.generate", str(args.corpus / "bin"), *plugin]
+        words += ["--path", str(folder / "checkpoint_best.pt"), "--beam", str(BEAM), "--remove-bpe"]
+        out.unlink(missing_ok=True)
+        call([*words, "--max-tokens", "4096", "--num-workers", "0"], out)
+        return out
+    words = [str(args.joeynmt), "-m", "joeynmt", "test", str(folder / "config.yaml")]
+    call([*words, "--output-path", str(folder / "output")], folder / "test.log")
+    hypotheses = (folder / "output.test").read_text().splitlines()
+    references = (args.corpus / f"bpe/test.{TARGET}").read_text().splitlines()
+    lines = []
+    for number, pair in enumerate(zip(hypotheses, references, strict=True)):
+        hypothesis, reference = (line.replace("@@ ", "").removesuffix("@@") for line in pair)
+        lines += [f"T-{number}\t{reference}", f"H-{number}\t0\t{hypothesis}"]
+    write_file(out, "\n".join(lines) + "\n")
+    return out
+
+
+def run(args: argparse.Namespace) -> None:
+    """Make all runs that have no record, first those of seed 1."""
+    with only_one(str(args.work)):
+        for seed in SEEDS:
+            for row in ROWS:
+                record = RESULTS / f"{row}-{seed}.json"
+                if not record.exists():
+                    write_file(record, json.dumps(make(row, seed, args), indent=1) + "\n")
+                    print(record, flush=True)
+
+
+def make(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Train, translate and score a run, and return its record."""
+    folder = args.work / f"{row}-{seed}"
+    if row == "joeynmt":
+        shutil.rmtree(folder, ignore_errors=True)
+    call(training_of(row, args, folder, seed), folder / "train.log")
+    out, scores = translate(row, args, folder), folder / "score.json"
+    reference = args.corpus / f"raw/test.{TARGET}"
+    words = [sys.executable, "-m", "modular_fairseq_cli", "score", "--reference", str(reference), str(out)]
+    call([*words, "--metrics", "bleu", "--json", str(scores)], folder / "score.log")
+    [system] = json.loads(scores.read_text())["systems"]
+    return {"row": row, "seed": seed, "bleu": system["scores"][0]["bleu"], **training(row, folder)}
+
+
+def training(row: str, folder: Path) -> dict[str, Any]:
+    """Return the number of updates of a training, and the perplexity of the best validation."""
+    log = folder / "train.log"
+    if row != "joeynmt":
+        curve = read_log(log)["valid"]["ppl"]
+        return {"updates": curve[-1][0], "valid_perplexity": min(value for _, value in curve)}
+    text = log.read_text()
+    steps = [int(each) for each in re.findall(r"Step:\s+(\d+)", text)]
+    found = [float(each) for each in re.findall(r"ppl:\s+([0-9.]+)", text)]
+    return {"updates": max(steps), "valid_perplexity": min(found)}
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Measure the seconds of an update: a long and a short training, in turn with the other toolkits."""
+    found: dict[str, list[float]] = {row: [] for row in [*ROWS, f"{BASELINE} again"]}
+    for number in range(ROUNDS):
+        for name in found:
+            row = name.removesuffix(" again")
+            seconds = {}
+            for updates in (SHORT, LONG):
+                folder = args.work / f"time-{row}"
+                shutil.rmtree(folder, ignore_errors=True)
+                words = training_of(row, args, folder, 1, updates)
+                seconds[updates] = call(words, args.work / f"time-{row}.log")
+            found[name].append((seconds[LONG] - seconds[SHORT]) / (LONG - SHORT))
+            print(f"round {number + 1}: {name} {found[name][-1]:.3f} s", flush=True)
+    write_file(RESULTS / "time.json", json.dumps(found, indent=1) + "\n")
+
+
+def table(args: argparse.Namespace) -> None:
+    """Write the table of all records."""
+    times = json.loads((RESULTS / "time.json").read_text()) if (RESULTS / "time.json").exists() else {}
+    lines = []
+    for row, label in ROWS.items():
+        records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{row}-?.json"))]
+        cells = [
+            shown([record[key] for record in records], pattern)
+            for key, pattern in (("bleu", "{:.2f}"), ("valid_perplexity", "{:.2f}"), ("updates", "{:,.0f}"))
+        ]
+        of_update = median(times[row]) if row in times else None
+        seconds = "" if of_update is None else f"{of_update:.3f}"
+        per_epoch = ""
+        if of_update is not None and records:
+            updates = sum(record["updates"] for record in records) / len(records)
+            per_epoch = f"{of_update * updates / EPOCHS / 60:.1f}"
+        lines.append([label, *cells, seconds, per_epoch, len(records)])
+    head = ["toolkit", "BLEU", "valid. perplexity", "updates", "s per update", "minutes per epoch", "seeds"]
+    text = tabulate(lines, head, tablefmt="github", disable_numparse=True) + "\n"
+    write_file(RESULTS / "table.md", text)
+    print(text, end="")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for function, name, summary in (
+        (run, "run", "make the runs that have no record"),
+        (measure, "time", "measure the time of an update"),
+        (table, "table", "show what the records say"),
+    ):
+        command = commands.add_parser(name, help=summary)
+        command.set_defaults(function=function)
+        if function is not table:
+            command.add_argument("corpus", type=Path, metavar="CORPUS", help="prepared corpus")
+            command.add_argument("--work", type=Path, required=True, help="folder for the runs")
+            command.add_argument("--joeynmt", type=Path, required=True, help="Python that has JoeyNMT")
+    args = parser.parse_args()
+    try:
+        if args.function is not table:
+            args.work.mkdir(parents=True, exist_ok=True)
+            args.corpus, args.work = args.corpus.absolute(), args.work.absolute()
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        args.function(args)
+    except UsageError as error:
+        sys.exit(f"toolkits.py: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
