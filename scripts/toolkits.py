@@ -6,11 +6,16 @@
     python scripts/toolkits.py table                                      # writes results/toolkits/table.md
 
 CORPUS is what `modular-fairseq prepare raw` wrote for German and English. PYTHON is the Python of a virtual
-environment with JoeyNMT 2.3.0, which needs other versions of packages than fairseq. All toolkits read the
-same sub-words, have a Transformer of the same size, and see the text as often. They differ in how they make
-batches: fairseq puts sentences of similar length together, and JoeyNMT does not. Their translations are
-scored by the same `modular-fairseq score`. Each run has one thread. A run that has a record in
-results/toolkits is not made again, and one of fairseq that was killed continues.
+environment with JoeyNMT 2.3.0, which needs other versions of packages than fairseq.
+
+All toolkits read the same sub-words, have a Transformer of the same size, and see the text as often. They
+differ in how they make batches: fairseq puts sentences of similar length together, and JoeyNMT does not. The
+checkpoint with the best validation loss translates, with a beam of 5. `modular-fairseq score` scores all
+translations. (fairseq-generate loads the plugin for both rows of fairseq, because stock fairseq cannot load a
+checkpoint with a present torch.)
+
+Each run has one thread. A run that has a record in results/toolkits is not made again, and one of fairseq
+that was killed continues.
 """
 
 import argparse
@@ -186,8 +191,8 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
     """Translate the test set, and return a file as fairseq-generate writes it."""
     out = folder / "generate.out"
     if row != "joeynmt":
-        plugin = ["--user-dir", str(ROOT / "modular_fairseq")] if row == "modular_fairseq" else []
-        words = [sys.executable, "-m", "fairseq_cli.generate", str(args.corpus / "bin"), *plugin]
+        words = [sys.executable, "-m", "fairseq_cli.generate", str(args.corpus / "bin")]
+        words += ["--user-dir", str(ROOT / "modular_fairseq")]  # stock fairseq cannot load a checkpoint here
         words += ["--path", str(folder / "checkpoint_best.pt"), "--beam", str(BEAM), "--remove-bpe"]
         out.unlink(missing_ok=True)
         call([*words, "--max-tokens", "4096", "--num-workers", "0"], out)
@@ -225,8 +230,8 @@ def make(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     reference = args.corpus / f"raw/test.{TARGET}"
     words = [sys.executable, "-m", "modular_fairseq_cli", "score", "--reference", str(reference), str(out)]
     call([*words, "--metrics", "bleu", "--json", str(scores)], folder / "score.log")
-    [system] = json.loads(scores.read_text())["systems"]
-    return {"row": row, "seed": seed, "bleu": system["scores"][0]["bleu"], **training(row, folder)}
+    [scored] = json.loads(scores.read_text())["files"]
+    return {"row": row, "seed": seed, "bleu": scored["bleu"], **training(row, folder)}
 
 
 def training(row: str, folder: Path) -> dict[str, Any]:

@@ -1,0 +1,152 @@
+"""Test scripts/toolkits.py, which compares this project with stock fairseq and JoeyNMT."""
+
+import importlib.util
+import json
+import stat
+from argparse import Namespace
+
+import pytest
+import yaml
+
+from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
+from tests.places import ROOT
+
+# It stands for the Python that has JoeyNMT: it "trains", and translates the test set into its references.
+STAND_IN = """#!/bin/sh
+[ "$1 $2" = "-m joeynmt" ] || exit 9
+[ -z "$PYTHONPATH" ] && [ "$OMP_NUM_THREADS" = 1 ] || exit 8
+if [ "$3" = train ]; then
+    [ -s "$4" ] && [ "$5" = --skip-test ] || exit 7
+    echo "Epoch   1, Step:       60, Batch Loss: 4.2"
+    echo "Evaluation result (greedy): ppl:  12.50, acc: 0.1"
+    echo "Evaluation result (greedy): ppl:  11.25, acc: 0.2"
+    echo "Epoch   2, Step:      120, Batch Loss: 3.9"
+else
+    [ "$5" = --output-path ] || exit 6
+    cp REFERENCES "$6.test"
+fi
+"""
+
+
+@pytest.fixture(scope="module")
+def toolkits():
+    spec = importlib.util.spec_from_file_location("toolkits", ROOT / "scripts/toolkits.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """64 sentences: stock fairseq drops a last batch whose size is no multiple of 8."""
+    folder = tmp_path_factory.mktemp("corpus")
+    cli.main(["toy-corpus", str(folder / "text"), "--train", "64", "--valid", "8", "--test", "8"])
+    words = ["--source-lang", "de", "--target-lang", "en", "--out", str(folder / "out")]
+    cli.main(["prepare", "raw", str(folder / "text"), *words, "--bpe-merges", "100"])
+    return folder / "out"
+
+
+@pytest.fixture
+def args(corpus, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(STAND_IN.replace("REFERENCES", str(corpus / "bpe/test.en")))
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "work").mkdir()
+    return Namespace(corpus=corpus, work=tmp_path / "work", joeynmt=python)
+
+
+def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(toolkits, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    for name, value in (
+        ("LAYERS", 1),
+        ("WIDTH", 16),
+        ("INNER", 16),
+        ("HEADS", 2),
+        ("EPOCHS", 2),
+        ("SEEDS", (1,)),
+    ):
+        monkeypatch.setattr(toolkits, name, value)
+    toolkits.run(args)
+    found = {row: json.loads((tmp_path / f"results/{row}-1.json").read_text()) for row in toolkits.ROWS}
+    joeynmt = found["joeynmt"]
+    assert joeynmt["bleu"] == pytest.approx(100) and joeynmt["updates"] == 120
+    assert joeynmt["valid_perplexity"] == 11.25
+    stock, own = found["fairseq"], found["modular_fairseq"]
+    assert stock["updates"] == own["updates"] > 2
+    # the same model and the same data: what differs is how the criterion rounds
+    assert stock["valid_perplexity"] == pytest.approx(own["valid_perplexity"], rel=0.2)
+    assert 0 <= stock["bleu"] < 100
+    times = {"fairseq": [3.0, 1.0, 2.0], "modular_fairseq": [1.0] * 3, "joeynmt": [4.0] * 3}
+    (tmp_path / "results/time.json").write_text(json.dumps(times))
+    capsys.readouterr()
+    toolkits.table(args)
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()
+    ]
+    assert lines[2][1:] == [
+        f"{stock['bleu']:.2f}",
+        f"{stock['valid_perplexity']:.2f}",
+        f"{stock['updates']:,}",
+        "2.000",
+        f"{2 * stock['updates'] / 2 / 60:.1f}",
+        "1",
+    ]
+    assert lines[4][1] == "100.00" and lines[4][4] == "4.000"
+    before = (tmp_path / "results/joeynmt-1.json").stat().st_mtime_ns
+    toolkits.run(args)  # makes nothing again
+    assert (tmp_path / "results/joeynmt-1.json").stat().st_mtime_ns == before
+
+
+def test_joeynmt_gets_the_same_model_words_and_budget(toolkits, args):
+    path = toolkits.write_joeynmt(args.corpus, args.work / "joeynmt-2", 2)
+    config = yaml.safe_load(path.read_text())
+    words = toolkits.fairseq_words("fairseq", args.corpus, args.work, 2)
+    given = {words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--")}
+    encoder, training = config["model"]["encoder"], config["training"]
+    assert given["--encoder-layers"] == str(encoder["num_layers"]) == given["--decoder-layers"]
+    assert given["--encoder-embed-dim"] == str(encoder["hidden_size"])
+    assert given["--encoder-ffn-embed-dim"] == str(encoder["ff_size"])
+    assert given["--encoder-attention-heads"] == str(encoder["num_heads"])
+    for option, key in (
+        ("--lr", "learning_rate"),
+        ("--warmup-updates", "learning_rate_warmup"),
+        ("--max-tokens", "batch_size"),
+        ("--max-epoch", "epochs"),
+        ("--label-smoothing", "label_smoothing"),
+        ("--weight-decay", "weight_decay"),
+        ("--clip-norm", "clip_grad_norm"),
+    ):
+        assert float(given[option]) == training[key]
+    assert float(given["--dropout"]) == encoder["dropout"] and given["--seed"] == str(config["random_seed"])
+    vocabulary = (path.parent / "vocabulary.txt").read_text().splitlines()
+    lines = (args.corpus / "bin/dict.de.txt").read_text().splitlines()
+    assert [f"{word} " for word in vocabulary] == [line[: line.rindex(" ") + 1] for line in lines]
+
+
+def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
+    toolkits, args, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(toolkits, "RESULTS", tmp_path)
+    seconds = {"fairseq": 0.5, "modular_fairseq": 0.25, "joeynmt": 1.0}
+
+    def call(words, log):
+        row = log.stem.removeprefix("time-")
+        if row == "joeynmt":
+            updates = yaml.safe_load((args.work / "time-joeynmt/config.yaml").read_text())["training"][
+                "updates"
+            ]
+        else:
+            updates = int(words[words.index("--max-update") + 1])
+        return 7.0 + updates * seconds[row]
+
+    monkeypatch.setattr(toolkits, "call", call)
+    toolkits.measure(args)
+    found = json.loads((tmp_path / "time.json").read_text())
+    assert found == {**{row: [value] * 3 for row, value in seconds.items()}, "fairseq again": [0.5] * 3}
+
+
+def test_a_toolkit_that_fails_is_named_with_its_log(toolkits, args):
+    with pytest.raises(UsageError, match=r"-m joeynmt .* failed with status 7; see .*train.log"):
+        toolkits.call([str(args.joeynmt), "-m", "joeynmt", "train"], args.work / "train.log")
