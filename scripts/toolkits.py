@@ -51,7 +51,7 @@ ROWS = {
     "modular_fairseq": "this project, modular_transformer",
     "joeynmt": "JoeyNMT 2.3.0",
 }
-SHORT, LONG, ROUNDS = 40, 120, 3  # updates of the two trainings that are timed, and how often
+SHORT, LONG, ROUNDS = 20, 60, 3  # updates of the two trainings that are timed, and how often
 BASELINE = "fairseq"
 
 
