@@ -1,6 +1,6 @@
 """Test examples/speech_enhancement, a plugin for another kind of data on the layers of the package."""
 
-import importlib.util
+import importlib
 import json
 import shutil
 import subprocess
@@ -28,6 +28,7 @@ from modular_fairseq_cli.errors import UsageError  # noqa: E402
 from tests import plugins  # noqa: E402
 from tests.fairseq_commands import run_train  # noqa: E402
 from tests.places import ROOT  # noqa: E402
+from tests.scripts import script  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "speech_enhancement"
 TRAIN = (
@@ -705,10 +706,7 @@ def test_the_commands_refuse_in_one_sentence(model, data, tmp_path):
 
 @pytest.fixture(scope="module")
 def evidence():
-    spec = importlib.util.spec_from_file_location("speech_evidence", ROOT / "scripts/speech_evidence.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("speech_evidence")
 
 
 def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,5 @@
 """Test scripts/toolkits.py, which compares this project with stock fairseq and JoeyNMT."""
 
-import importlib.util
 import json
 import stat
 from argparse import Namespace
@@ -10,7 +9,7 @@ import yaml
 
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
-from tests.places import ROOT
+from tests.scripts import script
 
 # It stands for the Python that has JoeyNMT: it "trains", and translates the test set into its references.
 STAND_IN = """#!/bin/sh
@@ -31,10 +30,7 @@ fi
 
 @pytest.fixture(scope="module")
 def toolkits():
-    spec = importlib.util.spec_from_file_location("toolkits", ROOT / "scripts/toolkits.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("toolkits")
 
 
 @pytest.fixture(scope="module")
