@@ -19,6 +19,7 @@ from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence import making, processor_time
 from modular_fairseq.runs.evidence.claims import read_claims
 from modular_fairseq.runs.evidence.jobs import Plan
+from modular_fairseq.runs.evidence.records import unpacked
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.places import ROOT
@@ -139,10 +140,10 @@ def test_each_run_leaves_a_record_without_text(made):
     results = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1/test.json").read_text())
     assert whole["bleu"] == results["bleu"] and whole["chrf"] == results["chrf"] != alone["chrf"]
     size = len((place / "data/toy.de-en/raw/test.en").read_text().splitlines())
-    assert len(whole["by_sentence"]) == size
-    assert abs(sum(whole["by_sentence"]) / size - whole["bleu"]) < 5
-    lengths, references, *matches = map(sum, zip(*whole["counts"], strict=True))
-    numbers = [sum(max(0, each[0] - n) for each in whole["counts"]) for n in range(4)]
+    counts = unpacked(whole["counts"]).tolist()
+    assert len(counts) == size
+    lengths, references, *matches = map(sum, zip(*counts, strict=True))
+    numbers = [sum(max(0, each[0] - n) for each in counts) for n in range(4)]
     assert BLEU.compute_bleu(matches, numbers, lengths, references).score == pytest.approx(whole["bleu"])
     assert {"ppl", "lr", "gate_entropy"} <= found["curves"]["train"].keys()
     words = set((place / "data/toy.de-en/raw/test.en").read_text().split())
@@ -513,11 +514,21 @@ def spoil(place, change, name="mine/experts/seed-2"):
             lambda found: {
                 **found,
                 "rows": {
-                    row: [{key: each[key] for key in each if key != "by_sentence"} for each in measurements]
+                    row: [{key: each[key] for key in each if key != "counts"} for each in measurements]
                     for row, measurements in found["rows"].items()
                 },
             },
-            "has no `how` or `by_sentence`; restore it, or remove it to make the run again",
+            "has no `how` or `counts`; restore it, or remove it to make the run again",
+        ),
+        (
+            lambda found: {
+                **found,
+                "rows": {
+                    row: [each | {"counts": each["counts"][:-8]} for each in measurements]
+                    for row, measurements in found["rows"].items()
+                },
+            },
+            "cannot be read (",
         ),
     ],
 )

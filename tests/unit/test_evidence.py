@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.overview import cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.evidence.records import plain, read_record
+from modular_fairseq.runs.evidence.records import plain, read_record, unpacked
 from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
@@ -362,13 +362,13 @@ def test_scores_in_records_are_of_their_counts(path):
     perplexities = [each.get("lm_perplexity", each.get("masked_perplexity", 0)) for each in every]
     assert is_translation or min(perplexities) > 1
     for each in measurements:
-        counts = np.array(each["counts"])
+        counts = unpacked(each["counts"])
         counts = np.hstack([counts, np.maximum(counts[:, :1] - np.arange(4), 0)])  # the numbers of n-grams
         whole, m = counts.sum(axis=0), len(counts)
         without = np.array([bleu_of(whole - sentence) for sentence in counts])
         assert each["bleu"] == pytest.approx(bleu_of(whole), abs=1e-9)
         expected = m * bleu_of(whole) - (m - 1) * without
-        np.testing.assert_allclose(each["by_sentence"], expected, atol=0.0051)  # they are rounded
+        np.testing.assert_allclose(each["by_sentence"], expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric
 
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, Pair, register
@@ -20,7 +18,7 @@ from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, read_output, score
-from modular_fairseq_cli.scoring.intervals import Interval, of_scores, pseudo_values, sentence_counts
+from modular_fairseq_cli.scoring.intervals import Interval, of_scores
 from modular_fairseq_cli.scoring.metrics import make_metrics
 
 
@@ -155,17 +153,6 @@ def output_of(measurement: Measurement) -> Output:
     return read_output(
         measurement.path("out"), measurement.run.corpus.languages[1], detokenizer_of(measurement)
     )
-
-
-def sentence_scores(measurement: Measurement) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what BLEU has for each sentence of a translation.
-
-    Returns:
-        the pseudo-values [sentences] (`intervals.pseudo_values`), and sacrebleu's counts [sentences, 10]: the
-        lengths of hypothesis and reference, the matches of 1- to 4-grams, and the numbers of those.
-    """
-    metric, hypotheses = metric_of(measurement), output_of(measurement).hypotheses
-    return pseudo_values(metric, hypotheses)[1], sentence_counts(metric, hypotheses)
 
 
 def metric_of(measurement: Measurement) -> Metric:

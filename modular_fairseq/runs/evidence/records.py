@@ -13,34 +13,44 @@ A record has no text of a corpus. Its keys are
     training      the statistics of the training (`Run.statistics`)
     curves        the curves of the log, by split and name, as lists of [update, value]
     rows          for each row of the table its measurements, one for each set of overrides: how they were
-                  made ("how"), their columns, the numbers of the analyses by module, and for BLEU
-                  "by_sentence", the pseudo-values (`scoring.intervals.pseudo_values`), and "counts", for each
-                  sentence sacrebleu's lengths of hypothesis and reference and its matches of 1- to 4-grams
+                  made ("how"), their columns, the numbers of the analyses by module, and for BLEU "counts":
+                  for each sentence sacrebleu's lengths of hypothesis and reference and its matches of 1- to
+                  4-grams (`packed`)
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, and the versions of Python and torch
+
+`read_record` adds "by_sentence" to a measurement with BLEU: the pseudo-values, which follow from the counts
+(`scoring.intervals.pseudo_values`).
 
 A training that diverged, and a run that should start from one, have records too. "diverged" is true there,
 "training" and "weights" are null, and there are no curves and rows.
 """
 
+import base64
 import datetime
 import hashlib
 import json
 import os
 import platform
+import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from sacrebleu.metrics import BLEU
 
 from modular_fairseq.runs.evaluation import Measurement
-from modular_fairseq.runs.evaluations.bleu import sentence_scores
+from modular_fairseq.runs.evaluations.bleu import metric_of, output_of
 from modular_fairseq.runs.run import Run
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.scoring.intervals import jackknife, sentence_counts
 from modular_fairseq_cli.training_log import read_log
 
+COUNTS = 6  # numbers of a sentence: its lengths, and its matches of 1- to 4-grams
 CURVES = (
     "ppl",
     "nll_loss",
@@ -124,10 +134,40 @@ def _numbers(measurement: Measurement) -> dict[str, Any]:
         result.pop(key, None)
     result["how"] = how(measurement)
     if "bleu" in result:
-        scores, counts = sentence_scores(measurement)
-        result["by_sentence"] = [round(float(value), 2) for value in scores]
-        result["counts"] = counts[:, :6].astype(int).tolist()
+        metric, hypotheses = metric_of(measurement), output_of(measurement).hypotheses
+        result["counts"] = packed(sentence_counts(metric, hypotheses)[:, :COUNTS])
     return result
+
+
+def packed(counts: NDArray[Any]) -> str:
+    """Return counts [sentences, COUNTS] as a short text: 16 bits for each, column by column, by zlib."""
+    columns = counts.T.astype("<u2").tobytes()
+    return base64.b64encode(zlib.compress(columns, level=9)).decode("ascii")
+
+
+def unpacked(text: str) -> NDArray[np.int64]:
+    """Return the counts [sentences, COUNTS] that `packed` has made a text of.
+
+    Raises:
+        ValueError: the text is no such text.
+    """
+    try:
+        columns = zlib.decompress(base64.b64decode(text, validate=True))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    return np.frombuffer(columns, "<u2").reshape(COUNTS, -1).T.astype(np.int64)
+
+
+def by_sentence(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the pseudo-values of BLEU [sentences] for counts [sentences, COUNTS]."""
+    ngrams = np.maximum(counts[:, :1] - np.arange(4), 0)  # of the hypothesis, of 1 to 4 words
+
+    def score(sums: NDArray[np.float64]) -> float:
+        lengths, matches, numbers = sums[:2], sums[2:COUNTS], sums[COUNTS:]
+        found = BLEU.compute_bleu([*matches], [*numbers], lengths[0], lengths[1], smooth_method="exp")
+        return float(found.score)
+
+    return jackknife(np.hstack([counts, ngrams]).astype(float), score)[1]
 
 
 def how(measurement: Measurement) -> dict[str, Any]:
@@ -177,8 +217,15 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
             raise UsageError(f"{path}: {key} is missing or has another type than in a record; {remedy}")
     for row, found in record["rows"].items():
         for each in found:
-            if "how" not in each or ("bleu" in each and not each.get("by_sentence")):
-                raise UsageError(f"{path}: a measurement of {row} has no `how` or `by_sentence`; {remedy}")
+            if "how" not in each or ("bleu" in each and not each.get("counts")):
+                raise UsageError(f"{path}: a measurement of {row} has no `how` or `counts`; {remedy}")
+            if "bleu" in each:
+                try:
+                    each["by_sentence"] = by_sentence(unpacked(each["counts"]))
+                except ValueError as error:
+                    raise UsageError(
+                        f"{path}: the counts of {row} cannot be read ({error}); {remedy}"
+                    ) from None
     return record
 
 
