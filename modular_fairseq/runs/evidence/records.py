@@ -162,10 +162,10 @@ def by_sentence(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the pseudo-values of BLEU [sentences] for counts [sentences, COUNTS]."""
     ngrams = np.maximum(counts[:, :1] - np.arange(4), 0)  # of the hypothesis, of 1 to 4 words
 
-    def score(sums: NDArray[np.float64]) -> float:
-        lengths, matches, numbers = sums[:2], sums[2:COUNTS], sums[COUNTS:]
-        found = BLEU.compute_bleu([*matches], [*numbers], lengths[0], lengths[1], smooth_method="exp")
-        return float(found.score)
+    def score(sums: NDArray[Any]) -> float:
+        lengths, matches, numbers = (each.tolist() for each in np.split(sums.astype(int), (2, COUNTS)))
+        hypothesis, reference = lengths
+        return float(BLEU.compute_bleu(matches, numbers, hypothesis, reference, "exp").score)
 
     return jackknife(np.hstack([counts, ngrams]).astype(float), score)[1]
 
@@ -217,7 +217,7 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
             raise UsageError(f"{path}: {key} is missing or has another type than in a record; {remedy}")
     for row, found in record["rows"].items():
         for each in found:
-            if "how" not in each or ("bleu" in each and not each.get("counts")):
+            if "how" not in each or ("bleu" in each and not isinstance(each.get("counts"), str)):
                 raise UsageError(f"{path}: a measurement of {row} has no `how` or `counts`; {remedy}")
             if "bleu" in each:
                 try:
