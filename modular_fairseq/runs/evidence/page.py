@@ -97,7 +97,8 @@ After this page you know which claims of the papers hold here, and by which runs
 runs are done ({primary_done} of {primary} for primary claims), in {hours:,.1f} core-hours. {left} The models
 and corpora are small (`--scale {scale}`): [Claims that were tested](evidence.md) says what such runs can see.
 What was measured before the claims is in [Early measurements](early-results.md). Claims about speech are
-[on its page](speech.md#what-was-measured)."""
+[on its page](speech.md#what-was-measured). [Looking inside](looking-inside.md) has pages to click through, of
+models of a synthetic corpus."""
 
 
 def _head(plan: Plan, records: Records) -> str:
