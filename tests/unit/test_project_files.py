@@ -34,8 +34,8 @@ def test_the_slowest_tests_that_contributing_names_exist():
     named = re.findall(r"`(\w+)::(\w+)", text)
     assert len(named) >= 20
     for stem, function in named:
-        (path,) = (ROOT / "tests").rglob(f"{stem}.py")
-        assert f"def {function}(" in path.read_text(), f"{stem}::{function}"
+        texts = [path.read_text() for path in (ROOT / "tests").rglob(f"{stem}.py")]
+        assert any(f"def {function}(" in text for text in texts), f"{stem}::{function}"
 
 
 def test_every_mutation_fits_the_code_and_names_test_files():
