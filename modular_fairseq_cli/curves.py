@@ -5,7 +5,8 @@
 
 Each --system has a name and the logs of its seeds, in fairseq's format json or simple. A curve is the mean
 over seeds of a number of the log, at the updates that all seeds have logged. Its band is the 95 % interval of
-the mean, by Student's t over the seeds. A system with a single log has no band.
+the mean, by Student's t over the seeds. A system with a single log has no band. The axis of perplexities is
+logarithmic.
 
 The command writes OUT.tsv (system, update, mean, low, high, number of seeds) and draws OUT.svg and OUT.png.
 """
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUMBERS = {curve.key: curve for curve in CURVES}
+COLOURS = 10  # of matplotlib; further curves have other styles of line
+STYLES = ("-", "--", ":", "-.")
 
 
 class Point(NamedTuple):
@@ -135,9 +138,11 @@ def draw(systems: dict[str, list[Point]], number: str, title: str, *paths: Path)
         ) from None
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
     axes = figure.subplots()
-    for name, points in systems.items():
+    for number_of_line, (name, points) in enumerate(systems.items()):
         updates = [point.update for point in points]
-        (line,) = axes.plot(updates, [point.mean for point in points], label=f"{name} ({points[0].seeds})")
+        style = STYLES[number_of_line // COLOURS % len(STYLES)]
+        label = f"{name} ({points[0].seeds})"
+        (line,) = axes.plot(updates, [point.mean for point in points], style, label=label)
         lows = [point.low for point in points if point.low is not None]
         highs = [point.high for point in points if point.high is not None]
         if lows:

@@ -75,14 +75,10 @@ def find(folder: Path, rate: int) -> Recordings:
             if name not in noisy:
                 raise UsageError(f"{path} has no partner in {folder / 'noisy'}; add it, or remove the file")
             recordings.append(Recording(path, noisy[name], sounds[path].seconds))
-        _say_lengths(
-            folder,
-            [
-                abs(sounds[each.clean].seconds - sounds[noisy].seconds)
-                for each in recordings
-                if (noisy := each.noisy)
-            ],
-        )
+        differences = [
+            abs(sounds[each].seconds - sounds[other].seconds) for each, other, _ in recordings if other
+        ]
+        _say_lengths(folder, differences)
     else:
         noises = files_in(folder / "noise")
         sounds |= {path: look(path) for path in noises}
@@ -111,8 +107,8 @@ def _say_lengths(folder: Path, differences: list[float]) -> None:
     """Say how many pairs differ in length, for the differences in seconds."""
     if count := sum(each > SAME_LENGTH for each in differences):
         logger.warning(
-            f"{folder}: {count:,} pairs differ in length, by up to {max(differences):.3f} s; the end of the "
-            "longer one is left out"
+            f"{folder}: the two files of {count:,} of {len(differences):,} pairs differ in length, by up to "
+            f"{max(differences):.3f} s; the end of the longer one is left out"
         )
 
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     """Write the data.
 
     Raises:
-        UsageError: the folder for the data exists, or the speaker or the noise does not.
+        UsageError: the folder for the data exists or cannot be made, or the speaker or noise does not exist.
     """
     if args.out.exists():
         raise UsageError(f"{args.out} exists; remove it, or give another folder")
@@ -79,7 +79,10 @@ def run(args: argparse.Namespace) -> None:
         for part in SHARES
     }
     own = [path for (speaker, _), paths in takes.items() if speaker == args.test_speaker for path in paths]
-    args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    try:
+        args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {args.out} cannot be made ({error.strerror}); give another folder") from None
     with TemporaryDirectory(dir=args.out.absolute().parent) as unfinished:  # an error leaves nothing behind
         out = Path(unfinished) / "data"
         for number, wave in enumerate(_utterances(parts["train"], random, args.repeat)):

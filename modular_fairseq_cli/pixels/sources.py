@@ -142,8 +142,8 @@ def _files_of_archive(path: Path) -> list[ImageFile]:
                     files.append(ImageFile(f"{path}/{member.name}", Path(member.name).parts[:-1], content))
             assert archive.fileobj is not None  # as it is open
             archive.fileobj.seek(archive.offset)
-            if len(archive.fileobj.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:  # it must end with zeros
-                raise EOFError("it ends early")
+            if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # it must end with zeros
+                raise EOFError("it ends early, or a part of it is damaged")
     except (OSError, EOFError, KeyError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise UsageError(f"{path} cannot be read as an archive ({error}); get it again") from None
     while files and files[0].folders and len({each.folders[:1] for each in files}) == 1:

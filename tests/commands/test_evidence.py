@@ -192,20 +192,37 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     for row in rows:
         found = dict(zip(names, row, strict=True))
         difference, low, high = (f"{float(found[key]):+.2f}" for key in ("difference", "low", "high"))
-        assert f"| {difference} [{low}, {high}] |" in page and f"### {found['claim']}\n" in page
+        assert f"](#{found['claim']}) | BLEU, mine |  | {difference} [{low}, {high}] |" in page
+        section = page.partition(f"### {found['claim']}\n")[2].partition("\n### ")[0]
+        assert f"difference {difference} [{low}, {high}]" in section
         if found["kind"] == "primary":
-            assert f"- Verdict: {found['verdict']} (p = {float(found['p_holm']):.3f} for it" in page
-        else:
-            beyond = float(found["low"]) > 0 or float(found["high"]) < 0
-            assert beyond or "- Verdict: cannot be told" in page
+            assert f"- Verdict: {found['verdict']} (p = {float(found['p_holm']):.3f} for it" in section
+        else:  # all of them say "above"
+            word = "as claimed" if float(found["low"]) > 0 else "cannot be told"
+            word = "the opposite" if float(found["high"]) < 0 else word
+            assert f"- Verdict: {word}\n" in section
+        assert (
+            f"{place}/evidence/mine/experts/seed-{{1,2}}.json" in section
+        ) and "TEXT --only mine`" in section
     scores = [record(place, "experts", seed)["rows"]["mine/experts"][0]["bleu"] for seed in (1, 2)]
     mean, deviation = np.mean(scores), np.std(scores, ddof=1)
     assert f"| {mean:.2f} ± {deviation:.2f} |" in page and "Corpus here: `toy.de-en`." in page
-    assert "`results/evidence/mine/experts/seed-{1,2}.json`" in page
-    assert "8 of 8 registered\nruns are done" in page
+    assert "8 of 8 runs are\ndone" in page and "still to be made" not in page and "diverged" not in page
     pictures = re.findall(r"\(page/(.*?)\)", page)
     assert "mine.ppl.svg" in pictures
     assert sorted(pictures) == sorted(path.name for path in (place / "page").iterdir())
+
+
+def test_the_page_names_runs_that_diverged(place):
+    pytest.importorskip("matplotlib")
+    nothing = {"weights": None, "training": None, "curves": {}, "rows": {}}
+    spoil(place, lambda found: found | nothing | {"diverged": True}, "mine/plain/seed-2")
+    cli.main(words_of(place, "--page", str(place / "page.md")))
+    page = (place / "page.md").read_text()
+    assert "These runs diverged, and means and figures leave them out: `mine/plain/seed-2`." in page
+    assert "- Verdict: 1 of 2 seeds\n" in page and "mine.ppl.svg" in page
+    with pytest.raises(SystemExit, match="--page : give a file that ends in .md"):
+        cli.main(words_of(place, "--page", ""))
 
 
 def test_the_page_of_results_is_that_of_the_records(tmp_path, monkeypatch):

@@ -218,6 +218,9 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         file.add(tmp_path / "text", "text")
     for name, kept in (("cut.tar", 1600), ("half.tar", 2048)):  # in a file, and after a whole one
         (tmp_path / name).write_bytes((tmp_path / "archive.tar").read_bytes()[:kept])
+    whole = bytearray((tmp_path / "archive.tar").read_bytes())
+    whole[2048 + 200] ^= 1  # in the header of the second file
+    (tmp_path / "flip.tar").write_bytes(whole)
     for name, sentence in (
         ("cut.idx", "has 35 bytes of pictures and not 36, so it is damaged"),
         ("text", "is no IDX file of pictures; give one such as"),
@@ -229,7 +232,8 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         ("empty", "has no image files ("),
         ("archive.tar", "archive.tar/1.png is no image, or is damaged ("),
         ("cut.tar", "cannot be read as an archive ("),
-        ("half.tar", "cannot be read as an archive (it ends early); get it again"),
+        ("half.tar", "cannot be read as an archive (it ends early, or a part of it is damaged); get it"),
+        ("flip.tar", "cannot be read as an archive (it ends early, or a part of it is damaged); get it"),
         ("images", "images/1.png is no image, or is damaged ("),
         ("nothing", "does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"),
     ):

@@ -247,7 +247,7 @@ def test_pairs_of_different_lengths_are_told(speech, tmp_path, caplog):
         sound(tmp_path / "clean", name, seconds=0.5)
         sound(tmp_path / "noisy", name, seconds=seconds)
     found = speech.data.find(tmp_path, 8000)
-    assert "1 pairs differ in length, by up to 0.250 s" in caplog.text
+    assert "the two files of 1 of 2 pairs differ in length, by up to 0.250 s" in caplog.text
     dataset = speech.data.SpeechData(found, 8000, (0, 1), 1, False)
     assert [len(dataset.waves(index)[0]) for index in (0, 1)] == [4000, 4000]
 
@@ -677,7 +677,7 @@ def test_ratios_without_effect_are_refused(speech, tmp_path):
             task.load_dataset("train")
 
 
-def test_the_commands_refuse_in_one_sentence(speech, model, data, tmp_path, monkeypatch):
+def test_the_commands_refuse_in_one_sentence(speech, model, data, toys, tmp_path, monkeypatch):
     commands = importlib.import_module(f"{speech.__name__}.commands")
     for words, sentence in (
         (
@@ -698,6 +698,11 @@ def test_the_commands_refuse_in_one_sentence(speech, model, data, tmp_path, monk
         ),
         (["toys", model / "toys"], "toys cannot be written ("),
         (["digits", tmp_path, tmp_path, "--out", data], "exists; remove it, or give another folder"),
+        (
+            ["digits", toys / "digits", toys / "noises", "--test-speaker", "carl", "--test-noise", "hum"]
+            + ["--out", model / "a/b"],
+            "cannot be made (Not a directory); give another folder",
+        ),
         (
             ["evaluate", data, "--path", model, "--gen-subset", "tset"],
             "tset is no folder; the data have the parts test, test-known, train, valid",

@@ -10,12 +10,13 @@ import yaml
 from sacrebleu.metrics import BLEU
 
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
-from modular_fairseq.runs.evidence.overview import cells_of, numbers_of
+from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
+from modular_fairseq.runs.evidence.page import said
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import plain, read_record, unpacked
-from modular_fairseq.runs.evidence.verdicts import find, holm, verdict
+from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
+from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
 from tests.places import ROOT
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -307,6 +308,35 @@ def test_a_claim_about_one_row_is_about_its_quantity_itself():
     cells = cells_of(found, (None, None))
     assert cells[0].endswith("(multi30k: a below 0)") and cells[2] == "-0.700 ± 0.100" and cells[3] == ""
     assert numbers_of(found, (None, None))[4:7] == pytest.approx([-0.7, None, -0.7])
+
+
+def test_a_claim_about_one_row_below_a_margin():
+    rows = records()
+    for seed in (1, 2, 3):
+        rows["multi30k/a", seed]["curves"]["valid"]["gate_entropy"][1][1] = 2.29 + 0.01 * seed
+    single = claim(
+        quantity="gate_entropy_change", expected="below", margin=0.8, baseline="", differ=[], kind="secondary"
+    )
+    found = find(single, rows)
+    assert single.bound == 0.8 and found.excess == pytest.approx(0.8 - 0.31)
+    assert said(found, Findings([found], {})) == "as claimed"
+    assert "(multi30k: a below 0.8)" in cells_of(found, (None, None))[0]
+
+
+@pytest.mark.parametrize("expected", ["above", "below"])
+@pytest.mark.parametrize("margin", [0.0, 0.5, -0.5])
+@pytest.mark.parametrize("place", [-1, 0, 1])
+def test_a_secondary_claim_is_read_from_its_whole_interval(expected, margin, place):
+    """The interval lies on one side of the bound, around it, or on the other side."""
+    of = claim(expected=expected, margin=margin, kind="secondary")
+    bound = margin if expected == "above" else -margin
+    middle = bound + 2.0 * place
+    interval = Interval(middle, middle - 1.0, middle + 1.0, 0.5, 3, 20)
+    finding = Finding(of, {1: (0, 0), 2: (0, 0), 3: (0, 0)}, interval, [])
+    right = {"above": 1, "below": -1}[expected]
+    words = {right: "as claimed", 0: "cannot be told", -right: "the opposite"}
+    assert said(finding, Findings([finding], {})) == words[place]
+    assert said(finding._replace(missing=[3]), Findings([finding], {})) == "3 of 3 seeds"
 
 
 def test_seeds_without_both_rows_are_missing():

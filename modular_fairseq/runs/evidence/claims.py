@@ -91,8 +91,11 @@ class Claim(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """What the difference is compared with: the margin, with its sign."""
-        return self.margin if self.expected == "above" else 0.0 - self.margin
+        """What the difference is compared with: the margin, with its sign.
+
+        For a claim about a single row it is what the quantity itself is compared with.
+        """
+        return self.margin if self.expected == "above" or not self.baseline else 0.0 - self.margin
 
     @property
     def digest(self) -> str:

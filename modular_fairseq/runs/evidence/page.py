@@ -15,6 +15,7 @@ from modular_fairseq.runs.evidence.overview import Findings, PValues, difference
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq.runs.papers.table import COLUMNS, Row, Table
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.curves import Point, average, draw, save
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
@@ -32,6 +33,8 @@ def write(plan: Plan, records: Records, path: str) -> None:
     Raises:
         UsageError: a file cannot be written, or matplotlib is not installed.
     """
+    if not path.endswith(".md"):
+        raise UsageError(f"--page {path}: give a file that ends in .md, such as docs/results.md")
     folder = Path(path).with_suffix("")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +54,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
         folder: the folder of the figures, beside the page.
     """
     findings = found_in(plan, records)
-    parts = [_head(plan, records)]
+    parts = [_head(plan, findings, records)]
     for kind in KINDS:
         mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
@@ -64,7 +67,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
             shown_images = [f"![{_alternative(name)}]({folder}/{name})" for name in named]
             about = f"{table.title}. Corpus here: {_corpora(plan, table)}."
             parts += [f"### Table {table.name}", about, "\n".join(lines), *shown_images]
-    parts += ["## Each claim", EACH]
+    parts += ["## Each claim", EACH.format(path=plan.register.path)]
     parts += [_about(plan, finding, findings, records) for finding in findings.all if finding.values]
     if plan.register.changes:
         parts += ["## What was changed after it was registered", _changes(plan)]
@@ -83,27 +86,34 @@ its value by chance.""",
 }
 TABLES = """\
 Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
-The bands of figures are 95 % intervals of the mean over seeds."""
+The bands of figures are 95 % intervals of the mean over seeds, whose number stands in brackets. The axis of
+perplexities is logarithmic."""
 EACH = """\
 A record is a JSON file with the scores, the learning curves, the commands, the settings, and digests of the
-corpus and the weights. `git log --reverse -S'name: NAME' -- results/claims.yaml` shows when a claim was
-registered."""
+corpus and the weights. `git log --reverse -S'name: NAME' -- {path}` shows when a claim was registered."""
 HEAD = """\
 # Results
 
 <!-- Made by `modular-fairseq evidence {path} --page FILE`. Do not edit. -->
 
-After this page you know which claims of the papers hold here, and by which runs. {done} of {all} registered
-runs are done ({primary_done} of {primary} for primary claims), in {hours:,.1f} core-hours. {left} The models
-and corpora are small (`--scale {scale}`): [Claims that were tested](evidence.md) says what such runs can see.
-What was measured before the claims is in [Early measurements](early-results.md). Claims about speech are
-[on its page](speech.md#what-was-measured). [Looking inside](looking-inside.md) has pages to click through, of
-models of a synthetic corpus."""
+After this page you know what the registered runs say about the claims of the papers. {done} of {all} runs are
+done ({primary_done} of {primary} for primary claims), in {hours:,.1f} core-hours. {complete} of {claims}
+primary claims have all of their runs.
+{left}{diverged}
+
+The models and corpora are small (`--scale {scale}`): [Claims that were tested](evidence.md) says what such
+runs can see. What was measured before the claims is in [Early measurements](early-results.md). Claims about
+speech are [on its page](speech.md#what-was-measured). [Looking inside](looking-inside.md) has pages to click
+through, of models of a synthetic corpus."""
 
 
-def _head(plan: Plan, records: Records) -> str:
+def _head(plan: Plan, findings: Findings, records: Records) -> str:
     """Return the title, and what is done."""
     primary = [job for job in plan.jobs if job.primary]
+    claims = [finding for finding in findings.all if finding.claim.kind == "primary"]
+    left = "The other runs are still to be made, and intervals of claims without all runs are interim."
+    diverged = [f"`{name}`" for name, record in records.items() if record["diverged"]]
+    told = f"\nThese runs diverged, and means and figures leave them out: {', '.join(diverged)}."
     return HEAD.format(
         path=plan.register.path,
         done=len(records),
@@ -111,7 +121,10 @@ def _head(plan: Plan, records: Records) -> str:
         primary_done=sum(job.run.name in records for job in primary),
         primary=len(primary),
         hours=_hours(records.values()),
-        left="All runs are done." if len(records) == len(plan.jobs) else "The others are in progress.",
+        complete=sum(not finding.missing for finding in claims),
+        claims=len(claims),
+        left="" if len(records) == len(plan.jobs) else left,
+        diverged=told if diverged else "",
         scale=plan.register.scale,
     )
 
@@ -153,8 +166,10 @@ def said(finding: Finding, findings: Findings) -> str:
 def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -> str:
     """Return the section about a claim that has at least one seed."""
     claim = finding.claim
-    jobs = [job for job in plan.jobs if claim.name in job.claims and job.run.name in records]
-    hours = _hours(records[job.run.name] for job in jobs)
+    jobs = [job for job in plan.jobs if claim.name in job.claims and job.seed in finding.values]
+    starts = [job.run.start.name for job in jobs if isinstance(job.run.start, Run)]
+    names = [name for name in dict.fromkeys([*starts, *(job.run.name for job in jobs)]) if name in records]
+    hours = _hours(records[name] for name in names)
     ours, theirs = (
         f"`{row}`" + (f" less `{minus}`" if minus else "")
         for row, minus in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
@@ -165,12 +180,13 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
     lines = [
         f"**{claim.says}.** {claim.kind.capitalize()}, registered on {claim.registered}.",
         f"- Paper: {claim.paper}",
-        f"- Tested: {QUANTITIES[claim.quantity].heading} of {ours} {compared}, with the seeds "
+        f"- Tested: {QUANTITIES[claim.quantity].heading}: {ours} {compared}, with the seeds "
         f"{', '.join(map(str, claim.seeds))} (`configs/{claim.table_name}/table.yaml`)",
         f"- Found: {_found(finding)}",
         f"- Verdict: {said(finding, findings)}" + _p_values(findings.p_values(finding)),
-        f"- Runs: {_records(job.run.name for job in jobs)}; {hours:,.1f} core-hours",
-        f"- Commands: {_commands(jobs)}",
+        f"- Runs: {_records(plan, names)}; {hours:,.1f} core-hours",
+        f"- Commands: `bash scripts/evidence.sh TEXT {_only(jobs)}` makes the runs again if their records "
+        "are removed, and each record has the `commands` of its run",
     ]
     return f"### {claim.name}\n\n{lines[0]}\n\n" + "\n".join(lines[1:])
 
@@ -182,7 +198,7 @@ def _found(finding: Finding) -> str:
     if claim.baseline:
         text += f" against {shown(theirs, pattern)}; difference {difference(finding) or 'of one seed'}"
     elif finding.interval:
-        text += f"; {difference(finding)}"
+        text += f", interval {difference(finding).partition(' ')[2]}"
     if claim.printed is not None:
         text += f"; in the paper {_printed(claim)}"
     return text
@@ -194,7 +210,7 @@ def _p_values(p: PValues) -> str:
     return f" (p = {p[0]:.3f} for it and {p[1]:.3f} against it, by Holm's method)"
 
 
-def _records(names: Iterable[str]) -> str:
+def _records(plan: Plan, names: Iterable[str]) -> str:
     """Return the paths of records; those of one row are one pattern, such as a/base/seed-{1,2}.json."""
     seeds: dict[str, list[str]] = {}
     for name in names:
@@ -203,13 +219,13 @@ def _records(names: Iterable[str]) -> str:
     shown_seeds = {
         row: found[0] if len(found) == 1 else f"{{{','.join(found)}}}" for row, found in seeds.items()
     }
-    return ", ".join(f"`results/evidence/{row}/seed-{found}.json`" for row, found in shown_seeds.items())
+    folder = Path(plan.register.path).parent / "evidence"
+    return ", ".join(f"`{folder}/{row}/seed-{found}.json`" for row, found in shown_seeds.items())
 
 
-def _commands(jobs: Sequence[Job]) -> str:
-    """Return the commands that make the runs of some jobs again."""
-    only = " ".join(f"--only {table}" for table in dict.fromkeys(table_of(job.run) for job in jobs))
-    return f"`bash scripts/evidence.sh TEXT {only}`, and each run's own under `commands` of its record"
+def _only(jobs: Sequence[Job]) -> str:
+    """Return the options of scripts/evidence.sh for the tables of some jobs."""
+    return " ".join(f"--only {table}" for table in dict.fromkeys(table_of(job.run) for job in jobs))
 
 
 def _rows(plan: Plan, table: Table, records: Records) -> list[str]:
@@ -220,7 +236,7 @@ def _rows(plan: Plan, table: Table, records: Records) -> list[str]:
         found = _of_row(plan, table, row, records)
         if not found:
             continue
-        cells = [row.label]
+        cells = [_label(row)]
         for column in table.columns:
             values = [value for record in found if (value := _value(record, table, row, column)) is not None]
             cells.append(shown(values, COLUMNS[column].pattern))
@@ -231,6 +247,11 @@ def _rows(plan: Plan, table: Table, records: Records) -> list[str]:
     kept = [number for number in range(len(heads)) if any(line[number] for line in lines)]
     table_lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *lines]
     return [f"| {' | '.join(line[number] for number in kept)} |" for line in table_lines]
+
+
+def _label(row: Row) -> str:
+    """Return the label of a row, with the share of the training data that it is trained on."""
+    return row.label if row.percent == 100 else f"{row.label}, {row.percent} % of the data"
 
 
 def _corpora(plan: Plan, table: Table) -> str:
@@ -272,9 +293,10 @@ def _curves(plan: Plan, table: Table, records: Records, key: str) -> dict[str, l
     systems = {}
     for row in table.rows:
         names = [job.run.name for job in plan.jobs if row_of(job.run) == f"{table.name}/{row.name}"]
-        curves = [records[name]["curves"].get("valid", {}).get(key) for name in names if name in records]
-        if curves and all(curves):
-            systems[row.label] = average([dict(curve) for curve in curves if curve])
+        made = [records[name] for name in names if name in records and not records[name]["diverged"]]
+        curves = [record["curves"].get("valid", {}).get(key) for record in made]
+        if curves and all(curves) and (points := average([dict(curve) for curve in curves if curve])):
+            systems[_label(row)] = points
     return systems
 
 
@@ -292,7 +314,7 @@ def _redundancy(plan: Plan, table: Table, records: Records) -> dict[str, list[li
             values = [_value(record, table, row, column) for column in columns]
             found = [value for value in values if value is not None]
             if len(found) == len(columns):
-                points.setdefault(row.label, []).append(found)
+                points.setdefault(_label(row), []).append(found)
     return points
 
 
