@@ -8,20 +8,24 @@
 CORPUS is what `modular-fairseq prepare raw` wrote for German and English. PYTHON is the Python of a virtual
 environment with JoeyNMT 2.3.0, which needs other versions of packages than fairseq.
 
-All toolkits read the same sub-words, have a Transformer of the same size, and see the text as often. They
-differ in how they make batches: fairseq puts sentences of similar length together, and JoeyNMT does not. The
-checkpoint with the best validation loss translates, with a beam of 5. `modular-fairseq score` scores all
-translations. (fairseq-generate loads the plugin for both rows of fairseq, because stock fairseq cannot load a
-checkpoint with a present torch.)
+All toolkits read the same sub-words, have a Transformer of the same size and the same dropout, and see the
+text as often. The checkpoint with the best validation loss translates, with a beam of 5, and `modular-fairseq
+score` scores all translations. What is not the same:
 
-Each run has one thread. A run that has a record in results/toolkits is not made again, and one of fairseq
-that was killed continues.
+    batches         fairseq puts sentences of similar length together, and its batches have at most the number
+                    of tokens. JoeyNMT draws them at random, and its batches have at least this number
+    start           JoeyNMT draws embeddings by Xavier's rule, and fairseq from N(0, 1 / width)
+    validation      after each epoch in fairseq, and every 500 updates in JoeyNMT, with another smoothed loss
+    beam search     fairseq divides a score by the length, and JoeyNMT by ((5 + length) / 6)
+
+fairseq-generate loads the plugin for both rows of fairseq, because fairseq-fixed alone cannot load a
+checkpoint with a present torch. Each run has one thread. A run that has a record in results/toolkits is not
+made again. A run of this project that was killed continues, and the others begin again.
 """
 
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +38,7 @@ import yaml
 from tabulate import tabulate
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import only_one, write_file
+from modular_fairseq_cli.files import digest, only_one, write_file
 from modular_fairseq_cli.scoring.spread import shown
 from modular_fairseq_cli.training_log import read_log
 
@@ -42,12 +46,13 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "toolkits"
 SOURCE, TARGET = "de", "en"
 LAYERS, WIDTH, INNER, HEADS = 4, 256, 512, 8
-DROPOUT, SMOOTHING, DECAY, CLIP = 0.3, 0.1, 1e-4, 1.0
+DROPOUT = 0.1  # of layers, of attention weights and of the hidden units of feed-forward sub-layers
+SMOOTHING, DECAY, CLIP = 0.1, 1e-4, 1.0
 RATE, WARMUP = 1e-3, 600  # then the rate falls with the square root of the update
 TOKENS, EPOCHS, BEAM = 1024, 8, 5
 SEEDS = (1, 2, 3)
 ROWS = {
-    "fairseq": "stock fairseq 0.12.3.1, transformer",
+    "fairseq": "fairseq-fixed 0.12.3.1, transformer",
     "modular_fairseq": "this project, modular_transformer",
     "joeynmt": "JoeyNMT 2.3.0",
 }
@@ -74,6 +79,7 @@ def fairseq_words(row: str, corpus: Path, folder: Path, seed: int, updates: int 
     ]
     text = (
         f"{corpus / 'bin'} {own} {' '.join(size)} --share-all-embeddings --dropout {DROPOUT} "
+        f"--attention-dropout {DROPOUT} --activation-dropout {DROPOUT} --required-batch-size-multiple 1 "
         f"--label-smoothing {SMOOTHING} --optimizer adam --adam-betas (0.9,0.98) --weight-decay {DECAY} "
         f"--clip-norm {CLIP} --lr {RATE} --lr-scheduler inverse_sqrt --warmup-updates {WARMUP} "
         f"--max-tokens {TOKENS} --update-epoch-batch-itr True --seed {seed} --num-workers 0 "
@@ -211,6 +217,7 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
 
 def run(args: argparse.Namespace) -> None:
     """Make all runs that have no record, first those of seed 1."""
+    check(args)
     with only_one(str(args.work)):
         for seed in SEEDS:
             for row in ROWS:
@@ -223,7 +230,7 @@ def run(args: argparse.Namespace) -> None:
 def make(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train, translate and score a run, and return its record."""
     folder = args.work / f"{row}-{seed}"
-    if row == "joeynmt":
+    if row != "modular_fairseq":
         shutil.rmtree(folder, ignore_errors=True)
     call(training_of(row, args, folder, seed), folder / "train.log")
     out, scores = translate(row, args, folder), folder / "score.json"
@@ -231,23 +238,53 @@ def make(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     words = [sys.executable, "-m", "modular_fairseq_cli", "score", "--reference", str(reference), str(out)]
     call([*words, "--metrics", "bleu", "--json", str(scores)], folder / "score.log")
     [scored] = json.loads(scores.read_text())["files"]
-    return {"row": row, "seed": seed, "bleu": scored["bleu"], **training(row, folder)}
+    return {
+        "row": row,
+        "seed": seed,
+        "bleu": scored["bleu"],
+        "updates": updates_of(row, args, folder),
+    } | about(args)
 
 
-def training(row: str, folder: Path) -> dict[str, Any]:
-    """Return the number of updates of a training, and the perplexity of the best validation."""
-    log = folder / "train.log"
+def updates_of(row: str, args: argparse.Namespace, folder: Path) -> int:
+    """Return the number of updates of a training."""
     if row != "joeynmt":
-        curve = read_log(log)["valid"]["ppl"]
-        return {"updates": curve[-1][0], "valid_perplexity": min(value for _, value in curve)}
-    text = log.read_text()
-    steps = [int(each) for each in re.findall(r"Step:\s+(\d+)", text)]
-    found = [float(each) for each in re.findall(r"ppl:\s+([0-9.]+)", text)]
-    return {"updates": max(steps), "valid_perplexity": min(found)}
+        return read_log(folder / "train.log")["valid"]["ppl"][-1][0]
+    code = "import sys, torch; print(torch.load(sys.argv[1], weights_only=False)['stats_state']['steps'])"
+    words = [str(args.joeynmt), "-c", code, str(folder / "model/latest.ckpt")]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def about(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what all records that are compared must have in common: this script and the corpus."""
+    corpus = [args.corpus / f"bin/train.{SOURCE}-{TARGET}.{side}.bin" for side in (SOURCE, TARGET)]
+    return {"script": digest(Path(__file__))[:16], "corpus": [digest(path)[:16] for path in corpus]}
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise UsageError if Python has no JoeyNMT, the corpus is none, or a record is of another comparison."""
+    words = [str(args.joeynmt), "-c", "import joeynmt"]
+    try:
+        status = subprocess.run(words, capture_output=True).returncode
+    except OSError:
+        status = -1
+    if status:
+        raise UsageError(
+            f"--joeynmt {args.joeynmt}: cannot import joeynmt; give the Python of its environment"
+        )
+    if not (args.corpus / f"bin/train.{SOURCE}-{TARGET}.{SOURCE}.bin").exists():
+        raise UsageError(
+            f"{args.corpus} has no bin/ of {SOURCE}-{TARGET}; prepare it by modular-fairseq prepare raw"
+        )
+    for path in sorted(RESULTS.glob("*-?.json")):
+        record = json.loads(path.read_text())
+        if {key: record.get(key) for key in about(args)} != about(args):
+            raise UsageError(f"{path} is of another version of this script or of another corpus; remove it")
 
 
 def measure(args: argparse.Namespace) -> None:
     """Measure the seconds of an update: a long and a short training, in turn with the other toolkits."""
+    check(args)
     found: dict[str, list[float]] = {row: [] for row in [*ROWS, f"{BASELINE} again"]}
     for number in range(ROUNDS):
         for name in found:
@@ -267,20 +304,20 @@ def table(args: argparse.Namespace) -> None:
     """Write the table of all records."""
     times = json.loads((RESULTS / "time.json").read_text()) if (RESULTS / "time.json").exists() else {}
     lines = []
-    for row, label in ROWS.items():
+    for row, label in {**ROWS, f"{BASELINE} again": f"{ROWS[BASELINE]}, timed again"}.items():
         records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{row}-?.json"))]
         cells = [
             shown([record[key] for record in records], pattern)
-            for key, pattern in (("bleu", "{:.2f}"), ("valid_perplexity", "{:.2f}"), ("updates", "{:,.0f}"))
+            for key, pattern in (("bleu", "{:.2f}"), ("updates", "{:,.0f}"))
         ]
-        of_update = median(times[row]) if row in times else None
-        seconds = "" if of_update is None else f"{of_update:.3f}"
-        per_epoch = ""
-        if of_update is not None and records:
+        seconds = per_epoch = ""
+        if row in times:
+            seconds = f"{median(times[row]):.3f} ({min(times[row]):.3f} to {max(times[row]):.3f})"
+        if row in times and records:
             updates = sum(record["updates"] for record in records) / len(records)
-            per_epoch = f"{of_update * updates / EPOCHS / 60:.1f}"
-        lines.append([label, *cells, seconds, per_epoch, len(records)])
-    head = ["toolkit", "BLEU", "valid. perplexity", "updates", "s per update", "minutes per epoch", "seeds"]
+            per_epoch = f"{median(times[row]) * updates / EPOCHS / 60:.1f}"
+        lines.append([label, *cells, seconds, per_epoch, len(records) or ""])
+    head = ["toolkit", "BLEU", "updates", "seconds per update", "minutes per epoch", "seeds"]
     text = tabulate(lines, head, tablefmt="github", disable_numparse=True) + "\n"
     write_file(RESULTS / "table.md", text)
     print(text, end="")
