@@ -200,7 +200,7 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
         else:  # all of them say "above"
             word = "as claimed" if float(found["low"]) > 0 else "cannot be told"
             word = "the opposite" if float(found["high"]) < 0 else word
-            assert f"- Verdict: {word}\n" in section
+            assert f"- The interval says: {word}\n" in section
         assert (
             f"{place}/evidence/mine/experts/seed-{{1,2}}.json" in section
         ) and "TEXT --only mine`" in section

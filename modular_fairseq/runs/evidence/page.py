@@ -84,6 +84,7 @@ These have an interval, and no verdict. *As claimed* means that the whole interv
 the direction of the claim, and *the opposite* that it is on the other side. Of 20 such intervals one misses
 its value by chance.""",
 }
+SAYS = {"primary": "Verdict", "secondary": "The interval says"}
 TABLES = """\
 Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
 The bands of figures are 95 % intervals of the mean over seeds, whose number stands in brackets. The axis of
@@ -136,7 +137,7 @@ def _hours(records: Iterable[dict[str, Any]]) -> float:
 
 def _summary(found: Sequence[Finding], findings: Findings) -> str:
     """Return a table of claims, a line for each."""
-    last = "verdict" if found[0].claim.kind == "primary" else "the interval says"
+    last = SAYS[found[0].claim.kind].lower()
     lines = [f"| claim | quantity | paper | here [95 %] | {last} |", "| --- | --- | ---: | ---: | --- |"]
     for finding in found:
         claim = finding.claim
@@ -183,7 +184,7 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
         f"- Tested: {QUANTITIES[claim.quantity].heading}: {ours} {compared}, with the seeds "
         f"{', '.join(map(str, claim.seeds))} (`configs/{claim.table_name}/table.yaml`)",
         f"- Found: {_found(finding)}",
-        f"- Verdict: {said(finding, findings)}" + _p_values(findings.p_values(finding)),
+        f"- {SAYS[claim.kind]}: {said(finding, findings)}" + _p_values(findings.p_values(finding)),
         f"- Runs: {_records(plan, names)}; {hours:,.1f} core-hours",
         f"- Commands: `bash scripts/evidence.sh TEXT {_only(jobs)}` makes the runs again if their records "
         "are removed, and each record has the `commands` of its run",
