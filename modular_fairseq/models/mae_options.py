@@ -83,11 +83,11 @@ class MaeOptions(FairseqDataclass):
         metadata={"help": "dropout probability of the hidden units of a gate network (default: 0.1)"},
     )
     mae_gate_norm: GateNormalisation = field(
-        default="batch",
+        default="lagged",
         metadata={
-            "help": "normalisation of the inputs of gates: batch (BatchNorm that ignores padding), lagged "
-            "(BatchNorm by its running statistics, also in training), layer (LayerNorm) or none "
-            "(default: batch)"
+            "help": "normalisation of the inputs of gates: lagged (BatchNorm by its running statistics, also "
+            "in training), batch (BatchNorm, whose statistics tell gates in training how long the sentences "
+            "of their batch are), layer (LayerNorm) or none (default: lagged)"
         },
     )
     mae_gate_init: GateInit = field(

@@ -12,7 +12,7 @@ from modular_fairseq.modules.inference import Kept
 from modular_fairseq.modules.once import once_for
 from modular_fairseq.modules.recomputation import is_recomputation
 
-NORMS = ("batch", "lagged", "layer", "none")
+NORMS = ("lagged", "batch", "layer", "none")
 
 
 class GateNorm(nn.Module):
@@ -29,7 +29,10 @@ class GateNorm(nn.Module):
     Args:
         dim: d, the width of the inputs.
         lagged: normalise by the running statistics in training too, and update them afterwards. No position
-            then depends on another one, even in training.
+            then depends on another one, even in training. Without it the statistics of a batch are known to
+            every position, and fairseq's batches have sentences of about the same length. NOBCD then learns
+            in training to end a sentence by this length, which inference does not know
+            (docs/mechanisms/mae.md, "Statistics of the batch").
     """
 
     eps = 1e-5
@@ -211,8 +214,7 @@ class GateNetwork(nn.Module):
         hidden_dim: number of hidden units.
         num_experts: E.
         dropout: dropout probability of the hidden units.
-        norm: "batch" (BatchNorm over valid instances), "lagged" (see `GateNorm`), "layer" (LayerNorm) or
-            "none".
+        norm: "lagged" or "batch" (`GateNorm` with and without `lagged`), "layer" (LayerNorm) or "none".
         init: "zero" (the last layer is zero, so the gate starts uniform) or "linear" (the initialisation of
             `nn.Linear`, so the gate depends on its input from the start).
     """

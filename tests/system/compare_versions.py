@@ -37,7 +37,8 @@ LANGUAGE_MODEL = f"{SHARED} data-en --task language_modeling --tokens-per-sample
 PRE_NORM = "--encoder-normalize-before --decoder-normalize-before"
 ALL_AT_ONCE = f"--encoder-layers 4 --streams 2 --stream-skip --tim-layers all {PRE_NORM}"
 FINETUNE = "--finetune-from-model modular_transformer/checkpoint_last.pt"
-G_STEPS = "--mae-gate-loss sentence --mae-gate-lr 0.2"  # the defaults of version 0.1
+NORM = "--mae-gate-norm batch"  # the default of version 0.1
+G_STEPS = f"--mae-gate-loss sentence --mae-gate-lr 0.2 {NORM}"  # the defaults of version 0.1
 G = f"--mae-gate-interval 2 {G_STEPS}"  # in every second of 4 or 5 epochs
 L_D = "--aux-warmup-updates 10 --qq-floor 0"  # with the floor of version 0.1
 ROWS = {
@@ -46,7 +47,7 @@ ROWS = {
     "mae": f"mae_transformer_tiny_cpu {G}",
     "mae-6": f"mae_transformer_tiny_cpu --mae-dropped-heads 2 --mae-gate-context source {G}",
     "uni-mae": "mae_transformer_tiny_cpu --mae-gating uniform",
-    "nobcd": "mae_transformer_tiny_cpu --mae-training joint_main",
+    "nobcd": f"mae_transformer_tiny_cpu --mae-training joint_main {NORM}",
     "ftg": f"mae_transformer_tiny_cpu --mae-finetune gates {G_STEPS} {FINETUNE}",
     "ftg+": f"mae_transformer_tiny_cpu --mae-finetune gates+output {G_STEPS} {FINETUNE}",
     "dma": f"dma_transformer_tiny_cpu {L_D}",

@@ -95,21 +95,38 @@ def test_properties_of_a_translation_model(changes, holds):
     holds(ready(**changes))
 
 
-@pytest.mark.parametrize("context", ["prefix", "window"])
-def test_words_to_come_do_not_change_earlier_logits_in_training_with_the_lagged_norm(context):
-    model = build(
-        attention_type="mae",
-        mae_gate_norm="lagged",
-        mae_training="joint",
-        mae_gate_context=context,
-        mae_gate_dropout=0.0,
-    ).train()
-    sample = batch([(5, 6), (8, 6)])
+def change_of_earlier_logits_in_training(**changes):
+    """Return how much the logits of a MAE in training change with later words and later positions."""
+    model = build(attention_type="mae", mae_gate_dropout=0.0, **changes).train()
+    for mixture in expert_mixtures(model).values():
+        mixture.step = "G"
     norms = {key: value.clone() for key, value in model.state_dict().items() if "running" in key}
-    before = logits(model, sample)
+
+    def trained(sample):
+        model.load_state_dict({**model.state_dict(), **norms})
+        return logits(model, sample)[:, :4]
+
+    sample = batch([(5, 6), (8, 6)])
+    before = trained(sample)
     sample["net_input"]["prev_output_tokens"][:, 4:] = 5
-    model.load_state_dict({**model.state_dict(), **norms})
-    assert torch.equal(before[:, :4], logits(model, sample)[:, :4])
+    other_words = (trained(sample) - before).abs().max()
+    sample["net_input"]["prev_output_tokens"] = sample["net_input"]["prev_output_tokens"][:, :4]
+    return other_words, (trained(sample) - before).abs().max()
+
+
+@pytest.mark.parametrize("context", ["prefix", "window"])
+@pytest.mark.parametrize("training", ["joint", "bcd"])
+def test_words_to_come_do_not_change_earlier_logits_in_training(training, context):
+    other_words, fewer_words = change_of_earlier_logits_in_training(
+        mae_training=training, mae_gate_context=context
+    )
+    assert other_words == 0
+    assert fewer_words < 1e-5  # shorter inputs are summed in another order
+
+
+@pytest.mark.parametrize("context", ["prefix", "window"])
+def test_statistics_of_the_batch_tell_how_long_a_target_is(context):
+    assert min(change_of_earlier_logits_in_training(mae_gate_norm="batch", mae_gate_context=context)) > 1e-4
 
 
 def generate(model, sample, beam):
