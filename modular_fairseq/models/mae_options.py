@@ -87,7 +87,8 @@ class MaeOptions(FairseqDataclass):
         metadata={
             "help": "normalisation of the inputs of gates: lagged (BatchNorm by its running statistics, also "
             "in training), batch (BatchNorm, whose statistics tell gates in training how long the sentences "
-            "of their batch are), layer (LayerNorm) or none (default: lagged)"
+            "of their batch are), layer (LayerNorm) or none (default: lagged)",
+            "former_default": "batch",
         },
     )
     mae_gate_init: GateInit = field(

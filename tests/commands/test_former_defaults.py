@@ -8,7 +8,7 @@ import torch
 from modular_fairseq.training import former_defaults
 from tests.fairseq_commands import run_generate, run_train
 
-OF_MAE = "--mae-gate-lr 0.2 --mae-gate-loss sentence"
+OF_MAE = "--mae-gate-norm batch --mae-gate-lr 0.2 --mae-gate-loss sentence"
 MAE = "--arch mae_transformer"
 DMA = "--arch dma_transformer --criterion modular_cross_entropy"
 BOTH = "--arch mae_transformer --attention-type mae+dma --criterion modular_cross_entropy"
@@ -43,7 +43,8 @@ def test_former_defaults_are_named_once_and_continue_the_training(warnings_of, a
 
 def test_only_options_that_still_have_the_present_default_are_named(warnings_of):
     warnings_of(f"{MAE} {OF_MAE}", 1)
-    assert warnings_of(f"{MAE} --mae-gate-lr 0.3", 2) == ["--mae-gate-loss sentence"]
+    said = warnings_of(f"{MAE} --mae-gate-lr 0.3", 2)
+    assert said == ["--mae-gate-norm batch --mae-gate-loss sentence"]
 
 
 def test_a_training_that_began_with_other_values_is_not_named(warnings_of):
@@ -54,7 +55,7 @@ def test_a_training_that_began_with_other_values_is_not_named(warnings_of):
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (f"{MAE} --mae-training joint_main", "model"),
+        (f"{MAE} --mae-training joint_main --mae-gate-norm layer", "model"),
         (f"{MAE} --mae-gating uniform", "model"),
         ("--arch modular_transformer", "model"),
         (f"{DMA} --qq-weight 0", "criterion"),
@@ -68,7 +69,8 @@ def test_options_without_effect_are_not_named(warnings_of, tmp_path, args, part)
     warnings_of(args, 1)
     path = tmp_path / "run" / "checkpoint_last.pt"
     state = torch.load(path, weights_only=False)
-    former = {"model": {"mae_gate_lr": 0.2, "mae_gate_loss": "sentence"}, "criterion": {"qq_floor": 0.0}}
+    of_mae = {"mae_gate_norm": "batch", "mae_gate_lr": 0.2, "mae_gate_loss": "sentence"}
+    former = {"model": of_mae, "criterion": {"qq_floor": 0.0}}
     assert former[part].keys() <= state["cfg"][part].keys()
     state["cfg"][part].update(former[part])
     torch.save(state, path)
