@@ -4,10 +4,10 @@
     python scripts/batch_statistics.py DATA --path CHECKPOINT
 
 It prints the loss on the validation data in bits: of the ends of sentences, of all other target tokens, and
-of both. Gates are normalised by the running statistics, as in inference, or by the statistics of the batch, as
---mae-gate-norm batch does in training. A batch has sentences of about the same length, as fairseq makes them,
-or random ones. If the batches of one length have a lower loss than the random ones, the model uses the length
-of its batch, which inference does not know (docs/mechanisms/mae.md, "Statistics of the batch").
+of both. Gates are normalised by the running statistics, as in inference, or by the statistics of the batch,
+as --mae-gate-norm batch does in training. A batch has sentences of about the same length, as fairseq makes
+them, or random ones. If the batches of one length have a lower loss than the random ones, the model uses the
+length of its batch, which inference does not know (docs/mechanisms/mae.md, "Statistics of the batch").
 """
 
 import argparse

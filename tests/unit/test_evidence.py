@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU
 
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
-from modular_fairseq.runs.evidence.page import said
+from modular_fairseq.runs.evidence.page import by_paper, said
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import plain, read_record, unpacked
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
@@ -469,3 +469,29 @@ def test_the_learning_rate_of_the_small_size_decays_to_0_over_all_epochs(corpus)
     assert warm_up + period == text["optimization.max_update"] == 6 * 1020
     finetuning = CPU["finetuning"]
     assert finetuning["lr_scheduler.total_num_update"] == 623 * finetuning["optimization.max_epoch"]
+
+
+def test_claims_are_counted_by_paper_and_by_what_was_found():
+    interval = Interval(1.0, 0.5, 1.5, 0.5, 3, 20)
+
+    def found(name, paper, kind="primary", **changes):
+        of = claim(name=name, paper=paper, kind=kind)
+        return Finding(of, {1: (0, 0), 2: (0, 0), 3: (0, 0)}, interval, [])._replace(**changes)
+
+    all_of_them = [
+        found("a", "Wu 2020, table 1"),
+        found("b", "Li 2021, figure 2"),
+        found("c", "Wu 2020"),
+        found("d", "Wu 2020, table 2", missing=[3]),
+        found("e", "Wu 2020, table 3", kind="secondary"),
+        found("f", "No place: it is ours", kind="secondary"),
+        found("g", "no paper has it", kind="secondary", missing=[1, 2]),
+    ]
+    p = {"a": (0.01, 0.99), "b": (0.4, 0.6), "c": (0.01, 0.99), "d": (None, None)}
+    lines = by_paper(Findings(all_of_them, p)).splitlines()
+    assert lines[0] == "| paper | primary claims | secondary claims |"
+    assert lines[2:] == [
+        "| Wu 2020 | 2 hold, 1 lacks runs | 1 as claimed |",
+        "| Li 2021 | 1 is open |  |",
+        "| our own questions |  | 1 as claimed, 1 lacks runs |",
+    ]

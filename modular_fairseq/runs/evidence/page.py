@@ -54,7 +54,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
         folder: the folder of the figures, beside the page.
     """
     findings = found_in(plan, records)
-    parts = [_head(plan, findings, records)]
+    parts = [_head(plan, findings, records), "## By paper", by_paper(findings)]
     for kind in KINDS:
         mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
@@ -147,6 +147,43 @@ def _summary(found: Sequence[Finding], findings: Findings) -> str:
             f"| {name} | {where} | {_printed(claim)} | {difference(finding)} | {said(finding, findings)} |"
         )
     return "\n".join(lines)
+
+
+def by_paper(findings: Findings) -> str:
+    """Return a table with the number of claims of each paper by what was found of them.
+
+    A paper is what the `paper` of a claim says before its first comma. If this begins with "no", the claim is
+    a question of our own.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for finding in findings.all:
+        paper = finding.claim.paper.partition(",")[0]
+        paper = "our own questions" if paper.lower().startswith("no ") else paper
+        kinds = found.setdefault(paper, {kind: [] for kind in KINDS})
+        kinds[finding.claim.kind].append("missing" if finding.missing else said(finding, findings))
+    heads = ["paper", *(f"{kind} claims" for kind in KINDS)]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for paper, kinds in found.items():
+        cells = [", ".join(_counted(words)) for words in kinds.values()]
+        lines.append(f"| {paper} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+COUNTED = {  # what is said of a claim, and of several
+    "holds": ("holds", "hold"),
+    "fails": ("fails", "fail"),
+    "open": ("is open", "are open"),
+    "as claimed": ("as claimed", "as claimed"),
+    "the opposite": ("the opposite", "the opposite"),
+    "cannot be told": ("cannot be told", "cannot be told"),
+    "missing": ("lacks runs", "lack runs"),
+}
+
+
+def _counted(words: Sequence[str]) -> list[str]:
+    """Return how often each of some words of `COUNTED` occurs, such as "2 hold"."""
+    numbers = {word: words.count(word) for word in COUNTED}
+    return [f"{number} {COUNTED[word][number > 1]}" for word, number in numbers.items() if number]
 
 
 def _printed(claim: Claim) -> str:
