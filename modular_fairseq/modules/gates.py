@@ -31,7 +31,7 @@ class GateNorm(nn.Module):
         lagged: normalise by the running statistics in training too, and update them afterwards. No position
             then depends on another one, even in training. Without it the statistics of a batch are known to
             every position, and fairseq's batches have sentences of about the same length. NOBCD then learns
-            in training to end a sentence by this length, which inference does not know
+            to end sentences by this length, which inference does not know
             (docs/mechanisms/mae.md, "Statistics of the batch").
     """
 
@@ -42,7 +42,7 @@ class GateNorm(nn.Module):
     _before: tuple[Tensor, Tensor]  # running mean and variance before the last forward pass in training
     _sums: Tensor | None = None  # see `collect`
 
-    def __init__(self, dim: int, lagged: bool = False):
+    def __init__(self, dim: int, *, lagged: bool):
         super().__init__()
         self.lagged = lagged
         self.weight = nn.Parameter(torch.ones(dim))
@@ -224,7 +224,7 @@ class GateNetwork(nn.Module):
     ):
         super().__init__()
         self.norm = {
-            "batch": GateNorm(embed_dim),
+            "batch": GateNorm(embed_dim, lagged=False),
             "lagged": GateNorm(embed_dim, lagged=True),
             "layer": nn.LayerNorm(embed_dim),
             "none": None,

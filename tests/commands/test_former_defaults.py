@@ -55,7 +55,6 @@ def test_a_training_that_began_with_other_values_is_not_named(warnings_of):
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (f"{MAE} --mae-training joint_main --mae-gate-norm layer", "model"),
         (f"{MAE} --mae-gating uniform", "model"),
         ("--arch modular_transformer", "model"),
         (f"{DMA} --qq-weight 0", "criterion"),
@@ -75,6 +74,12 @@ def test_options_without_effect_are_not_named(warnings_of, tmp_path, args, part)
     state["cfg"][part].update(former[part])
     torch.save(state, path)
     assert warnings_of(args, 2) == []
+
+
+def test_of_gates_that_the_main_optimizer_trains_only_the_norm_is_named(warnings_of):
+    joint_main = f"{MAE} --mae-training joint_main"
+    warnings_of(f"{joint_main} --mae-gate-norm batch", 1)
+    assert warnings_of(joint_main, 2) == ["--mae-gate-norm batch"]
 
 
 def test_fine_tuning_and_inference_are_no_continuation(reversal_data, warnings_of, tmp_path, caplog):

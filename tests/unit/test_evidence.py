@@ -472,26 +472,27 @@ def test_the_learning_rate_of_the_small_size_decays_to_0_over_all_epochs(corpus)
 
 
 def test_claims_are_counted_by_paper_and_by_what_was_found():
-    interval = Interval(1.0, 0.5, 1.5, 0.5, 3, 20)
-
-    def found(name, paper, kind="primary", **changes):
+    def found(name, paper, kind="primary", low=0.5, **changes):
         of = claim(name=name, paper=paper, kind=kind)
+        interval = Interval(low + 0.5, low, low + 1, 0.5, 3, 20)
         return Finding(of, {1: (0, 0), 2: (0, 0), 3: (0, 0)}, interval, [])._replace(**changes)
 
     all_of_them = [
         found("a", "Wu 2020, table 1"),
+        found("f", "No place: it is ours", kind="secondary"),
         found("b", "Li 2021, figure 2"),
+        found("h", "Li 2021, figure 3"),
         found("c", "Wu 2020"),
         found("d", "Wu 2020, table 2", missing=[3]),
-        found("e", "Wu 2020, table 3", kind="secondary"),
-        found("f", "No place: it is ours", kind="secondary"),
+        found("e", "Wu 2020, table 3", kind="secondary", low=-0.5),
+        found("i", "Wu 2020, table 3", kind="secondary", low=-2.0),
         found("g", "no paper has it", kind="secondary", missing=[1, 2]),
     ]
-    p = {"a": (0.01, 0.99), "b": (0.4, 0.6), "c": (0.01, 0.99), "d": (None, None)}
+    p = {"a": (0.01, 0.99), "b": (0.4, 0.6), "c": (0.01, 0.99), "d": (None, None), "h": (0.99, 0.01)}
     lines = by_paper(Findings(all_of_them, p)).splitlines()
     assert lines[0] == "| paper | primary claims | secondary claims |"
     assert lines[2:] == [
-        "| Wu 2020 | 2 hold, 1 lacks runs | 1 as claimed |",
-        "| Li 2021 | 1 is open |  |",
-        "| our own questions |  | 1 as claimed, 1 lacks runs |",
+        "| Wu 2020 | 2 of 3 done: 2 hold | 1 is the opposite, 1 cannot be told |",
+        "| Li 2021 | 1 fails, 1 is open |  |",
+        "| questions of our own |  | 1 of 2 done: 1 is as claimed |",
     ]

@@ -184,7 +184,7 @@ def test_training_without_the_hook_is_refused():
 @pytest.mark.parametrize("valid", [None, padding_mask().logical_not().t()])
 def test_gate_norm_equals_batch_norm_of_the_valid_rows(valid):
     torch.manual_seed(0)
-    ours, theirs = GateNorm(C).double(), nn.BatchNorm1d(C).double()
+    ours, theirs = GateNorm(C, lagged=False).double(), nn.BatchNorm1d(C).double()
     for norm in (ours, theirs):
         torch.manual_seed(1)
         nn.init.normal_(norm.weight)
@@ -211,7 +211,7 @@ def test_gate_norm_equals_batch_norm_of_the_valid_rows(valid):
 
 
 def test_gate_norm_of_one_row_uses_and_keeps_the_running_statistics():
-    norm = GateNorm(C)
+    norm = GateNorm(C, lagged=False)
     norm.running_mean.fill_(3.0)
     slope, shift = norm.train()(torch.full((1, 1, C), 5.0), None)
     torch.testing.assert_close(5.0 * slope + shift, torch.full((C,), 2 / (1 + norm.eps) ** 0.5))
@@ -226,7 +226,7 @@ def worker_norms(batches_of_each):
     Args:
         batches_of_each: the passes of each worker, inputs [n, C] each; None is a dummy batch.
     """
-    norms = [GateNorm(C).double().train() for _ in batches_of_each]
+    norms = [GateNorm(C, lagged=False).double().train() for _ in batches_of_each]
     for norm, batches in zip(norms, batches_of_each, strict=True):
         norm.collect()
         for x in batches:

@@ -4,6 +4,7 @@ The page is made from the claims and the records alone, so that it can be made a
 beside it, in a folder of its name. They are made from the curves and numbers of the records.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
         folder: the folder of the figures, beside the page.
     """
     findings = found_in(plan, records)
-    parts = [_head(plan, findings, records), "## By paper", by_paper(findings)]
+    parts = [_head(plan, findings, records), "## By paper", BY_PAPER, by_paper(findings)]
     for kind in KINDS:
         mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
@@ -74,6 +75,9 @@ def page(plan: Plan, records: Records, folder: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+BY_PAPER = """\
+A claim is done if all of its runs are. The sections below explain what is said of primary and of secondary
+claims."""
 ABOUT = {
     "primary": """\
 A claim *holds* or *fails* by the rule that was registered
@@ -156,34 +160,44 @@ def by_paper(findings: Findings) -> str:
     a question of our own.
     """
     found: dict[str, dict[str, list[str]]] = {}
-    for finding in findings.all:
+    for finding in sorted(findings.all, key=lambda each: each.claim.paper.lower().startswith("no ")):
         paper = finding.claim.paper.partition(",")[0]
-        paper = "our own questions" if paper.lower().startswith("no ") else paper
+        paper = "questions of our own" if paper.lower().startswith("no ") else paper
         kinds = found.setdefault(paper, {kind: [] for kind in KINDS})
         kinds[finding.claim.kind].append("missing" if finding.missing else said(finding, findings))
     heads = ["paper", *(f"{kind} claims" for kind in KINDS)]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for paper, kinds in found.items():
-        cells = [", ".join(_counted(words)) for words in kinds.values()]
+        cells = [_counted(words) for words in kinds.values()]
         lines.append(f"| {paper} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-COUNTED = {  # what is said of a claim, and of several
+COUNTED = {  # what is found of a claim, and how it is said of one and of several
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
     "open": ("is open", "are open"),
-    "as claimed": ("as claimed", "as claimed"),
-    "the opposite": ("the opposite", "the opposite"),
+    "as claimed": ("is as claimed", "are as claimed"),
+    "the opposite": ("is the opposite", "are the opposite"),
     "cannot be told": ("cannot be told", "cannot be told"),
-    "missing": ("lacks runs", "lack runs"),
 }
 
 
-def _counted(words: Sequence[str]) -> list[str]:
-    """Return how often each of some words of `COUNTED` occurs, such as "2 hold"."""
-    numbers = {word: words.count(word) for word in COUNTED}
-    return [f"{number} {COUNTED[word][number > 1]}" for word, number in numbers.items() if number]
+def _counted(found: Sequence[str]) -> str:
+    """Return how many claims have which finding, such as "3 of 4 are done: 2 hold, 1 is open".
+
+    Args:
+        found: keys of `COUNTED`, and "missing" for claims that lack runs.
+    """
+    numbers = Counter(found)
+    missing = numbers.pop("missing", 0)
+    parts = [f"{numbers[word]} {COUNTED[word][numbers[word] > 1]}" for word in sorted(numbers, key=ORDER)]
+    if missing:
+        parts.insert(0, f"{len(found) - missing} of {len(found)} done")
+    return ": ".join([parts[0], ", ".join(parts[1:])]) if missing and len(parts) > 1 else ", ".join(parts)
+
+
+ORDER = list(COUNTED).index
 
 
 def _printed(claim: Claim) -> str:
