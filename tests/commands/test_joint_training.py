@@ -82,10 +82,14 @@ def test_a_joint_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_da
 
 
 def test_a_batch_that_is_tried_again_gives_one_joint_step(reversal_data):
-    """fairseq's train_step calls itself after an overflow under --amp, and drops the gradients so far."""
+    """fairseq's train_step calls itself after an overflow under --amp, and drops the gradients so far.
+
+    With --mae-gate-norm lagged, the first try stays in the running statistics.
+    """
 
     def gates_after(tries):
-        watched = Watched(reversal_data, "--mae-training", "joint", "--dropout", 0, "--mae-gate-dropout", 0)
+        words = "--mae-training joint --dropout 0 --mae-gate-dropout 0 --mae-gate-norm batch"
+        watched = Watched(reversal_data, *words.split())
         watched.trainer.begin_epoch(1)
         criterion, samples = watched.trainer.get_criterion(), watched.batches[:1]
         if tries > 1:  # the first try has another gradient, and ends without a step of the main optimizer
