@@ -9,9 +9,9 @@ import pytest
 import yaml
 from sacrebleu.metrics import BLEU
 
+from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
-from modular_fairseq.runs.evidence.page import by_paper, said
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import plain, read_record, unpacked
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict

@@ -1,0 +1,61 @@
+"""What was found of each claim in a word, and how many claims of each paper have which finding."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from modular_fairseq.runs.evidence.claims import KINDS
+from modular_fairseq.runs.evidence.overview import Findings
+from modular_fairseq.runs.evidence.verdicts import Finding
+
+COUNTED = {  # what is found of a claim, and how it is said of one and of several
+    "holds": ("holds", "hold"),
+    "fails": ("fails", "fail"),
+    "open": ("is open", "are open"),
+    "as claimed": ("is as claimed", "are as claimed"),
+    "the opposite": ("is the opposite", "are the opposite"),
+    "cannot be told": ("cannot be told", "cannot be told"),
+}
+
+
+def said(finding: Finding, findings: Findings) -> str:
+    """Return the verdict on a primary claim, or where the interval of a secondary one lies."""
+    if finding.missing or finding.claim.kind == "primary" or finding.interval is None:
+        return findings.verdict(finding)
+    low, high = finding.interval.low - finding.claim.bound, finding.interval.high - finding.claim.bound
+    if low <= 0 <= high:
+        return "cannot be told"
+    return "as claimed" if (low > 0) == (finding.claim.expected == "above") else "the opposite"
+
+
+def by_paper(findings: Findings) -> str:
+    """Return a table with the number of claims of each paper by what was found of them.
+
+    A paper is what the `paper` of a claim says before its first comma. If this begins with "no", the claim is
+    a question of our own.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for finding in sorted(findings.all, key=lambda each: each.claim.paper.lower().startswith("no ")):
+        paper = finding.claim.paper.partition(",")[0]
+        paper = "questions of our own" if paper.lower().startswith("no ") else paper
+        kinds = found.setdefault(paper, {kind: [] for kind in KINDS})
+        kinds[finding.claim.kind].append("missing" if finding.missing else said(finding, findings))
+    heads = ["paper", *(f"{kind} claims" for kind in KINDS)]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for paper, kinds in found.items():
+        cells = [_counted(words) for words in kinds.values()]
+        lines.append(f"| {paper} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _counted(found: Sequence[str]) -> str:
+    """Return how many claims have which finding, such as "3 of 4 done: 2 hold, 1 is open".
+
+    Args:
+        found: keys of `COUNTED`, and "missing" for claims that lack runs.
+    """
+    numbers = Counter(found)
+    missing = numbers.pop("missing", 0)
+    words = sorted(numbers, key=list(COUNTED).index)
+    done = f"{len(found) - missing} of {len(found)} done" if missing else ""
+    told = ", ".join(f"{numbers[word]} {COUNTED[word][numbers[word] > 1]}" for word in words)
+    return ": ".join(part for part in (done, told) if part)

@@ -1,0 +1,64 @@
+"""The rows of the tables that claims compare: their records, and the means over seeds in Markdown."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from modular_fairseq.runs.evidence.jobs import Plan
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.papers.table import COLUMNS, Row, Table
+from modular_fairseq_cli.scoring.spread import shown
+
+Records = dict[str, dict[str, Any]]  # by the names of their runs
+
+
+def lines_of(plan: Plan, table: Table, records: Records) -> list[str]:
+    """Return the lines of a table of all rows that have a record, with means over seeds."""
+    heads = ["", *(COLUMNS[name].heading for name in table.columns), "seeds", "core-hours each"]
+    lines = []
+    for row in table.rows:
+        found = of_row(plan, table, row, records)
+        if not found:
+            continue
+        cells = [label(row)]
+        for column in table.columns:
+            values = [value_of(record, table, row, column) for record in found]
+            cells.append(shown([value for value in values if value is not None], COLUMNS[column].pattern))
+        hours = hours_of(found) / len(found)
+        lines.append([*cells, str(len(found)), f"{hours:.1f}"])
+    if not lines:
+        return []
+    kept = [number for number in range(len(heads)) if any(line[number] for line in lines)]
+    table_lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *lines]
+    return [f"| {' | '.join(line[number] for number in kept)} |" for line in table_lines]
+
+
+def label(row: Row) -> str:
+    """Return the label of a row, with the share of the training data that it is trained on."""
+    return row.label if row.percent == 100 else f"{row.label}, {row.percent} % of the data"
+
+
+def corpora_of(plan: Plan, table: Table) -> str:
+    """Return the names of the corpora of a table's runs."""
+    mine = [job for job in plan.jobs if any(row.startswith(f"{table.name}/") for row in job.measurements)]
+    return ", ".join(dict.fromkeys(f"`{Path(job.run.corpus.folder).name}`" for job in mine))
+
+
+def of_row(plan: Plan, table: Table, row: Row, records: Records) -> list[dict[str, Any]]:
+    """Return the records that have measurements of a row, seed by seed."""
+    found = {
+        job.seed: records[job.run.name]
+        for job in plan.jobs
+        if job.run.name in records and f"{table.name}/{row.name}" in records[job.run.name]["rows"]
+    }
+    return [found[seed] for seed in sorted(found)]
+
+
+def value_of(record: dict[str, Any], table: Table, row: Row, column: str) -> float | None:
+    """Return the number that a record has for a row and a column of a table, or None."""
+    return QUANTITIES[column].of(record, f"{table.name}/{row.name}")
+
+
+def hours_of(records: Iterable[dict[str, Any]]) -> float:
+    """Return the core-hours of runs."""
+    return sum(record["core_minutes"] for record in records) / 60
