@@ -81,8 +81,8 @@ def _train(
     for update in range(updates):
         batch = batches[update % BATCHES]
         if bcd is not None and bcd.alternates and update >= updates * 4 // 5:
-            *_, norm = bcd.g_step([batch])
-            training.gate_norms.append(float(norm))
+            *_, step = bcd.g_step([batch])
+            training.gate_norms.append(float(step.norm))
         logged = trainer.train_step([batch], raise_oom=True)
         training.losses.append(math.nan if logged is None else float(logged["nll_loss"]) * math.log(2))
     return training

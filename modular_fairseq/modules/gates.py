@@ -21,26 +21,33 @@ class GateNorm(nn.Module):
     `forward` returns a slope and a shift instead of a normalised input: `norm(x) = x * slope + shift`. The
     caller folds both into its linear layer, which saves a pass over x. The statistics equal those of
     BatchNorm1d on the valid rows alone, which are sentences or positions that are not padding. With fewer
-    than two valid rows the running statistics are used and stay unchanged.
+    than two valid rows the running statistics are used.
 
-    Unlike BatchNorm1d this module has no `num_batches_tracked`. The count has no effect with a fixed
-    momentum, and averaging and EMA of checkpoints expect floats.
+    Unlike BatchNorm1d this module does not update its running statistics. It leaves the statistics of a
+    training pass in `seen`, and the trainer updates the running ones once, at the end of a G or F step
+    (`training/running_statistics.py`). So all micro-batches of a step use the same ones, and so does the
+    second forward pass of activation checkpointing.
+
+    There is no `num_batches_tracked` either. The count has no effect with a fixed momentum, and averaging and
+    EMA of checkpoints expect floats.
 
     Args:
         dim: d, the width of the inputs.
-        lagged: normalise by the running statistics in training too, and update them afterwards. No position
-            then depends on another one, even in training. Without it the statistics of a batch are known to
-            every position, and fairseq's batches have sentences of about the same length. NOBCD then learns
-            to end sentences by this length, which inference does not know
-            (docs/mechanisms/mae.md, "Statistics of the batch").
+        lagged: normalise by the running statistics in training too. No position then depends on another one,
+            even in training. Without it the statistics of a batch are known to every position, and fairseq's
+            batches have sentences of about the same length. NOBCD then learns to end sentences by this
+            length, which inference does not know (docs/mechanisms/mae.md, "Statistics of the batch").
+
+    Attributes:
+        seen: mean [d], biased variance [d] and number [] of the valid rows of the last forward pass in
+            training.
     """
 
     eps = 1e-5
     momentum = 0.1
     running_mean: Tensor
     running_var: Tensor
-    _before: tuple[Tensor, Tensor]  # running mean and variance before the last forward pass in training
-    _sums: Tensor | None = None  # see `collect`
+    seen: tuple[Tensor, Tensor, Tensor] | None = None
 
     def __init__(self, dim: int, *, lagged: bool):
         super().__init__()
@@ -51,92 +58,24 @@ class GateNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return slope and shift, [d] each, and update the running statistics in training.
+        """Return slope and shift, [d] each.
 
         Args:
             x: inputs [..., d].
             valid: bool [...], True = counts; None means that all rows count.
         """
-        mean, var = self._before if is_recomputation() else (self.running_mean, self.running_var)
+        mean, var = self.running_mean, self.running_var
         if self.training:
-            self._before = mean, var
             instances = Instances.of(x, valid)
-            batch_mean, batch_var = instances.mean_and_variance(x)
-            if not self.lagged and valid is None:
-                mean, var = (batch_mean, batch_var) if instances.number > 1 else (mean, var)
-            elif not self.lagged:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.lagged):
+                batch_mean, batch_var = instances.mean_and_variance(x)
+            if not is_recomputation():
+                self.seen = batch_mean.detach(), batch_var.detach(), instances.number
+            if not self.lagged:
                 mean = torch.where(instances.are_enough, batch_mean, mean)
                 var = torch.where(instances.are_enough, batch_var, var)
-            if not is_recomputation():
-                if self._sums is None:
-                    self._update(batch_mean, batch_var, instances.correction, instances.weight(self.momentum))
-                else:
-                    self._add(batch_mean, batch_var, instances.count())
         slope = self.weight * torch.rsqrt(var + self.eps)
         return slope, torch.addcmul(self.bias, mean, slope, value=-1)
-
-    @torch.no_grad()
-    def _update(self, mean: Tensor, var: Tensor, correction: Tensor | float, weight: Tensor | float) -> None:
-        """Move the running mean and variance towards the mean and variance of a batch.
-
-        Args:
-            mean, var: mean and biased variance of the batch, [d] each.
-            correction: factor that makes the variance unbiased.
-            weight: weight of the batch, 0 if it has too few rows.
-        """
-        # Not in place, as the backward pass may need the former values of these tensors.
-        self.running_mean = self.running_mean.lerp(mean, weight)
-        self.running_var = self.running_var.lerp(var * correction, weight)
-
-    @torch.no_grad()
-    def _add(self, mean: Tensor, var: Tensor, n: Tensor) -> None:
-        assert self._sums is not None
-        mean, var, n = mean.double(), var.double(), n.double()
-        of_batch = [torch.ones_like(n).view(1), n.view(1), n * mean, n * (var + mean.square())]
-        self._sums = self._sums + torch.cat(of_batch)
-
-    def collect(self) -> None:
-        """Leave the running statistics alone from now on, and collect sums for `pool` instead.
-
-        Several workers do so, because each sees other inputs. In a pass, all of them have the running
-        statistics that the last call of `pool` left.
-        """
-        self._sums = torch.zeros(
-            2 + 2 * self.running_mean.numel(), dtype=torch.float64, device=self.running_mean.device
-        )
-
-    def take_sums(self) -> Tensor:
-        """Return what was collected since the last call, and begin again.
-
-        Returns:
-            the number of forward passes, the number n of valid rows, and the sums over these rows of the
-            inputs and of their squares, in float64 [2 + 2 d].
-        """
-        sums = self._sums
-        assert sums is not None
-        self.collect()
-        return sums
-
-    def pool(self, sums: Tensor, workers: int) -> None:
-        """Update the running statistics once, as if one worker had seen the inputs of all.
-
-        With one forward pass on each worker this is what one worker does whose batch has the rows of all. For
-        k passes, which are micro-batches or a G step and an F step, all their rows give one mean and one
-        variance, and the momentum is 1 - (1 - `momentum`) ** k. One worker takes k steps instead, the later
-        ones with more weight.
-
-        Args:
-            sums: the sum of `take_sums` over all workers. A dummy batch is a pass without rows.
-            workers: number of workers.
-        """
-        passes = sums[0] / workers
-        n = sums[1]
-        mean, square = (sums[2:] / n.clamp(min=1)).chunk(2)
-        var = (square - mean.square()).clamp(min=0)
-        of_pass = n / passes.clamp(min=1)
-        correction = of_pass / (of_pass - 1).clamp(min=1)
-        weight = (1 - (1 - self.momentum) ** passes) * (of_pass > 1)
-        self._update(*(each.to(self.running_mean.dtype) for each in (mean, var, correction, weight)))
 
 
 class Instances:
@@ -149,29 +88,19 @@ class Instances:
         valid: bool [...], True = counts; None means that all rows count.
 
     Attributes:
-        number: number of rows that count; a tensor [] if `valid` is given.
-        are_enough: whether there are at least two rows, as bool [] or bool.
-        correction: n / (n - 1), which makes the variance unbiased; 1 or less if there are too few rows.
+        number: number of rows that count, [].
+        are_enough: whether there are at least two rows, bool [].
     """
 
-    number: Any
-    are_enough: Any
-    correction: Any
-
     def __init__(self, like: Tensor, valid: Tensor | None):
-        self.device, self.dtype = like.device, like.dtype
-        self._weights: dict[float, Any] = {}
+        self.shares: Tensor | None = None  # of a row in the mean
         if valid is None:
-            self.shares = None
-            self.number = like.numel() // like.size(-1)
-            self.are_enough = self.number > 1
-            self.correction = self.number / max(self.number - 1, 1)
+            self.number = like.new_full((), like.numel() // like.size(-1))
         else:
             counted = valid.flatten().to(like.dtype)
             self.number = counted.sum()
-            self.shares = counted / self.number.clamp(min=1)  # of a row in the mean
-            self.are_enough = self.number > 1
-            self.correction = self.number / (self.number - 1).clamp(min=1)
+            self.shares = counted / self.number.clamp(min=1)
+        self.are_enough = self.number > 1
 
     @classmethod
     def of(cls, like: Tensor, valid: Tensor | None) -> "Instances":
@@ -188,19 +117,6 @@ class Instances:
             return mean, var
         mean = self.shares @ x
         return mean, self.shares @ (x - mean).square()
-
-    def weight(self, momentum: float) -> Any:
-        """Return the momentum if there are enough rows, else 0."""
-        if momentum not in self._weights:
-            enough = self.are_enough
-            self._weights[momentum] = momentum * (
-                enough.to(self.dtype) if torch.is_tensor(enough) else enough
-            )
-        return self._weights[momentum]
-
-    def count(self) -> Tensor:
-        """Return the number of rows that count as a tensor []."""
-        return torch.as_tensor(self.number, device=self.device, dtype=self.dtype)
 
 
 class GateNetwork(nn.Module):

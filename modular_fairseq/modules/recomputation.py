@@ -11,14 +11,14 @@ _thread = threading.local()
 def recomputation() -> Iterator[None]:
     """Mark the forward pass inside the block as the second one of activation checkpointing.
 
-    In it norms use the statistics that they used in the first pass, and no module counts or reports anything
-    a second time.
+    In it no module counts or reports anything a second time.
     """
+    former = is_recomputation()
     _thread.recomputing = True
     try:
         yield
     finally:
-        _thread.recomputing = False
+        _thread.recomputing = former
 
 
 def is_recomputation() -> bool:

@@ -85,15 +85,15 @@ def log_gate_statistics(
 
 @replace("fairseq.trainer.Trainer.zero_grad")
 def zero_gradients_of_gates(zero_grad: Callable, trainer: Trainer) -> None:
-    """Clear the gradients of jointly trained gates whenever fairseq clears those that its optimizer uses.
+    """Forget what the gates have of an update whenever fairseq clears the gradients that its optimizer uses.
 
-    fairseq does so before an update, before it tries a batch again, and when memory has run out
+    These are the gradients of jointly trained gates and the statistics of their inputs. fairseq does so
+    before an update, before it tries a batch again, after an overflow, and when memory has run out
     (fairseq/trainer.py:1192-1193).
     """
     zero_grad(trainer)
-    bcd = getattr(trainer, "_bcd", None)
-    if bcd and bcd.joint:
-        bcd.joint.zero_grad()
+    if bcd := getattr(trainer, "_bcd", None):
+        bcd.zero_grad()
 
 
 @replace("fairseq.trainer.Trainer._prepare_sample")

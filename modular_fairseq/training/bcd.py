@@ -23,19 +23,20 @@ import torch
 from fairseq import utils
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
-from torch import Tensor, nn
+from torch import nn
 from torch.profiler import record_function
 
 from modular_fairseq.models.mae import GateTraining, expert_mixtures
 from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.training.gate_checks import check_trainer, warn_if_gates_never_learn
 from modular_fairseq.training.gate_monitor import GateMonitor
-from modular_fairseq.training.gate_sgd import GateSgd, loss_scale_of
+from modular_fairseq.training.gate_sgd import GateSgd, GateStep, adapt_loss_scale, loss_scale_of
 from modular_fairseq.training.joint_training import JointTraining
-from modular_fairseq.training.norm_pooling import NormPooling
+from modular_fairseq.training.running_statistics import RunningStatistics
 
 logger = logging.getLogger(__name__)
 
+MANY_SKIPPED = 50  # G steps in a row, after which the log has a warning
 G_SEED_OFFSET = 0x9E3779B9  # lets the G and F steps of one update draw different dropout masks
 
 
@@ -61,7 +62,9 @@ class BlockCoordinateDescent:
         self.joint: JointTraining | None = None
         self.interval = 0
         self.mixtures = list(expert_mixtures(model).values())
-        self.norms = NormPooling(trainer)
+        self.running_statistics = RunningStatistics(
+            model, trainer.data_parallel_world_size, trainer.data_parallel_process_group
+        )
         self.train_monitor = GateMonitor()
         self.valid_monitor = GateMonitor()
         self.epoch = 0
@@ -69,6 +72,7 @@ class BlockCoordinateDescent:
         self.has_data = False  # whether a batch of this step is no dummy batch
         self.paused = False
         self.g_loss: float | None = None  # loss of the last G step, in bits
+        self.skipped_in_a_row = 0  # G steps
         for mixture in self.mixtures:
             mixture.statistics = GateStatistics()
             mixture.step = "F"
@@ -135,7 +139,7 @@ class BlockCoordinateDescent:
                 logging_output = f_step(self.trainer, samples, raise_oom)
         finally:
             self.in_update = False
-        self.norms.pool()
+        self.running_statistics.update()
         self.train_monitor.collect(self.mixtures, self.has_data)
         self.train_monitor.log()
         return logging_output
@@ -150,7 +154,7 @@ class BlockCoordinateDescent:
         self.valid_monitor.log()
         return logging_output
 
-    def g_step(self, samples: list) -> tuple[list[dict], float, Tensor]:
+    def g_step(self, samples: list) -> tuple[list[dict], float, GateStep]:
         """Take a G step (Algorithm 1) on all micro-batches of an update.
 
         Only gates change, and only if their gradient is finite. The model must have gate settings
@@ -158,8 +162,8 @@ class BlockCoordinateDescent:
 
         Returns:
             the criterion's logging outputs on this worker, the sum of their sample sizes without dummy
-            batches, and the norm of the gates' gradient over all workers. If this worker has dummy batches
-            only, the logging output of one of them is returned, because workers must agree on its keys.
+            batches, and the result of the step. If this worker has dummy batches only, the logging output of
+            one of them is returned, because workers must agree on its keys.
         """
         sgd = self.sgd
         assert sgd is not None
@@ -175,6 +179,7 @@ class BlockCoordinateDescent:
         with self._only_gates_learn(sgd.gates):
             for sample in samples:
                 sample, is_dummy = trainer._prepare_sample(sample)
+                passes = self.running_statistics.end_pass()
                 try:
                     with (
                         record_function("forward"),
@@ -197,6 +202,7 @@ class BlockCoordinateDescent:
                     # The other workers wait for this one in the all-reduce. It takes part with the gradients
                     # that it has.
                     logger.warning("ran out of memory in a G step; this batch is left out of the step")
+                    self.running_statistics.forget(passes)
                     torch.cuda.empty_cache()
                     continue
                 for number, gradient in enumerate(new):
@@ -205,25 +211,22 @@ class BlockCoordinateDescent:
                 logging_outputs.append(logging_output)
                 loss_sum += float(loss.detach())
                 sample_size += float(size)
+        self.running_statistics.update()
         step = sgd.step(loss_sum, sample_size)
         if step.skipped:
-            self._skip(step.skipped)
+            logger.info(f"G step skipped: {step.skipped}")
+            self.skipped_in_a_row += 1
+            if self.skipped_in_a_row == MANY_SKIPPED:
+                logger.warning(
+                    f"{MANY_SKIPPED} G steps in a row were skipped, the last one because {step.skipped}; the "
+                    "gates do not learn"
+                )
         else:
+            self.skipped_in_a_row = 0
             loss_sum, total_size = step.sums
             self.g_loss = loss_sum / total_size / math.log(2)
             metrics.log_scalar("g_loss", self.g_loss, weight=total_size, priority=299, round=3)
-        return logging_outputs, sample_size, step.norm
-
-    def _skip(self, reason: str) -> None:
-        """Log why a G step was not taken, and lower the loss scale if there is no F step that would."""
-        logger.info(f"G step skipped: {reason}")
-        scaler = getattr(self.trainer.optimizer, "scaler", None)
-        if scaler is None or self.alternates:
-            return
-        if self.trainer.cfg.common.amp:
-            scaler.update(scaler.get_scale() / 2)
-        else:
-            scaler.loss_scale /= 2
+        return logging_outputs, sample_size, step
 
     @contextmanager
     def _only_gates_learn(self, gates: list[nn.Parameter]) -> Iterator[None]:
@@ -249,6 +252,15 @@ class BlockCoordinateDescent:
             for mixture in self.mixtures:
                 mixture.step = "F"
 
+    def zero_grad(self) -> None:
+        """Forget what the F step has passed so far, where fairseq forgets its gradients.
+
+        It does so before each try of an update, after an overflow, and when memory has run out.
+        """
+        self.running_statistics.forget()
+        if self.joint:
+            self.joint.zero_grad()
+
     def begin_batch(self, sample: dict[str, Any], is_dummy: bool) -> None:
         """Note the batch that comes next.
 
@@ -256,22 +268,34 @@ class BlockCoordinateDescent:
         no statistics.
         """
         self.has_data = self.has_data or not is_dummy
+        self.running_statistics.end_pass()
         for mixture in self.mixtures:
             mixture.is_discarded = is_dummy
         if self.joint:
             self.joint.begin_batch(sample, is_dummy)
 
-    def _gates_only_step(self, samples: list) -> dict:
-        """Take a G step that counts as the whole update (FTG), and log it as fairseq's `train_step` does."""
+    def _gates_only_step(self, samples: list) -> dict | None:
+        """Take a G step that counts as the whole update (FTG), and log it as fairseq's `train_step` does.
+
+        Returns:
+            the logging output, or None if the step was skipped. Such an update does not count.
+
+        Raises:
+            FloatingPointError: the gradient is not finite, and there is no loss scale that could be lowered.
+        """
         trainer = self.trainer
         metrics.log_start_time("train_wall", priority=800, round=0)
-        logging_outputs, sample_size, gradient_norm = self.g_step(samples)
+        logging_outputs, sample_size, step = self.g_step(samples)
+        adapt_loss_scale(trainer, step.norm)
+        if step.skipped:
+            metrics.log_stop_time("train_wall")
+            return None
         if trainer._sync_stats():
             logging_outputs, (sample_size,) = trainer._aggregate_logging_outputs(
                 logging_outputs, sample_size, ignore=sample_size == 0
             )
         trainer.set_num_updates(trainer.get_num_updates() + 1)
-        logging_output = trainer._reduce_and_log_stats(logging_outputs, sample_size, gradient_norm)
+        logging_output = trainer._reduce_and_log_stats(logging_outputs, sample_size, step.norm)
         metrics.log_stop_time("train_wall")
         return logging_output
 

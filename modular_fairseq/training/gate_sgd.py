@@ -4,6 +4,7 @@ It has a constant learning rate, and neither momentum nor weight decay, so it ha
 and joint training (NOBCD) both use it (`training/bcd.py`).
 """
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ class GateSgd:
         "sentence"  the mean over sentences, or over blocks of text in a language model
 
     The mean is over the batches of all micro-batches and workers. So a step depends on neither --update-freq
-    nor the number of workers.
+    nor the number of workers, except that --mae-gate-norm batch normalises by single micro-batches.
 
     Attributes:
         gates: phi, the parameters of all gate networks.
@@ -136,3 +137,34 @@ def loss_scale_of(trainer: Trainer) -> float:
     if scaler is None:
         return 1.0
     return scaler.get_scale() if trainer.cfg.common.amp else scaler.loss_scale
+
+
+def adapt_loss_scale(trainer: Trainer, norm: Tensor) -> None:
+    """Lower the loss scale if the gradient has overflowed, and raise it now and then, as fairseq does.
+
+    fairseq does so in its own step, which --mae-finetune gates does not take. With --amp the scale is only
+    lowered.
+
+    Args:
+        norm: norm of the gradient.
+
+    Raises:
+        FloatingPointError: the norm is not finite, and there is no loss scale, or it would be below
+            --min-loss-scale.
+    """
+    scaler = getattr(trainer.optimizer, "scaler", None)
+    is_finite, amp = bool(torch.isfinite(norm)), trainer.cfg.common.amp
+    if scaler is None or (amp and not scaler.is_enabled()):
+        if not is_finite:
+            raise FloatingPointError("gradients are Nan/Inf")
+    elif amp:
+        if not is_finite:
+            scale = trainer.optimizer.next_loss_scale
+            if scale <= trainer.cfg.common.min_loss_scale:
+                raise FloatingPointError(f"Minimum loss scale reached ({scale}): the loss is not finite")
+            scaler.update(scale)
+    elif is_finite:
+        scaler.update()
+    else:
+        with suppress(OverflowError):  # by which fairseq says that it has lowered the scale
+            scaler.check_overflow(float(norm))

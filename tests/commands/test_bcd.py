@@ -11,6 +11,7 @@ import torch
 from fairseq.logging import metrics
 
 from modular_fairseq.models.mae import expert_mixtures
+from modular_fairseq.runs.run import DIVERGED
 from modular_fairseq.training import bcd
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_generate, run_train, train_config, weights
@@ -54,7 +55,7 @@ def test_a_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, training, 
     gates, from the same gradient.
     """
     args = (
-        f"--mae-training {training} --dropout 0 --mae-gate-dropout 0 --mae-gate-norm layer --mae-gate-lr 0.5 "
+        f"--mae-training {training} --dropout 0 --mae-gate-dropout 0 --mae-gate-lr 0.5 "
         f"--update-freq 2 --sentence-avg --clip-norm 1e-3 --mae-gate-loss {loss} "
         f"--optimizer sgd --lr 0.1 --lr-scheduler fixed --warmup-updates 0 --weight-decay 0.01"
     )
@@ -114,15 +115,73 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
     bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
     assert watched.state() == before
     assert "G step skipped" in caplog.text
+    assert "the gates do not learn" not in caplog.text
+    for _ in range(bcd.MANY_SKIPPED):
+        bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+    assert (
+        caplog.text.count("50 G steps in a row were skipped, the last one because the gates' gradient") == 1
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
+@pytest.mark.parametrize(
+    ("precision", "error"),
+    [
+        ("", "gradients are Nan/Inf"),
+        ("--memory-efficient-fp16 --fp16-init-scale 4", "Minimum loss scale reached"),
+        ("--amp --amp-init-scale 4", "Minimum loss scale reached"),
+    ],
+)
+def test_training_the_gates_alone_ends_with_a_loss_that_is_never_finite(
+    reversal_data, monkeypatch, precision, error
+):
+    """Skipped updates do not count. The run engine knows these messages."""
+    args = ["--mae-finetune", "gates", "--finetune-from-model", "a.pt", *precision.split()]
+    watched = Watched(reversal_data, *args)
+    scaler = getattr(watched.trainer.optimizer, "scaler", None)
+    if "--amp" in args:  # torch disables it where there is no GPU
+        scaler = FakeGradScaler(4.0)
+        monkeypatch.setattr(watched.trainer.optimizer, "_grad_scaler", scaler)
+    watched.trainer.begin_epoch(1)
+    before = watched.state()
+    criterion = watched.trainer.get_criterion()
+    forward = criterion.forward
+    criterion.forward = lambda *args, **kwargs: (
+        forward(*args, **kwargs)[0] * float("nan"),
+        *forward(*args, **kwargs)[1:],
+    )
+    with pytest.raises(FloatingPointError, match=error) as caught:
+        for _ in range(30):
+            assert watched.trainer.train_step(watched.batches[:1]) is None
+    assert DIVERGED.search(f"FloatingPointError: {caught.value}")
+    assert watched.state() == before and watched.trainer.get_num_updates() == 0
+    criterion.forward = forward
+    watched.trainer.train_step(watched.batches[:1])
+    assert watched.state() != before and watched.trainer.get_num_updates() == 1
+
+
+class FakeGradScaler:
+    """A scaler of --amp that is enabled without a GPU."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def is_enabled(self):
+        return True
+
+    def get_scale(self):
+        return self.scale
+
+    def get_backoff_factor(self):
+        return 0.5
+
+    def update(self, scale):
+        self.scale = scale
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, caplog, where):
-    """The gates learn as if the update had only the other batch.
-
-    This is exact with --mae-gate-norm batch. With lagged, what a pass saw before it failed stays in the
-    running statistics.
-    """
+    """The gates learn as if the update had only the other batch."""
 
     def fail(*_):
         raise RuntimeError("CUDA out of memory")
@@ -138,8 +197,6 @@ def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, c
             0,
             "--mae-gate-dropout",
             0,
-            "--mae-gate-norm",
-            "batch",
         )
         watched.trainer.begin_epoch(1)
         criterion, hooks = watched.trainer.get_criterion(), []
@@ -156,7 +213,8 @@ def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, c
         criterion.forward = forward_that_may_fail
         outputs, size, _ = bcd.bcd_of(watched.trainer).g_step(watched.batches[0 if fails else 1 : 2])
         assert len(outputs) == 1 and size == watched.batches[1]["ntokens"]
-        return watched.gates
+        buffers = [b for name, b in watched.trainer.get_model().named_buffers() if "running" in name]
+        return [*watched.gates, *buffers]
 
     for a, b in zip(gates_after(fails=True), gates_after(fails=False), strict=True):
         torch.testing.assert_close(a.detach(), b.detach(), atol=1e-6, rtol=1e-4)

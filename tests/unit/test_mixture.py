@@ -20,6 +20,7 @@ from modular_fairseq.modules.expert_mixture import (
 from modular_fairseq.modules.gate_inputs import RunningMean, sentence_mean
 from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.modules.gates import GateNetwork, GateNorm
+from modular_fairseq.training.running_statistics import RunningStatistics
 from tests.reference.mixture import mean_of_recent, mixture_of_experts
 
 T, B, C = 6, 4, 16
@@ -189,9 +190,11 @@ def test_gate_norm_equals_batch_norm_of_the_valid_rows(valid):
         torch.manual_seed(1)
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
+    statistics = RunningStatistics(ours)
     for _ in range(3):
         x = torch.randn(T, B, C, dtype=torch.float64, requires_grad=True)
         slope, shift = ours(x, valid)
+        statistics.update()
         rows = x.flatten(0, 1) if valid is None else x[valid]
         expected = theirs(rows)
         found = rows * slope + shift
@@ -210,68 +213,73 @@ def test_gate_norm_equals_batch_norm_of_the_valid_rows(valid):
     torch.testing.assert_close(rows * slope + shift, theirs(rows), atol=1e-12, rtol=0)
 
 
-def test_gate_norm_of_one_row_uses_and_keeps_the_running_statistics():
+def test_gate_norm_of_one_row_uses_the_running_statistics():
     norm = GateNorm(C, lagged=False)
     norm.running_mean.fill_(3.0)
     slope, shift = norm.train()(torch.full((1, 1, C), 5.0), None)
     torch.testing.assert_close(5.0 * slope + shift, torch.full((C,), 2 / (1 + norm.eps) ** 0.5))
-    assert torch.equal(norm.running_mean, torch.full((C,), 3.0)) and torch.equal(
-        norm.running_var, torch.ones(C)
-    )
 
 
-def worker_norms(batches_of_each):
-    """Return the norm of each worker after one update of several passes, pooled.
-
-    Args:
-        batches_of_each: the passes of each worker, inputs [n, C] each; None is a dummy batch.
-    """
-    norms = [GateNorm(C, lagged=False).double().train() for _ in batches_of_each]
-    for norm, batches in zip(norms, batches_of_each, strict=True):
-        norm.collect()
-        for x in batches:
-            norm(
-                torch.randn(5, C, dtype=torch.float64) if x is None else x,
-                torch.zeros(5).bool() if x is None else None,
-            )
-        assert not norm.running_mean.any() and torch.equal(norm.running_var, torch.ones(C).double())
-    sums = sum(norm.take_sums() for norm in norms)
-    for norm in norms:
-        norm.pool(sums, len(norms))
-        assert not norm.take_sums().any()
-    return norms
+def norm_after(passes):
+    """Return a norm after one update of several passes: pairs of inputs [n, C] and valid rows, or None."""
+    norm = GateNorm(C, lagged=False).double().train()
+    statistics = RunningStatistics(norm)
+    for x, valid in passes:
+        norm(x, valid)
+        statistics.end_pass()
+    assert not norm.running_mean.any() and torch.equal(norm.running_var, torch.ones(C).double())
+    statistics.update()
+    return norm
 
 
-@pytest.mark.parametrize("rows", [(40, 40), (40, 3), (40, 0), (3, 0), (1, 1)])
-def test_statistics_of_workers_pool_to_those_of_one_batch_with_all_inputs(rows):
-    """Two workers see inputs with other means, and other numbers of them; 0 rows are a dummy batch."""
+@pytest.mark.parametrize("rows", [(40,), (40, 40), (40, 3), (40, 0), (3, 0, 7), (1, 1)])
+def test_an_update_of_several_passes_is_one_batch_with_all_inputs(rows):
+    """The passes see inputs with other means, and other numbers of them; 0 rows are a dummy batch."""
     torch.manual_seed(0)
-    inputs = [
-        torch.randn(n, C, dtype=torch.float64) * scale + scale
-        for n, scale in zip(rows, (1.0, 3.0), strict=True)
-    ]
+    inputs = [torch.randn(n, C, dtype=torch.float64) * (k + 1) + k for k, n in enumerate(rows)]
+    dummy = torch.randn(5, C, dtype=torch.float64), torch.zeros(5).bool()
     alone = nn.BatchNorm1d(C).double().train()
     alone(torch.cat(inputs))
-    for norm in worker_norms([[x if len(x) else None] for x in inputs]):
-        torch.testing.assert_close(norm.running_mean, alone.running_mean, atol=1e-12, rtol=0)
-        torch.testing.assert_close(norm.running_var, alone.running_var, atol=1e-12, rtol=0)
+    norm = norm_after([(x, None) if len(x) else dummy for x in inputs])
+    torch.testing.assert_close(norm.running_mean, alone.running_mean, atol=1e-12, rtol=0)
+    torch.testing.assert_close(norm.running_var, alone.running_var, atol=1e-12, rtol=0)
 
 
-def test_equal_passes_of_workers_have_the_weight_of_as_many_updates():
-    """A G step and an F step pass the same inputs. The second worker has a dummy batch in both."""
-    torch.manual_seed(0)
-    x = torch.randn(9, C, dtype=torch.float64) + 2
-    alone = nn.BatchNorm1d(C).double().train()
-    alone(x), alone(x)
-    for norm in worker_norms([[x, x], [None, None]]):
-        torch.testing.assert_close(norm.running_mean, alone.running_mean, atol=1e-12, rtol=0)
-        torch.testing.assert_close(norm.running_var, alone.running_var, atol=1e-12, rtol=0)
-
-
-def test_workers_without_two_rows_keep_the_running_statistics():
-    x = torch.randn(1, C, dtype=torch.float64)
-    for norm in (*worker_norms([[None], [None]]), *worker_norms([[x], [None]]), *worker_norms([[], []])):
+def test_an_update_without_two_rows_keeps_the_running_statistics():
+    dummy = torch.randn(5, C, dtype=torch.float64), torch.zeros(5).bool()
+    one = torch.randn(1, C, dtype=torch.float64), None
+    for passes in ([], [dummy], [one], [one, dummy]):
+        norm = norm_after(passes)
         assert not norm.running_mean.any() and torch.equal(norm.running_var, torch.ones(C).double())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("lagged", [False, True])
+def test_a_pass_that_overflows_keeps_the_running_statistics(value, lagged):
+    norm = GateNorm(C, lagged=lagged).train()
+    statistics = RunningStatistics(norm)
+    x = torch.randn(T, B, C)
+    x[0, 0, 0] = value
+    norm(x, None)
+    statistics.update()
+    assert not norm.running_mean.any() and torch.equal(norm.running_var, torch.ones(C))
+    x[0, 0, 0] = 0.0
+    norm(x, None)
+    statistics.update()
+    torch.testing.assert_close(norm.running_mean, 0.1 * x.mean(dim=(0, 1)))
+
+
+def test_a_pass_that_is_tried_again_counts_once():
+    norm = GateNorm(C, lagged=True).train()
+    statistics = RunningStatistics(norm)
+    first, failed, last = (torch.randn(T, B, C) + k for k in range(3))
+    norm(first, None)
+    kept = statistics.end_pass()
+    norm(failed, None)
+    statistics.forget(kept)
+    norm(last, None)
+    statistics.update()
+    torch.testing.assert_close(norm.running_mean, 0.1 * torch.cat([first, last]).mean(dim=(0, 1)))
 
 
 def test_lagged_norm_does_not_look_at_the_batch_but_learns_from_it():
@@ -280,6 +288,8 @@ def test_lagged_norm_does_not_look_at_the_batch_but_learns_from_it():
     slope, shift = norm(x, None)
     torch.testing.assert_close(slope, torch.full((C,), (1 + norm.eps) ** -0.5))
     torch.testing.assert_close(shift, torch.zeros(C))
+    assert not norm.running_mean.any()
+    RunningStatistics(norm).update()
     torch.testing.assert_close(norm.running_mean, 0.1 * x.mean(dim=(0, 1)))
 
 

@@ -14,6 +14,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.gate_statistics import GateStatistics
+from modular_fairseq.training.running_statistics import RunningStatistics
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_preset, build_stock, options, task
 from tests.properties import PROPERTIES, logits, ready, real_logits
@@ -184,7 +185,10 @@ def test_every_parameter_learns_or_is_declared_not_to(changes):
 @pytest.mark.parametrize("norm", ["batch", "lagged", "layer"])
 @pytest.mark.parametrize("step", ["F", "G"])
 def test_activation_checkpointing_changes_nothing(norm, step):
-    """Gradients, running statistics and counts of experts are equal over two batches."""
+    """Gradients, running statistics and counts of experts are equal over two updates of two passes each.
+
+    Both forward passes of the second update come before its backward pass.
+    """
     results = []
     for checkpoint in (False, True):
         model = build(
@@ -194,9 +198,18 @@ def test_activation_checkpointing_changes_nothing(norm, step):
             p.requires_grad_(step == "G")
         for mixture in expert_mixtures(model).values():
             mixture.step, mixture.statistics = step, GateStatistics()
+        statistics = RunningStatistics(model)
         torch.manual_seed(5)
-        for seed in (0, 1):
-            logits(model, batch(LENGTHS, seed)).square().sum().backward()
+        for together in (False, True):
+            losses = []
+            for seed in (0, 1):
+                losses.append(logits(model, batch(LENGTHS, seed)).square().sum())
+                statistics.end_pass()
+                if not together:
+                    losses.pop().backward()
+            if losses:
+                sum(losses).backward()
+            statistics.update()
         counts = [mixture.statistics.take() for mixture in expert_mixtures(model).values()]
         results.append([*(p.grad for p in model.parameters() if p.requires_grad), *model.buffers(), *counts])
     for a, b in zip(*results, strict=True):
@@ -454,6 +467,7 @@ def test_padding_moves_neither_the_norms_nor_the_statistics_in_training(context)
         for mixture in expert_mixtures(model).values():
             mixture.step, mixture.statistics = "G", GateStatistics()
         logits(model, sample)
+        RunningStatistics(model).update()
         seen.append(
             [b for name, b in model.named_buffers() if "running" in name]
             + [m.statistics.take() for m in expert_mixtures(model).values()]
