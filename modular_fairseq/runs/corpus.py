@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from typing import NamedTuple
 
 from modular_fairseq.runs import subsets
@@ -100,6 +101,23 @@ class Corpus(NamedTuple):
             os.path.relpath(path, self.folder): digest(path)[:16]
             for path in files
             if os.path.isfile(path) and not path.endswith(".log")
+        }
+
+    def contents_of(self, subset: str) -> dict[str, str]:
+        """Return the digests of all files that an evaluation on a part of the data depends on.
+
+        These are the dictionaries, and the files of the part in the folders of binarized data, of untokenised
+        references (raw/) and of text (text/). The keys are names such as "raw/test.en". Files that do not
+        exist are left out.
+        """
+        places = {name: os.path.join(self.binarized, name) for name in ("", *FOLDERS)}
+        places |= {name: os.path.join(self.folder, name) for name in ("raw", "text")}
+        return {
+            os.path.join(name, file): digest(os.path.join(place, file))[:16]
+            for name, place in places.items()
+            if os.path.isdir(place)
+            for file in sorted(os.listdir(place))
+            if file.startswith(f"{subset}.") or re.fullmatch(r"dict\.(.+\.)?txt", file)
         }
 
     def _sides(self) -> dict[str, "Side"]:

@@ -5,9 +5,9 @@
     modular-fairseq demo mae_transformer --encoder-layers 4 --streams 2 --stream-skip    # mechanisms combined
 
 This takes two to four minutes on two cores. All files are written to demo/ARCH-OPTIONS; an earlier folder of
-this name is replaced. OPTIONS are options of fairseq-train. They cannot change optimizer, loss and budget,
-which are the same for all architectures. For your own data and larger models, see `modular-fairseq
-train-and-score`.
+this name is replaced. OPTIONS are options of fairseq-train. Optimizer, loss, dropout and budget are the same
+for all architectures, so options that would change them are refused. For your own data and larger models, see
+`modular-fairseq train-and-score`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.analysis_folder import INDEX
-from modular_fairseq_cli.arguments import refuse_user_dir
+from modular_fairseq_cli.arguments import by_option, refuse_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from modular_fairseq_cli.fairseq_log import progress as summary
@@ -70,7 +70,13 @@ def run(args: argparse.Namespace) -> None:
     if arch not in known:
         sized = [name.removesuffix(SIZE) for name in known if name.endswith(SIZE)]
         raise UsageError(f"there is no arch {args.arch} with a size {SIZE}; give {', '.join(sized)}")
-    short = short_training(["--arch", arch, *args.options, *RECIPE], EPOCHS, warmup_updates=400)
+    fixed = [option for option in by_option(args.options) if option and option in by_option(RECIPE)]
+    if fixed:
+        raise UsageError(
+            f"the demo itself sets {', '.join(fixed)}, the same for all architectures; leave them out, or "
+            "train on text of your own by modular-fairseq train-and-score"
+        )
+    short = short_training(["--arch", arch, *args.options, *RECIPE], warmup_updates=400)
     label = re.sub("[^a-zA-Z0-9_.]+", "-", " ".join([arch, *args.options])).strip("-")
     out = os.path.join("demo", label)
     shutil.rmtree(out, ignore_errors=True)

@@ -43,16 +43,30 @@ class Measurement(NamedTuple):
         return self.run.path(f"{self.name}.{kind}")
 
     @property
+    def settings(self) -> list[str]:
+        """Everything but the checkpoint and the data that a translation or a perplexity depends on."""
+        return [*self.decoding, *map(str, self.overrides)]
+
+    @property
     def model_overrides(self) -> list[str]:
         """The options of fairseq's commands that apply `overrides`."""
         return ["--model-overrides", json.dumps(dict(self.overrides))] if self.overrides else []
 
     @property
     def found(self) -> dict[str, Any]:
-        """The results that are saved for the present checkpoint, and the digest of this checkpoint."""
+        """The results that are saved for the present checkpoint and data, and the checkpoint's digest."""
         kept, training = read_json(self.path("json")) or {}, self.run.training or {}
         checkpoint = training.get("checkpoint")
-        return kept if kept.get("checkpoint") == checkpoint else {"checkpoint": checkpoint}
+        is_valid = kept.get("checkpoint") == checkpoint and self._has_data(kept.get("data"))
+        return kept if is_valid else {"checkpoint": checkpoint}
+
+    def _has_data(self, digests: dict[str, str] | None) -> bool:
+        """Return whether the data are those with these digests.
+
+        Without the corpus, a table of earlier results can still be made. Version 0.1 noted no digests.
+        """
+        present = self.run.corpus.contents_of(self.subset)
+        return digests is None or not present or digests == present
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -86,8 +100,10 @@ class Measurement(NamedTuple):
         with only_one(self.run.folder):
             found = self.found
             missing = self.check()
-            if any(each.key in found for each in missing):  # the data or the decoding have changed
-                found, missing = {"checkpoint": found["checkpoint"]}, list(self.evaluations)
+            found["data"] = self.run.corpus.contents_of(self.subset)
+            if any(each.key in found for each in missing):  # the decoding has changed
+                found = {key: found[key] for key in ("checkpoint", "data")}
+                missing = list(self.evaluations)
                 self._write(found)
             for each in missing:
                 found |= each.measure(self, say)

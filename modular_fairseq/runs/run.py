@@ -176,7 +176,7 @@ class Run(NamedTuple):
         if saved is None:
             raise UsageError(
                 f"{self.path()} holds an unknown run (it has no settings.json); remove the folder, or give "
-                "another --out"
+                "another one"
             )
         keys = [key for key in {**saved, **settings} if not key.startswith(("dictionary ", "train "))]
         settings |= sums or {}
@@ -188,7 +188,7 @@ class Run(NamedTuple):
         if differences:
             raise UsageError(
                 f"{self.path()} holds a run with {', '.join(differences[:3])}; use the earlier value, remove "
-                "the folder, or give another --out"
+                "the folder, or give another one"
             )
 
     def train(self, say: Say) -> None:

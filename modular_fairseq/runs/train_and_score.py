@@ -5,8 +5,9 @@
 FOLDER holds the raw text {train,valid,test}.{SOURCE,TARGET}. OUT gets the data, prepared by `modular-fairseq
 prepare raw` (tok/, bpe/, bin/: lower-cased Moses tokens, 8,000 joint BPE merges, a joined dictionary), and a
 folder for each architecture with its options. That folder gets the checkpoints, train.log, generate.out,
-generate.log, and score.json. This is the result of `modular-fairseq score` for detokenised output and the
-lower-cased reference. Finished steps are not repeated, and a killed run continues.
+generate.log, settings.json, training.json and score.json. score.json is the result of `modular-fairseq
+score` for detokenised output and the lower-cased reference. Finished steps are not repeated, and a killed run
+continues. A folder that holds a run with other options is refused.
 
 OPTIONS are options of fairseq-train. They override the recipe, which is shown at the end of this page.
 
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
     depth = 4 if any(each.kind in ("layer", "encoder") for each in mechanisms_of(args.arch)) else 3
     sized = SIZE.format(depth) if size is None else size
     words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
-    short = short_training([*words, *args.options], epochs=12, warmup_updates=600)
+    words += short_training([*words, *args.options]) + args.options
     os.makedirs(out, exist_ok=True)
     prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
     folder = os.path.join(out, label)
@@ -94,12 +95,13 @@ def run(args: argparse.Namespace) -> None:
         os.path.basename(folder),
         folder,
         Corpus(os.path.join(out, "bin"), (args.source, args.target)),
-        [*words, *short, *args.options],
+        words,
         int(seed),
+        settings={option: shlex.join(values) for option, values in by_option(words).items() if option},
     )
-    os.makedirs(folder, exist_ok=True)
+    training.check()
+    training.train(say)
     with only_one(folder):
-        training.fit(say)
         decoding = [
             "--beam",
             "5",

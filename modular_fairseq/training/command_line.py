@@ -1,5 +1,6 @@
 """Parse a command line of fairseq-train as fairseq-train itself parses it, without training anything."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -47,18 +48,20 @@ def family_of_arch(arch: str) -> type[FairseqDataclass] | None:
     return family if family in FAMILIES.values() else None
 
 
-def short_training(words: Sequence[str], epochs: int, warmup_updates: int) -> list[str]:
+def short_training(words: Sequence[str], warmup_updates: int | None = None) -> list[str]:
     """Return the arguments that fairseq-train needs in addition when a training is short.
 
     The defaults of some mechanisms suit long trainings only. An arch of fairseq needs no such arguments. An
     option that `words` give is not returned.
 
     Args:
-        words: the arguments of fairseq-train, without the data.
-        epochs: number of epochs of the whole training.
-        warmup_updates: number of updates in which auxiliary losses reach their full weight.
+        words: the arguments of fairseq-train, without the data. --max-epoch is the length of the training.
+        warmup_updates: number of updates in which auxiliary losses reach their full weight; by default
+            --warmup-updates.
     """
     _, args = parse(words)
+    epochs = args.max_epoch or sys.maxsize
+    warmup_updates = getattr(args, "warmup_updates", 0) if warmup_updates is None else warmup_updates
     family = family_of(args)
     if family is None:
         return []

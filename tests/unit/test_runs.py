@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -94,7 +95,7 @@ def measured(tmp_path, evaluation, seed, **changes):
 def test_an_evaluation_is_a_class_that_is_registered(tmp_path, constant):
     assert evaluations_of(["parameters", "constant", "bleu"])[0] is constant
     of = measured(tmp_path, constant, 1)
-    assert of.result == {"checkpoint": "c", "constant": 2.0}
+    assert of.result == {"checkpoint": "c", "constant": 2.0, "data": {}}
     (tmp_path / "seed-1/training.json").write_text('{"checkpoint": "d"}')
     assert of.result is None  # the result belongs to another checkpoint
     with pytest.raises(ValueError, match="the column constant is registered already"):
@@ -116,7 +117,7 @@ def test_what_was_found_stays_when_a_column_is_added(tmp_path, constant):
 def test_the_redundancy_of_version_01_is_measured_again(tmp_path, monkeypatch):
     """Version 0.1 saved one definition, as LR and HR."""
     (tmp_path / "training.json").write_text('{"checkpoint": "c", "updates": 3}')
-    old = {"checkpoint": "c", "other": 7, "LR": 0.5, "HR": 0.4}
+    old = {"checkpoint": "c", "other": 7, "LR": 0.5, "HR": 0.4, "data": {}}
     (tmp_path / "test.json").write_text(json.dumps(old))
     of = Measurement(Run("run", str(tmp_path), Corpus("data/bin"), [], 1), (Redundancy(),))
     assert of.result is None
@@ -223,8 +224,8 @@ def test_a_table_of_the_papers_is_found_by_its_name(tmp_path, monkeypatch):
 
 def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
     def words(arch, epochs, options=""):
-        criterion = ["--criterion", "modular_cross_entropy", "--lr", "1", "--max-update", "1"]
-        return short_training(["--arch", arch, *criterion, *options.split()], epochs, 400)
+        criterion = ["--criterion", "modular_cross_entropy", "--lr", "1", "--max-epoch", str(epochs)]
+        return short_training(["--arch", arch, *criterion, *options.split()], 400)
 
     gates = ["--mae-gate-interval", "2", "--mae-gate-lr", "0.5"]
     assert words("mae_transformer", 5) == gates
@@ -242,6 +243,10 @@ def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
     both = words("mae_transformer", 5, "--attention-type mae+dma")
     assert both == [*gates, "--aux-warmup-updates", "400"]
     assert words("transformer", 5) == []
+    assert words("mae_transformer", 0) == []  # no limit
+    scheduled = ["--arch", "dma_transformer", "--criterion", "modular_cross_entropy", "--lr", "1"]
+    scheduled += ["--max-epoch", "5", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "70"]
+    assert short_training(scheduled) == ["--aux-warmup-updates", "70"]
 
 
 def test_mechanisms_of_an_arch_are_those_of_its_defaults():
@@ -252,6 +257,13 @@ def test_mechanisms_of_an_arch_are_those_of_its_defaults():
     assert list(kinds.values()) == [set(), set(), {"gate"}, {"mask"}]
     assert [each.name for each in mechanisms_of("tim_transformer_tiny_cpu")] == ["tim"]
     assert [each.name for each in mechanisms_of("multistream_transformer")] == ["stream"]
+
+
+def test_the_demo_refuses_options_that_it_sets_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="the demo itself sets --lr, --dropout, the same .*; leave them out"):
+        cli.main(["demo", "mae_transformer", "--lr", "1e-9", "--mae-gate-dim", "8", "--dropout=0.3"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):
@@ -271,7 +283,11 @@ def trained(monkeypatch, tmp_path, *options, **environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(train_and_score, "prepare_raw", lambda *words: None)
-    monkeypatch.setattr(Run, "fit", lambda self, say: setattr(seen, "run", self))
+    monkeypatch.setattr(Run, "check", lambda self: None)
+    monkeypatch.setattr(Run, "train", lambda self, say: setattr(seen, "run", self))
+    (tmp_path / "out").mkdir(exist_ok=True)
+    for label in ("mine", "dma_transformer_max_epoch_3_seed_7", "tim_transformer"):
+        (tmp_path / "out" / label).mkdir(exist_ok=True)
     monkeypatch.setattr(
         train_and_score,
         "translate",
@@ -302,6 +318,27 @@ def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch
     assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
 
 
+def test_train_and_score_adapts_mechanisms_to_the_length_of_the_training(tmp_path, monkeypatch):
+    options = ["mae_transformer", "--attention-type", "mae+dma", "--max-epoch", "4", "--warmup-updates", "80"]
+    words = " ".join(trained(monkeypatch, tmp_path, *options, NAME="mine").run.words)
+    assert "--mae-gate-interval 2 --mae-gate-lr 0.5 --aux-warmup-updates 80" in words
+
+
+def test_train_and_score_refuses_the_folder_of_another_model(tmp_path, monkeypatch):
+    """Both have the same name, which a user gave. The folder is left as it is."""
+    monkeypatch.setenv("NAME", "mine")
+    monkeypatch.setattr(train_and_score, "prepare_raw", lambda *words: None)
+    monkeypatch.setattr(Corpus, "check", lambda self, name: None)
+    monkeypatch.setattr(Corpus, "sums", lambda self: {})
+    folder = tmp_path / "out/mine"
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps({"--arch": "modular_transformer"}))
+    (folder / "training.json").write_text("{}")
+    with pytest.raises(SystemExit, match="holds a run with --arch modular_transformer .now dma_transformer."):
+        cli.main(["train-and-score", "text", "de", "en", str(tmp_path / "out"), "dma_transformer"])
+    assert sorted(path.name for path in folder.iterdir()) == ["settings.json", "training.json"]
+
+
 def test_the_help_of_train_and_score_shows_its_recipe(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["train-and-score", "--help"])
@@ -326,25 +363,25 @@ def test_another_plugin_is_refused_and_nothing_is_written(command, tmp_path, mon
 
 
 class Counted(Evaluation):
-    """Count how often this evaluation measures. Its result is valid for the data that `data` names."""
+    """Count how often this evaluation measures. Its result is valid for one decoding."""
 
-    data = "old"
+    decoding = "old"
 
     def __init__(self, name):
         self.columns, self.times = {name: Column(name, "")}, 0
 
     def is_done(self, of, found):
-        return found.get(self.key) == self.data
+        return found.get(self.key) == self.decoding
 
     def commands(self, of):
         return []
 
     def measure(self, of, say):
         self.times += 1
-        return {self.key: self.data}
+        return {self.key: self.decoding}
 
 
-def test_a_new_column_is_measured_alone_and_other_data_drop_all_results(tmp_path):
+def test_a_new_column_is_measured_alone_and_another_decoding_drops_all_results(tmp_path):
     run = Run("run", str(tmp_path), Corpus("data"), (), 1)
     (tmp_path / "training.json").write_text('{"checkpoint": "sum", "updates": 3}')
     first, second = Counted("first"), Counted("second")
@@ -352,12 +389,41 @@ def test_a_new_column_is_measured_alone_and_other_data_drop_all_results(tmp_path
     both = Measurement(run, (first, second))
     assert both.result is None
     both.finish(print)
-    assert both.result == {"checkpoint": "sum", "updates": 3, "first": "old", "second": "old"}
+    result = {"checkpoint": "sum", "updates": 3, "first": "old", "second": "old", "data": {}}
+    assert both.result == result
     assert (first.times, second.times) == (1, 1)
-    first.data = "new"  # only this one sees that the data have changed
+    first.decoding = "new"  # only this one sees that the decoding has changed
     assert both.result is None
     both.finish(print)
     assert both.result["first"] == "new" and (first.times, second.times) == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["bin/test.de-en.en.bin", "bin/dict.en.txt", "raw/test.en", "text/test.txt"])
+def test_other_data_drop_the_results_of_every_evaluation(tmp_path, name):
+    """Other parts of the corpus do not matter, nor does its absence."""
+    files = [
+        tmp_path / each for each in (name, "bin/valid.de-en.en.bin", "bin/preprocess.log", "raw/valid.en")
+    ]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("old")
+    run = Run("run", str(tmp_path / "run"), Corpus(str(tmp_path / "bin"), ("de", "en")), (), 1)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/training.json").write_text('{"checkpoint": "sum"}')
+    evaluation = Counted("first")
+    measurement = Measurement(run, (evaluation,))
+    measurement.finish(print)
+    for file in files[1:]:
+        file.write_text("new")
+    measurement.finish(print)
+    assert evaluation.times == 1
+    files[0].write_text("new")
+    assert measurement.result is None
+    measurement.finish(print)
+    assert evaluation.times == 2 and measurement.result is not None
+    for part in ("bin", "raw", "text"):
+        shutil.rmtree(tmp_path / part, ignore_errors=True)
+    assert measurement.result is not None
 
 
 def test_a_name_that_is_too_long_for_a_folder_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from modular_fairseq.runs.evaluations.perplexity import options_of_batches
 from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import digest, read_json, write_file
+from modular_fairseq_cli.files import read_json, write_file
 
 PRINTED = re.compile(r"Loss \(base 2\): ([\d.]+|nan|inf), Perplexity: ([\d.]+|nan|inf)")
 BLOCK = re.compile(r"fairseq_cli\.eval_lm(?: \| |:)(\d+) (.* \[-?(?:[\d.]+|inf|nan)\])$")
@@ -53,10 +53,7 @@ class LanguageModel(OverParts):
         return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]
 
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
-        if self.key not in found or found.get("eval_lm") != decoding_of(measurement):
-            return False
-        # Without the corpus, a table of earlier results can still be made.
-        return not os.path.isfile(data_of(measurement)) or contents_of(measurement) == found.get("data")
+        return self.key in found and found.get("eval_lm") == measurement.settings
 
     def commands(self, measurement: Measurement) -> list[str]:
         return [shlex.join(eval_command(measurement))]
@@ -88,8 +85,7 @@ class LanguageModel(OverParts):
         write_file(measurement.path("documents.json"), json.dumps(documents) + "\n")
         words = words_of(measurement)
         return {
-            "eval_lm": decoding_of(measurement),
-            "data": contents_of(measurement),
+            "eval_lm": measurement.settings,
             "lm_perplexity": float(printed[2]),
             "word_perplexity": None if words is None else math.exp(-scores.sum() / words),
             "nats_per_token": float(-scores.mean()),
@@ -161,11 +157,6 @@ def batches_of(measurement: Measurement) -> list[str]:
     return words
 
 
-def decoding_of(measurement: Measurement) -> list[str]:
-    """Return everything but the checkpoint and the data that the perplexity depends on."""
-    return [*measurement.decoding, *map(str, measurement.overrides)]
-
-
 def data_of(measurement: Measurement) -> str:
     """Return the path of the index of the data."""
     return os.path.join(measurement.run.corpus.binarized, f"{measurement.subset}.idx")
@@ -174,19 +165,6 @@ def data_of(measurement: Measurement) -> str:
 def text_of(measurement: Measurement, ending: str) -> str:
     """Return the path of the text from which the data were made, or of the lengths of its documents."""
     return os.path.join(measurement.run.corpus.folder, "text", f"{measurement.subset}.{ending}")
-
-
-def contents_of(measurement: Measurement) -> list[str]:
-    """Return digests of all files that the perplexities and the documents depend on, as far as they exist."""
-    data = data_of(measurement)
-    files = [
-        data,
-        f"{data.removesuffix('.idx')}.bin",
-        os.path.join(measurement.run.corpus.binarized, "dict.txt"),
-        text_of(measurement, "txt"),
-        text_of(measurement, "documents"),
-    ]
-    return [digest(path)[:16] for path in files if os.path.isfile(path)]
 
 
 def tokens_by_line(measurement: Measurement) -> NDArray[np.int64]:

@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 class OverParts(Evaluation):
     """The base of evaluations that have a paired bootstrap and an interval over parts of the data.
 
-    The key "data" of a result tells on which data it was measured. The key "words" tells which words of the
-    data were masked; only results for masked words have it.
+    The key "words" of a result tells which words of the data were masked; only results for masked words have
+    it.
     """
 
     @abstractmethod

@@ -12,14 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from modular_fairseq.runs.corpus import FOLDERS
 from modular_fairseq.runs.evaluation import Column, Measurement, register
 from modular_fairseq.runs.evaluations.parts import Floats, OverParts
 from modular_fairseq.runs.evaluations.perplexity import options_of_batches
 from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import digest, read_json
+from modular_fairseq_cli.files import read_json
 
 # The options of fairseq-train that the command has, too.
 OPTIONS = ("--max-tokens", "--skip-invalid-size-inputs-valid-test")
@@ -43,11 +42,7 @@ class Predictions(OverParts):
         return options.get("--task") == [self.task] and ("--regression-target" in options) == self.regression
 
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
-        if self.key not in found or found.get("overrides") != list(map(str, measurement.overrides)):
-            return False
-        # Without the corpus, a table of earlier results can still be made.
-        contents = _contents(measurement)
-        return not contents or contents == found.get("data")
+        return self.key in found and found.get("overrides") == list(map(str, measurement.overrides))
 
     def check(self, measurement: Measurement) -> None:
         corpus, subset = measurement.run.corpus, measurement.subset
@@ -78,7 +73,7 @@ class Predictions(OverParts):
         values = {column: _number(found[name]) for column, name in self.numbers.items()}
         words = {"words": found["words"]} if "words" in found else {}
         overrides = list(map(str, measurement.overrides))
-        return {**values, **words, "overrides": overrides, "data": _contents(measurement)}
+        return {**values, **words, "overrides": overrides}
 
     def lines(self, measurement: Measurement) -> list[list[str]]:
         """Return the words of the lines of the predictions, without the heads."""
@@ -177,14 +172,3 @@ class Values(Predictions):
 def _number(value: float) -> float | None:
     """Return a value, or None if it is no number, as a correlation with a constant."""
     return value if np.isfinite(value) else None
-
-
-def _contents(measurement: Measurement) -> list[str]:
-    """Return digests of the files of the data, and of the words that they consist of; [] without data."""
-    folder, subset = measurement.run.corpus.binarized, measurement.subset
-    places = [os.path.join(folder, part) for part in ("", *FOLDERS)]
-    data, words = (
-        [path for place in places for name in names if os.path.isfile(path := os.path.join(place, name))]
-        for names in ([f"{subset}.idx", f"{subset}.bin", f"{subset}.label"], ["dict.txt"])
-    )
-    return [digest(path)[:16] for path in [*data, *words]] if data else []
