@@ -114,7 +114,7 @@ class DmaLossOptions(FairseqDataclass):
         default=-2.0,
         metadata={
             "help": "lower limit of L_Dqq in nats: where a module and sentence are below it, they get no "
-            "gradient; -inf: no floor, as in Eq. 6. Only with --qq-estimator eq6 (default: -2)",
+            "gradient; no floor, as in Eq. 6: --qq-floor=-inf. Only with --qq-estimator eq6 (default: -2)",
             "former_default": 0.0,
         },
     )
@@ -274,7 +274,9 @@ def _check_loss_options(cfg: Options) -> list[str]:
         if name.endswith("_weight") and value is not None and not 0 <= value < math.inf:
             raise UsageError(f"{option} must be 0 or a positive number, not {value}")
         if name == "qq_floor" and not value < math.inf:
-            raise UsageError(f"{option} must be a number, such as -2, or -inf, not {value}")
+            raise UsageError(
+                f"{option}={value}: give a number, such as {option} -2, or {option}=-inf for no floor"
+            )
         smallest = {"aux_warmup_updates": 0, "qq_pairs": 0, "qq_interval": 1}.get(name)
         if smallest is not None and value < smallest:
             raise UsageError(f"{option} must be at least {smallest}, not {value}")

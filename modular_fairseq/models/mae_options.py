@@ -5,6 +5,7 @@ The paper is "A Mixture of h - 1 Heads is Better than h Heads" (Peng et al. 2020
 # fairseq's parser knows `Optional[int]`, but not `int | None`.
 # ruff: noqa: UP007, UP045
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -18,6 +19,7 @@ from modular_fairseq.modules.gates import NORMS
 from modular_fairseq_cli.errors import UsageError
 
 DEFAULT_INTERVAL = 5  # epochs (section 3 of the paper)
+MOST_EXPERTS = 10_000
 SHORT_TRAINING = 6  # in fewer epochs than this, G steps in every fifth epoch are too few
 
 # fairseq's parser reads the choices of an option from its type, which must be made at run time.
@@ -155,6 +157,11 @@ def check(choice: Choice) -> None:
             raise UsageError(
                 f"--mae-dropped-heads {options.mae_dropped_heads} with --{stack}-attention-heads {heads}: "
                 "an expert must drop at least 1 head and keep at least 1"
+            )
+        if (experts := math.comb(heads, options.mae_dropped_heads)) > MOST_EXPERTS:
+            raise UsageError(
+                f"--mae-dropped-heads {options.mae_dropped_heads} of {heads} heads: there would be "
+                f"{experts:,} experts; give a number of heads for which there are at most {MOST_EXPERTS:,}"
             )
     if options.mae_inference != "random":
         choice.refuse(["mae_inference_seed"], "without --mae-inference random")

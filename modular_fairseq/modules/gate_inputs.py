@@ -178,6 +178,7 @@ def _counted(padding_mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4)
+@torch.inference_mode(False)  # the backward pass of a training cannot use a tensor of the inference mode
 def mean_weights(
     rows: int, length: int, window: int | None, dtype: torch.dtype, device: torch.device
 ) -> Tensor:

@@ -79,7 +79,8 @@ def place(tmp_path_factory):
 def after(**changes):
     return {
         **{"title": "After", "baseline": "one", "columns": ["class_accuracy"], "average": "median"},
-        **{"search": {"optimization.lr": SEARCH}, "rows": [{"name": "one"}, {"name": "two"}]},
+        "search": {"optimization.lr": SEARCH},
+        "rows": [{"name": name, "subset": "valid"} for name in ("one", "two")],
         **changes,
     }
 
@@ -148,7 +149,8 @@ def test_the_learning_rate_with_the_best_median_is_shown(place, made):
     for row in ("one", "two"):
         values = {
             rate: [
-                result(place, f"after/{row}-lr-{rate}/seed-{seed}")["class_accuracy"] for seed in (1, 2, 3)
+                result(place, f"after/{row}-lr-{rate}/seed-{seed}", "valid.json")["class_accuracy"]
+                for seed in (1, 2, 3)
             ]
             for rate in SEARCH
         }
@@ -195,8 +197,8 @@ def test_each_file_of_training_identifies_a_classification(place, tmp_path, fold
 
 
 def test_a_changed_part_of_the_data_is_measured_again(place, made, capsys):
-    run, label = "after/one-lr-0.005/seed-1", place / "data/classes/bin/label/test.bin"
-    before, content = result(place, run), label.read_bytes()
+    run, label = "after/one-lr-0.005/seed-1", place / "data/classes/bin/label/valid.bin"
+    before, content = result(place, run, "valid.json"), label.read_bytes()
     assert before["overrides"] == [] and len(before["data"]) == 6
     try:
         label.write_bytes(content[::-1])
@@ -210,6 +212,7 @@ def test_a_changed_part_of_the_data_is_measured_again(place, made, capsys):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"rows": [{"name": "one"}]}, "would choose values for row one by its subset test; give the row"),
         ({"search": {"lr": [1, 2]}}, r"search has lr: \[1, 2\]; give different single values of an option"),
         ({"search": {"optimization.lr": [0.1, 0.1]}}, "give different single values"),
         ({"search": {"optimization.lr": 0.1}}, "give different single values"),

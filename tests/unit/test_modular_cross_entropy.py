@@ -336,7 +336,10 @@ def test_all_is_logged_as_a_mean():
         ({"aux_warmup_updates": -1}, "--aux-warmup-updates must be at least 0, not -1"),
         ({"qq_pairs": -1}, "--qq-pairs must be at least 0, not -1"),
         ({"qq_interval": 0}, "--qq-interval must be at least 1, not 0"),
-        ({"qq_floor": float("nan")}, "--qq-floor must be a number, such as -2, or -inf, not nan"),
+        (
+            {"qq_floor": float("nan")},
+            "--qq-floor=nan: give a number, such as --qq-floor -2, or --qq-floor=-inf for",
+        ),
         ({"qq_weight": 0.0, "qq_floor": -1.0}, "--qq-floor has no effect with --qq-weight 0; leave it out"),
         ({"qq_weight": 0.0, "qq_pairs": 2}, "--qq-pairs has no effect with --qq-weight 0; leave it out"),
         (

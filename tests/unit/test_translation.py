@@ -13,6 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.models.translation import ModularTransformer
+from modular_fairseq.modules import expert_mixture, gate_inputs, mutual_information
 from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.training.running_statistics import RunningStatistics
 from modular_fairseq_cli.errors import UsageError
@@ -216,6 +217,21 @@ def test_activation_checkpointing_changes_nothing(norm, step):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("arch", ["mae_transformer", "dma_transformer"])
+def test_a_model_trains_after_the_inference_mode(arch):
+    """Constants that were computed in the inference mode are kept, and the backward pass needs them."""
+    for module in (expert_mixture, gate_inputs, mutual_information):
+        for function in vars(module).values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
+    model = build(arch, mae_training="joint") if arch == "mae_transformer" else build(arch)
+    model.train()
+    with torch.inference_mode():
+        logits(model, batch(LENGTHS))
+    logits(model, batch(LENGTHS)).sum().backward()
+    assert model.decoder.embed_tokens.weight.grad.any()
+
+
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "activation_dropout"])
 def test_dropout_acts_where_fairseqs_does(kind):
     called = []
@@ -366,6 +382,10 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
         (
             {"attention_type": "mae", "mae_training": "joint", "mae_gate_interval": 2},
             "--mae-gate-interval has no effect with --mae-training joint, which takes no G steps",
+        ),
+        (
+            {"attention_type": "mae", "encoder_attention_heads": 16, "mae_dropped_heads": 8},
+            "8 of 16 heads: there would be 12,870 experts; give a number of heads for which",
         ),
         (
             {"attention_type": "mae", "mae_training": "joint", "mae_finetune": "gates"},

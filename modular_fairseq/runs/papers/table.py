@@ -193,6 +193,11 @@ def read_table(path: str | os.PathLike) -> Table:
                 f"{path}: row {row.name} is compared with {row.baseline}, which is no row; give one of "
                 f"{', '.join(names)}"
             )
+        if row.name and spec.get("search") and row.subset.startswith("test"):
+            raise UsageError(
+                f"{path}: search would choose values for row {row.name} by its subset {row.subset}; give the "
+                "row another one, such as subset: valid"
+            )
     notes = spec.get("notes", [])
     notes = [notes] if isinstance(notes, str) else [str(note) for note in notes]
     return Table(
