@@ -11,6 +11,13 @@ from enum import Enum
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.masked_lm import MaskedLMTask
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+from fairseq.tasks.sentence_ranking import SentenceRankingTask
+from fairseq.tasks.translation import TranslationTask
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.models.assembly import check_attention_type, of_kind, used_by
@@ -20,6 +27,34 @@ from modular_fairseq.models.options import FAMILIES, PRESETS, flag, is_set
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import NoEffectError, UsageError
 from modular_fairseq_cli.shipped import configs
+
+# The tasks that models of each family are for, and how their archs are called after a mechanism.
+TASKS: dict[str, tuple[str, tuple[type[FairseqTask], ...]]] = {
+    "modular_transformer": ("transformer", (TranslationTask,)),
+    "modular_transformer_lm": ("transformer_lm", (LanguageModelingTask,)),
+    "modular_roberta": ("roberta", (MaskedLMTask, SentencePredictionTask, SentenceRankingTask)),
+}
+
+
+def check_task(arch: str, task: type[FairseqTask]) -> None:
+    """Refuse an arch of one family for a task of another one, such as a model that translates for masked_lm.
+
+    Nothing is said about other models and other tasks.
+
+    Raises:
+        UsageError: the arch is for another task. The message names one for this task.
+    """
+    family = ARCH_MODEL_NAME_REGISTRY.get(arch)
+    right = next((each for each, (_, tasks) in TASKS.items() if issubclass(task, tasks)), None)
+    if family not in TASKS or right is None or right == family:
+        return
+    ending = TASKS[right][0]
+    size = "_tiny_cpu" if arch.endswith("_tiny_cpu") else ""
+    fitting = f"{arch.partition('_')[0]}_{ending}{size}"
+    fitting = fitting if fitting in ARCH_MODEL_NAME_REGISTRY else f"modular_{ending}{size}"
+    own = next(name for name, each in TASK_REGISTRY.items() if each is TASKS[family][1][0])
+    asked = next(name for name, each in TASK_REGISTRY.items() if each is task)
+    raise UsageError(f"--arch {arch} is a model for --task {own}; give --arch {fitting} for --task {asked}")
 
 
 @dataclass(frozen=True)

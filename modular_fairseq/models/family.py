@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
+from fairseq.tasks import FairseqTask
 from torch import nn
 
 from modular_fairseq.models import assembly
-from modular_fairseq.models.checks import check_options
+from modular_fairseq.models.checks import check_options, check_task
 from modular_fairseq.models.fairseq_options import Options, resolved
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.models.state_dicts import ChecksStateDict
@@ -57,14 +58,16 @@ class ModularModel(CountsUpdates, ChecksStateDict):
         attention_type.help = assembly.describe_attention_types()
 
     @classmethod
-    def checked_options(cls, cfg: Options) -> Namespace:
-        """Check the options, and return them with every width set.
+    def checked_options(cls, cfg: Options, task: FairseqTask) -> Namespace:
+        """Check the options and the task, and return the options with every width set.
 
         A width that was not given equals the option that it follows.
 
         Raises:
-            UsageError: the options do not work together, or one of them would have no effect.
+            UsageError: the options do not work together, one of them would have no effect, or the model is
+                for another task.
         """
+        check_task(getattr(cfg, "arch", None) or cls.family, type(task))
         check_options(cfg, FAMILIES[cls.family])
         return resolved(cfg, FAMILIES[cls.family])
 

@@ -32,7 +32,7 @@ class ModularTransformerLanguageModel(ModularModel, TransformerLanguageModel):
         Raises:
             UsageError: the options do not work together, or one of them would have no effect.
         """
-        options = cls.checked_options(cfg)
+        options = cls.checked_options(cfg, task)
         check_adaptive(options, task.target_dictionary)
         if options.decoder_layers_to_keep:
             options.decoder_layers = len(options.decoder_layers_to_keep.split(","))

@@ -51,7 +51,7 @@ class ModularRoberta(ModularModel, RobertaModel):
             UsageError: the options do not work together, one of them would have no effect, or the dictionary
                 has no <mask>.
         """
-        options = cls.checked_options(cfg)
+        options = cls.checked_options(cfg, task)
         if MASK not in task.source_dictionary:
             raise UsageError(
                 f"the dictionary has no {MASK}, which a masked language model needs; use --task masked_lm, "

@@ -27,7 +27,7 @@ class ModularTransformer(ModularModel, TransformerModelBase):
         Raises:
             UsageError: the options do not work together, or one of them would have no effect.
         """
-        options = cls.checked_options(cfg)
+        options = cls.checked_options(cfg, task)
         check_adaptive(options, task.target_dictionary)
         return cls.finish(super().build_model(TransformerConfig.from_namespace(options), task))
 

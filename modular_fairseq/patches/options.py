@@ -1,4 +1,4 @@
-"""Mend an error message of fairseq's parser of options."""
+"""Mend messages of fairseq's parser of options."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -6,7 +6,9 @@ from typing import Any, NoReturn
 
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from fairseq.criterions.masked_lm import MaskedLmConfig
+from fairseq.tasks import TASK_REGISTRY
 
+from modular_fairseq.models.checks import check_task
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq.patches.registry import replace
@@ -14,13 +16,14 @@ from modular_fairseq_cli.errors import UsageError
 
 
 @replace("fairseq.options.parse_args_and_arch")
-def name_the_criterion_of_options(
+def refuse_what_does_not_fit_together(
     parse: Callable, parser: ArgumentParser, *args: Any, **kwargs: Any
-) -> Namespace:
-    """Refuse an option of one of our criteria by a clear sentence if --criterion is another.
+) -> Namespace | tuple[Namespace, list[str]]:
+    """Refuse options that do not fit --criterion, and an arch that does not fit --task, by a sentence.
 
     fairseq's parser only knows the options of the chosen criterion (fairseq/options.py:165-177). For options
-    of other criteria, it prints 190 lines of usage and then says that they are unrecognized.
+    of other criteria, it prints 190 lines of usage and then says that they are unrecognized. It does not
+    compare arch and task: a training then ends in a traceback.
     """
     usual = parser.error
 
@@ -35,7 +38,11 @@ def name_the_criterion_of_options(
         usual(message)
 
     vars(parser)["error"] = error  # this parser's own method
-    return parse(parser, *args, **kwargs)
+    parsed = parse(parser, *args, **kwargs)
+    options = parsed[0] if isinstance(parsed, tuple) else parsed
+    if getattr(options, "arch", None) and options.task in TASK_REGISTRY:
+        check_task(options.arch, TASK_REGISTRY[options.task])
+    return parsed
 
 
 def own_options(criterion: str) -> list[str]:

@@ -347,6 +347,24 @@ def test_the_help_of_train_and_score_shows_its_recipe(capsys):
         assert " ".join(words.split()) in " ".join(shown)
 
 
+@pytest.mark.parametrize(
+    ("arch", "said"),
+    [
+        (
+            "mae_transformr",
+            "no arch mae_transformr; give modular_transformer, .*mae_transformer, .* or",
+        ),
+        (
+            "mae_roberta",
+            "--arch mae_roberta is a model for --task masked_lm; give --arch mae_transformer f",
+        ),
+    ],
+)
+def test_train_and_score_refuses_an_arch_that_does_not_translate(tmp_path, monkeypatch, arch, said):
+    with pytest.raises(SystemExit, match=said):
+        trained(monkeypatch, tmp_path, arch)
+
+
 def test_train_and_score_refuses_a_seed_that_is_no_number(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="argument --seed: invalid int value: 'one'"):
         trained(monkeypatch, tmp_path, "tim_transformer", "--seed", "one")
