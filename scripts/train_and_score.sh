@@ -5,7 +5,7 @@
 #
 #     # Options of fairseq-train may follow; they overrule the recipe.
 #     bash scripts/train_and_score.sh FOLDER SOURCE TARGET OUT ARCH
-#     bash scripts/train_and_score.sh multi30k de en results mae_transformer --max-epoch 10 --seed 2
+#     bash scripts/train_and_score.sh multi30k de en work/multi30k mae_transformer --max-epoch 10 --seed 2
 
 set -euo pipefail
 

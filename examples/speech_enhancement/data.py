@@ -58,7 +58,10 @@ def find(folder: Path, rate: int) -> Recordings:
     """
     if not folder.is_dir():
         parts = sorted(each.parent.name for each in folder.parent.glob("*/clean"))
-        raise UsageError(f"{folder} is no folder; the data have the parts {', '.join(parts) or 'none'}")
+        has = (
+            f"{folder.parent} has the parts {', '.join(parts)}" if parts else "give the folder that holds it"
+        )
+        raise UsageError(f"{folder} is no folder; {has}")
     if not (folder / "clean").is_dir() or not any((folder / each).is_dir() for each in ("noisy", "noise")):
         raise UsageError(
             f"{folder} must have a folder clean/ with speech, and a folder noise/ with noises to mix with it "

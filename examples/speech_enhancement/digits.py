@@ -69,9 +69,14 @@ def run(args: argparse.Namespace) -> None:
     unknown = [name for name in noises if name.startswith(args.test_noise)]
     speakers = {speaker for speaker, _ in takes}
     if args.test_speaker not in speakers or len(speakers) < 2:
-        raise UsageError(f"--test-speaker {args.test_speaker}: give one of {', '.join(sorted(speakers))}")
+        raise UsageError(
+            f"no recording is of the speaker {args.test_speaker}; give --test-speaker one of "
+            f"{', '.join(sorted(speakers))}"
+        )
     if not unknown or len(unknown) == len(noises):
-        raise UsageError(f"--test-noise {args.test_noise}: give one of {', '.join(noises)}")
+        raise UsageError(
+            f"no noise is called {args.test_noise}; give --test-noise one of {', '.join(noises)}"
+        )
     random = np.random.default_rng(1)
     known = {name: wave for name, wave in noises.items() if name not in unknown}
     parts = {

@@ -142,11 +142,11 @@ def _encode(model: BaseFairseqModel, side: str, text: str, option: str, begins: 
     if begins:
         tokens = torch.cat([tokens.new_tensor([dictionary.bos()]), tokens])
     longest = _longest(model, side)
-    unknown = int(tokens.eq(dictionary.unk()).sum())
+    unknown = [word for word in text.split() if dictionary.index(word) == dictionary.unk()]
     if unknown:
         say(
-            f"{option}: {unknown} of {len(tokens) - 1} tokens are not in the dictionary; give tokens as in "
-            "the training text"
+            f"{option}: {', '.join(dict.fromkeys(unknown))} not in the dictionary ({len(unknown)} of "
+            f"{len(text.split())} tokens); give tokens as in the training text"
         )
     if dictionary.pad() in tokens:
         raise UsageError(

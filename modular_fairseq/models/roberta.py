@@ -55,7 +55,8 @@ class ModularRoberta(ModularModel, RobertaModel):
         if MASK not in task.source_dictionary:
             raise UsageError(
                 f"the dictionary has no {MASK}, which a masked language model needs; use --task masked_lm, "
-                "sentence_prediction or sentence_ranking, which add it"
+                "sentence_prediction or sentence_ranking, which add it; modular-fairseq predict measures a "
+                "trained model"
             )
         if options.max_positions is None:
             options.max_positions = task.max_positions()
@@ -94,7 +95,8 @@ class ModularRoberta(ModularModel, RobertaModel):
             first = positions.padding_idx + 1  # positions before it are not used
             raise UsageError(
                 f"the model in the checkpoint has {len(learned) - first:,} positions and this model "
-                f"{len(positions.weight) - first:,}: give --max-positions {len(learned) - first}"
+                f"{len(positions.weight) - first:,}: give --max-positions {len(learned) - first}, or measure "
+                "the model by modular-fairseq predict, which needs no such option"
             )
         for head, module in self.classification_heads.items():
             own = module.get_parameter("out_proj.weight")

@@ -146,10 +146,11 @@ def name_the_first_that_is_too_long(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> np.ndarray:
-    """Refuse a sample that is longer than the model has positions by one sentence.
+    """Refuse a sample that is longer than the model has positions by one sentence, and data of such samples.
 
     fairseq ends in an exception with a traceback (fairseq/tasks/fairseq_task.py:184-192), for example when a
-    line for fairseq-interactive is too long.
+    line for fairseq-interactive is too long. If it may leave samples out, and all are too long, it says that
+    the data set is empty (fairseq/data/iterators.py:365). In training --max-tokens limits the length, too.
     """
     if not ignore_invalid_inputs:
         _, ignored = dataset.filter_indices_by_size(indices, max_positions)
@@ -159,7 +160,16 @@ def name_the_first_that_is_too_long(
                 f"the model has {_tokens(max_positions)} positions; shorten it, or leave such samples out by "
                 "--skip-invalid-size-inputs-valid-test"
             )
-    return filter_indices_by_size(task, indices, dataset, max_positions, ignore_invalid_inputs)
+    kept = filter_indices_by_size(task, indices, dataset, max_positions, ignore_invalid_inputs)
+    if len(kept) == 0 and len(indices) > 0:
+        shortest = min((dataset.size(index) for index in indices), key=np.max)
+        raise UsageError(
+            f"the shortest sample has {_tokens(shortest)} tokens, and at most {_tokens(max_positions)} are "
+            "possible by --max-tokens and the positions of the model; give a larger --max-tokens, and a "
+            "larger --tokens-per-sample or --max-positions (or --max-source-positions and "
+            "--max-target-positions)"
+        )
+    return kept
 
 
 def _tokens(sizes: Any) -> str:
@@ -213,9 +223,21 @@ def mask_whole_words(load_dataset: Callable, task: MaskedLMTask, *args: Any, **k
 
     `MaskedLMTask.load_dataset` (fairseq/tasks/masked_lm.py:203-207) looks for the options of --bpe in
     `task.args`. A task that is built from a dataclass has no `args`, so --mask-whole-words ends in an
-    AttributeError (fairseq issue 3924).
+    AttributeError (fairseq issue 3924). Shares of masked words that are no shares end in an AssertionError
+    (fairseq/data/mask_tokens_dataset.py:73-76).
     """
-    if task.cfg.mask_whole_words and not hasattr(task, "args"):
+    cfg = task.cfg
+    if not 0 < cfg.mask_prob < 1:
+        raise UsageError(
+            f"--mask-prob {cfg.mask_prob}: give a share of the words between 0 and 1, such as 0.15"
+        )
+    shares = cfg.random_token_prob, cfg.leave_unmasked_prob
+    if min(shares) < 0 or sum(shares) > 1:
+        raise UsageError(
+            f"--random-token-prob {shares[0]} and --leave-unmasked-prob {shares[1]} are shares of the masked "
+            "words: each must be at least 0, and both together at most 1"
+        )
+    if cfg.mask_whole_words and not hasattr(task, "args"):
         bpe = task.cfg._get_root().bpe
         kinds = REGISTRIES["bpe"]["registry"]
         knowing = sorted(name for name, kind in kinds.items() if hasattr(kind, "is_beginning_of_word"))

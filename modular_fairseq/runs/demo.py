@@ -172,7 +172,7 @@ def show_next(demo_run: Run, arch: str, has_gates: bool) -> None:
         print("next                    translate with the most specialised expert of each layer alone:")
         print(f"    {program} analyze single-expert {demo_run.corpus.binarized} --path {demo_run.checkpoint}")
     print("next                    train on your own text:")
-    print(f"    {program} train-and-score FOLDER de en results {arch}")
+    print(f"    {program} train-and-score FOLDER de en work/mine {arch}")
 
 
 def output_of(*words: str) -> str:

@@ -1,6 +1,6 @@
 """Train one architecture on raw parallel text, from the preparation of the text to a BLEU score.
 
-    modular-fairseq train-and-score multi30k de en results mae_transformer --max-epoch 10 --seed 2
+    modular-fairseq train-and-score multi30k de en work/multi30k mae_transformer --max-epoch 10 --seed 2
 
 FOLDER holds the raw text {train,valid,test}.{SOURCE,TARGET}. OUT gets the data, prepared by `modular-fairseq
 prepare raw` (tok/, bpe/, bin/: lower-cased Moses tokens, 8,000 joint BPE merges, a joined dictionary), and a

@@ -52,9 +52,16 @@ def say_once(sentence: str) -> None:
 
 
 def _check_heads(trainer: Trainer) -> None:
-    """Refuse options of classification heads in a training that has none."""
+    """Refuse options of classification heads in a training that has none, and warn of inputs without <s>."""
     model, options = trainer.get_model(), trainer.cfg.model
-    if not is_masked(model) or model.classification_heads:
+    if not is_masked(model):
+        return
+    if model.classification_heads:
+        if getattr(trainer.cfg.task, "init_token", 0) is None:
+            say_once(
+                "without --init-token 0 the first word of an input is classified in place of <s>, with which "
+                "every input of --task masked_lm begins"
+            )
         return
     for name, default in OF_HEADS.items():
         if getattr(options, name, default) != default:

@@ -207,18 +207,20 @@ def compare(folder: Path, chosen: dict[str, Any]) -> None:
             f"{folder / stages[0]} exists and was not written by `modular-fairseq prepare`; give another "
             "--out"
         )
-    for name in [*chosen, *kept]:
-        was, now = kept.get(name), chosen.get(name)
-        if was == now:
-            continue
-        if name == "files" and was and now:
-            changed = next(file for file in now if was.get(file) != now[file])
-            raise UsageError(
-                f"{changed} is not the file that {folder} was prepared from; give another --out, or remove "
-                f"{folder}"
-            )
-        shown = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
-        raise UsageError(
-            f"{folder} was prepared with {name.replace('_', ' ')} {shown[0]}, not {shown[1]}; give another "
-            f"--out, or remove {folder}"
-        )
+    remedy = f"give another folder, or remove {', '.join(stages)} and settings from {folder}"
+    different = [name for name in {**chosen, **kept} if kept.get(name) != chosen.get(name)]
+    files, new_files = kept.get("files"), chosen.get("files")
+    if "files" in different and files and new_files:
+        changed = next(file for file in new_files if files.get(file) != new_files[file])
+        raise UsageError(f"{changed} is not the file that {folder} was prepared from; {remedy}")
+    if different:
+        shown = [
+            f"{name.replace('_', ' ')} {_shown(kept.get(name))} (now {_shown(chosen.get(name))})"
+            for name in different
+        ]
+        raise UsageError(f"{folder} was prepared with {', '.join(shown[:3])}; {remedy}")
+
+
+def _shown(value: Any) -> str:
+    """Return a setting as a message shows it."""
+    return "not given" if value is None else json.dumps(value, ensure_ascii=False)

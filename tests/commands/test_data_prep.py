@@ -184,7 +184,8 @@ def test_other_settings_are_refused_by_name(scripts_root, talks):
     result = prepare(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 201)
     assert (
         refusal(result)
-        == f"{out} was prepared with bpe merges 200, not 201; give another --out, or remove {out}"
+        == f"{out} was prepared with bpe merges 200 (now 201); give another folder, or remove raw, tok, bpe, "
+        f"bin and settings from {out}"
     )
 
 
@@ -217,7 +218,7 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(
         "--archive",
         tmp_path / "given/de-en.tgz",
     )
-    assert "was prepared with bpe merges 10000, not 100000000" in refusal(result)
+    assert "was prepared with bpe merges 10000 (now 100000000)" in refusal(result)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +452,7 @@ def test_training_text_in_several_files_and_in_a_part_of_valid(scripts_root, tmp
         assert lines(out / f"text/valid.{lang}") == valid[-2:]
         assert lines(out / f"text/test.{lang}") == lines(folder / f"test.{lang}")
     result = prepare(scripts_root, "raw", folder, *LANGS, "--out", out, *options, 3)
-    assert refusal(result).startswith(f"{out} was prepared with valid last 2, not 3")
+    assert refusal(result).startswith(f"{out} was prepared with valid last 2 (now 3)")
     with (folder / "more.de").open("a") as file:
         file.write("neu\n")
     result = prepare(scripts_root, "raw", folder, *LANGS, "--out", out, *options, 2)
@@ -491,7 +492,8 @@ def test_a_changed_input_file_is_noticed_and_a_touched_one_is_not(scripts_root, 
     finally:
         (folder / "valid.en").write_bytes(data)
     assert (
-        said == f"valid.en is not the file that {out} was prepared from; give another --out, or remove {out}"
+        said == f"valid.en is not the file that {out} was prepared from; give another folder, or remove raw, "
+        f"tok, bpe, bin and settings from {out}"
     )
 
 
@@ -843,7 +845,7 @@ def test_talks_prepared_like_news_take_its_tokens_merges_and_dictionaries(
     assert settings["clean"]["max"] == 175 and settings["valid_every"] == 23
     assert prepare(scripts_root, *args).stderr.endswith("nothing to do\n")
     said = refusal(prepare(scripts_root, *args[:-4]))
-    assert "was prepared with" in said and "give another --out" in said
+    assert "was prepared with" in said and "give another folder" in said
 
 
 def test_like_needs_a_finished_folder_of_the_same_languages(scripts_root, news, tmp_path):

@@ -350,12 +350,39 @@ def test_sentences_are_ranked(texts, tmp_path):
             "--criterion sentence_prediction needs --task sentence_prediction, and data of a classification; "
             "use --criterion masked_lm or modular_masked_lm with --task masked_lm",
         ),
+        (
+            "--arch mae_transformer_tiny_cpu --criterion modular_masked_lm",
+            "--arch mae_transformer_tiny_cpu is a model for --task translation; give --arch "
+            "mae_roberta_tiny_cpu for --task masked_lm",
+        ),
+        (
+            "--arch modular_roberta --criterion masked_lm --mask-prob 1.5",
+            "--mask-prob 1.5: give a share of the words between 0 and 1, such as 0.15",
+        ),
+        (
+            "--arch modular_roberta --criterion masked_lm --leave-unmasked-prob 0.95",
+            "--random-token-prob 0.1 and --leave-unmasked-prob 0.95 are shares of the masked words: each "
+            "must be at least 0, and both together at most 1",
+        ),
     ],
 )
 def test_what_does_not_fit_a_masked_language_model_is_refused(texts, tmp_path, words, sentence):
     with pytest.raises(UsageError) as error:
         trained(texts / "bin", tmp_path, f"{MASKED} {words}")
     assert str(error.value) == sentence
+
+
+def test_a_metric_that_the_validation_does_not_have_is_refused(texts, tmp_path):
+    words = f"{MASKED} --arch modular_roberta --criterion masked_lm --max-update 1"
+    with pytest.raises(
+        UsageError, match="^--best-checkpoint-metric acc: .* give one of .*loss.*, ppl, wpb, wps"
+    ):
+        trained(texts / "bin", tmp_path, f"{words} --best-checkpoint-metric acc")
+
+
+def test_a_classification_is_no_text(texts, tmp_path):
+    with pytest.raises(UsageError, match="holds a classification, with the folders input0 and label; give"):
+        trained(texts / "classes", tmp_path, f"{MASKED} --arch modular_roberta --criterion masked_lm")
 
 
 @pytest.mark.parametrize("criterion", ["cross_entropy", "label_smoothed_cross_entropy"])

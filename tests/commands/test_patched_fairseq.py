@@ -363,3 +363,11 @@ def test_a_sentence_beyond_the_positions_is_one_sentence(reversal_data, tmp_path
         reversal_data, *words, str(tmp_path), "--skip-invalid-size-inputs-valid-test", "--max-epoch", "1"
     )
     assert (tmp_path / "checkpoint_last.pt").is_file()
+
+
+def test_data_that_are_too_long_altogether_are_one_sentence(reversal_data, tmp_path):
+    """fairseq says that the data set is empty."""
+    words = ["--arch", "modular_transformer", *TINY, *OPTIMIZE, "--max-source-positions", "2", "--save-dir"]
+    says = "^the shortest sample has 3 and 3 tokens, and at most 2 and 150 are possible by --max"
+    with pytest.raises(UsageError, match=says):
+        run_train(reversal_data, *words, str(tmp_path), "--skip-invalid-size-inputs-valid-test")

@@ -104,7 +104,7 @@ def test_the_same_command_does_nothing_and_another_is_refused(sources, pairs, ca
     prepare(*words)
     assert "is already prepared; nothing to do" in capsys.readouterr().err
     assert (pairs / "bin/train.bin").stat() == before
-    assert "was prepared with seed 1, not 2" in refusal(prepare, *words, "--seed", 2)
+    assert "was prepared with seed 1 (now 2)" in refusal(prepare, *words, "--seed", 2)
 
 
 def test_the_same_seed_writes_the_same_files(sources, pairs, tmp_path):
@@ -189,7 +189,7 @@ def test_a_preparation_that_was_killed_continues(sources, pairs, tmp_path, monke
         patched.setattr(stages, "_binarize", killed)
         prepare(*words)
     assert not (tmp_path / "out/bin").exists() and (tmp_path / "out/text").is_dir()
-    assert "was prepared with seed 1, not 2" in refusal(prepare, *words, "--seed", 2)
+    assert "was prepared with seed 1 (now 2)" in refusal(prepare, *words, "--seed", 2)
     prepare(*words)
     assert (tmp_path / "out/bin/train.bin").read_bytes() == (pairs / "bin/train.bin").read_bytes()
 

@@ -613,7 +613,7 @@ def test_what_cannot_be_scored_is_told(speech):
 
 def refusals(folder):
     """Yield folders that are no data, each with what is wrong about it."""
-    yield folder / "nothing", "nothing is no folder; the data have the parts none"
+    yield folder / "nothing", "nothing is no folder; give the folder that holds it"
     (folder / "half/clean").mkdir(parents=True)
     yield folder / "half", "must have a folder clean/ with speech, and a folder noise/"
     (folder / "empty/clean").mkdir(parents=True)
@@ -705,7 +705,7 @@ def test_the_commands_refuse_in_one_sentence(speech, model, data, toys, tmp_path
         ),
         (
             ["evaluate", data, "--path", model, "--gen-subset", "tset"],
-            "tset is no folder; the data have the parts test, test-known, train, valid",
+            "has the parts test, test-known, train, valid",
         ),
     ):
         monkeypatch.setattr("sys.argv", ["speech_enhancement", *map(str, words)])

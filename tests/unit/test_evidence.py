@@ -9,6 +9,7 @@ import pytest
 import yaml
 from sacrebleu.metrics import BLEU
 
+from modular_fairseq.runs.evidence import page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
@@ -209,6 +210,12 @@ def test_rows_that_differ_in_more_or_less_are_refused(row, sentence):
 def test_equal_rows_are_refused():
     with pytest.raises(UsageError, match="rows a and b are equal; compare rows that differ"):
         check_differences(claim(differ=[]), "ab", [keys(dropout=0), keys(dropout=0)])
+
+
+def test_the_page_shows_the_beginning_of_a_long_change():
+    assert page._beginning("One. Two of 3.5.", "x") == "One. Two of 3.5."
+    said = page._beginning("One of 2.5 (a). Two b. Three c. Four.", "claims.yaml")
+    assert said == "One of 2.5 (a). Two b. The rest of this entry is in `claims.yaml`, under `changes`."
 
 
 def test_changes_say_which_commits_count():

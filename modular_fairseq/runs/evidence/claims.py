@@ -168,7 +168,10 @@ def read_claims(path: str | os.PathLike) -> Register:
     """
     spec = read_yaml(path, "give a file such as results/claims.yaml")
     if not isinstance(spec, dict) or spec.keys() != KEYS.keys():
-        raise UsageError(f"{path}: the file must have the keys {', '.join(sorted(KEYS))}, and no others")
+        raise UsageError(
+            f"{path}: the file must have the keys {', '.join(sorted(KEYS))}, and no others; the claims about "
+            "speech are shown by python scripts/speech_evidence.py table"
+        )
     check_values(f"{path}: ", spec, KEYS)
     for name, corpus in spec["corpora"].items():
         parts = corpus if isinstance(corpus, dict) else {}

@@ -4,6 +4,7 @@ The page is made from the claims and the records alone, so that it can be made a
 beside it, in a folder of its name. They are made from the curves and numbers of the records.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -79,13 +80,14 @@ The interval has 95 % and is not corrected for the number of claims; the verdict
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. Of 20 such intervals one misses
-its value by chance.""",
+its value by chance. A claim with one seed has no interval yet; the section about it shows its numbers.""",
 }
 SAYS = {"primary": "Verdict", "secondary": "The interval says"}
 TABLES = """\
 Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
 The bands of figures are 95 % intervals of the mean over seeds, whose number stands in brackets. The axis of
-perplexities is logarithmic."""
+perplexities is logarithmic. Validation perplexities are those of the training; for masked language models
+they count the symbols `<s>` and `</s>`, too, which "perplexity of masked words" leaves out."""
 EACH = """\
 A record is a JSON file with the scores, the learning curves, the commands, the settings, and digests of the
 corpus and the weights. `git log --reverse -S'name: NAME' -- {path}` shows when a claim was registered."""
@@ -218,5 +220,13 @@ def _changes(plan: Plan) -> str:
         rows = (
             f" Results of earlier commits do not count for: {', '.join(change.rows)}." if change.rows else ""
         )
-        lines.append(f"- {change.date}: {change.reason}{rows}")
+        lines.append(f"- {change.date}: {_beginning(change.reason, plan.register.path)}{rows}")
     return "\n".join(lines)
+
+
+def _beginning(reason: str, path: str) -> str:
+    """Return the first two sentences of a reason, and where to read on if there are more."""
+    sentences = re.split(r"(?<=[a-z0-9)])\. (?=[A-Z])", reason)
+    if len(sentences) <= 2:
+        return reason
+    return f"{'. '.join(sentences[:2])}. The rest of this entry is in `{path}`, under `changes`."
