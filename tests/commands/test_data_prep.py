@@ -184,8 +184,8 @@ def test_other_settings_are_refused_by_name(scripts_root, talks):
     result = prepare(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 201)
     assert (
         refusal(result)
-        == f"{out} was prepared with bpe merges 200 (now 201); give another folder, or remove text, raw, tok, "
-        f"bpe, bin and settings from {out}"
+        == f"{out} was prepared with bpe merges 200 (now 201); give another folder, or remove text, "
+        f"raw, tok, bpe, bin and settings from {out}"
     )
 
 
@@ -492,8 +492,8 @@ def test_a_changed_input_file_is_noticed_and_a_touched_one_is_not(scripts_root, 
     finally:
         (folder / "valid.en").write_bytes(data)
     assert (
-        said == f"valid.en is not the file that {out} was prepared from; give another folder, or remove text, "
-        f"raw, tok, bpe, bin and settings from {out}"
+        said == f"valid.en is not the file that {out} was prepared from; give another folder, or remove "
+        f"text, raw, tok, bpe, bin and settings from {out}"
     )
 
 
