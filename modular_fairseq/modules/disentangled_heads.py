@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from modular_fairseq.modules.gaussian_densities import Clustering
-from modular_fairseq.modules.gaussian_mixture import GaussianMixture, cluster_together
+from modular_fairseq.modules.gaussian_mixture import GaussianMixture, cluster_together, stack
 from modular_fairseq.modules.mutual_information import (
     cluster_information,
     lower_bound,
@@ -113,11 +113,6 @@ def losses_of_queries(
     if wanted.diversity:
         losses["diversity"] = diversity(posterior, of_all)
     return {name: loss.view(number, -1) for name, loss in losses.items()}
-
-
-def stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack tensors in a new first dimension, without a copy of a single one."""
-    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
 def between_heads(clusters: Clustering, valid: Tensor, wanted: LossSettings) -> Tensor:

@@ -33,6 +33,7 @@ from modular_fairseq.modules.gaussian_densities import (
     log_joint_of,
 )
 from modular_fairseq.modules.inference import Kept
+from modular_fairseq.modules.mutual_information import check_choice
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")
@@ -111,8 +112,7 @@ class GaussianMixture(nn.Module):
             ("centroid_mode", centroid_mode, CENTROID_MODES),
             ("variance", variance, VARIANCES),
         ):
-            if value not in choices:
-                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+            check_choice(name, value, choices)
         self.num_heads = num_heads
         self.clusters = clusters
         self.sampled = posterior == "sample"
@@ -228,22 +228,22 @@ def cluster_together(
 def densities_of(mixtures: Sequence[GaussianMixture], dtype: torch.dtype) -> Densities:
     """Compute the densities of mixtures that differ only in their parameters, in a few kernels for all."""
     first = mixtures[0]
-    mu = _stack([each.scaled_centroids for each in mixtures], dtype)
-    mu = mu * _stack([each.centroid_scale for each in mixtures], dtype)[:, None, None, None]
+    mu = stack([each.scaled_centroids for each in mixtures]).to(dtype)
+    mu = mu * stack([each.centroid_scale for each in mixtures]).to(dtype)[:, None, None, None]
     if first.gradient_factor != 1.0 and mu.requires_grad:
         mu.register_hook(lambda gradient: gradient * first.gradient_factor)
-    log_variance = _stack([each.log_variance for each in mixtures], dtype)
+    log_variance = stack([each.log_variance for each in mixtures]).to(dtype)
     log_variance = log_variance.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
     precision = torch.exp(-log_variance)
     linear = mu * precision
     squares = torch.addcmul(log_variance, mu, linear).sum(dim=-1) + mu.size(-1) * math.log(2 * math.pi)
-    log_pi = torch.log_softmax(_stack([each.logits for each in mixtures], dtype), dim=-1)
+    log_pi = torch.log_softmax(stack([each.logits for each in mixtures]).to(dtype), dim=-1)
     constant = torch.sub(log_pi, squares, alpha=0.5)
     noise = expected = None
     if first.noise_log_variance is None:
         noise = mu.new_full((len(mixtures), first.num_heads, mu.size(-1)), math.log(FIXED_VARIANCE))
     elif first.noise_slope is None:
-        noise = _stack([each.noise_log_variance for each in mixtures], dtype)
+        noise = stack([each.noise_log_variance for each in mixtures]).to(dtype)
         noise = noise.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
     if noise is not None:
         variances = (precision * noise.exp().unsqueeze(2)).sum(dim=-1)  # M x H x C
@@ -272,14 +272,13 @@ def _noise_of(mixtures: Sequence[GaussianMixture], densities: Densities, x: Tens
     if densities.noise is not None:
         return densities.noise
     bias, slope = (
-        _stack([getattr(each, name) for each in mixtures], x.dtype)[:, None, None]
+        stack([getattr(each, name) for each in mixtures]).to(x.dtype)[:, None, None]
         for name in ("noise_log_variance", "noise_slope")
     )
     noise = bias + (x * slope).sum(dim=-1, keepdim=True)
     return noise.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
 
 
-def _stack(parameters: Sequence[Any], dtype: torch.dtype) -> Tensor:
-    """Stack parameters of M modules, [M, ...], without a copy of a single one."""
-    stacked = parameters[0].unsqueeze(0) if len(parameters) == 1 else torch.stack(list(parameters))
-    return stacked.to(dtype)
+def stack(tensors: Sequence[Any]) -> Tensor:
+    """Stack M tensors in a new first dimension, [M, ...], without a copy of a single one."""
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))

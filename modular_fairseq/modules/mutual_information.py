@@ -73,7 +73,7 @@ def upper_bound(
     Raises:
         ValueError: `densities` is unknown.
     """
-    _must_be_one_of("densities", densities, DENSITIES)
+    check_choice("densities", densities, DENSITIES)
     _, log_sums = _class_sums(log_joint, valid, densities)
     # Each row of U is divided by its sum. Therefore no row underflows, however unlikely its token is.
     u = torch.softmax(log_joint - log_sums, dim=2)
@@ -102,7 +102,7 @@ def lower_bound(posterior: Tensor, valid: Tensor, critic: str = "head") -> Tenso
     Raises:
         ValueError: `critic` is unknown, or it is "others" and there is only 1 head.
     """
-    _must_be_one_of("critic", critic, CRITICS)
+    check_choice("critic", critic, CRITICS)
     heads = posterior.size(1)
     if critic == "head":
         seen = posterior
@@ -132,7 +132,7 @@ def released_estimate(
     Raises:
         ValueError: `densities` is unknown.
     """
-    _must_be_one_of("densities", densities, DENSITIES)
+    check_choice("densities", densities, DENSITIES)
     with torch.autocast(posterior.device.type, enabled=False):
         log_p, log_sums = _class_sums(log_joint, valid, densities)
         likelihoods = (log_p - log_sums).exp()  # p(q_i | c), 0 for padding
@@ -173,7 +173,8 @@ def _mean_over_pairs(values: Tensor) -> Tensor:
     return total / max(heads * (heads - 1), 1)
 
 
-def _must_be_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless the value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
 

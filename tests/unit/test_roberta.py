@@ -228,7 +228,8 @@ def test_another_number_of_positions_is_refused():
     with pytest.raises(UsageError) as error:
         build(positions=16).load_state_dict(saved)
     assert str(error.value) == (
-        "the model in the checkpoint has 20 positions and this model 16: give --max-positions 20"
+        "the model in the checkpoint has 20 positions and this model 16: give --max-positions 20, or "
+        "measure the model by modular-fairseq predict, which needs no such option"
     )
 
 
@@ -298,7 +299,8 @@ def test_a_dictionary_without_the_mask_is_refused(monkeypatch):
         build()
     assert str(error.value) == (
         "the dictionary has no <mask>, which a masked language model needs; use --task masked_lm, "
-        "sentence_prediction or sentence_ranking, which add it"
+        "sentence_prediction or sentence_ranking, which add it; modular-fairseq predict measures a trained "
+        "model"
     )
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import shlex
 from itertools import product
 from pathlib import Path
@@ -20,13 +19,35 @@ from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 
 # Options by which runs are stored, ended, continued and counted. Users may give all others after a --.
-OWN_OPTIONS = re.findall(
-    r"\S+",
-    "--arch -a --task --source-lang -s --target-lang -t --seed --save-dir --user-dir --log-format --log-file "
-    "--max-update --max-epoch --stop-time-hours --disable-validation --keep-last-epochs "
-    "--no-epoch-checkpoints --no-save --no-last-checkpoints --no-best-checkpoints --no-save-optimizer-state "
-    "--restore-file --checkpoint-suffix --finetune-from-model --distributed-world-size --distributed-port",
-)
+OWN_OPTIONS = [
+    "--arch",
+    "-a",
+    "--task",
+    "--source-lang",
+    "-s",
+    "--target-lang",
+    "-t",
+    "--seed",
+    "--save-dir",
+    "--user-dir",
+    "--log-format",
+    "--log-file",
+    "--max-update",
+    "--max-epoch",
+    "--stop-time-hours",
+    "--disable-validation",
+    "--keep-last-epochs",
+    "--no-epoch-checkpoints",
+    "--no-save",
+    "--no-last-checkpoints",
+    "--no-best-checkpoints",
+    "--no-save-optimizer-state",
+    "--restore-file",
+    "--checkpoint-suffix",
+    "--finetune-from-model",
+    "--distributed-world-size",
+    "--distributed-port",
+]
 
 
 def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
