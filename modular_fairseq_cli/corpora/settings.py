@@ -167,6 +167,8 @@ def like(folder: Path, languages: tuple[str, ...]) -> dict[str, Any]:
         UsageError: the folder is not finished, has no tokens, or has other languages.
     """
     kept = read(folder)
+    if kept is None and read(folder.parent) is not None:
+        raise UsageError(f"--like {folder}: give {folder.parent}, the folder that was prepared")
     if kept is None or "tokens" not in kept or not (folder / "bin").is_dir():
         raise UsageError(
             f"--like {folder}: is not a finished folder of `modular-fairseq prepare` with tokens; prepare it "

@@ -880,6 +880,9 @@ def test_like_needs_a_finished_folder_of_the_same_languages(scripts_root, news, 
         f"--like {unfinished}: is not a finished folder of `modular-fairseq prepare` with tokens; "
         "prepare it first"
     )
+    inside = other / "bin"
+    said = refusal(prepare(scripts_root, "raw", folder, *LANGS, "--out", tmp_path / "out", "--like", inside))
+    assert said == f"--like {inside}: give {other}, the folder that was prepared"
     assert not (tmp_path / "out").exists()
 
 
