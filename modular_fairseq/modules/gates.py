@@ -1,5 +1,6 @@
 """Gate networks g(.; phi) and the norm of their inputs, of a mixture (MAE, section 2.3, appendix A)."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -89,7 +90,6 @@ class Instances:
 
     Attributes:
         number: number of rows that count, [].
-        are_enough: whether there are at least two rows, bool [].
     """
 
     def __init__(self, like: Tensor, valid: Tensor | None):
@@ -100,7 +100,11 @@ class Instances:
             counted = valid.flatten().to(like.dtype)
             self.number = counted.sum()
             self.shares = counted / self.number.clamp(min=1)
-        self.are_enough = self.number > 1
+
+    @functools.cached_property
+    def are_enough(self) -> Tensor:
+        """Whether at least two rows count, bool []."""
+        return self.number > 1
 
     @classmethod
     def of(cls, like: Tensor, valid: Tensor | None) -> "Instances":

@@ -237,20 +237,3 @@ def _scalar(dtype: _Dtype, data: bytes) -> np.generic:
     if type(dtype) is not _Dtype or type(data) is not bytes or len(data) != dtype.dtype.itemsize:
         raise pickle.UnpicklingError("a numpy scalar whose bytes do not fit its type")
     return np.frombuffer(data, dtype.dtype)[0]
-
-
-@replace("fairseq_cli.train.get_valid_stats")
-def name_the_values_of_a_validation(
-    get_valid_stats: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *args: Any
-) -> dict[str, Any]:
-    """Refuse a --best-checkpoint-metric that the validation does not have by one sentence.
-
-    fairseq ends in a KeyError after the first validation (fairseq_cli/train.py:534).
-    """
-    if (metric := cfg.checkpoint.best_checkpoint_metric) not in stats:
-        known = sorted(name for name, value in stats.items() if isinstance(value, (int, float, torch.Tensor)))
-        raise UsageError(
-            f"--best-checkpoint-metric {metric}: the validation has no such value; give one of "
-            f"{', '.join(known)}"
-        )
-    return get_valid_stats(cfg, trainer, stats, *args)

@@ -40,7 +40,7 @@ def refuse_what_does_not_fit_together(
     vars(parser)["error"] = error  # this parser's own method
     parsed = parse(parser, *args, **kwargs)
     options = parsed[0] if isinstance(parsed, tuple) else parsed
-    if getattr(options, "arch", None) and options.task in TASK_REGISTRY:
+    if getattr(options, "arch", None) and getattr(options, "task", None) in TASK_REGISTRY:
         check_task(options.arch, TASK_REGISTRY[options.task])
     return parsed
 

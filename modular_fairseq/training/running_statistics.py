@@ -1,5 +1,6 @@
 """The running statistics of the gates' norms: once in a G or F step, from the inputs of all workers."""
 
+import functools
 from collections import defaultdict
 from typing import Any, NamedTuple
 
@@ -27,8 +28,8 @@ class RunningStatistics:
     it: in all micro-batches and on all workers, where every row counts the same. So they depend on neither
     --update-freq nor the number of workers. With one forward pass this is what BatchNorm1d does.
 
-    If a mean or a variance of a width is not finite, because a forward pass has overflowed, no norm of this
-    width is updated. Nor is a norm that has seen fewer than two valid rows.
+    If a variance of a width is not finite, because a forward pass has overflowed, no norm of this width is
+    updated. Nor is a norm that has seen fewer than two valid rows.
 
     Args:
         model: the model whose norms these are.
@@ -77,16 +78,14 @@ class RunningStatistics:
         means = torch.stack([each.mean for each in passes])  # P x d
         variances = torch.stack([each.var for each in passes])
         numbers = torch.stack([each.number for each in passes])
-        is_of_norm = torch.tensor(
-            [[each.norm is norm for each in passes] for norm in norms], device=means.device
-        )
-        rows = is_of_norm * numbers  # N x P, 0 for the passes of other norms
+        owners = tuple(norms.index(each.norm) for each in passes)
+        rows = _ownership(owners, len(norms), means.device) * numbers  # N x P, 0 for passes of other norms
         number = self._sum(rows.sum(dim=1, keepdim=True))
         shares = rows / number.clamp(min=1)
         mean = self._sum(shares @ means)
         var = self._sum((shares.unsqueeze(2) * (variances + (means - mean.unsqueeze(1)).square())).sum(dim=1))
         unbiased = var * (number / (number - 1).clamp(min=1))
-        counts = (number > 1) & mean.isfinite().all() & var.isfinite().all()
+        counts = (number > 1) & var.isfinite().all()  # a mean that is not finite has no finite variance
         for running, new in (
             ([norm.running_mean for norm in norms], mean),
             ([norm.running_var for norm in norms], unbiased),
@@ -101,3 +100,9 @@ class RunningStatistics:
         if self.workers > 1:
             dist.all_reduce(x, group=self.group)
         return x
+
+
+@functools.lru_cache(maxsize=16)
+def _ownership(owners: tuple[int, ...], number: int, device: torch.device) -> Tensor:
+    """Return whether each pass belongs to each of `number` norms, bool [number, P], from their numbers."""
+    return torch.tensor([[owner == norm for owner in owners] for norm in range(number)], device=device)

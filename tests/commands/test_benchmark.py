@@ -582,8 +582,8 @@ def test_jobs_do_what_they_are_called(report):
             tokens = [hypothesis["tokens"] for hypotheses in results[0] for hypothesis in hypotheses]
             assert all(len(t) == 5 and t[-1] == 2 for t in tokens)
         elif work == G_STEP:
-            (log,), size, gradient_norm = results[0]
-            assert log["nsentences"] == 3 and size == log["ntokens"] and gradient_norm > 0
+            (log,), size, step = results[0]
+            assert log["nsentences"] == 3 and size == log["ntokens"] and step.norm > 0
         else:
             assert work == (F_STEP if "mae" in model else TRAINING)
             assert results[0]["loss"] > 0

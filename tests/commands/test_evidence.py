@@ -707,6 +707,8 @@ def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
 def test_a_claim_about_a_table_that_searches_is_refused(place):
     table = place / "configs/mine/table.yaml"
     searching = yaml.safe_load(table.read_text()) | {"search": {"optimization.lr": [0.001, 0.002]}}
+    for row in searching["rows"]:
+        row["subset"] = "valid"
     table.write_text(yaml.safe_dump(searching))
     done = evidence(place)
     assert done.returncode == 1

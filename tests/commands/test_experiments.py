@@ -79,7 +79,8 @@ folder, *archs = sys.argv[1:]
 hydra_init("config")
 with initialize_config_dir(os.path.join(os.path.dirname(fairseq.__file__), "config"), version_base="1.1"):
     for arch in archs:
-        task = "language_modeling" if "transformer_lm" in arch else "translation"
+        tasks = {"transformer_lm": "language_modeling", "roberta": "masked_lm"}
+        task = next((task for part, task in tasks.items() if part in arch), "translation")
         chosen = [f"hydra.searchpath=[file://{folder}]", f"model={arch}", f"task={task}", "task.data=DATA"]
         config = compose("config", [*chosen, "criterion=modular_cross_entropy", "optimizer=torch_adam"])
         add_defaults(config)

@@ -372,14 +372,6 @@ def test_what_does_not_fit_a_masked_language_model_is_refused(texts, tmp_path, w
     assert str(error.value) == sentence
 
 
-def test_a_metric_that_the_validation_does_not_have_is_refused(texts, tmp_path):
-    words = f"{MASKED} --arch modular_roberta --criterion masked_lm --max-update 1"
-    with pytest.raises(
-        UsageError, match="^--best-checkpoint-metric acc: .* give one of .*loss.*, ppl, wpb, wps"
-    ):
-        trained(texts / "bin", tmp_path, f"{words} --best-checkpoint-metric acc")
-
-
 def test_a_classification_is_no_text(texts, tmp_path):
     with pytest.raises(UsageError, match="holds a classification, with the folders input0 and label; give"):
         trained(texts / "classes", tmp_path, f"{MASKED} --arch modular_roberta --criterion masked_lm")

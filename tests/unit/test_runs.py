@@ -441,7 +441,7 @@ def test_other_data_drop_the_results_of_every_evaluation(tmp_path, name):
     assert evaluation.times == 2 and measurement.result is not None
     for part in ("bin", "raw", "text"):
         shutil.rmtree(tmp_path / part, ignore_errors=True)
-    assert measurement.result is not None
+        assert measurement.result is not None
 
 
 def test_a_name_that_is_too_long_for_a_folder_is_refused_before_any_work(tmp_path, monkeypatch):
