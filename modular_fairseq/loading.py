@@ -215,5 +215,10 @@ def batches(
             max_positions=max_positions,
             ignore_invalid_inputs=skip_invalid,
         ).next_epoch_itr(shuffle=False)
+    if not len(iterator):
+        raise UsageError(
+            f"every sentence of {subset} is longer than the maximum positions of the model, {max_positions}; "
+            "give other data"
+        )
     for batch in tqdm(iterator, unit="batch", leave=False, disable=None):
         yield utils.move_to_cuda(batch) if torch.cuda.is_available() else batch

@@ -145,7 +145,7 @@ def _encode(model: BaseFairseqModel, side: str, text: str, option: str, begins: 
     unknown = [word for word in text.split() if dictionary.index(word) == dictionary.unk()]
     if unknown:
         say(
-            f"{option}: {', '.join(dict.fromkeys(unknown))} not in the dictionary ({len(unknown)} of "
+            f"{option}: not in the dictionary: {', '.join(dict.fromkeys(unknown))} ({len(unknown)} of "
             f"{len(text.split())} tokens); give tokens as in the training text"
         )
     if dictionary.pad() in tokens:

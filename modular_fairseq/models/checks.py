@@ -53,7 +53,7 @@ def check_task(arch: str, task: type[FairseqTask]) -> None:
     fitting = f"{arch.partition('_')[0]}_{ending}{size}"
     fitting = fitting if fitting in ARCH_MODEL_NAME_REGISTRY else f"modular_{ending}{size}"
     own = next(name for name, each in TASK_REGISTRY.items() if each is TASKS[family][1][0])
-    asked = next(name for name, each in TASK_REGISTRY.items() if each is task)
+    asked = next((name for name, each in TASK_REGISTRY.items() if each is task), task.__name__)
     raise UsageError(f"--arch {arch} is a model for --task {own}; give --arch {fitting} for --task {asked}")
 
 

@@ -1,6 +1,5 @@
 """Gate networks g(.; phi) and the norm of their inputs, of a mixture (MAE, section 2.3, appendix A)."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -24,8 +23,8 @@ class GateNorm(nn.Module):
     BatchNorm1d on the valid rows alone, which are sentences or positions that are not padding. With fewer
     than two valid rows the running statistics are used.
 
-    Unlike BatchNorm1d this module does not update its running statistics. It leaves the statistics of a
-    training pass in `seen`, and the trainer updates the running ones once, at the end of a G or F step
+    Unlike BatchNorm1d this module does not update its running statistics. It leaves the statistics of its
+    training passes in `seen`, and the trainer updates the running ones once, at the end of a G or F step
     (`training/running_statistics.py`). So all micro-batches of a step use the same ones, and so does the
     second forward pass of activation checkpointing.
 
@@ -40,15 +39,15 @@ class GateNorm(nn.Module):
             length, which inference does not know (docs/mechanisms/mae.md, "Statistics of the batch").
 
     Attributes:
-        seen: mean [d], biased variance [d] and number [] of the valid rows of the last forward pass in
-            training.
+        seen: mean [d], biased variance [d] and number [] of the valid rows of each forward pass in training
+            since it was last emptied; None collects nothing.
     """
 
     eps = 1e-5
     momentum = 0.1
     running_mean: Tensor
     running_var: Tensor
-    seen: tuple[Tensor, Tensor, Tensor] | None = None
+    seen: tuple[tuple[Tensor, Tensor, Tensor], ...] | None = None
 
     def __init__(self, dim: int, *, lagged: bool):
         super().__init__()
@@ -70,11 +69,12 @@ class GateNorm(nn.Module):
             instances = Instances.of(x, valid)
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.lagged):
                 batch_mean, batch_var = instances.mean_and_variance(x)
-            if not is_recomputation():
-                self.seen = batch_mean.detach(), batch_var.detach(), instances.number
+            if self.seen is not None and not is_recomputation():
+                self.seen += ((batch_mean.detach(), batch_var.detach(), instances.number),)
             if not self.lagged:
-                mean = torch.where(instances.are_enough, batch_mean, mean)
-                var = torch.where(instances.are_enough, batch_var, var)
+                are_enough = instances.number > 1
+                mean = torch.where(are_enough, batch_mean, mean)
+                var = torch.where(are_enough, batch_var, var)
         slope = self.weight * torch.rsqrt(var + self.eps)
         return slope, torch.addcmul(self.bias, mean, slope, value=-1)
 
@@ -100,11 +100,6 @@ class Instances:
             counted = valid.flatten().to(like.dtype)
             self.number = counted.sum()
             self.shares = counted / self.number.clamp(min=1)
-
-    @functools.cached_property
-    def are_enough(self) -> Tensor:
-        """Whether at least two rows count, bool []."""
-        return self.number > 1
 
     @classmethod
     def of(cls, like: Tensor, valid: Tensor | None) -> "Instances":

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modular_fairseq.modules.choices import check_choice
 from modular_fairseq.modules.gaussian_densities import (
     Clustering,
     Densities,
@@ -33,7 +34,6 @@ from modular_fairseq.modules.gaussian_densities import (
     log_joint_of,
 )
 from modular_fairseq.modules.inference import Kept
-from modular_fairseq.modules.mutual_information import check_choice
 
 POSTERIORS = ("expected", "sample")
 CENTROID_MODES = ("lr", "hook")

@@ -39,6 +39,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from modular_fairseq.modules.choices import check_choice
+
 DENSITIES = ("pooled", "per_head", "gmm")
 ESTIMATORS = ("eq6", "released", "clusters")
 CRITICS = ("head", "mean", "others")
@@ -171,12 +173,6 @@ def _mean_over_pairs(values: Tensor) -> Tensor:
     heads = values.size(1)
     total = values.sum(dim=(1, 2)) - values.diagonal(dim1=1, dim2=2).sum(dim=1)
     return total / max(heads * (heads - 1), 1)
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless the value is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
 
 
 def _class_sums(log_joint: Tensor, valid: Tensor, densities: str) -> tuple[Tensor, Tensor]:

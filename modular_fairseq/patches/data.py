@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-from fairseq.data.iterators import BackgroundConsumer
+from fairseq.data.iterators import BackgroundConsumer, EpochBatchIterator
 from fairseq.registry import REGISTRIES
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -20,7 +20,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor
 from torch.utils.data._utils.worker import ManagerWatchdog
 
-from modular_fairseq.patches.registry import replace
+from modular_fairseq.patches.registry import change, replace
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -146,11 +146,10 @@ def name_the_first_that_is_too_long(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> np.ndarray:
-    """Refuse a sample that is longer than the model has positions by one sentence, and data of such samples.
+    """Refuse a sample that is longer than the model has positions by one sentence.
 
     fairseq ends in an exception with a traceback (fairseq/tasks/fairseq_task.py:184-192), for example when a
-    line for fairseq-interactive is too long. If it may leave samples out, and all are too long, it says that
-    the data set is empty (fairseq/data/iterators.py:365). In training --max-tokens limits the length, too.
+    line for fairseq-interactive is too long.
     """
     if not ignore_invalid_inputs:
         _, ignored = dataset.filter_indices_by_size(indices, max_positions)
@@ -160,20 +159,33 @@ def name_the_first_that_is_too_long(
                 f"the model has {_tokens(max_positions)} positions; shorten it, or leave such samples out by "
                 "--skip-invalid-size-inputs-valid-test"
             )
-    kept = filter_indices_by_size(task, indices, dataset, max_positions, ignore_invalid_inputs)
-    if len(kept) == 0 and len(indices) > 0:
-        shortest = min((dataset.size(index) for index in indices), key=np.max)
-        raise UsageError(
-            f"the shortest sample has {_tokens(shortest)} tokens, and at most {_tokens(max_positions)} are "
-            "possible by --max-tokens and the positions of the model; give a larger --max-tokens, and a "
-            "larger --tokens-per-sample or --max-positions (or --max-source-positions and "
-            "--max-target-positions)"
-        )
-    return kept
+    return filter_indices_by_size(task, indices, dataset, max_positions, ignore_invalid_inputs)
 
 
 def _tokens(sizes: Any) -> str:
     return " and ".join(f"{size:,}" for size in np.atleast_1d(sizes).tolist())
+
+
+@change("fairseq.data.iterators.EpochBatchIterator.first_batch")
+def name_the_shortest_sample_if_all_are_too_long() -> None:
+    """Refuse training and validation data of which every sample is too long by one sentence.
+
+    fairseq leaves such samples out of the training, and out of the validation if it may. If none is left, it
+    says that the data set is empty, and shows a traceback (fairseq/data/iterators.py:362-371).
+    """
+    first_batch = EpochBatchIterator.first_batch.fget
+
+    def checked(iterator: EpochBatchIterator) -> Any:
+        if len(iterator.frozen_batches) == 0 and len(iterator.dataset) > 0:
+            shortest = min(map(iterator.dataset.num_tokens, range(len(iterator.dataset))))
+            raise UsageError(
+                f"every sample of the data is too long; the shortest has {shortest:,} tokens. Give a larger "
+                "--max-tokens, and a larger --tokens-per-sample or --max-positions (or "
+                "--max-source-positions and --max-target-positions)"
+            )
+        return first_batch(iterator)
+
+    EpochBatchIterator.first_batch = property(checked)
 
 
 @replace("fairseq.tasks.language_modeling.LanguageModelingTask.eval_lm_dataloader")

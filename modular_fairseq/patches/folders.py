@@ -74,8 +74,8 @@ def _without(folder: str, wanted: str, pattern: str) -> str:
         return f"{folder} has no {wanted}; give {os.path.join(folder, 'bin')}, which has it"
     if Path(folder, "input0").is_dir():
         return (
-            f"{folder} holds a classification, with the folders input0 and label; give --task "
-            "sentence_prediction or a model of it, or the folder of a text"
+            f"{folder} holds a classification, with the folders input0 and label; train "
+            "with --task sentence_prediction, or give the folder of a text"
         )
     found = f"has no {wanted}" if os.path.isdir(folder) else "is no folder"
     return f"{folder} {found}; give the folder of binarized data, which modular-fairseq prepare calls bin"

@@ -112,14 +112,14 @@ def note_dummy_batches(
 
 
 @replace("fairseq.trainer.Trainer.set_num_updates")
-def take_joint_steps(set_num_updates: Callable, trainer: Trainer, num_updates: int) -> None:
-    """Take the step of gates that learn jointly when fairseq counts an update, after its optimizer's step.
+def end_steps_that_count(set_num_updates: Callable, trainer: Trainer, num_updates: int) -> None:
+    """End the step of the gates when fairseq counts an update, after its optimizer's step.
 
-    fairseq does not count an update whose gradient overflowed (fairseq/trainer.py:1046-1047).
+    Then gates that learn jointly take their step, and the running statistics of gates are updated. fairseq
+    does not count an update whose gradient overflowed (fairseq/trainer.py:1046-1047).
     """
-    bcd = getattr(trainer, "_bcd", None)
-    if bcd and bcd.joint:
-        bcd.joint.update_succeeded()
+    if bcd := getattr(trainer, "_bcd", None):
+        bcd.update_succeeded()
     return set_num_updates(trainer, num_updates)
 
 

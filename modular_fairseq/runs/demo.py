@@ -5,9 +5,9 @@
     modular-fairseq demo mae_transformer --encoder-layers 4 --streams 2 --stream-skip    # mechanisms combined
 
 This takes two to four minutes on two cores. All files are written to demo/ARCH-OPTIONS; an earlier folder of
-this name is replaced. OPTIONS are options of fairseq-train. Optimizer, loss, dropout and budget are the same
-for all architectures, so options that would change them are refused. For your own data and larger models, see
-`modular-fairseq train-and-score`.
+this name is replaced. OPTIONS are options of fairseq-train, but for those that the demo sets itself, the same
+for all architectures: optimizer, learning rate, loss, dropout and epochs. For your data and larger models,
+see `modular-fairseq train-and-score`.
 """
 
 import argparse
@@ -70,7 +70,8 @@ def run(args: argparse.Namespace) -> None:
     if arch not in known:
         sized = [name.removesuffix(SIZE) for name in known if name.endswith(SIZE)]
         raise UsageError(f"there is no arch {args.arch} with a size {SIZE}; give {', '.join(sized)}")
-    fixed = [option for option in by_option(args.options) if option and option in by_option(RECIPE)]
+    own = {*by_option(RECIPE), "--seed", "--save-dir", "--log-format"}
+    fixed = [option for option in by_option(args.options) if option and option in own]
     if fixed:
         raise UsageError(
             f"the demo itself sets {', '.join(fixed)}, the same for all architectures; leave them out, or "

@@ -60,14 +60,15 @@ class Measurement(NamedTuple):
         is_valid = kept.get("checkpoint") == checkpoint and self._has_data(kept.get("data"))
         return kept if is_valid else {"checkpoint": checkpoint}
 
-    def _has_data(self, digests: dict[str, str] | None) -> bool:
-        """Return whether the data are those with these digests.
+    def _has_data(self, digests: Any) -> bool:
+        """Return whether the data are those with these digests, keyed by file.
 
         Files that are gone do not matter, so that a table of earlier results can be made without the corpus.
-        Version 0.1 noted no digests.
+        Version 0.1 noted no digests, and early language models had a list of them.
         """
         present = self.run.corpus.contents_of(self.subset)
-        return digests is None or all(digests.get(name) == found for name, found in present.items())
+        known = isinstance(digests, dict)
+        return not known or all(digests.get(name) == found for name, found in present.items())
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -101,10 +102,11 @@ class Measurement(NamedTuple):
         with only_one(self.run.folder):
             found = self.found
             missing = self.check()
-            found["data"] = self.run.corpus.contents_of(self.subset)
             if any(each.key in found for each in missing):  # the decoding has changed
-                found = {key: found[key] for key in ("checkpoint", "data")}
+                found = {"checkpoint": found["checkpoint"]}
                 missing = list(self.evaluations)
+            if found.keys() == {"checkpoint"}:  # else they are results of data that nobody has noted
+                found["data"] = self.run.corpus.contents_of(self.subset)
                 self._write(found)
             for each in missing:
                 found |= each.measure(self, say)

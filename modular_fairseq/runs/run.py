@@ -175,8 +175,8 @@ class Run(NamedTuple):
         saved, settings = read_json(self.path("settings.json")), dict(self.settings)
         if saved is None:
             raise UsageError(
-                f"{self.path()} holds an unknown run (it has no settings.json); remove the folder, or give "
-                "another one"
+                f"{self.path()} holds an unknown run (it has no settings.json); give another folder, or "
+                "remove this one if nothing in it is needed"
             )
         keys = [key for key in {**saved, **settings} if not key.startswith(("dictionary ", "train "))]
         settings |= sums or {}
@@ -187,8 +187,8 @@ class Run(NamedTuple):
         ]
         if differences:
             raise UsageError(
-                f"{self.path()} holds a run with {', '.join(differences[:3])}; use the earlier value, remove "
-                "the folder, or give another one"
+                f"{self.path()} holds a run with {', '.join(differences[:3])}; use the earlier value, give "
+                "another folder, or remove this one if nothing in it is needed"
             )
 
     def train(self, say: Say) -> None:

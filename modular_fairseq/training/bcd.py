@@ -139,7 +139,6 @@ class BlockCoordinateDescent:
                 logging_output = f_step(self.trainer, samples, raise_oom)
         finally:
             self.in_update = False
-        self.running_statistics.update()
         self.train_monitor.collect(self.mixtures, self.has_data)
         self.train_monitor.log()
         return logging_output
@@ -176,6 +175,7 @@ class BlockCoordinateDescent:
         logging_outputs: list[dict] = []
         loss_sum, sample_size = 0.0, 0.0
         sgd.clear()
+        self.running_statistics.forget()
         with self._only_gates_learn(sgd.gates):
             for sample in samples:
                 sample, is_dummy = trainer._prepare_sample(sample)
@@ -260,6 +260,16 @@ class BlockCoordinateDescent:
         self.running_statistics.forget()
         if self.joint:
             self.joint.zero_grad()
+
+    def update_succeeded(self) -> None:
+        """End the F step, now that fairseq counts the update, and before EMA looks at the model.
+
+        fairseq counts no update whose gradient overflowed.
+        """
+        if self.in_update and not (self.settings is not None and self.settings.gates_only):
+            self.running_statistics.update()
+        if self.joint:
+            self.joint.update_succeeded()
 
     def begin_batch(self, sample: dict[str, Any], is_dummy: bool) -> None:
         """Note the batch that comes next.

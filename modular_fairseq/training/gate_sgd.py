@@ -162,6 +162,7 @@ def adapt_loss_scale(trainer: Trainer, norm: Tensor) -> None:
             scale = trainer.optimizer.next_loss_scale
             if scale <= trainer.cfg.common.min_loss_scale:
                 raise FloatingPointError(f"Minimum loss scale reached ({scale}): the loss is not finite")
+            scaler.scale(norm.new_zeros(()))  # without a scaled loss the scaler has no scale to update
             scaler.update(scale)
     elif is_finite:
         scaler.update()

@@ -43,15 +43,15 @@ class RunningStatistics:
         for module in model.modules():
             if isinstance(module, GateNorm):
                 self.by_width[module.running_mean.numel()].append(module)
+                module.seen = ()
         self.passes: list[Pass] = []
 
     def end_pass(self) -> int:
         """Collect what the norms have seen since the last call, and return how much there is by now."""
         for norms in self.by_width.values():
             for norm in norms:
-                if norm.seen is not None:
-                    self.passes.append(Pass(norm, *norm.seen))
-                    norm.seen = None
+                self.passes += [Pass(norm, *seen) for seen in norm.seen or ()]
+                norm.seen = ()
         return len(self.passes)
 
     def forget(self, kept: int = 0) -> None:
@@ -61,7 +61,7 @@ class RunningStatistics:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the running statistics at the end of a step. All workers must call it."""
+        """Update the running statistics at the end of a step that counts. All workers must call it."""
         self.end_pass()
         for norms in self.by_width.values():
             self._update(norms)
@@ -78,12 +78,13 @@ class RunningStatistics:
         means = torch.stack([each.mean for each in passes])  # P x d
         variances = torch.stack([each.var for each in passes])
         numbers = torch.stack([each.number for each in passes])
-        owners = tuple(norms.index(each.norm) for each in passes)
-        rows = _ownership(owners, len(norms), means.device) * numbers  # N x P, 0 for passes of other norms
+        numbers_of_norms = tuple(norms.index(each.norm) for each in passes)
+        owners, is_owner = _ownership(numbers_of_norms, len(norms), means.device)
+        rows = is_owner * numbers  # N x P, 0 for passes of other norms
         number = self._sum(rows.sum(dim=1, keepdim=True))
         shares = rows / number.clamp(min=1)
         mean = self._sum(shares @ means)
-        var = self._sum((shares.unsqueeze(2) * (variances + (means - mean.unsqueeze(1)).square())).sum(dim=1))
+        var = self._sum(shares @ (variances + (means - mean[owners]).square()))
         unbiased = var * (number / (number - 1).clamp(min=1))
         counts = (number > 1) & var.isfinite().all()  # a mean that is not finite has no finite variance
         for running, new in (
@@ -103,6 +104,7 @@ class RunningStatistics:
 
 
 @functools.lru_cache(maxsize=16)
-def _ownership(owners: tuple[int, ...], number: int, device: torch.device) -> Tensor:
-    """Return whether each pass belongs to each of `number` norms, bool [number, P], from their numbers."""
-    return torch.tensor([[owner == norm for owner in owners] for norm in range(number)], device=device)
+def _ownership(owners: tuple[int, ...], number: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the norm of each pass, int64 [P], and whether it is each of `number` norms, bool [number, P]."""
+    of_passes = torch.tensor(owners, device=device)
+    return of_passes, of_passes == torch.arange(number, device=device).unsqueeze(1)

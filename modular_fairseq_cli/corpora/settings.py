@@ -211,14 +211,15 @@ def compare(folder: Path, chosen: dict[str, Any]) -> None:
         )
     remedy = f"give another folder, or remove {', '.join(stages)} and settings from {folder}"
     different = [name for name in {**chosen, **kept} if kept.get(name) != chosen.get(name)]
-    files, new_files = kept.get("files"), chosen.get("files")
-    if "files" in different and files and new_files:
-        changed = next(file for file in new_files if files.get(file) != new_files[file])
+    if different == ["files"]:
+        files, new_files = kept.get("files") or {}, chosen.get("files") or {}
+        changed = next(file for file in {**new_files, **files} if files.get(file) != new_files.get(file))
         raise UsageError(f"{changed} is not the file that {folder} was prepared from; {remedy}")
     if different:
         shown = [
             f"{name.replace('_', ' ')} {_shown(kept.get(name))} (now {_shown(chosen.get(name))})"
             for name in different
+            if name != "files"
         ]
         raise UsageError(f"{folder} was prepared with {', '.join(shown[:3])}; {remedy}")
 

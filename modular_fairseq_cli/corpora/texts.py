@@ -317,10 +317,8 @@ def write_documents(part: Path, split: str, texts: list[Iterator[str]], rule: st
         with (part / f"{split}.txt").open("ab") as out:
             side = write_lines(found.count(text), out, split)
         lengths += found.text()
-        one = (
-            "; is that right? A document begins by the rule of --documents" if len(found.lengths) == 1 else ""
-        )
-        say(f"{split}: {side.lines:,} lines, {len(found.lengths):,} documents{one}")
+        one = "; check --documents, the rule by which documents begin" if len(found.lengths) == 1 else ""
+        say(f"{split}: {side.lines:,} lines, documents: {len(found.lengths):,}{one}")
     (part / f"{split}.documents").write_text(lengths, encoding="utf-8")
 
 

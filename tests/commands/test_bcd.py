@@ -11,6 +11,7 @@ import torch
 from fairseq.logging import metrics
 
 from modular_fairseq.models.mae import expert_mixtures
+from modular_fairseq.modules.gates import GateNorm
 from modular_fairseq.runs.run import DIVERGED
 from modular_fairseq.training import bcd
 from modular_fairseq_cli.errors import UsageError
@@ -132,16 +133,10 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
         ("--amp --amp-init-scale 4", "Minimum loss scale reached"),
     ],
 )
-def test_training_the_gates_alone_ends_with_a_loss_that_is_never_finite(
-    reversal_data, monkeypatch, precision, error
-):
+def test_training_the_gates_alone_ends_with_a_loss_that_is_never_finite(reversal_data, precision, error):
     """Skipped updates do not count. The run engine knows these messages."""
     args = ["--mae-finetune", "gates", "--finetune-from-model", "a.pt", *precision.split()]
     watched = Watched(reversal_data, *args)
-    scaler = getattr(watched.trainer.optimizer, "scaler", None)
-    if "--amp" in args:  # torch disables it where there is no GPU
-        scaler = FakeGradScaler(4.0)
-        monkeypatch.setattr(watched.trainer.optimizer, "_grad_scaler", scaler)
     watched.trainer.begin_epoch(1)
     before = watched.state()
     criterion = watched.trainer.get_criterion()
@@ -160,23 +155,25 @@ def test_training_the_gates_alone_ends_with_a_loss_that_is_never_finite(
     assert watched.state() != before and watched.trainer.get_num_updates() == 1
 
 
-class FakeGradScaler:
-    """A scaler of --amp that is enabled without a GPU."""
-
-    def __init__(self, scale):
-        self.scale = scale
-
-    def is_enabled(self):
-        return True
-
-    def get_scale(self):
-        return self.scale
-
-    def get_backoff_factor(self):
-        return 0.5
-
-    def update(self, scale):
-        self.scale = scale
+def test_a_g_step_forgets_passes_of_before(reversal_data):
+    """A validation in training mode, for example, is no part of a step."""
+    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--dropout", 0, "--mae-gate-dropout", 0)
+    hook = bcd.bcd_of(watched.trainer)
+    norms = [module for module in watched.model.modules() if isinstance(module, GateNorm)]
+    watched.trainer.begin_epoch(1)
+    watched.model.train()
+    seen = []
+    for stale in (0, 1):
+        for norm in norms:
+            norm.running_mean.zero_()
+            norm.running_var.fill_(1)
+            norm.seen = ((torch.full_like(norm.bias, 9), norm.weight.detach(), torch.tensor(9.0)),) * stale
+        gates = [p.detach().clone() for p in watched.gates]
+        hook.g_step(watched.batches[:1])
+        seen.append([norm.running_mean.clone() for norm in norms])
+        for p, before in zip(watched.gates, gates, strict=True):
+            p.data.copy_(before)
+    assert seen[0] and all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])

@@ -81,6 +81,41 @@ def test_a_joint_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_da
     assert "step of the gates skipped: the gates' gradient is not finite" in caplog.text
 
 
+def running_statistics(watched):
+    return {name: b.clone() for name, b in watched.model.named_buffers() if ".norm.running_" in name}
+
+
+@pytest.mark.parametrize("training", ["joint", "joint_main", "bcd"])
+@pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
+def test_a_batch_that_amp_skips_stays_out_of_the_running_statistics(reversal_data, training):
+    """After some tries fairseq gives the batch up. The values of its forward passes are finite."""
+    watched = Watched(reversal_data, "--mae-training", training, "--amp", "--amp-init-scale", 2**20)
+    watched.trainer.begin_epoch(1)
+    before = running_statistics(watched)
+    criterion = watched.trainer.get_criterion()
+    forward = criterion.forward
+    criterion.forward = lambda *args, **kwargs: (
+        forward(*args, **kwargs)[0] * float("inf"),
+        *forward(*args, **kwargs)[1:],
+    )
+    assert watched.step(watched.batches[:1]) is None and watched.trainer.get_num_updates() == 0
+    assert all(torch.equal(b, before[name]) for name, b in running_statistics(watched).items())
+    criterion.forward = forward
+    assert watched.step(watched.batches[:1]) is not None
+    assert all(not torch.equal(b, before[name]) for name, b in running_statistics(watched).items())
+
+
+@pytest.mark.parametrize("training", ["joint", "bcd"])
+def test_ema_has_the_running_statistics_of_the_update(reversal_data, training):
+    watched = Watched(reversal_data, "--mae-training", training, "--store-ema", "--ema-decay", 0)
+    watched.trainer.begin_epoch(1)
+    watched.step(watched.batches[:1])
+    averaged = watched.trainer.ema.get_model().state_dict()
+    for name, value in running_statistics(watched).items():
+        torch.testing.assert_close(averaged[name], value)
+        assert not torch.equal(value, torch.zeros_like(value))
+
+
 def test_a_batch_that_is_tried_again_gives_one_joint_step(reversal_data):
     """fairseq's train_step calls itself after an overflow under --amp, and drops the gradients so far."""
 

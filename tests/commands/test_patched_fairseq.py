@@ -18,7 +18,7 @@ from fairseq_cli import preprocess
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import OPTIMIZE, TINY, run_train, train_config, write_reversal_corpus
+from tests.fairseq_commands import OPTIMIZE, TINY, call, run_train, train_config, write_reversal_corpus
 from tests.places import ROOT
 from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
 
@@ -368,6 +368,27 @@ def test_a_sentence_beyond_the_positions_is_one_sentence(reversal_data, tmp_path
 def test_data_that_are_too_long_altogether_are_one_sentence(reversal_data, tmp_path):
     """fairseq says that the data set is empty."""
     words = ["--arch", "modular_transformer", *TINY, *OPTIMIZE, "--max-source-positions", "2", "--save-dir"]
-    says = "^the shortest sample has 3 and 3 tokens, and at most 2 and 150 are possible by --max"
+    says = "^every sample of the data is too long; the shortest has [0-9]+ tokens. Give a larger --max-tokens"
     with pytest.raises(UsageError, match=says):
         run_train(reversal_data, *words, str(tmp_path), "--skip-invalid-size-inputs-valid-test")
+
+
+def test_interactive_leaves_out_a_line_that_is_too_long_and_goes_on(reversal_data, tmp_path):
+    words = [
+        "--arch",
+        "modular_transformer",
+        *TINY,
+        *OPTIMIZE,
+        "--max-source-positions",
+        "9",
+        "--max-epoch",
+        "1",
+    ]
+    run_train(reversal_data, *words, "--save-dir", str(tmp_path))
+    (tmp_path / "text").write_text(f"w1 w2\n{'w3 ' * 15}\nw4 w5\n")
+    status, out, err = call(
+        "interactive", reversal_data, "--path", tmp_path / "checkpoint_last.pt", "--input", tmp_path / "text",
+        "--skip-invalid-size-inputs-valid-test",
+    )  # fmt: skip
+    assert status == 0, err
+    assert [line.partition("\t")[0] for line in out.splitlines() if line.startswith("H-")] == ["H-0", "H-2"]

@@ -62,6 +62,7 @@ def losses(trainer, numbers=range(4)):
         (f"modular_transformer_tiny_cpu {SMALL} --encoder-layers 2 --decoder-layers 2", 5, "eager"),
         (f"{PLAIN} --bf16 --decoder-normalize-before", 3, "aot_eager"),
         (MAE, 10, "eager"),
+        (f"{MAE} --mae-gate-norm batch", 10, "eager"),
         (f"mae_transformer_tiny_cpu {SMALL} --mae-gating uniform --no-residual --fp16", 3, "eager"),
         (f"dma_transformer_tiny_cpu {SMALL} --amp", 3, "eager"),
         (f"tim_transformer_tiny_cpu {SMALL}", 3, "eager"),

@@ -245,6 +245,18 @@ def test_an_update_of_several_passes_is_one_batch_with_all_inputs(rows):
     torch.testing.assert_close(norm.running_var, alone.running_var, atol=1e-12, rtol=0)
 
 
+def test_all_passes_of_a_batch_count():
+    """A criterion may call the model several times, as sentence_ranking does for each choice."""
+    inputs = [torch.randn(9, C, dtype=torch.float64) + k for k in range(3)]
+    norm = GateNorm(C, lagged=True).double().train()
+    statistics = RunningStatistics(norm)
+    for x in inputs:
+        norm(x, None)
+    assert statistics.end_pass() == 3 == statistics.end_pass()
+    statistics.update()
+    torch.testing.assert_close(norm.running_mean, 0.1 * torch.cat(inputs).mean(dim=0), atol=1e-12, rtol=0)
+
+
 def test_an_update_without_two_rows_keeps_the_running_statistics():
     dummy = torch.randn(5, C, dtype=torch.float64), torch.zeros(5).bool()
     one = torch.randn(1, C, dtype=torch.float64), None
@@ -284,12 +296,13 @@ def test_a_pass_that_is_tried_again_counts_once():
 
 def test_lagged_norm_does_not_look_at_the_batch_but_learns_from_it():
     norm = GateNorm(C, lagged=True).train()
+    statistics = RunningStatistics(norm)
     x = torch.randn(T, B, C) + 2
     slope, shift = norm(x, None)
     torch.testing.assert_close(slope, torch.full((C,), (1 + norm.eps) ** -0.5))
     torch.testing.assert_close(shift, torch.zeros(C))
     assert not norm.running_mean.any()
-    RunningStatistics(norm).update()
+    statistics.update()
     torch.testing.assert_close(norm.running_mean, 0.1 * x.mean(dim=(0, 1)))
 
 

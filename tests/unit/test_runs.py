@@ -117,7 +117,7 @@ def test_what_was_found_stays_when_a_column_is_added(tmp_path, constant):
 def test_the_redundancy_of_version_01_is_measured_again(tmp_path, monkeypatch):
     """Version 0.1 saved one definition, as LR and HR."""
     (tmp_path / "training.json").write_text('{"checkpoint": "c", "updates": 3}')
-    old = {"checkpoint": "c", "other": 7, "LR": 0.5, "HR": 0.4, "data": {}}
+    old = {"checkpoint": "c", "other": 7, "LR": 0.5, "HR": 0.4}
     (tmp_path / "test.json").write_text(json.dumps(old))
     of = Measurement(Run("run", str(tmp_path), Corpus("data/bin"), [], 1), (Redundancy(),))
     assert of.result is None
@@ -442,6 +442,36 @@ def test_other_data_drop_the_results_of_every_evaluation(tmp_path, name):
     for part in ("bin", "raw", "text"):
         shutil.rmtree(tmp_path / part, ignore_errors=True)
         assert measurement.result is not None
+
+
+def test_results_without_digests_stay_and_get_none(tmp_path):
+    """Version 0.1 noted no digests, and early language models a list."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/test.de-en.en.bin").write_text("old")
+    (tmp_path / "run/training.json").write_text('{"checkpoint": "sum"}')
+    run = Run("run", str(tmp_path / "run"), Corpus(str(tmp_path / "bin"), ("de", "en")), (), 1)
+    for more in ({}, {"data": ["a", "b"]}):
+        (tmp_path / "run/test.json").write_text(json.dumps({"checkpoint": "sum", "first": "old", **more}))
+        second = Counted("second")
+        measurement = Measurement(run, (Counted("first"), second))
+        measurement.finish(print)
+        assert measurement.evaluations[0].times == 0 and second.times == 1
+        assert measurement.result == {"checkpoint": "sum", "first": "old", "second": "old", **more}
+
+
+def test_a_bleu_of_version_01_is_dropped_if_the_references_have_changed(tmp_path):
+    """It has no digests of the data, but a copy of the references."""
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/test.en").write_text("a\n")
+    (tmp_path / "test.ref.en").write_text("a\n")
+    (tmp_path / "training.json").write_text('{"checkpoint": "sum"}')
+    (tmp_path / "test.json").write_text('{"checkpoint": "sum", "bleu": 33.0, "generate": []}')
+    run = Run("run", str(tmp_path), Corpus(str(tmp_path / "bin"), ("de", "en")), (), 1)
+    (bleu,) = evaluations_of(["bleu"])
+    assert Measurement(run, (bleu,)).result == {"checkpoint": "sum", "bleu": 33.0, "generate": []}
+    (tmp_path / "raw/test.en").write_text("b\n")
+    assert Measurement(run, (bleu,)).result is None
 
 
 def test_a_name_that_is_too_long_for_a_folder_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -486,8 +486,9 @@ def test_padding_moves_neither_the_norms_nor_the_statistics_in_training(context)
         inputs["prev_output_tokens"] = F.pad(inputs["prev_output_tokens"], (0, pads), value=1)
         for mixture in expert_mixtures(model).values():
             mixture.step, mixture.statistics = "G", GateStatistics()
+        statistics = RunningStatistics(model)
         logits(model, sample)
-        RunningStatistics(model).update()
+        statistics.update()
         seen.append(
             [b for name, b in model.named_buffers() if "running" in name]
             + [m.statistics.take() for m in expert_mixtures(model).values()]

@@ -16,6 +16,7 @@ from sacrebleu.metrics.base import Metric
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, Pair, register
 from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, read_output, score
 from modular_fairseq_cli.scoring.intervals import Interval, of_scores
 from modular_fairseq_cli.scoring.metrics import make_metrics
@@ -38,7 +39,12 @@ class Bleu(Evaluation):
         return bool(run.corpus.languages)
 
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
-        return self.key in found and found.get("generate") == measurement.settings
+        if self.key not in found or found.get("generate") != measurement.settings:
+            return False
+        # Version 0.1 noted no digests of the data.
+        reference = reference_of(measurement)
+        is_known = "data" in found or not os.path.isfile(reference)
+        return is_known or digest(reference) == digest(copy_of_reference(measurement))
 
     def commands(self, measurement: Measurement) -> list[str]:
         copy = copy_of_reference(measurement)
