@@ -132,7 +132,7 @@ def test_a_sentence_is_translated_as_fairseq_generate_does(trained, capsys):
     assert "not in the dictionary" not in capsys.readouterr().err
     sentence_of_text(loaded.model, loaded.task, "w1 wo w2 ww", "--sentence 3")
     assert (
-        "--sentence 3: wo, ww not in the dictionary (2 of 4 tokens); give tokens" in capsys.readouterr().err
+        "--sentence 3: not in the dictionary: wo, ww (2 of 4 tokens); give tokens" in capsys.readouterr().err
     )
     assert not found.translated and loaded.task.target_dictionary.string(found.target) == "w3 w4"
 
