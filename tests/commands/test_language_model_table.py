@@ -223,9 +223,13 @@ def test_other_data_are_measured_again(documents, monkeypatch):
             tokens[start + size : start + 2 * size] + tokens[start : start + size]
         )
     binarized.write_bytes(tokens)
-    assert abs(result()["lm_perplexity"] - before["lm_perplexity"]) > 0.5
+    after = result()
+    assert abs(after["lm_perplexity"] - before["lm_perplexity"]) > 0.5
+    assert after["checkpoint"] == before["checkpoint"]
     (documents / "data/text/text/test.txt").unlink()
-    assert result()["word_perplexity"] is None and result()["checkpoint"] == before["checkpoint"]
+    assert result() == after
+    (documents / "results/paper/mine/one/seed-1/test.json").unlink()
+    assert result()["word_perplexity"] is None  # it needs the text
 
 
 @pytest.mark.parametrize(

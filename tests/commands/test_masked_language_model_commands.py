@@ -373,7 +373,7 @@ def test_what_does_not_fit_a_masked_language_model_is_refused(texts, tmp_path, w
 
 
 def test_a_classification_is_no_text(texts, tmp_path):
-    with pytest.raises(UsageError, match="holds a classification, with the folders input0 and label; give"):
+    with pytest.raises(UsageError, match="holds a classification, with the folders input0 and label; train"):
         trained(texts / "classes", tmp_path, f"{MASKED} --arch modular_roberta --criterion masked_lm")
 
 

@@ -21,12 +21,14 @@ def measured(path: str) -> Iterator[None]:
     The time of the processes that this process starts counts too. The file is written every 20 s, so a kill
     loses no more. On systems other than Linux it is complete only after the block.
     """
-    before = read_json(path) or 0.0
+    total = before = read_json(path) or 0.0
     start = used()
     ended = threading.Event()
 
     def save() -> None:
-        write_file(path, json.dumps(before + used() - start) + "\n")
+        nonlocal total
+        total = max(total, before + used() - start)  # the time of an orphan is lost when it ends
+        write_file(path, json.dumps(total) + "\n")
 
     def save_regularly() -> None:
         while not ended.wait(INTERVAL):
