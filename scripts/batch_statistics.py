@@ -41,7 +41,7 @@ def orders(dataset: LanguagePairDataset) -> Mapping[str, Sequence[int]]:
 def use_statistics(norms: Sequence[GateNorm], of_batch: bool) -> None:
     """Let norms use the statistics of batches or the running ones, which stay as they are."""
     for norm in norms:
-        norm.lagged, norm.momentum = False, 0.0
+        norm.lagged = False
         norm.train(of_batch)
 
 

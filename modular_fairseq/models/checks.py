@@ -28,11 +28,11 @@ from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import NoEffectError, UsageError
 from modular_fairseq_cli.shipped import configs
 
-# The tasks that models of each family are for, and how their archs are called after a mechanism.
-TASKS: dict[str, tuple[str, tuple[type[FairseqTask], ...]]] = {
-    "modular_transformer": ("transformer", (TranslationTask,)),
-    "modular_transformer_lm": ("transformer_lm", (LanguageModelingTask,)),
-    "modular_roberta": ("roberta", (MaskedLMTask, SentencePredictionTask, SentenceRankingTask)),
+# The tasks that models of each family are for.
+TASKS: dict[str, tuple[type[FairseqTask], ...]] = {
+    "modular_transformer": (TranslationTask,),
+    "modular_transformer_lm": (LanguageModelingTask,),
+    "modular_roberta": (MaskedLMTask, SentencePredictionTask, SentenceRankingTask),
 }
 
 
@@ -45,14 +45,13 @@ def check_task(arch: str, task: type[FairseqTask]) -> None:
         UsageError: the arch is for another task. The message names one for this task.
     """
     family = ARCH_MODEL_NAME_REGISTRY.get(arch)
-    right = next((each for each, (_, tasks) in TASKS.items() if issubclass(task, tasks)), None)
+    right = next((each for each, tasks in TASKS.items() if issubclass(task, tasks)), None)
     if family not in TASKS or right is None or right == family:
         return
-    ending = TASKS[right][0]
-    size = "_tiny_cpu" if arch.endswith("_tiny_cpu") else ""
-    fitting = f"{arch.partition('_')[0]}_{ending}{size}"
-    fitting = fitting if fitting in ARCH_MODEL_NAME_REGISTRY else f"modular_{ending}{size}"
-    own = next(name for name, each in TASK_REGISTRY.items() if each is TASKS[family][1][0])
+    right += "_tiny_cpu" if arch.endswith("_tiny_cpu") else ""
+    fitting = f"{arch.partition('_')[0]}_{right.removeprefix('modular_')}"
+    fitting = fitting if fitting in ARCH_MODEL_NAME_REGISTRY else right
+    own = next(name for name, each in TASK_REGISTRY.items() if each is TASKS[family][0])
     asked = next((name for name, each in TASK_REGISTRY.items() if each is task), task.__name__)
     raise UsageError(f"--arch {arch} is a model for --task {own}; give --arch {fitting} for --task {asked}")
 
