@@ -36,6 +36,12 @@ TASKS: dict[str, tuple[type[FairseqTask], ...]] = {
 }
 
 
+def archs_that_translate() -> list[str]:
+    """Return the archs of translation models that also have a size _tiny_cpu, without the sizes."""
+    known = [name for name, family in ARCH_MODEL_NAME_REGISTRY.items() if family == "modular_transformer"]
+    return [name for name in known if f"{name}_tiny_cpu" in known]
+
+
 def check_task(arch: str, task: type[FairseqTask]) -> None:
     """Refuse an arch of one family for a task of another one, such as a model that translates for masked_lm.
 

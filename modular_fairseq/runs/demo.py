@@ -22,8 +22,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from itertools import islice
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY
-
+from modular_fairseq.models.checks import archs_that_translate
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.progress import StepProgress
 from modular_fairseq.runs.run import Run
@@ -66,10 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     refuse_user_dir(args.options)
     arch = f"{args.arch.removesuffix(SIZE)}{SIZE}"
-    known = [name for name, model in ARCH_MODEL_NAME_REGISTRY.items() if model == "modular_transformer"]
-    if arch not in known:
-        sized = [name.removesuffix(SIZE) for name in known if name.endswith(SIZE)]
-        raise UsageError(f"there is no arch {args.arch} with a size {SIZE}; give {', '.join(sized)}")
+    if arch.removesuffix(SIZE) not in (known := archs_that_translate()):
+        raise UsageError(f"there is no arch {args.arch} with a size {SIZE}; give {', '.join(known)}")
     own = {*by_option(RECIPE), "--seed", "--save-dir", "--log-format"}
     fixed = [option for option in by_option(args.options) if option and option in own]
     if fixed:

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import modular_fairseq
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.logged_numbers import numbers_of
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.fairseq_log import PARAMETERS, parse, progress
+from modular_fairseq_cli.fairseq_log import progress
 from modular_fairseq_cli.files import append_line, digest, is_locked, only_one, read_json, write_file
 from modular_fairseq_cli.processes import call
 
@@ -34,7 +35,6 @@ MODULES = {
 }
 LIMITS = ("--max-update", "--max-epoch")
 FAILURE = "failure.txt"  # in the folder of a run: why the last attempt to finish it failed
-OUTSIDE = re.compile(r"num\. params trained outside the main optimizer: ([\d,]+)")  # logged by the plugin
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
 Say = Callable[[str], Any]  # a function that shows a line of text to the user
 
@@ -280,28 +280,9 @@ class Run(NamedTuple):
         if not self.trains:
             theirs = self.start.training if isinstance(self.start, Run) else None
             return {**own, **(theirs or {}), "trained_parameters": 0, "updates": 0}
-        lines: list[str] = []
-        with (
-            suppress(FileNotFoundError),
-            open(self.path("train.log"), encoding="utf-8", errors="replace") as file,
-        ):
-            lines = file.read().splitlines()
-        counts = next((found for line in lines if (found := PARAMETERS.search(line))), None)
-        outside = next((found for line in lines if (found := OUTSIDE.search(line))), None)
-        valid = [numbers for split, numbers in map(parse, lines) if split == "valid"]
-        if counts is None or not valid:
-            raise UsageError(
-                f"{self.path('train.log')} does not show the number of parameters and a validation; restore "
-                "the file, or remove the folder to train again"
-            )
-        perplexities = [numbers["ppl"] for numbers in valid if "ppl" in numbers]
-        return {
-            **own,
-            "parameters": _number(counts[1]),
-            "trained_parameters": _number(counts[2]) + (_number(outside[1]) if outside else 0),
-            "updates": load_checkpoint(self.checkpoint)["optimizer_history"][-1]["num_updates"],
-            **({"valid_perplexity": min(perplexities)} if perplexities else {}),
-        }
+        logged = numbers_of(self.path("train.log"))
+        updates = load_checkpoint(self.checkpoint)["optimizer_history"][-1]["num_updates"]
+        return {**own, **logged, "updates": updates}
 
     def execute(
         self,
@@ -365,8 +346,3 @@ class Run(NamedTuple):
 
     def _write(self, file: str, content: dict[str, Any]) -> None:
         write_file(self.path(file), json.dumps(content, indent=1) + "\n")
-
-
-def _number(text: str) -> int:
-    """Return the number of a text such as "1,500"."""
-    return int(text.replace(",", ""))

@@ -28,7 +28,7 @@ import textwrap
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 
-from modular_fairseq.models.checks import check_task, mechanisms_of
+from modular_fairseq.models.checks import archs_that_translate, check_task, mechanisms_of
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.run import Run
@@ -77,9 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     refuse_user_dir(args.options)
     if args.arch not in ARCH_MODEL_NAME_REGISTRY:
-        known = [name for name in ARCH_MODEL_NAME_REGISTRY if f"{name}_tiny_cpu" in ARCH_MODEL_NAME_REGISTRY]
-        ours = [name for name in known if ARCH_MODEL_NAME_REGISTRY[name] == "modular_transformer"]
-        raise UsageError(f"there is no arch {args.arch}; give {', '.join(ours)}, or an arch of fairseq")
+        ours = ", ".join(archs_that_translate())
+        raise UsageError(f"there is no arch {args.arch}; give {ours}, or an arch of fairseq")
     check_task(args.arch, TranslationTask)
     out, size = os.path.abspath(args.out), os.environ.get("SIZE")
     label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, size or "", *args.options])).strip("_")

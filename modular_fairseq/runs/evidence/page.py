@@ -86,8 +86,9 @@ SAYS = {"primary": "Verdict", "secondary": "The interval says"}
 TABLES = """\
 Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
 The bands of figures are 95 % intervals of the mean over seeds, whose number stands in brackets. The axis of
-perplexities is logarithmic. Validation perplexities are those of the training; for masked language models
-they count the symbols `<s>` and `</s>`, too, which "perplexity of masked words" leaves out."""
+perplexities is logarithmic. The validation perplexity is the one that fairseq logs while it trains. In tables
+of masked language models it counts the masked symbols `<s>` and `</s>`, too. The perplexity of masked words
+does not count them."""
 EACH = """\
 A record is a JSON file with the scores, the learning curves, the commands, the settings, and digests of the
 corpus and the weights. `git log --reverse -S'name: NAME' -- {path}` shows when a claim was registered."""
