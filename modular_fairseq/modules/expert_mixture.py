@@ -68,7 +68,6 @@ def mixture_scale(gates: Tensor, dropped: Tensor, dropped_heads: int) -> Tensor:
 
 
 @functools.lru_cache(maxsize=16)
-@torch.inference_mode(False)  # the backward pass of a training cannot use a tensor of the inference mode
 def _less_than_uniform(
     num_heads: int, dropped_heads: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:

@@ -216,7 +216,6 @@ def _leave_one_out(
 
 
 @functools.lru_cache(maxsize=64)
-@torch.inference_mode(False)  # the backward pass of a training cannot use a tensor of the inference mode
 def _indices(pairs: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the first and the second heads of pairs as tensors."""
     first, second = torch.tensor(pairs, device=device).unbind(dim=1)

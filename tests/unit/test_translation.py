@@ -217,8 +217,9 @@ def test_activation_checkpointing_changes_nothing(norm, step):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, [(7, 5), (7, 5)]], ids=["padded", "one length"])
 @pytest.mark.parametrize("arch", ["mae_transformer", "dma_transformer"])
-def test_a_model_trains_after_the_inference_mode(arch):
+def test_a_model_trains_after_the_inference_mode(arch, lengths):
     """Constants that were computed in the inference mode are kept, and the backward pass needs them."""
     for module in (expert_mixture, gate_inputs, mutual_information):
         for function in vars(module).values():
@@ -227,8 +228,8 @@ def test_a_model_trains_after_the_inference_mode(arch):
     model = build(arch, mae_training="joint") if arch == "mae_transformer" else build(arch)
     model.train()
     with torch.inference_mode():
-        logits(model, batch(LENGTHS))
-    logits(model, batch(LENGTHS)).sum().backward()
+        logits(model, batch(lengths))
+    logits(model, batch(lengths)).sum().backward()
     assert model.decoder.embed_tokens.weight.grad.any()
 
 
