@@ -1,6 +1,7 @@
 """Run commands in processes of their own, which are logged and which end with this process."""
 
 import os
+import platform
 import re
 import select
 import shutil
@@ -30,6 +31,15 @@ def wait_passively() -> None:
 def processors() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """Return the name of the processor, or of its kind where the system does not tell the name."""
+    names = []
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as file:
+            names = re.findall(r"^model name\s*: (.+)", file.read(), re.MULTILINE)
+    return names[0] if names else platform.machine()
 
 
 def own_program() -> str:

@@ -54,8 +54,6 @@ import argparse
 import json
 import logging
 import os
-import platform
-import re
 from dataclasses import asdict
 from importlib.metadata import distributions
 from typing import Any
@@ -72,6 +70,7 @@ from modular_fairseq.benchmark.timing import compare
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import processor_name
 
 COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest value, help)
     "rounds": (9, 1, "number of timed rounds"),
@@ -277,10 +276,4 @@ def package_versions() -> dict[str, str | None]:
 
 def device_name(device: str) -> str:
     """Return the name of the GPU or of the processor."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    names = []
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            names = re.findall(r"^model name\s*: (.+)", file.read(), re.MULTILINE)
-    return names[0] if names else platform.machine()
+    return torch.cuda.get_device_name() if device == "cuda" else processor_name()

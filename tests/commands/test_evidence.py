@@ -22,6 +22,7 @@ from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.records import unpacked
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.processes import processor_name
 from tests.places import ROOT
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -124,7 +125,7 @@ def test_each_run_leaves_a_record_without_text(made):
     assert found["commit"] == COMMIT and set(found["claims"]) == {"experts-above-plain", "one-expert-loses"}
     assert found["start"] is None and found["settings"]["model.attention_type"] == "mae"
     assert found["corpus"].keys() > {"raw/test.en", "bin/dict.de.txt", "bin/train.de-en.de.bin"}
-    assert found["made"]["device"] == "cpu"
+    assert found["made"]["device"] == "cpu" and found["made"]["processor"] == processor_name()
     assert set(record(place, "plain")["claims"]) == {"experts-above-plain"}
     training = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1/training.json").read_text())
     seconds = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1" / making.TIME).read_text())

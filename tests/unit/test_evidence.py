@@ -14,7 +14,7 @@ from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.evidence.records import plain, read_record, unpacked
+from modular_fairseq.runs.evidence.records import plain, preloaded_libraries, read_record, unpacked
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
@@ -503,3 +503,14 @@ def test_claims_are_counted_by_paper_and_by_what_was_found():
         "| Li 2021 | 1 fails, 1 is open |  |",
         "| questions of our own |  | 1 of 2 done: 1 is as claimed |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [(None, []), ("", []), ("/a/b.so", ["b.so"]), ("b.so:/a/c.so /d/e.so", ["b.so", "c.so", "e.so"])],
+)
+def test_a_record_names_preloaded_libraries_without_their_folders(monkeypatch, value, names):
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    if value is not None:
+        monkeypatch.setenv("LD_PRELOAD", value)
+    assert preloaded_libraries() == names

@@ -17,7 +17,8 @@ A record has no text of a corpus. Its keys are
                   for each sentence sacrebleu's lengths of hypothesis and reference and its matches of 1- to
                   4-grams (`packed`)
     core_minutes  the time of processors that training and measuring have taken
-    made          the date, the device, and the versions of Python and torch
+    made          the date, the device, the versions of Python and torch, the processor, and the names of the
+                  libraries in LD_PRELOAD (scripts/mkl_avx512.sh); older records lack the last two
 
 `read_record` adds "by_sentence" to a measurement with BLEU: the pseudo-values, which follow from the counts
 (`scoring.intervals.pseudo_values`).
@@ -32,6 +33,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ from modular_fairseq.runs.run import Run
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.processes import processor_name
 from modular_fairseq_cli.scoring.intervals import jackknife, sentence_counts
 from modular_fairseq_cli.training_log import read_log
 
@@ -123,8 +126,16 @@ def record_of(
             "device": device,
             "python": platform.python_version(),
             "torch": torch.__version__,
+            "processor": processor_name(),
+            "preload": preloaded_libraries(),
         },
     }
+
+
+def preloaded_libraries() -> list[str]:
+    """Return the names of the libraries that LD_PRELOAD puts before others, without their folders."""
+    paths = re.split("[ :]+", os.environ.get("LD_PRELOAD", ""))
+    return [os.path.basename(path) for path in paths if path]
 
 
 def _numbers(measurement: Measurement) -> dict[str, Any]:
