@@ -50,9 +50,9 @@ def build(arch="modular_roberta", seed=1, types=40, positions=16, **changes):
     return ModularRoberta.build_model(FAMILIES["modular_roberta"](**vars(args)), task(types, positions))
 
 
-def build_preset(arch, types):
+def build_preset(arch, types, **changes):
     """Build an arch in its full size for a dictionary of `types` types, on the meta device."""
-    args = Namespace()
+    args = Namespace(**changes)
     ARCH_CONFIG_REGISTRY[arch](args)
     with torch.device("meta"):  # 4 special symbols and <mask>
         return ModularRoberta.build_model(FAMILIES["modular_roberta"](**vars(args)), task(types - 5, 512))

@@ -1,8 +1,9 @@
 """Measure how well a masked language model predicts the words that are masked.
 
-fairseq masks the symbols `<s>` and `</s>`, too (fairseq/data/mask_tokens_dataset.py:140-170). Where they
-stand is known, so every model predicts them almost surely. They count as words in fairseq's losses, but not
-here: beside 17 sub-words they are a tenth, and would show a perplexity of 10 as one of 8.
+fairseq masks the symbols `<s>` and `</s>`, too (fairseq/data/mask_tokens_dataset.py:140-170). They count as
+words in fairseq's losses, but not here. If each input is a sentence, it is known where they stand, and every
+model predicts them almost surely. Beside 17 sub-words they are a tenth, and would show a perplexity of 10 as
+one of 8. Inside blocks of text, a `</s>` must be guessed, but it is no word there either.
 """
 
 import hashlib

@@ -31,6 +31,7 @@ from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq.runs.sizes import check_scale, scaled
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import train_config
+from tests.masked_language_models import build_preset
 from tests.places import ROOT
 from tests.row_options import options_of
 from tests.table_folders import table_arguments
@@ -257,6 +258,31 @@ def test_every_row_is_a_model_at_every_scale(scale):
         config = scaled(read_config(path), planning.read_scale(path, scale))
         # This raises the error that a run would raise.
         check_options(model_options(config), FAMILIES[config.get("model._name")])
+
+
+def test_the_small_scale_ends_the_decay_of_the_learning_rate_after_a_quarter_of_the_updates():
+    decays = 0
+    for path in ROWS:
+        row = read_config(path)
+        small = scaled(row, planning.read_scale(path, "small"))
+        if total := row.get("lr_scheduler.total_num_update"):
+            assert small.get("lr_scheduler.total_num_update") == total // 4, path
+            updates = small.get("optimization.max_update", total // 4)
+            assert updates == total // 4, path
+            decays += 1
+    assert decays > 20
+
+
+@pytest.mark.parametrize("scale", ["paper", "small"])
+def test_tim_for_masked_words_has_about_as_many_parameters_as_its_peer(scale):
+    def size(row):
+        path = CONFIGS / f"tim-2/{row}.yaml"
+        config = scaled(read_config(path), planning.read_scale(path, scale))
+        model = build_preset("modular_roberta", 32_678, **vars(model_options(config)))
+        return sum(p.numel() for p in model.parameters())
+
+    for row, peer in (("tim", "bert-130m"), ("tim-nocomp", "bert-130m"), ("tim-all", "bert")):
+        assert abs(size(row) / size(peer) - 1) < 0.04, row
 
 
 def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
