@@ -143,10 +143,10 @@ def draw(systems: dict[str, list[Point]], number: str, title: str, *paths: Path)
         style = STYLES[number_of_line // COLOURS % len(STYLES)]
         label = f"{name} ({points[0].seeds})"
         (line,) = axes.plot(updates, [point.mean for point in points], style, label=label)
-        lows = [point.low for point in points if point.low is not None]
-        highs = [point.high for point in points if point.high is not None]
-        if lows:
-            axes.fill_between(updates, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
+        bands = [(each.update, each.low, each.high) for each in points if each.low is not None]
+        if bands:
+            x, lows, highs = zip(*bands, strict=True)
+            axes.fill_between(x, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
     curve = NUMBERS[number]
     axes.set(xlabel="update", ylabel=f"{curve.title} ({curve.unit})" if curve.unit else curve.title)
     axes.set_title(title, fontsize="medium")

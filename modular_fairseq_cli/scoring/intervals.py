@@ -35,6 +35,7 @@ from sacrebleu.metrics.base import Metric
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 LEVEL = 0.95
+ROUNDING = 1e-12  # of differences of scores, relative to 1 or to larger differences
 Floats = NDArray[np.float64]
 Scored = tuple[float, Floats]  # a score and its pseudo-values
 UNIFORM, WEIGHTS = np.polynomial.legendre.leggauss(100)
@@ -63,9 +64,11 @@ class Interval(NamedTuple):
 
 
 def over_seeds(differences: Sequence[float]) -> Interval | None:
-    """Return the interval of Student's t over pairs of seeds, or None if there are fewer than two pairs.
+    """Return the interval of Student's t over pairs of seeds.
 
-    It accounts for training noise. What was measured on is fixed, such as a test set.
+    It accounts for training noise. What was measured on is fixed, such as a test set. The result is None if
+    there are fewer than two pairs. It is None, too, if all differences are equal within the rounding of
+    floats, as such seeds say nothing about the noise of others.
 
     Args:
         differences: the difference of each pair of seeds.
@@ -74,6 +77,8 @@ def over_seeds(differences: Sequence[float]) -> Interval | None:
     if n < 2:
         return None
     values = np.asarray(differences, dtype=np.float64)
+    if np.ptp(values) <= ROUNDING * max(1.0, np.abs(values).max()):
+        return None
     error = float(values.std(ddof=1)) / math.sqrt(n)
     return _interval(float(values.mean()), error, lambda x: float(2 * stdtr(n - 1, -x)), n)
 

@@ -221,7 +221,7 @@ def test_the_page_names_runs_that_diverged(place):
     cli.main(words_of(place, "--page", str(place / "page.md")))
     page = (place / "page.md").read_text()
     assert "These runs diverged, and means and figures leave them out: `mine/plain/seed-2`." in page
-    assert "- Verdict: 1 of 2 seeds\n" in page and "mine.ppl.svg" in page
+    assert "- Verdict: seed 2 diverged\n" in page and "mine.ppl.svg" in page
     with pytest.raises(SystemExit, match="--page : give a file that ends in .md"):
         cli.main(words_of(place, "--page", ""))
 
@@ -365,7 +365,10 @@ def test_a_run_that_diverges_is_recorded_and_not_made_again(place, capfd):
         assert found["diverged"] and found["training"] is None and found["rows"] == {}
     assert not (place / f"runs/{COMMIT}/paper/mine/gates-50/seed-2/train.log").exists()
     notes = (place / "evidence/table.txt").read_text()
-    assert "0 of 2 seeds" in notes and "mine/plain/seed-1, mine/experts/seed-1, mine/plain/seed-2" in notes
+    assert (
+        "seed 1 diverged, seed 2 diverged" in notes
+        and "mine/plain/seed-1, mine/experts/seed-1, mine/plain/seed-2" in notes
+    )
     shutil.rmtree(place / "runs")
     make(place)
     assert not (place / "runs").exists()
@@ -561,6 +564,21 @@ def spoil(place, change, name="mine/experts/seed-2"):
                 },
             },
             "cannot be read (",
+        ),
+        (
+            lambda found: {
+                **found,
+                "rows": {
+                    row: [each | {"bleu": each["bleu"] + 1} for each in measurements]
+                    for row, measurements in found["rows"].items()
+                },
+            },
+            " BLEU, but its counts give ",
+        ),
+        (lambda found: found | {"weights": None}, "are null, though the run did not diverge"),
+        (
+            lambda found: found | {"rows": dict.fromkeys(found["rows"], [])},
+            "in another way than its table says now",
         ),
     ],
 )

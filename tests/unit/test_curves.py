@@ -13,8 +13,8 @@ STAMP = "2026-01-01 10:00:00 | INFO | valid | epoch 001 | valid on 'valid' subse
 
 @pytest.fixture
 def logs(tmp_path):
-    """Write logs of three seeds of "a" and of one seed of "b", and return their paths."""
-    values = {"a1": [9, 6, 5], "a2": [8, 7, 4], "a3": [10, 5, 3], "b1": [9, 8]}
+    """Write logs of three seeds of "a", which end at the same value, and of one seed of "b"."""
+    values = {"a1": [9, 6, 5, 3], "a2": [8, 7, 4, 3], "a3": [10, 5, 3, 3], "b1": [9, 8]}
     for name, numbers in values.items():
         lines = [f"{STAMP} | ppl {ppl} | num_updates {10 * n}" for n, ppl in enumerate(numbers, 1)]
         (tmp_path / name).write_text("\n".join(lines) + "\n")
@@ -32,13 +32,13 @@ def test_curves_are_means_with_intervals_of_student(logs, tmp_path, capsys):
     assert capsys.readouterr().out == f"{tmp_path}/out.tsv, {tmp_path}/out.svg, {tmp_path}/out.png\n"
     found = rows(tmp_path / "out.tsv")
     assert [(row["system"], row["update"], float(row["mean"]), row["seeds"]) for row in found] == [
-        *(("A", "10", 9.0, "3"), ("A", "20", 6.0, "3"), ("A", "30", 4.0, "3")),
+        *(("A", "10", 9.0, "3"), ("A", "20", 6.0, "3"), ("A", "30", 4.0, "3"), ("A", "40", 3.0, "3")),
         *(("B", "10", 9.0, "1"), ("B", "20", 8.0, "1")),
     ]
-    half = t.ppf(0.975, 2) / 3**0.5  # the standard deviation of each point of A is 1
+    half = t.ppf(0.975, 2) / 3**0.5  # the standard deviation of the first points of A is 1
     assert float(found[1]["low"]) == pytest.approx(6 - half)
     assert float(found[1]["high"]) == pytest.approx(6 + half)
-    assert found[3]["low"] == found[3]["high"] == ""
+    assert found[3]["low"] == found[3]["high"] == found[4]["low"] == found[4]["high"] == ""
     assert "A (3)" in (tmp_path / "out.svg").read_text() and (tmp_path / "out.png").stat().st_size > 1000
 
 

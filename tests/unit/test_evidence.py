@@ -346,6 +346,30 @@ def test_a_secondary_claim_is_read_from_its_whole_interval(expected, margin, pla
     assert said(finding._replace(missing=[3]), Findings([finding], {})) == "3 of 3 seeds"
 
 
+def test_seeds_that_do_not_differ_tell_nothing():
+    """The claim is on its bound, from which rounding leads away: .4 - .3 is not .1."""
+    rows = records()
+    for seed in (1, 2, 3):
+        for row, value in (("a", 0.4), ("b", 0.3)):
+            rows[f"multi30k/{row}", seed]["rows"][f"multi30k/{row}"] = [{"chrf": value}]
+    for kind, word in (("primary", "open"), ("secondary", "cannot be told")):
+        found = find(claim(quantity="chrf", margin=0.1, kind=kind), rows)
+        assert found.interval is None and not found.missing and found.p_values == (None, None)
+        assert said(found, Findings([found], {})) == word
+
+
+def test_a_claim_that_has_lost_a_seed_has_neither_verdict_nor_interval():
+    rows = records()
+    rows["multi30k/b", 2] |= {"diverged": True, "rows": {}}
+    found = find(claim(), rows)
+    assert found.missing == [2] and found.interval is None and not found.waits
+    assert verdict(found, (0.001, 1.0)) == "seed 2 diverged"
+    assert by_paper(Findings([found], {})).splitlines()[-1].endswith("| 1 has lost a seed |  |")
+    del rows["multi30k/b", 3]
+    found = find(claim(), rows)
+    assert found.waits and by_paper(Findings([found], {})).splitlines()[-1].endswith("| 0 of 1 done |  |")
+
+
 def test_seeds_without_both_rows_are_missing():
     rows = records()
     del rows["multi30k/b", 2]
@@ -359,7 +383,8 @@ def test_seeds_without_both_rows_are_missing():
 def test_a_pair_on_different_devices_does_not_count():
     rows = records()
     rows["multi30k/b", 3]["made"]["device"] = "cuda"
-    assert find(claim(), rows).missing == [3]
+    found = find(claim(), rows)
+    assert found.missing == [3] and verdict(found, (0.001, 1.0)) == "seed 3 is of two devices"
     rows["multi30k/a", 3]["made"]["device"] = "cuda"
     assert find(claim(), rows).missing == []
 
@@ -369,7 +394,8 @@ def test_a_value_that_is_no_number_does_not_count(value):
     rows = records()
     rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["chrf"] = value
     found = find(claim(quantity="chrf"), rows)
-    assert found.missing == [2] and found.p_values == (None, None) and math.isfinite(found.interval.low)
+    assert found.missing == [2] and found.p_values == (None, None) and found.interval is None
+    assert verdict(found, (0.001, 1.0)) == "seed 2 has no finite value"
 
 
 def test_records_with_scores_of_other_sentences_are_refused():
@@ -402,9 +428,9 @@ def test_scores_in_records_are_of_their_counts(path):
         counts = unpacked(each["counts"])
         counts = np.hstack([counts, np.maximum(counts[:, :1] - np.arange(4), 0)])  # the numbers of n-grams
         whole, m = counts.sum(axis=0), len(counts)
-        without = np.array([bleu_of(whole - sentence) for sentence in counts])
-        assert each["bleu"] == pytest.approx(bleu_of(whole), abs=1e-9)
-        expected = m * bleu_of(whole) - (m - 1) * without
+        without = np.array([sacrebleus(whole - sentence) for sentence in counts])
+        assert each["bleu"] == pytest.approx(sacrebleus(whole), abs=1e-9)
+        expected = m * sacrebleus(whole) - (m - 1) * without
         np.testing.assert_allclose(each["by_sentence"], expected, atol=1e-9)
 
 
@@ -416,7 +442,7 @@ def test_no_record_names_a_folder_of_a_machine(path):
     assert commands and not [word for each in commands for word in each.split() if word.startswith("/")]
 
 
-def bleu_of(counts):
+def sacrebleus(counts):
     return BLEU.compute_bleu([*counts[2:6]], [*counts[6:]], counts[0], counts[1], smooth_method="exp").score
 
 

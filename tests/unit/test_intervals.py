@@ -81,7 +81,7 @@ def test_if_only_sentences_differ_the_interval_is_that_of_their_mean():
 def test_systems_that_are_equal_have_p_1():
     found = over_seeds_and_sentences([0.0, 0.0], np.zeros((2, 9)))
     assert (found.low, found.high, found.p_value) == (0, 0, 1)
-    assert over_seeds([2.0, 2.0]).p_value == 0  # every seed shows the same difference
+    assert over_seeds([2.0, 2.0]) is None and over_seeds([0.4 - 0.3 - 0.1, 0.0]) is None  # but for rounding
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-9, 0.2, 0.5, 0.51, 0.9, 1.0])

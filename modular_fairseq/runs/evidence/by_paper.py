@@ -14,13 +14,16 @@ COUNTED = {  # what is found of a claim, and how it is said of one and of severa
     "as claimed": ("is as claimed", "are as claimed"),
     "the opposite": ("is the opposite", "are the opposite"),
     "cannot be told": ("cannot be told", "cannot be told"),
+    "lost": ("has lost a seed", "have lost a seed"),
 }
 
 
 def said(finding: Finding, findings: Findings) -> str:
     """Return the verdict on a primary claim, or where the interval of a secondary one lies."""
-    if finding.missing or finding.claim.kind == "primary" or finding.interval is None:
+    if finding.missing or finding.claim.kind == "primary":
         return findings.verdict(finding)
+    if finding.interval is None:
+        return "cannot be told"
     low, high = finding.interval.low - finding.claim.bound, finding.interval.high - finding.claim.bound
     if low <= 0 <= high:
         return "cannot be told"
@@ -38,7 +41,8 @@ def by_paper(findings: Findings) -> str:
         paper = finding.claim.paper.partition(",")[0]
         paper = "questions of our own" if paper.lower().startswith("no ") else paper
         kinds = found.setdefault(paper, {kind: [] for kind in KINDS})
-        kinds[finding.claim.kind].append("missing" if finding.missing else said(finding, findings))
+        word = "lost" if finding.lost else said(finding, findings)
+        kinds[finding.claim.kind].append("missing" if finding.waits else word)
     heads = ["paper", *(f"{kind} claims" for kind in KINDS)]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for paper, kinds in found.items():

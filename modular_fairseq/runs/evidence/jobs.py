@@ -242,7 +242,7 @@ class Plan:
                 )
         for row, measurements in job.measurements.items():
             ways = [each["how"] for each in record["rows"].get(row, [])]
-            if ways and not _as_before(ways, [how(each) for each in measurements]):
+            if row in record["rows"] and not _as_before(ways, [how(each) for each in measurements]):
                 raise UsageError(
                     f"the record {name} measured row {row} in another way than its table says now; restore "
                     "the table, or run scripts/evidence.sh, which uses the tables of the registered commit"

@@ -64,7 +64,7 @@ def found_in(plan: Plan, records: dict[str, Any]) -> Findings:
         (row, job.seed): records[job.run.name]
         for job in plan.jobs
         if job.run.name in records
-        for row in records[job.run.name]["rows"]
+        for row in records[job.run.name]["rows"] or job.measurements
     }
     findings = [find(claim, by_row) for claim in plan.register.claims]
     primary = [finding for finding in findings if finding.claim.kind == "primary"]

@@ -53,7 +53,8 @@ def page(plan: Plan, records: Records, folder: str) -> str:
     for kind in KINDS:
         mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
-            parts += [f"## {kind.capitalize()} claims", ABOUT[kind], _summary(mine, findings)]
+            so_far = SO_FAR if kind == "primary" and any(finding.waits for finding in mine) else ""
+            parts += [f"## {kind.capitalize()} claims", ABOUT[kind] + so_far, _summary(mine, findings)]
     parts += ["## The models of each table", TABLES]
     images = figures(plan, records)
     for table in plan.tables.values():
@@ -76,12 +77,17 @@ ABOUT = {
     "primary": """\
 A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
-The interval has 95 % and is not corrected for the number of claims; the verdict is.""",
+The interval has 95 % and is not corrected for the number of claims; the verdict is. It accounts for seeds,
+and for BLEU also for the choice of test sentences. All other quantities take the test data as given.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. Of 20 such intervals one misses
-its value by chance. A claim with one seed has no interval yet; the section about it shows its numbers.""",
+its value by chance. Intervals account for the same as above. A claim with one seed has no interval yet; the
+section about it shows its numbers. Tables that are measured on validation data, as `tim-2` and `tim-2-glue`
+are in the paper, too, use the data that have chosen the checkpoint.""",
 }
+SO_FAR = """ As long as
+other primary claims lack runs, an *open* claim may still become one that holds or fails."""
 SAYS = {"primary": "Verdict", "secondary": "The interval says"}
 TABLES = """\
 Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
@@ -122,7 +128,7 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
         primary_done=sum(job.run.name in records for job in primary),
         primary=len(primary),
         hours=hours_of(records.values()),
-        complete=sum(not finding.missing for finding in claims),
+        complete=sum(not finding.waits for finding in claims),
         claims=len(claims),
         left="" if len(records) == len(plan.jobs) else left,
         diverged=told if diverged else "",
@@ -182,7 +188,8 @@ def _found(finding: Finding) -> str:
     ours, theirs = values_of(finding)
     text = f"{shown(ours, pattern)}"
     if claim.baseline:
-        text += f" against {shown(theirs, pattern)}; difference {difference(finding) or 'of one seed'}"
+        alone = "of one seed" if len(finding.values) == 1 else "without an interval"
+        text += f" against {shown(theirs, pattern)}; difference {difference(finding) or alone}"
     elif finding.interval:
         text += f", interval {difference(finding).partition(' ')[2]}"
     if claim.printed is not None:

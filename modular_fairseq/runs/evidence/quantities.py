@@ -37,20 +37,34 @@ def _column(name: str) -> Callable[[dict[str, Any], str], float | None]:
     return read
 
 
+Values = list[float | None]  # of a curve at the end of each epoch; None: it was not finite, or not logged
+
+
 def _curve(
-    split: str, name: str, of: Callable[[list[float]], float | None]
+    split: str, name: str, of: Callable[[Values], float | None]
 ) -> Callable[[dict, str], float | None]:
-    """Return a function that computes a number from the values of a curve, one for each epoch."""
+    """Return a function that computes a number from the values of a curve."""
 
     def read(record: dict[str, Any], row: str) -> float | None:
-        values = [value for _, value in record["curves"].get(split, {}).get(name, [])]
-        return of(values) if values else None
+        curves = record["curves"]
+        ends = {at for by_name in curves.values() for curve in by_name.values() for at, _ in curve}
+        values = {at: value for at, value in curves.get(split, {}).get(name, [])}
+        return of([values.get(at) for at in sorted(ends)]) if values else None
 
     return read
 
 
-def _at_epoch(number: int) -> Callable[[list[float]], float | None]:
+def _at_epoch(number: int) -> Callable[[Values], float | None]:
     return lambda values: values[number - 1] if len(values) >= number else None
+
+
+def _least(values: Values) -> float | None:
+    return min(value for value in values if value is not None)
+
+
+def _rise(values: Values) -> float | None:
+    first, last = values[0], values[-1]
+    return None if first is None or last is None else last - first
 
 
 QUANTITIES = {
@@ -59,7 +73,7 @@ QUANTITIES = {
         "valid. perplexity after 5 epochs", "{:.2f}", _curve("valid", "ppl", _at_epoch(5))
     ),
     "valid_nll": Quantity(
-        "valid. negative log-likelihood (best epoch), bits", "{:.3f}", _curve("valid", "nll_loss", min)
+        "valid. negative log-likelihood (best epoch), bits", "{:.3f}", _curve("valid", "nll_loss", _least)
     ),
     "final_train_nll": Quantity(
         "training negative log-likelihood (last epoch), bits",
@@ -74,6 +88,6 @@ QUANTITIES = {
     "gate_entropy_change": Quantity(
         "entropy of gates, last less first epoch, nats",
         "{:+.3f}",
-        _curve("valid", "gate_entropy", lambda values: values[-1] - values[0]),
+        _curve("valid", "gate_entropy", _rise),
     ),
 }

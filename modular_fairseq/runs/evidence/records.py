@@ -31,6 +31,7 @@ import base64
 import datetime
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -169,8 +170,8 @@ def unpacked(text: str) -> NDArray[np.int64]:
     return np.frombuffer(columns, "<u2").reshape(COUNTS, -1).T.astype(np.int64)
 
 
-def by_sentence(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the pseudo-values of BLEU [sentences] for counts [sentences, COUNTS]."""
+def bleu_of(counts: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
+    """Return BLEU and its pseudo-values [sentences] for counts [sentences, COUNTS]."""
     ngrams = np.maximum(counts[:, :1] - np.arange(4), 0)  # of the hypothesis, of 1 to 4 words
 
     def score(sums: NDArray[Any]) -> float:
@@ -178,7 +179,7 @@ def by_sentence(counts: NDArray[np.int64]) -> NDArray[np.float64]:
         hypothesis, reference = lengths
         return float(BLEU.compute_bleu(matches, numbers, hypothesis, reference, "exp").score)
 
-    return jackknife(np.hstack([counts, ngrams]).astype(float), score)[1]
+    return jackknife(np.hstack([counts, ngrams]).astype(float), score)
 
 
 def how(measurement: Measurement) -> dict[str, Any]:
@@ -226,17 +227,23 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
     for key, kind in KEYS.items():
         if not isinstance(record, dict) or key not in record or not isinstance(record[key], kind):
             raise UsageError(f"{path}: {key} is missing or has another type than in a record; {remedy}")
+    if not record["diverged"] and None in (record["training"], record["weights"]):
+        raise UsageError(f"{path}: training or weights are null, though the run did not diverge; {remedy}")
     for row, found in record["rows"].items():
         for each in found:
             if "how" not in each or ("bleu" in each and not isinstance(each.get("counts"), str)):
                 raise UsageError(f"{path}: a measurement of {row} has no `how` or `counts`; {remedy}")
             if "bleu" in each:
                 try:
-                    each["by_sentence"] = by_sentence(unpacked(each["counts"]))
+                    bleu, each["by_sentence"] = bleu_of(unpacked(each["counts"]))
                 except ValueError as error:
                     raise UsageError(
                         f"{path}: the counts of {row} cannot be read ({error}); {remedy}"
                     ) from None
+                if not math.isclose(each["bleu"], bleu, abs_tol=1e-6):
+                    raise UsageError(
+                        f"{path}: {row} has {each['bleu']} BLEU, but its counts give {bleu}; {remedy}"
+                    )
     return record
 
 

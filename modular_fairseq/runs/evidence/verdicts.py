@@ -9,14 +9,19 @@ verdict on a primary claim is
     fails       all seeds are there, and the opposite hypothesis, that the row is above it, has p < 0.05
     open        otherwise: the seeds cannot tell
 
-Both p are one-sided, as claims have a direction. Each is corrected by Holm's method for the number of primary
-claims (Holm 1979), the p for and the p against by themselves. So the probability of any wrong "holds" is at
-most 5 %, and of any wrong "fails" too. Secondary claims have intervals, but no verdicts. A pair of runs on
-different devices does not count, and neither does a value that is not finite.
+Both p are one-sided, as claims have a direction. Each is corrected by Holm's method for the number of
+primary claims (Holm 1979), the p for and the p against by themselves. So the probability of any wrong "holds"
+is about 5 %, and of any wrong "fails" too, as far as the model of `scoring.intervals` holds. Secondary claims
+have intervals, but no verdicts.
+
+A run that diverged, a value that is not finite, and a pair of runs on different devices do not count. Such a
+seed is lost: the claim has neither a verdict nor an interval, as the seeds that are left are no random
+choice.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,14 +41,22 @@ class Finding(NamedTuple):
         claim: the claim.
         values: for each seed that is complete the quantity of the row and of the baseline. The latter is 0
             if there is no baseline.
-        interval: the difference with its interval, or None if fewer than two seeds are complete.
-        missing: the seeds that are not complete.
+        interval: the difference with its interval, or None if fewer than two seeds are complete, if a seed is
+            lost, or if seeds do not differ (`scoring.intervals.over_seeds`).
+        missing: the seeds that have no values.
+        lost: for each of them that will not have any, the reason.
     """
 
     claim: Claim
     values: dict[int, tuple[float, float]]
     interval: Interval | None
     missing: list[int]
+    lost: Mapping[int, str] = MappingProxyType({})
+
+    @property
+    def waits(self) -> bool:
+        """Whether runs are still to be made."""
+        return not self.lost.keys() >= set(self.missing)
 
     @property
     def excess(self) -> float | None:
@@ -67,22 +80,29 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
 
     Args:
         claim: the claim.
-        records: the records, keyed by TABLE/ROW and the seed.
+        records: the records, keyed by TABLE/ROW and the seed. A run that diverged stands for its rows, too.
 
     Raises:
         UsageError: two records have scores of other numbers of sentences.
     """
     _check_sentences(claim, records)
-    values, by_sentence = {}, []
+    values, lost, by_sentence = {}, {}, []
     for seed in claim.seeds:
         found = [records.get((f"{claim.table_name}/{row}", seed)) for row in claim.rows]
-        if not all(found) or len({each["made"].get("device") for each in found if each}) > 1:
+        if any(each and each["diverged"] for each in found):
+            lost[seed] = "diverged"
+            continue
+        if not all(found):
+            continue
+        if len({each["made"].get("device") for each in found if each}) > 1:
+            lost[seed] = "is of two devices"
             continue
         sides = [
             _value(claim, records, seed, *names)
             for names in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
         ]
         if any(each is None or not math.isfinite(each) for each, _ in sides):
+            lost[seed] = "has no finite value"
             continue
         (ours, our_sentences), (theirs, their_sentences) = sides
         assert ours is not None and theirs is not None
@@ -93,7 +113,9 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
     # The test is of the bound, so it is subtracted, and added to the interval again.
     bound = claim.bound
     beyond = [difference - bound for difference in differences]
-    if len(by_sentence) == len(differences) >= 2:
+    if lost:
+        interval = None
+    elif len(by_sentence) == len(differences) >= 2:
         interval = over_seeds_and_sentences(beyond, np.stack(by_sentence) - bound)
     else:
         interval = over_seeds(beyond)
@@ -101,7 +123,7 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
         interval = interval._replace(
             difference=interval.difference + bound, low=interval.low + bound, high=interval.high + bound
         )
-    return Finding(claim, values, interval, [seed for seed in claim.seeds if seed not in values])
+    return Finding(claim, values, interval, [seed for seed in claim.seeds if seed not in values], lost)
 
 
 def _value(
@@ -158,13 +180,16 @@ def holm(p_values: Sequence[float | None], tests: int) -> list[float | None]:
 
 
 def verdict(finding: Finding, corrected: tuple[float | None, float | None]) -> str:
-    """Return "holds", "fails", "open", or such as "3 of 5 seeds"; "" for a secondary claim.
+    """Return "holds", "fails", "open", or such as "3 of 5 seeds" or "seed 2 diverged"; "" for a secondary
+    claim that has all of its seeds.
 
     Args:
         finding: what the records say.
         corrected: the p for the claim and against it, corrected.
     """
     claim = finding.claim
+    if finding.lost:
+        return ", ".join(f"seed {seed} {reason}" for seed, reason in finding.lost.items())
     if finding.missing:
         return f"{len(finding.values)} of {len(claim.seeds)} seeds"
     if claim.kind != "primary":
