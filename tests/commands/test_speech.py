@@ -760,6 +760,9 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
         other = json.loads(json.dumps(record))
         for row in other["parts"]["test-known"]["recordings"]:
             row["model pesq"] -= better
+        if not better:  # the seeds differ in what is said of competition
+            other["competition"]["test"]["loudness"] += 0.2
+            other["competition"]["test"]["layers"][0]["entropy"] += 0.4
         name = "plain" if better else "tim"
         (tmp_path / f"results/{name}-{seed}.json").write_text(json.dumps(other))
     claims |= {"seeds": [1, 2, 3], "rows": {"plain": "", **claims["rows"]}}
@@ -769,8 +772,8 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     assert f"{gains.mean():+.3f} [" in lines["a"] and "+0.500 [+0.500..+0.500]" in lines["b"]
     known, judged = (record["competition"][part]["layers"][-1] for part in ("valid", "test"))
     best = max(("correlation c1", "correlation c2"), key=lambda name: known[name])
-    assert f"{judged[best] - record['competition']['test']['loudness']:+.3f} [" in lines["c"]
+    assert f"{judged[best] - record['competition']['test']['loudness'] - 0.1:+.3f} [" in lines["c"]
     layers = record["competition"]["test"]["layers"]
-    assert f"{layers[-1]['entropy'] - layers[0]['entropy']:+.3f} [" in lines["d"]
+    assert f"{layers[-1]['entropy'] - layers[0]['entropy'] - 0.2:+.3f} [" in lines["d"]
     counts = {name: [cell.strip() for cell in lines[name].split("|")[-3:-1]] for name in "abcd"}
     assert counts == {"a": ["2", "8"], "b": ["2", "8"], "c": ["2", ""], "d": ["2", ""]}
