@@ -13,7 +13,7 @@ OUTSIDE = re.compile(r"num\. params trained outside the main optimizer: ([\d,]+)
 def numbers_of(log: str) -> dict[str, Any]:
     """Return "parameters", "trained_parameters" and, if the task has a perplexity, "valid_perplexity".
 
-    The perplexity is that of the best epoch.
+    "valid_perplexity" is the validation perplexity of the epoch in which it is lowest.
 
     Args:
         log: path of the train.log of a training that has ended.

@@ -48,7 +48,7 @@ def _curve(
     def read(record: dict[str, Any], row: str) -> float | None:
         curves = record["curves"]
         ends = {at for by_name in curves.values() for curve in by_name.values() for at, _ in curve}
-        values = {at: value for at, value in curves.get(split, {}).get(name, [])}
+        values = dict(curves.get(split, {}).get(name, []))
         return of([values.get(at) for at in sorted(ends)]) if values else None
 
     return read

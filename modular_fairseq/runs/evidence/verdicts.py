@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether runs are still to be made."""
+        """Whether the claim lacks a run that can still be made."""
         return not self.lost.keys() >= set(self.missing)
 
     @property
