@@ -113,13 +113,15 @@ def look(path: Path) -> Sound:
 def read(path: Path, rate: int) -> Tensor:
     """Return the wave of an audio file [samples], float32, resampled to `rate`; channels are averaged.
 
+    It computes in float64, so that processors that round differently have the same wave.
+
     Raises:
         UsageError: see `look`.
     """
     library = soundfile()
     look(path)
     try:
-        samples, found = library.read(path, dtype="float32", always_2d=True)
+        samples, found = library.read(path, always_2d=True)  # float64
     except (library.LibsndfileError, OSError) as error:
         raise _damaged(path, error) from None
     if not np.isfinite(samples).all():

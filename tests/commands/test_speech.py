@@ -18,6 +18,7 @@ pytest.importorskip("pystoi")
 pytest.importorskip("torchmetrics")
 
 import soundfile  # noqa: E402  (the lines above skip these tests without it)
+from scipy.signal import resample_poly  # noqa: E402
 
 from modular_fairseq.analysis.attention_maps import attention_maps  # noqa: E402
 from modular_fairseq.models.options import PRESETS  # noqa: E402
@@ -231,6 +232,17 @@ def test_each_part_has_its_own_share_of_each_noise(speech, toys, data):
             found.append({name: similarity(first, share) for name, share in shares.items()})
         [of_hiss] = [each for each in found if max(each.values()) > 0.9]
         assert all((value > 0.9) == (name == part) for name, value in of_hiss.items())
+
+
+def test_waves_are_computed_in_float64_so_that_processors_write_the_same_files(
+    speech, toys, tmp_path, monkeypatch
+):
+    digits, waves = importlib.import_module(f"{speech.__name__}.digits"), []
+    monkeypatch.setattr(digits, "write", lambda path, wave, rate: waves.append(wave))
+    folders = {"digits": toys / "digits", "noises": toys / "noises", "out": tmp_path / "out"}
+    with pytest.raises(UsageError, match="has no audio file"):  # as nothing is written here
+        digits.run(Namespace(**folders, test_speaker="carl", test_noise="hum", repeat=1))
+    assert len(waves) == 12 + 2 + 2 * (12 + 16 + 8) and {wave.dtype for wave in waves} == {torch.float64}
 
 
 def test_an_error_leaves_no_part_of_the_data(toys, tmp_path):
@@ -573,6 +585,8 @@ def test_averaged_channels_and_new_rates(speech, tmp_path):
     soundfile.write(tmp_path / "tone.wav", 0.5 * np.sin(2 * np.pi * 440 * time), 16000, subtype="FLOAT")
     tone = speech.audio.read(tmp_path / "tone.wav", 8000)
     expected = 0.5 * torch.sin(2 * torch.pi * 440 * torch.arange(8000) / 8000)
+    wave, _ = soundfile.read(tmp_path / "tone.wav")
+    assert torch.equal(tone, torch.from_numpy(resample_poly(wave, 1, 2)).float())  # in float64
     assert len(tone) == 8000 and float((tone - expected)[100:-100].abs().max()) < 1e-2
     soundfile.write(tmp_path / "nan.wav", np.array([0.0, np.nan]), 8000, subtype="FLOAT")
     with pytest.raises(UsageError, match="nan.wav has samples that are no numbers"):
