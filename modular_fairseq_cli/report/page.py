@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 import math
+import re
 import sys
 import zlib
 from importlib.resources import files
@@ -125,17 +126,38 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
         for run, sentences in enumerate(packed)
         for sentence, (_, block) in enumerate(sentences)
     ]
+    title = html.escape(" · ".join(checkpoint.label for checkpoint in checkpoints))
+    return _fill(title.encode("utf-8", "replace").decode(), _embeddable(data), "\n".join(blocks))
+
+
+def with_present_code(page: str) -> str:
+    """Return a page with the data of a given page, and the present files of assets/.
+
+    Args:
+        page: a page that `build_page` made, perhaps with former files of assets/.
+
+    Raises:
+        ValueError: it is no such page.
+    """
+    title = re.search("<title>(.*?)</title>", page)
+    data = re.search('<script type="application/json" id="data">(.*?)</script>', page)
+    if title is None or data is None:
+        raise ValueError("this is no page of modular-fairseq report")
+    blocks = re.findall('<script type="text/plain" id="block-[^<]*</script>', page)
+    return _fill(title[1], data[1], "\n".join(blocks))
+
+
+def _fill(title: str, data: str, blocks: str) -> str:
+    """Return the page of a title, of data, and of the elements with the weights of sentences."""
     style, script = _asset("page.css"), "".join(_asset(name) for name in SCRIPTS)
     return Template(_asset("page.html")).substitute(
-        title=html.escape(" · ".join(checkpoint.label for checkpoint in checkpoints))
-        .encode("utf-8", "replace")
-        .decode(),
+        title=title,
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri "
         "'none'; form-action 'none'",
         style=style,
         script=script,
-        data=_embeddable(data),
-        blocks="\n".join(blocks),
+        data=data,
+        blocks=blocks,
     )
 
 

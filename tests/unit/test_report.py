@@ -19,8 +19,18 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.main import main
 from modular_fairseq_cli.report import command as report
 from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
-from modular_fairseq_cli.report.page import LEVELS, SCRIPTS, SIZE, build_page, largest_error, pack, quantize
+from modular_fairseq_cli.report.page import (
+    LEVELS,
+    SCRIPTS,
+    SIZE,
+    build_page,
+    largest_error,
+    pack,
+    quantize,
+    with_present_code,
+)
 from modular_fairseq_cli.training_log import parse, read_log
+from tests.places import ROOT
 from tests.report_folders import CLASSES, CROSS, DECODER, attention, module_list, write_analysis
 
 STAMP = "2026-01-01 10:00:00 | INFO |"
@@ -215,6 +225,20 @@ def test_the_page_asks_for_nothing_outside_it(folder):
     [policy] = [a["content"] for tag, a in tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert policy.startswith("default-src 'none';") and "unsafe" not in policy
     assert not re.search(r"fetch\(|XMLHttpRequest|import\(|url\(", page)
+
+
+def test_a_page_can_get_the_present_code(folder):
+    made = build_page([read_analysis(folder)])
+    former = made.replace("<style>", "<style>p { color: red }").replace("<script>", "<script>let former;")
+    assert former != made and with_present_code(former) == made
+    with pytest.raises(ValueError, match="no page of modular-fairseq report"):
+        with_present_code("<title>another page</title>")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/reports").glob("*.html")), ids=lambda path: path.stem)
+def test_reports_of_the_documents_have_the_present_code(page):
+    text = page.read_text(encoding="utf-8")
+    assert with_present_code(text) == text, "run python scripts/refresh_reports.py"
 
 
 def test_tokens_cannot_leave_their_place(tmp_path):
