@@ -121,20 +121,21 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
             for checkpoint, blocks in zip(checkpoints, packed, strict=True)
         ],
     }
-    blocks = [
-        f'<script type="text/plain" id="block-{run}-{sentence}">{block}</script>'
+    blocks = {
+        f"block-{run}-{sentence}": block
         for run, sentences in enumerate(packed)
         for sentence, (_, block) in enumerate(sentences)
-    ]
-    title = html.escape(" · ".join(checkpoint.label for checkpoint in checkpoints))
-    return _fill(title.encode("utf-8", "replace").decode(), _embeddable(data), "\n".join(blocks))
+    }
+    title = " · ".join(checkpoint.label for checkpoint in checkpoints)
+    return page_of({"title": title, "data": data, "blocks": blocks})
 
 
-def with_present_code(page: str) -> str:
-    """Return a page with the data of a given page, and the present files of assets/.
+def content_of(page: str) -> dict[str, Any]:
+    """Return the content of a page that `build_page` made, without its code; `page_of` is the reverse.
 
-    Args:
-        page: a page that `build_page` made, perhaps with former files of assets/.
+    Returns:
+        `title`; `data`, the object that the page holds; `blocks`, the weights of sentences as `pack` writes
+        them, keyed by the names of their elements.
 
     Raises:
         ValueError: it is no such page.
@@ -143,21 +144,24 @@ def with_present_code(page: str) -> str:
     data = re.search('<script type="application/json" id="data">(.*?)</script>', page)
     if title is None or data is None:
         raise ValueError("this is no page of modular-fairseq report")
-    blocks = re.findall('<script type="text/plain" id="block-[^<]*</script>', page)
-    return _fill(title[1], data[1], "\n".join(blocks))
+    blocks = dict(re.findall('<script type="text/plain" id="(block-[^"]*)">([^<]*)</script>', page))
+    return {"title": html.unescape(title[1]), "data": json.loads(data[1]), "blocks": blocks}
 
 
-def _fill(title: str, data: str, blocks: str) -> str:
-    """Return the page of a title, of data, and of the elements with the weights of sentences."""
+def page_of(content: dict[str, Any]) -> str:
+    """Return a page with the present files of assets/ and the content that `content_of` describes."""
     style, script = _asset("page.css"), "".join(_asset(name) for name in SCRIPTS)
+    blocks = [
+        f'<script type="text/plain" id="{name}">{block}</script>' for name, block in content["blocks"].items()
+    ]
     return Template(_asset("page.html")).substitute(
-        title=title,
+        title=html.escape(content["title"]).encode("utf-8", "replace").decode(),
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri "
         "'none'; form-action 'none'",
         style=style,
         script=script,
-        data=data,
-        blocks=blocks,
+        data=_embeddable(content["data"]),
+        blocks="\n".join(blocks),
     )
 
 

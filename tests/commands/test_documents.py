@@ -15,6 +15,7 @@ The blocks of a page run in their order and in one folder, a copy of the reposit
 does nothing and `demo/mae_transformer_tiny_cpu` is what a very short demo made.
 """
 
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import pytest
 
+from modular_fairseq_cli.report.page import content_of, page_of
 from tests.places import PYTHON, ROOT
 
 DOCUMENTS = [
@@ -202,6 +204,8 @@ def test_every_relative_link_leads_somewhere(document):
             continue
         path, _, anchor = link.partition("#")
         target = document.parent / path if path else document
+        if target.parent == ROOT / "docs/reports":
+            target = target.with_suffix(".json")  # docs/hooks/reports.py makes the page of it
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
 
@@ -229,6 +233,16 @@ def test_the_site_needs_no_network(site):
         loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="(https?:[^"]+)"', page.read_text())
         loaded += re.findall(r'<link(?![^>]*rel="canonical")[^>]* href="(https?:[^"]+)"', page.read_text())
         assert loaded == [], page.name
+
+
+def test_the_site_has_the_reports_with_the_present_code(site):
+    contents = sorted((ROOT / "docs/reports").iterdir())
+    assert [path.suffix for path in contents] == [".json"] * 5
+    assert {path.name for path in (site / "reports").iterdir()} == {f"{path.stem}.html" for path in contents}
+    for path in contents:
+        made = (site / "reports" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert content_of(made) == json.loads(path.read_text(encoding="utf-8"))
+        assert page_of(content_of(made)) == made
 
 
 def test_formulae_are_mathml(site):
