@@ -28,6 +28,7 @@ SUBJECTS = (
     "nan_detector",
     "options",
     "search",
+    "best_checkpoint",
     "trainer",
     "continuing",
     "stopping",
