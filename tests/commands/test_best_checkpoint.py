@@ -53,7 +53,9 @@ def test_the_comparison_leaves_no_trace(reversal_data, tmp_path, monkeypatch, ca
         monkeypatch.setattr(Trainer, "train_step", first_step)
         caplog.clear()
         run_train(reversal_data, *SHORT, *subsets, *options, "--save-dir", tmp_path / name)
-        lines = [record.getMessage() for record in caplog.records if record.name in ("train", "valid")]
+        lines = [
+            record.getMessage() for record in caplog.records if record.name in ("train", "valid", "test")
+        ]
         losses.append([re.findall(r"(?<!best_)(?:loss|entropy) \S+", line) for line in lines])
         assert (tmp_path / name / "checkpoint_best.pt").exists()
         del save_checkpoint.best
