@@ -12,6 +12,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,6 +123,12 @@ def _say_rates(folder: Path, sounds: dict[Path, Sound], rate: int) -> None:
             logger.info(f"{folder}: {count:,} files are resampled from {other:,} to {rate:,} Hz")
 
 
+@cache
+def _say_silent(path: Path) -> None:
+    """Say, once in a process, that a noise has no sound."""
+    logger.warning(f"{path} is silent, so speech that is mixed with it stays without noise; remove it")
+
+
 class SpeechData(FairseqDataset):
     """Pairs of noisy and clean speech.
 
@@ -174,7 +181,9 @@ class SpeechData(FairseqDataset):
         random = np.random.default_rng((self.seed, self.epoch, index))
         clean = read(recording.clean, rate)
         if recording.noisy is None:
-            noise = read(self.noises[random.integers(len(self.noises))], rate)
+            path = self.noises[random.integers(len(self.noises))]
+            if not (noise := read(path, rate)).any():
+                _say_silent(path)
             noisy = mix(clean, part_of(noise, len(clean), random), random.uniform(*self.snr))
         else:
             noisy = read(recording.noisy, rate)

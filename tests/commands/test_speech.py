@@ -245,6 +245,19 @@ def test_waves_are_computed_in_float64_so_that_processors_write_the_same_files(
     assert len(waves) == 12 + 2 + 2 * (12 + 16 + 8) and {wave.dtype for wave in waves} == {torch.float64}
 
 
+def test_a_silent_noise_is_told_once(speech, tmp_path, caplog):
+    sound(tmp_path / "clean", "a.wav")
+    sound(tmp_path / "clean", "b.wav")
+    (tmp_path / "noise").mkdir()
+    soundfile.write(tmp_path / "noise/none.wav", np.zeros(9000), 8000)
+    dataset = speech.data.SpeechData(speech.data.find(tmp_path, 8000), 8000, (0, 0), 1, True)
+    assert all(torch.equal(*dataset.waves(index)) for index in range(2))
+    assert (
+        caplog.text.count("noise/none.wav is silent, so speech that is mixed with it stays without noise")
+        == 1
+    )
+
+
 def test_an_error_leaves_no_part_of_the_data(toys, tmp_path):
     shutil.copytree(toys / "noises", tmp_path / "noises")
     soundfile.write(tmp_path / "noises/short.wav", np.ones(3), 8000)
