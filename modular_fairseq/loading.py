@@ -20,6 +20,7 @@ from tqdm import tqdm
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError, unregistered
 
+SKIP_INVALID = "--skip-invalid-size-inputs-valid-test"  # an option of fairseq, too
 MAX_TOKENS = 4000
 _EMPTY = "--gen-subset {} has no sentence; give a part of the data that has sentences"
 
@@ -65,7 +66,7 @@ def add_model_and_data(parser: argparse.ArgumentParser) -> None:
 def add_skip_invalid(parser: argparse.ArgumentParser) -> None:
     """Add the option of commands that read all the data by `batches`."""
     parser.add_argument(
-        "--skip-invalid-size-inputs-valid-test",
+        SKIP_INVALID,
         action="store_true",
         help="leave out sentences that are longer than the maximum positions of the model",
     )

@@ -25,7 +25,15 @@ from modular_fairseq.analysis.analyses import ALL, ANALYSES, build, chosen, look
 from modular_fairseq.analysis.one_pass import Report
 from modular_fairseq.analysis.sentences import sentence_of_text, sentences_of_data
 from modular_fairseq.analysis.single_expert import SINGLE_EXPERT, compare_experts
-from modular_fairseq.loading import MAX_TOKENS, Loaded, add_model_and_data, add_skip_invalid, batches, load
+from modular_fairseq.loading import (
+    MAX_TOKENS,
+    SKIP_INVALID,
+    Loaded,
+    add_model_and_data,
+    add_skip_invalid,
+    batches,
+    load,
+)
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli import analysis_folder as folder
 from modular_fairseq_cli.arguments import take_options_after_dashes
@@ -159,7 +167,7 @@ def check(args: argparse.Namespace, names: list[str]) -> None:
         ("--sentence", args.sentence, with_samples, f"{SAMPLES} or {ALL}, together with --out"),
         ("--max-tokens", args.max_tokens is not None, reads_all_data, "an analysis of all the data"),
         (
-            "--skip-invalid-size-inputs-valid-test",
+            SKIP_INVALID,
             args.skip_invalid_size_inputs_valid_test,
             reads_all_data,
             "an analysis of all the data",

@@ -7,6 +7,7 @@ import pytest
 
 from modular_fairseq.analysis import analyze
 from modular_fairseq.analysis.attention_maps import ENCODER
+from modular_fairseq.loading import SKIP_INVALID
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.model_analyses import (
@@ -17,6 +18,7 @@ from modular_fairseq.runs.evaluations.model_analyses import (
     Redundancy,
 )
 from modular_fairseq.runs.run import Run
+from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_train
 
 TIM = ("--tim-layers", "all", "--encoder-layers", 3)
@@ -29,10 +31,14 @@ def train(data, folder, *options):
     shutil.copy(folder / "checkpoint_last.pt", folder / "checkpoint_best.pt")
 
 
-def measure(evaluation, data, folder, *options):
-    """Train a model with these options, and return its evaluation and its checkpoint."""
+def measure(evaluation, data, folder, *options, words=()):
+    """Train a model with these options, and return its evaluation and its checkpoint.
+
+    Args:
+        words: options of the run that the evaluation sees.
+    """
     train(data, folder, "--arch", "modular_transformer", "--criterion", "modular_cross_entropy", *options)
-    run = Run("run", str(folder), Corpus(str(data), ("de", "en")), [], 1)
+    run = Run("run", str(folder), Corpus(str(data), ("de", "en")), list(words), 1)
     found = evaluation().measure(Measurement(run, subset="valid"), lambda line: None)
     return found, str(folder / "checkpoint_best.pt")
 
@@ -63,6 +69,15 @@ def test_competition_by_depth_compares_the_last_encoder_layer_with_the_first(rev
     first, middle, last, *decoder = (layer.entropy / math.log(2) for layer in layers)
     assert [layer.module.split(".")[0] for layer in layers] == ["encoder"] * 3 + ["decoder"] * len(decoder)
     assert found["competition_by_depth"] == pytest.approx(last - first, abs=1e-12) and last != first
+
+
+def test_an_analysis_leaves_out_what_the_training_leaves_out(reversal_data, tmp_path):
+    """Some sentences are longer than the model's positions."""
+    few = (*TIM, "--max-source-positions", 5, "--max-target-positions", 5, SKIP_INVALID)
+    found, _ = measure(CompetitionByDepth, reversal_data, tmp_path, *few, words=[SKIP_INVALID])
+    assert found["competition_by_depth"]
+    with pytest.raises(UsageError, match="leave such samples out by --skip-invalid-size-inputs-valid-test"):
+        measure(CompetitionByDepth, reversal_data, tmp_path / "again", *few)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from modular_fairseq.analysis.analyses import ALL, build
 from modular_fairseq.analysis.attention_maps import ENCODER
 from modular_fairseq.analysis.places import SOURCE
-from modular_fairseq.loading import load
+from modular_fairseq.loading import SKIP_INVALID, load
 from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import Run, Say
@@ -46,6 +46,7 @@ class AnalysisEvaluation(Evaluation):
         """Return the words of the command that analyses the model."""
         own = ["--path", measurement.run.checkpoint, "--gen-subset", measurement.subset]
         own += ["--out", measurement.path(self.analysis)]
+        own += [SKIP_INVALID] if SKIP_INVALID in by_option(list(measurement.run.words)) else []
         return ["modular-fairseq", "analyze", self.analysis, measurement.run.corpus.binarized, *own]
 
     def commands(self, measurement: Measurement) -> list[str]:

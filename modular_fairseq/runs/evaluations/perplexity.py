@@ -3,6 +3,7 @@
 import shlex
 from typing import Any
 
+from modular_fairseq.loading import SKIP_INVALID
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import PLUGIN, Run, Say
 from modular_fairseq_cli.arguments import by_option
@@ -11,7 +12,7 @@ from modular_fairseq_cli.fairseq_log import parse
 
 SIZES = ("--max-tokens", "--batch-size", "--max-sentences")  # options that limit the size of a batch
 # The options of fairseq-train that evaluations need, too.
-OPTIONS = (*SIZES, "--num-workers", "--cpu", "--skip-invalid-size-inputs-valid-test")
+OPTIONS = (*SIZES, "--num-workers", "--cpu", SKIP_INVALID)
 
 
 @register

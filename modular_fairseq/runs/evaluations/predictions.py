@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from modular_fairseq.loading import SKIP_INVALID
 from modular_fairseq.runs.evaluation import Column, Measurement, register
 from modular_fairseq.runs.evaluations.parts import Floats, OverParts
 from modular_fairseq.runs.evaluations.perplexity import options_of_batches
@@ -21,7 +22,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json
 
 # The options of fairseq-train that the command has, too.
-OPTIONS = ("--max-tokens", "--skip-invalid-size-inputs-valid-test")
+OPTIONS = ("--max-tokens", SKIP_INVALID)
 
 
 class Predictions(OverParts):
