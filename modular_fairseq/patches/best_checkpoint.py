@@ -23,20 +23,17 @@ def check_best_checkpoint_metric(begin_epoch: Callable, trainer: Trainer, epoch:
     Raises:
         UsageError: validation has no such metric.
     """
-    if not hasattr(trainer, "_best_metric"):
-        trainer._best_metric = trainer.cfg.checkpoint.best_checkpoint_metric
-        option = f"eval_{trainer._best_metric}"
+    if not hasattr(trainer, "_metric_is_checked"):
+        trainer._metric_is_checked = True
+        metric = trainer.cfg.checkpoint.best_checkpoint_metric
+        option = f"eval_{metric}"
         measured_by_option = getattr(trainer.task.cfg, option, None)
-        if (
-            trainer._best_metric != "loss"
-            and not trainer.cfg.dataset.disable_validation
-            and not measured_by_option
-        ):
+        if metric != "loss" and not trainer.cfg.dataset.disable_validation and not measured_by_option:
             found = _measured(trainer)
-            if trainer._best_metric not in found:
+            if metric not in found:
                 needs = "" if measured_by_option is None else f", or add --{option.replace('_', '-')}"
                 raise UsageError(
-                    f"--best-checkpoint-metric {trainer._best_metric}: validation measures "
+                    f"--best-checkpoint-metric {metric}: validation measures "
                     f"{', '.join(sorted(found - SPEED))}; give one of these{needs}"
                 )
     return begin_epoch(trainer, epoch)

@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the claim lacks a run that can still be made."""
+        """Whether a run that the claim needs has no record, and has not diverged."""
         return not self.lost.keys() >= set(self.missing)
 
     @property
