@@ -291,7 +291,7 @@ class HeadDifferences:
 def _mean_of_pairs(redundancy: Tensor) -> float | None:
     """Return the mean of a symmetric matrix [N, N] without its diagonal, or None if it has no pairs."""
     count = len(redundancy)
-    pairs = redundancy[tuple(torch.triu_indices(count, count, offset=1))]
+    pairs = redundancy[tuple(torch.triu_indices(count, count, offset=1, device=redundancy.device))]
     return float(pairs.mean()) if pairs.numel() else None
 
 

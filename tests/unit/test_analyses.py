@@ -397,8 +397,8 @@ def test_what_counts_as_hidden(hidden):
     assert _hidden(torch.tensor([0.0, hidden, -1.0])).tolist() == [False, True, False]
 
 
-def test_memory_of_layer_sums_does_not_depend_on_the_data():
-    sums = LayerSums(10, 2, torch.device("cpu"))
+def test_memory_of_layer_sums_does_not_depend_on_the_data(device):
+    sums = LayerSums(10, 2, torch.device(device))
     before = sum(value.numel() for value in vars(sums).values() if isinstance(value, torch.Tensor))
     for _ in range(5):
         sums.add(torch.randint(10, (1000,)), torch.full((1000, 2), 0.5, dtype=torch.float64))

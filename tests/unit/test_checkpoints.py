@@ -96,7 +96,7 @@ def test_options_are_a_namespace_as_they_were(tmp_path, zipped):
     torch.save(checkpoint(), path, _use_new_zipfile_serialization=zipped)
     state = load_checkpoint(path)
     assert type(state["cfg"]["model"]) is Namespace and state["cfg"]["model"] == checkpoint()["cfg"]["model"]
-    assert state["model"]["weight"].equal(checkpoint()["model"]["weight"])
+    assert state["model"]["weight"].equal(checkpoint()["model"]["weight"].cpu())
 
 
 NUMPY_VALUES = {
