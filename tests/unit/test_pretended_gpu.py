@@ -75,14 +75,14 @@ def configuration(kind: str, model: str) -> DictConfig:
 
 
 def outcome(kind: str, cfg: DictConfig, device: str) -> Outcome:
-    """Train a model for two updates, validate it, and let it search."""
+    """Train a model with a batch that has padding and one that has none, validate it, and let it search."""
     task = random_task(TYPES, TYPES, kind)
     cfg.common.cpu = device == "cpu"
-    batch = random_batch(task, sentences=4, length=8, seed=1)
+    padded, single = (random_batch(task, sentences, length=8, seed=1) for sentences in (4, 1))
     trainer = start_training(build("", cfg, task), cfg, task)
-    for _ in range(2):
+    for batch in (padded, single):
         trainer.train_step([batch] * cfg.optimization.update_freq[0], raise_oom=True)
-    valid = trainer.valid_step(batch, raise_oom=True)
+    valid = trainer.valid_step(padded, raise_oom=True)
     hypotheses = []
     if KINDS[kind].searches:
         found, _ = search_job("", cfg, task, random_batch(task, sentences=3, length=6, seed=2))
