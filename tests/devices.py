@@ -12,7 +12,7 @@ class OnDevice(TorchFunctionMode):
     """New tensors are on `device` unless the call names another one.
 
     A call with a generator of the CPU draws there and moves the result, so that all devices get the same
-    numbers. `numpy()` copies from the device.
+    numbers. `numpy()` and `numpy.asarray` copy from the device.
     """
 
     def __init__(self, device: str) -> None:
@@ -27,6 +27,6 @@ class OnDevice(TorchFunctionMode):
             if kwargs.get("generator") is not None:
                 return function(*args, **kwargs | {"device": "cpu"}).to(self.device)
             kwargs["device"] = self.device
-        elif function is torch.Tensor.numpy:
+        elif function in (torch.Tensor.numpy, torch.Tensor.__array__):
             return function(args[0].cpu(), *args[1:], **kwargs)
         return function(*args, **kwargs)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -35,6 +36,7 @@ MIXING = {
     "Tensor.__deepcopy__",
     "Tensor.__reduce_ex__",
     "_has_compatible_shallow_copy_type",
+    "grad",  # torch.autograd.grad, as gradients have no marks
 }
 # Calls whose index may be on the CPU if the tensor is on the GPU.
 INDEXING = {"Tensor.__getitem__", "Tensor.__setitem__", "Tensor.index_put_", "Tensor.index_put"}
@@ -76,11 +78,17 @@ class PretendedGpu(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._patches = ExitStack()
+        self._is_in_backward = False
 
     def __enter__(self) -> "PretendedGpu":
         for name, value in FUNCTIONS.items():
             answer = functools.partial(lambda value, *args, **kwargs: value, value)
             self._patches.enter_context(mock.patch.object(torch.cuda, name, answer))
+        run = functools.partial(self._run_backward, torch.autograd._engine_run_backward)
+        self._patches.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", run))
+        # Tensors are saved inside torch's own functions, which do not know where they are.
+        checks = torch.utils.checkpoint._allowed_determinism_checks_to_fns
+        self._patches.enter_context(mock.patch.dict(checks, default=lambda t: (t.shape, t.dtype)))
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -89,15 +97,15 @@ class PretendedGpu(TorchFunctionMode):
 
     def is_there(self, tensor: Tensor) -> bool:
         """Return whether a tensor is on the GPU. Sparse tensors never are."""
-        mark = self._marks.get(storage_of(tensor))
+        mark = self._marks.get(number_of(tensor))
         return mark is not None and not mark.expired()
 
     def put_there(self, tensor: Tensor) -> Tensor:
         """Mark a tensor and all that share its storage. A sparse tensor has none, and stays on the CPU."""
-        if storage_of(tensor) is None:
+        storage = storage_of(tensor)
+        if storage is None:
             return tensor
-        with torch._C.DisableTorchFunction():
-            mark = StorageWeakRef(tensor.untyped_storage())
+        mark = StorageWeakRef(storage)
         self._marks[mark.cdata] = mark
         if len(self._marks) > 20000:
             for key in [key for key, mark in self._marks.items() if mark.expired()]:
@@ -127,7 +135,7 @@ class PretendedGpu(TorchFunctionMode):
             kwargs["device"] = "cpu"
         given = list(tensors_of((args, kwargs)))
         there = [tensor for tensor in given if self.is_there(tensor)]
-        if there and name not in MIXING:
+        if there and name not in MIXING and not self._is_in_backward:
             here = [t for t in given if t.dim() and t.numel() and not self.is_there(t)]
             if name in INDEXING and self.is_there(args[0]):
                 here = [t for t in tensors_of(args[2:]) if t.dim() and not self.is_there(t)]
@@ -139,11 +147,21 @@ class PretendedGpu(TorchFunctionMode):
         if on_gpu:
             if kwargs.get("generator") is not None:
                 raise WrongDevice(f"{name} has a generator of the CPU and a tensor on the GPU")
-            known = {storage_of(tensor) for tensor in given}
+            known = {number_of(tensor) for tensor in given}
             for tensor in tensors_of(result):
-                if storage_of(tensor) not in known:
+                if number_of(tensor) not in known:
                     self.put_there(tensor)
         return result
+
+    def _run_backward(self, run: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Run the backward pass. Nothing in it is refused, as its gradients have no marks."""
+        self._is_in_backward = True
+        super().__enter__()  # torch leaves the mode when it calls `__torch_function__`
+        try:
+            return run(*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)
+            self._is_in_backward = False
 
     def _hook_that_gets_the_gpu(self, hook: Callable) -> Callable:
         """Mark the gradient that a hook gets or finds, as the backward pass has not marked it."""
@@ -187,10 +205,18 @@ def type_of(device: str | torch.device | int | None) -> str | None:
     return "cuda" if isinstance(device, int) else torch.device(device).type
 
 
-def storage_of(tensor: Tensor) -> int | None:
-    """Return what identifies the storage of a tensor, or None for a sparse tensor, which has none."""
+def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
+    """Return the storage of a tensor, or None for a sparse tensor, which has none."""
     with torch._C.DisableTorchFunction():
-        return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else None
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # inside torch.vmap
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+        return tensor.untyped_storage() if tensor.layout == torch.strided else None
+
+
+def number_of(tensor: Tensor) -> int | None:
+    """Return what identifies the storage of a tensor."""
+    storage = storage_of(tensor)
+    return None if storage is None else storage._cdata
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

@@ -45,6 +45,9 @@ def move_given_tensors(test: pytest.Item, device: str, stack: contextlib.ExitSta
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """The device of new tensors, as --device says."""
     name = request.config.getoption("device")
+    mark = request.node.get_closest_marker("cpu_only")
+    if mark is not None and name != "cpu":
+        pytest.skip(f"not on another device than the CPU: {mark.args[0]}")
     with contextlib.ExitStack() as stack:
         if name == PRETENDED:
             stack.enter_context(PretendedGpu())

@@ -21,6 +21,8 @@ from modular_fairseq.training.compilation import compile_layers
 from modular_fairseq_cli.errors import UsageError
 from tests.compiling import compiling
 
+pytestmark = pytest.mark.cpu_only("the layers are compiled for the CPU")
+
 TASK = random_task(40, 40)
 OTHER_SHAPES = range(4, 8)
 ARGS = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, length=9)

@@ -5,6 +5,8 @@ import torch
 
 from tests.devices import OnDevice
 
+pytestmark = pytest.mark.cpu_only("the device of new tensors is what is tested")
+
 
 def test_new_tensors_are_on_the_device_unless_the_call_names_one():
     with OnDevice("meta"):

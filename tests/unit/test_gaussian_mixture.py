@@ -181,6 +181,7 @@ def test_the_expected_posterior_is_the_one_of_least_divergence():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.cpu_only("it uses the autocast of the CPU")
 def test_all_is_computed_in_float32_whatever_the_precision(dtype):
     module, x = mixture().to(dtype), vectors().to(dtype)
     whole = mixture()

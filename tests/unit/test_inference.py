@@ -13,6 +13,8 @@ from modular_fairseq.modules.inference import Kept, PackedLinear, pack
 from tests.helpers import LENGTHS, batch
 from tests.properties import ready
 
+pytestmark = pytest.mark.cpu_only("packed weights are those of the CPU")
+
 PACKED = torch.backends.mkldnn.is_available()
 
 

@@ -9,6 +9,8 @@ from fairseq.trainer import Trainer
 from modular_fairseq.benchmark.jobs import random_batch, random_task
 from modular_fairseq_cli.errors import UsageError
 
+pytestmark = pytest.mark.cpu_only("the number formats of the CPU are tested")
+
 
 def parsed(*args, **kwargs):
     return options.parse_args_and_arch(

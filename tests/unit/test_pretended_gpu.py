@@ -17,6 +17,8 @@ from modular_fairseq.benchmark.tasks import KINDS
 from modular_fairseq.training.command_line import parse
 from tests.pretended_gpu import PretendedGpu, WrongDevice
 
+pytestmark = pytest.mark.cpu_only("these tests choose the device themselves")
+
 TYPES = 40
 SMALL = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --decoder-embed-dim 16 --decoder-ffn-embed-dim 24"
 SIZES = {
@@ -100,12 +102,6 @@ def tiny_archs() -> list[tuple[str, str]]:
         for arch, model in sorted(ARCH_MODEL_REGISTRY.items())
         if arch.endswith("_tiny_cpu") and issubclass(model, kind.model)
     ]
-
-
-@pytest.fixture(autouse=True)
-def _(device):
-    if device != "cpu":
-        pytest.skip("these tests choose the device themselves; without --device they run")
 
 
 @pytest.mark.parametrize("kind,model", [*tiny_archs(), *(("translation", model) for model in VARIANTS)])

@@ -457,6 +457,7 @@ def test_masks_together_have_the_losses_that_each_has_by_itself():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.cpu_only("it uses the autocast of the CPU")
 def test_under_autocast_masks_and_losses_are_in_float32(kind):
     """Projections, and so queries, are in bfloat16 under autocast. Nothing else changes."""
     module = attention(kind).float().train()

@@ -185,6 +185,7 @@ def losses(made, updates, monkeypatch):
     return found
 
 
+@pytest.mark.cpu_only("its batches are made on the CPU")
 def test_two_hundred_updates_have_the_losses_of_fairseqs_adam(monkeypatch):
     ours, theirs = (losses(trainer(name), 200, monkeypatch) for name in ("torch_adam", "adam"))
     assert sum(theirs[-7:]) < 0.95 * sum(theirs[:7])
@@ -192,6 +193,7 @@ def test_two_hundred_updates_have_the_losses_of_fairseqs_adam(monkeypatch):
 
 
 @pytest.mark.parametrize("args", FORMATS)
+@pytest.mark.cpu_only("its batches are made on the CPU")
 def test_every_number_format_learns_as_with_fairseqs_adam(args, monkeypatch):
     args = [*args.split(), "--lr", "5e-3", "--warmup-updates", "100"]
     ours, theirs = (losses(trainer(name, *args), 42, monkeypatch) for name in ("torch_adam", "adam"))
@@ -200,6 +202,7 @@ def test_every_number_format_learns_as_with_fairseqs_adam(args, monkeypatch):
 
 
 @pytest.mark.parametrize("args", FORMATS)
+@pytest.mark.cpu_only("kernels are counted by operations of the CPU")
 def test_an_update_takes_few_kernels_in_every_number_format(args):
     """fairseq's Adam takes more than eight for each parameter."""
     made, samples = trainer("torch_adam", *args.split()), [random_batch(TASK, 6, 9, seed=1)]
