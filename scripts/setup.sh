@@ -83,14 +83,14 @@ find_python() {
         base_python=$PYTHON
         return
     fi
-    for candidate in python3 python3.12 python3.11; do
+    for candidate in python3 python3.11 python3.12; do
         # Version managers put commands with these names on PATH that only print a hint.
         version=$(minor_version "$candidate") || continue
         if supported "$version"; then base_python=$candidate; return; fi
         seen=" ($candidate is Python $version)"
     done
     fail "modular_fairseq needs Python 3.11 or 3.12, and neither is on PATH$seen; install one, for example" \
-        "with \`apt-get install python3.12 python3.12-venv python3.12-dev\`, or name one with" \
+        "with \`apt-get install python3.11 python3.11-venv python3.11-dev\`, or name one with" \
         "PYTHON=/path/to/python."
 }
 

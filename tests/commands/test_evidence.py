@@ -199,7 +199,7 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
         if found["kind"] == "primary":
             assert f"- Verdict: {found['verdict']} (p = {float(found['p_holm']):.3f} for it" in section
         else:  # all of them say "above"
-            word = "as claimed" if float(found["low"]) > 0 else "cannot be told"
+            word = "as claimed" if float(found["low"]) > 0 else "undecided"
             word = "the opposite" if float(found["high"]) < 0 else word
             assert f"- The interval says: {word}\n" in section
         assert (

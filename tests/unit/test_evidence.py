@@ -341,7 +341,7 @@ def test_a_secondary_claim_is_read_from_its_whole_interval(expected, margin, pla
     interval = Interval(middle, middle - 1.0, middle + 1.0, 0.5, 3, 20)
     finding = Finding(of, {1: (0, 0), 2: (0, 0), 3: (0, 0)}, interval, [])
     right = {"above": 1, "below": -1}[expected]
-    words = {right: "as claimed", 0: "cannot be told", -right: "the opposite"}
+    words = {right: "as claimed", 0: "undecided", -right: "the opposite"}
     assert said(finding, Findings([finding], {})) == words[place]
     assert said(finding._replace(missing=[3]), Findings([finding], {})) == "3 of 3 seeds"
 
@@ -352,7 +352,7 @@ def test_seeds_that_do_not_differ_tell_nothing():
     for seed in (1, 2, 3):
         for row, value in (("a", 0.4), ("b", 0.3)):
             rows[f"multi30k/{row}", seed]["rows"][f"multi30k/{row}"] = [{"chrf": value}]
-    for kind, word in (("primary", "open"), ("secondary", "cannot be told")):
+    for kind, word in (("primary", "open"), ("secondary", "undecided")):
         found = find(claim(quantity="chrf", margin=0.1, kind=kind), rows)
         assert found.interval is None and not found.missing and found.p_values == (None, None)
         assert said(found, Findings([found], {})) == word
@@ -525,7 +525,7 @@ def test_claims_are_counted_by_paper_and_by_what_was_found():
     lines = by_paper(Findings(all_of_them, p)).splitlines()
     assert lines[0] == "| paper | primary claims | secondary claims |"
     assert lines[2:] == [
-        "| Wu 2020 | 2 of 3 done: 2 hold | 1 is the opposite, 1 cannot be told |",
+        "| Wu 2020 | 2 of 3 done: 2 hold | 1 is the opposite, 1 is undecided |",
         "| Li 2021 | 1 fails, 1 is open |  |",
         "| questions of our own |  | 1 of 2 done: 1 is as claimed |",
     ]

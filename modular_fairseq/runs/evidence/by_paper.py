@@ -13,7 +13,7 @@ COUNTED = {  # what is found of a claim, and how it is said of one and of severa
     "open": ("is open", "are open"),
     "as claimed": ("is as claimed", "are as claimed"),
     "the opposite": ("is the opposite", "are the opposite"),
-    "cannot be told": ("cannot be told", "cannot be told"),
+    "undecided": ("is undecided", "are undecided"),
     "lost": ("has lost a seed", "have lost a seed"),
 }
 
@@ -23,10 +23,10 @@ def said(finding: Finding, findings: Findings) -> str:
     if finding.missing or finding.claim.kind == "primary":
         return findings.verdict(finding)
     if finding.interval is None:
-        return "cannot be told"
+        return "undecided"
     low, high = finding.interval.low - finding.claim.bound, finding.interval.high - finding.claim.bound
     if low <= 0 <= high:
-        return "cannot be told"
+        return "undecided"
     return "as claimed" if (low > 0) == (finding.claim.expected == "above") else "the opposite"
 
 
