@@ -16,6 +16,7 @@ from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.compilation import compile_if_asked, without_programs
 from modular_fairseq.training.criterion_check import check_command_line
+from modular_fairseq.training.unused_parameters import show_parameters_of_the_criterion
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +29,15 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     auxiliary loss of the model could silently be left out. The comparison comes before any thread reads data.
     Before the first epoch, this patch also logs how many parameters learn outside the main optimizer.
     fairseq's "num. trained" does not count them (fairseq_cli/train.py:103-108). With --compile, the layers
-    are compiled from here on.
+    are compiled from here on. With --find-unused-parameters, the model names the parameters that only the
+    criterion uses. torch would take them for unused (fairseq/models/distributed_fairseq_model.py:62).
     """
     check_command_line(trainer)
     is_first = not hasattr(trainer, "_bcd")
     if bcd := bcd_of(trainer):
         bcd.begin_epoch(epoch)
     if is_first:
+        show_parameters_of_the_criterion(trainer)
         compile_if_asked(trainer)
         if outside := trained_outside(trainer.get_model()):
             count = sum(parameter.numel() for parameter in outside)

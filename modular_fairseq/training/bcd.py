@@ -188,6 +188,7 @@ class BlockCoordinateDescent:
                         loss, size, logging_output = trainer.get_criterion()(trainer.get_model(), sample)
                     if is_dummy:
                         logging_outputs = logging_outputs or [logging_output]
+                        loss = None  # frees the graph before the next forward pass
                         continue
                     with record_function("backward"):
                         # If LayerDrop skipped every layer with a gate, the loss has no gradient.
@@ -203,6 +204,7 @@ class BlockCoordinateDescent:
                     # that it has.
                     logger.warning("ran out of memory in a G step; this batch is left out of the step")
                     self.running_statistics.forget(passes)
+                    loss = None  # frees the graph before the next forward pass
                     torch.cuda.empty_cache()
                     continue
                 for number, gradient in enumerate(new):

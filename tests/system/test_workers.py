@@ -68,6 +68,25 @@ def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, 
     assert int(resumed[0].split()[1]) == int(first[-1].split()[1]) + 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"--arch mae_transformer {WITH_MASKS}",
+        "--arch dma_transformer --criterion modular_cross_entropy --kl-weight 0 --xq-weight 0",
+        "--arch modular_transformer --criterion modular_cross_entropy --label-smoothing 0 "
+        "--adaptive-softmax-cutoff 8,12",
+    ],
+)
+def test_a_search_for_unused_parameters_changes_nothing(reversal_data, tmp_path, body):
+    """The criterion alone uses the mixtures of queries and the adaptive softmax."""
+    args = ["--ddp-backend", "c10d", *body.split(), "--max-update", 3]
+    found = [
+        run_workers(reversal_data, tmp_path / str(len(more)), *args, *more)
+        for more in ([], ["--find-unused-parameters"])
+    ]
+    assert found[0] == found[1] and len(found[0][0]) == 3
+
+
 @pytest.mark.parametrize("criterion", ["adaptive_loss", "modular_cross_entropy"])
 def test_two_workers_stay_the_same_if_one_has_no_rare_words(reversal_data, tmp_path, criterion):
     """The last cut-off leaves one word to its tail, so some batches have no word of it."""
