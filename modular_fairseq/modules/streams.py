@@ -5,11 +5,13 @@ This is the sum in Eq. 1:
     sum_i S_i(Z),    S_i = a stack of layers with parameters of its own
 """
 
+from contextlib import nullcontext
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modular_fairseq.modules.masks import AttentionMasks
 
@@ -71,7 +73,9 @@ class Streams(nn.ModuleList):
     def _at_once(layers: tuple[nn.Module, ...], inputs: Tensor, masks: AttentionMasks) -> Tensor:
         """Apply layer i to input i at the same time for all i: [k, T, B, d] -> [k, T, B, d].
 
-        The dropout masks of the streams are independent, as they are one by one.
+        The dropout masks of the streams are independent, as they are one by one. On a GPU, attention is
+        computed by matrix products, which keeps its weights in memory: inside `vmap`, torch's fused kernels
+        get a mask of a wrong size (https://github.com/pytorch/pytorch/pull/188764).
         """
         stacked = {
             name: torch.stack([layer.get_parameter(name) for layer in layers])
@@ -83,7 +87,8 @@ class Streams(nn.ModuleList):
             ),
             randomness="different",
         )
-        return run(stacked, inputs)
+        with sdpa_kernel(SDPBackend.MATH) if inputs.is_cuda else nullcontext():
+            return run(stacked, inputs)
 
 
 def _sum(outputs: list[Tensor] | Tensor) -> Tensor:

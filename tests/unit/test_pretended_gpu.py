@@ -3,6 +3,7 @@
 Tests that compare with the CPU need no tolerance, as the same kernels compute on both.
 """
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import pytest
@@ -126,6 +127,21 @@ def test_a_model_trains_in_other_number_formats(model):
     with PretendedGpu():
         found = outcome("translation", cfg, "cuda")
     assert 0 < found.valid_loss < 1000
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_streams_at_once_use_no_fused_attention_of_a_gpu(device, monkeypatch):
+    attend, fused = torch.nn.functional.scaled_dot_product_attention, []
+
+    def watched(*args, **kwargs):
+        fused.append(torch.backends.cuda.mem_efficient_sdp_enabled())
+        return attend(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    cfg = configuration("translation", f"multistream_transformer_tiny_cpu --stream-batched {NO_DROPOUT}")
+    with PretendedGpu() if device == "cuda" else nullcontext():
+        outcome("translation", cfg, device)
+    assert any(fused) and all(fused) == (device == "cpu")
 
 
 @pytest.fixture
