@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import DictConfig
 
@@ -64,6 +65,13 @@ class Outcome(NamedTuple):
     weights: dict[str, torch.Tensor]
     valid_loss: float
     hypotheses: list[torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _():
+    """Forget what trainers have logged, as fairseq's log belongs to the process."""
+    yield
+    metrics.reset()
 
 
 def configuration(kind: str, model: str) -> DictConfig:
@@ -129,6 +137,7 @@ def test_a_model_trains_in_other_number_formats(model):
     assert 0 < found.valid_loss < 1000
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_streams_at_once_use_no_fused_attention_of_a_gpu(device, monkeypatch):
     attend, fused = torch.nn.functional.scaled_dot_product_attention, []
