@@ -17,9 +17,9 @@ from modular_fairseq.criterions.modular_cross_entropy import adaptive_softmax
 def show_parameters_of_the_criterion(trainer: Trainer) -> None:
     """Let the model's `forward` return a view of each parameter that only the criterion uses.
 
-    They are the parameters that have a gradient from auxiliary losses alone, and those of an adaptive
-    softmax. The criterion gives each of them a gradient in every update, if only 0. Nothing is done without
-    --find-unused-parameters or with one worker.
+    These parameters are of two kinds: those whose only gradient comes from auxiliary losses, and those of an
+    adaptive softmax. The criterion gives each of them a gradient in every update, if only 0. Nothing is done
+    without --find-unused-parameters or with one worker.
     """
     model = trainer.get_model()
     if trainer.data_parallel_world_size == 1:

@@ -5,7 +5,7 @@ import torch
 
 from tests.devices import OnDevice
 
-pytestmark = pytest.mark.cpu_only("the device of new tensors is what is tested")
+pytestmark = pytest.mark.cpu_only("these tests choose the device themselves")
 
 
 def test_new_tensors_are_on_the_device_unless_the_call_names_one():

@@ -15,7 +15,7 @@ from modular_fairseq_cli.errors import UsageError
 from tests.helpers import LENGTHS, batch, build, build_stock, randomize_parts, task
 from tests.properties import real_logits
 
-pytestmark = pytest.mark.cpu_only("the exported model and the measurement of its heads are on the CPU")
+pytestmark = pytest.mark.cpu_only("models are exported on a CPU")
 
 needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="the package ctranslate2 is not installed"

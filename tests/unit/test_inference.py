@@ -13,7 +13,7 @@ from modular_fairseq.modules.inference import Kept, PackedLinear, pack
 from tests.helpers import LENGTHS, batch
 from tests.properties import ready
 
-pytestmark = pytest.mark.cpu_only("packed weights are those of the CPU")
+pytestmark = pytest.mark.cpu_only("weights are packed on a CPU only")
 
 PACKED = torch.backends.mkldnn.is_available()
 

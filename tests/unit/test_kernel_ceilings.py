@@ -18,7 +18,7 @@ from modular_fairseq.benchmark.kernels import BACKWARD, FORWARD, UPDATE
 from modular_fairseq.benchmark.tasks import KINDS
 from modular_fairseq.models import layers
 
-pytestmark = pytest.mark.cpu_only("kernels are counted by operations of the CPU")
+pytestmark = pytest.mark.cpu_only("the ceilings count the operations that torch calls on a CPU")
 
 MASK_ONLY = "--kl-weight 0 --qq-weight 0 --xq-weight 0"
 PLAIN, TIM = "modular_transformer_iwslt_de_en", "tim_transformer_iwslt_de_en"

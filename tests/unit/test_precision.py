@@ -9,7 +9,7 @@ from fairseq.trainer import Trainer
 from modular_fairseq.benchmark.jobs import random_batch, random_task
 from modular_fairseq_cli.errors import UsageError
 
-pytestmark = pytest.mark.cpu_only("the number formats of the CPU are tested")
+pytestmark = pytest.mark.cpu_only("these tests train in each number format on a CPU")
 
 
 def parsed(*args, **kwargs):

@@ -22,12 +22,8 @@ from tests.pretended_gpu import PretendedGpu, WrongDevice
 pytestmark = pytest.mark.cpu_only("these tests choose the device themselves")
 
 TYPES = 40
-SMALL = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --decoder-embed-dim 16 --decoder-ffn-embed-dim 24"
-SIZES = {
-    "translation": SMALL,
-    "language_modeling": "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24",
-    "masked_lm": "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24",
-}
+ENCODER, DECODER = (f"--{side}-embed-dim 16 --{side}-ffn-embed-dim 24" for side in ("encoder", "decoder"))
+SIZES = {"translation": f"{ENCODER} {DECODER}", "language_modeling": DECODER, "masked_lm": ENCODER}
 VARIANTS = [
     "mae_transformer_tiny_cpu --mae-gate-interval 1 --update-freq 2",
     "mae_transformer_tiny_cpu --mae-gate-context source --mae-gate-interval 1",
@@ -60,7 +56,7 @@ NO_DROPOUT = "--dropout 0 --attention-dropout 0 --activation-dropout 0"
 
 
 class Outcome(NamedTuple):
-    """What two updates of a model give."""
+    """The weights, the validation loss and the translations of a model after two updates."""
 
     weights: dict[str, torch.Tensor]
     valid_loss: float

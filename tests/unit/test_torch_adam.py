@@ -202,7 +202,7 @@ def test_every_number_format_learns_as_with_fairseqs_adam(args, monkeypatch):
 
 
 @pytest.mark.parametrize("args", FORMATS)
-@pytest.mark.cpu_only("kernels are counted by operations of the CPU")
+@pytest.mark.cpu_only("it counts the operations that torch calls on a CPU")
 def test_an_update_takes_few_kernels_in_every_number_format(args):
     """fairseq's Adam takes more than eight for each parameter."""
     made, samples = trainer("torch_adam", *args.split()), [random_batch(TASK, 6, 9, seed=1)]

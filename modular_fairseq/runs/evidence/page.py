@@ -82,10 +82,10 @@ and for BLEU also for the choice of test sentences. All other quantities take th
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
-includes the bound. Of 20 such intervals one misses its value by chance. Intervals account for seeds, and for
-BLEU also for the choice of test sentences. A claim with one seed has no interval yet; the section about it
-shows its numbers. Tables `tim-2` and `tim-2-glue` are measured on validation data, as in the paper. These
-data have also chosen the checkpoint.""",
+includes the bound, or that seeds do not differ and give no interval. Of 20 such intervals one misses its
+value by chance. Intervals account for seeds, and for BLEU also for the choice of test sentences. A claim with
+one seed has no interval yet; the section about it shows its numbers. Tables `tim-2` and `tim-2-glue` are
+measured on validation data, as in the paper. These data have also chosen the checkpoint.""",
 }
 SO_FAR = """ As long as
 other primary claims lack runs, an *open* claim may still become one that holds or fails."""

@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether a run that the claim needs has no record, and has not diverged."""
+        """Whether a seed without a value can still get one. A seed whose training diverged cannot."""
         return not self.lost.keys() >= set(self.missing)
 
     @property
