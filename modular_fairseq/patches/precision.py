@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 
+import fairseq.trainer
 import torch
 from fairseq.dataclass.configs import CommonConfig
 from fairseq.optim.amp_optimizer import AMPOptimizer
@@ -158,12 +159,26 @@ def flat_weights_on_any_device(
 def overflow_on_any_device(train_step: Callable, trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
     """Let --fp16 leave out an update on a CPU whose gradient overflowed.
 
-    fairseq then makes a number on the GPU (fairseq/trainer.py:1023), and crashes if there is none.
+    fairseq then makes a number on the GPU (fairseq/trainer.py:1023), and crashes if there is none. Only what
+    the module of the trainer calls `torch` is replaced, and no method of `Tensor`: `torch.compile` may look
+    at these methods in this step, and keeps what it has found.
     """
     if trainer.device.type != "cpu":
         return train_step(trainer, *args, **kwargs)
-    with mock.patch.object(Tensor, "cuda", lambda tensor, *args, **kwargs: tensor):
+    with mock.patch.object(fairseq.trainer, "torch", _TorchWhoseTensorsStay()):
         return train_step(trainer, *args, **kwargs)
+
+
+class _TorchWhoseTensorsStay:
+    """torch, but `cuda()` of a tensor made by `tensor` returns it as it is."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def tensor(self, *args: Any, **kwargs: Any) -> Any:
+        made: Any = torch.tensor(*args, **kwargs)
+        made.cuda = lambda: made
+        return made
 
 
 @replace("fairseq.optim.fp16_optimizer._FP16OptimizerMixin._sync_fp16_grads_to_fp32")

@@ -89,9 +89,17 @@ def test_every_number_format_trains_on_a_cpu(args, expected):
     assert types_of_a_step(made) == expected and made.get_num_updates() == 1
 
 
-def test_amp_computes_in_the_format_that_it_is_asked_for(monkeypatch):
-    """On a GPU torch would choose float16."""
-    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float16)
+@pytest.fixture
+def _float16_is_chosen():
+    """Let torch choose float16, as it does on a GPU."""
+    chosen = torch.get_autocast_dtype("cpu")
+    torch.set_autocast_dtype("cpu", torch.float16)
+    yield
+    torch.set_autocast_dtype("cpu", chosen)
+
+
+@pytest.mark.usefixtures("_float16_is_chosen")
+def test_amp_computes_in_the_format_that_it_is_asked_for():
     for args, expected in (("--amp", torch.float16), ("--amp --bf16", torch.bfloat16)):
         assert types_of_a_step(trainer(*args.split()))[1] == expected
 
