@@ -28,5 +28,5 @@ ruff check . || status=$?
 ruff format --check . || status=$?
 mypy || status=$?
 python scripts/lint_report.py || status=$?
-pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile --no-loadscope-reorder "${arguments[@]}" || status=$?
+pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile --no-loadscope-reorder --durations 25 "${arguments[@]}" || status=$?
 exit $status
