@@ -111,14 +111,9 @@ def _check_adaptive_softmax(trainer: Trainer) -> None:
 
 
 def _check_chunks(trainer: Trainer) -> None:
-    """Refuse what does not work with --loss-chunk-size."""
+    """Refuse a decoder whose features --loss-chunk-size cannot ask for."""
     if not isinstance(getattr(trainer.get_model(), "decoder", None), TransformerDecoderBase):
         raise UsageError("--loss-chunk-size needs the decoder of a Transformer; leave it out with this model")
-    if trainer.cfg.distributed_training.find_unused_parameters:
-        raise UsageError(
-            "--loss-chunk-size does not work with --find-unused-parameters, which would take the output "
-            "layer for unused; leave one of them out"
-        )
 
 
 def check_criterion(trainer: Trainer) -> None:

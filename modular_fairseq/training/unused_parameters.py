@@ -17,9 +17,9 @@ from modular_fairseq.criterions.modular_cross_entropy import adaptive_softmax
 def show_parameters_of_the_criterion(trainer: Trainer) -> None:
     """Let the model's `forward` return a view of each parameter that only the criterion uses.
 
-    These parameters are of two kinds: those whose only gradient comes from auxiliary losses, and those of an
-    adaptive softmax. The criterion gives each of them a gradient in every update, if only 0. Nothing is done
-    without --find-unused-parameters or with one worker.
+    These parameters are those whose only gradient comes from auxiliary losses, those of an adaptive softmax,
+    and, with --loss-chunk-size, those of the output layer. The criterion gives each of them a gradient in
+    every update, if only 0. Nothing is done without --find-unused-parameters or with one worker.
     """
     model = trainer.get_model()
     if trainer.data_parallel_world_size == 1:
@@ -36,7 +36,7 @@ def show_parameters_of_the_criterion(trainer: Trainer) -> None:
         model.register_forward_hook(show)
 
 
-def parameters_of_the_criterion(model: nn.Module, criterion: nn.Module) -> list[nn.Parameter]:
+def parameters_of_the_criterion(model: Any, criterion: nn.Module) -> list[nn.Parameter]:
     """Return the trained parameters of a model that its forward pass does not use, but its criterion does."""
     found: list[nn.Parameter] = []
     if isinstance(criterion, AddsAuxiliaryLosses):
@@ -46,4 +46,6 @@ def parameters_of_the_criterion(model: nn.Module, criterion: nn.Module) -> list[
     softmax = adaptive_softmax(model)
     if softmax is not None:
         found += softmax.parameters()
+    elif getattr(criterion, "chunk_size", 0):
+        found += model.decoder.output_projection.parameters()
     return [parameter for parameter in found if parameter.requires_grad]

@@ -75,10 +75,15 @@ def test_two_workers_stay_the_same_and_resume(reversal_data, tmp_path, backend, 
         "--arch dma_transformer --criterion modular_cross_entropy --kl-weight 0 --xq-weight 0",
         "--arch modular_transformer --criterion modular_cross_entropy --label-smoothing 0 "
         "--adaptive-softmax-cutoff 8,12",
+        "--arch modular_transformer --criterion modular_cross_entropy --loss-chunk-size 5",
+        "--arch modular_transformer --criterion modular_cross_entropy --loss-chunk-size 5 "
+        "--share-decoder-input-output-embed",
     ],
 )
 def test_a_search_for_unused_parameters_changes_nothing(reversal_data, tmp_path, body):
-    """The criterion alone uses the mixtures of queries and the adaptive softmax."""
+    """The criterion alone uses the mixtures of queries, the adaptive softmax and, in chunks, the output
+    layer.
+    """
     args = ["--ddp-backend", "c10d", *body.split(), "--max-update", 3]
     found = [
         run_workers(reversal_data, tmp_path / str(len(more)), *args, *more)
