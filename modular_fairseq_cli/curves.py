@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.scoring.intervals import over_seeds
-from modular_fairseq_cli.training_log import CURVES, read_log
+from modular_fairseq_cli.training_log import CURVES, Curve, read_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
             f"--out {args.out}: {args.out}.tsv cannot be written ({error.strerror}); give another path"
         ) from None
     title = f"{args.split}: mean over seeds (their number in brackets), 95 % interval"
-    draw(systems, args.number, title, Path(f"{args.out}.svg"), Path(f"{args.out}.png"))
+    draw(systems, NUMBERS[args.number], title, Path(f"{args.out}.svg"), Path(f"{args.out}.png"))
     print(f"{args.out}.tsv, {args.out}.svg, {args.out}.png")
 
 
@@ -124,7 +124,7 @@ def _curve(log: str, split: str, number: str) -> dict[int, float]:
     return dict(curves[split][number])
 
 
-def draw(systems: dict[str, list[Point]], number: str, title: str, *paths: Path) -> None:
+def draw(systems: dict[str, list[Point]], curve: Curve, title: str, *paths: Path) -> None:
     """Draw the curves of systems into files, whose endings are .svg or .png.
 
     Raises:
@@ -147,10 +147,9 @@ def draw(systems: dict[str, list[Point]], number: str, title: str, *paths: Path)
         if bands:
             x, lows, highs = zip(*bands, strict=True)
             axes.fill_between(x, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
-    curve = NUMBERS[number]
     axes.set(xlabel="update", ylabel=f"{curve.title} ({curve.unit})" if curve.unit else curve.title)
     axes.set_title(title, fontsize="medium")
-    if number == "ppl":
+    if curve.key == "ppl":
         axes.set_yscale("log")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -15,10 +15,11 @@ class Curve(NamedTuple):
     key: str  # its name in the log
     title: str
     unit: str  # its unit or symbol, or ""
-    group: str  # the group of charts on the page to which it belongs: LEARNING, GATES or LOSSES
+    group: str  # the group of charts on the page to which it belongs: LEARNING, GATES or LOSSES; or MODEL
 
 
 LEARNING, GATES, LOSSES = "learning", "gates", "losses"
+MODEL = "model"  # of a number that is measured on checkpoints and not logged
 CURVES = (
     Curve("ppl", "Perplexity", "", LEARNING),
     Curve("loss", "Loss", "smoothed, bits per token", LEARNING),

@@ -34,6 +34,7 @@ BASE = {
     "dataset": {"max_tokens": 60, "update_epoch_batch_itr": True, "num_workers": 0},
     "checkpoint": {"keep_last_epochs": 2},
     "generation": {"beam": 2},
+    "common": {"log_interval": 5},
 }
 
 EXPERTS = {"attention_type": "mae", "mae_gate_interval": 2}

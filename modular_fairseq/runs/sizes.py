@@ -18,8 +18,9 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same after that, but only
             for rows that are trained on this corpus. "rows": {TABLE/ROW: {"group.key": value}} does the same
             last, but only for this row. Keys that the row does not set are skipped, so one scale serves all
-            rows. Whole numbers remain whole numbers of at least 1. "search": false
-            lets a table search nothing: its rows have their own values, or those of the scale.
+            rows. Whole numbers remain whole numbers of at least 1. Two parts are about tables:
+            "search": false lets a table search nothing, so that its rows have their own values, or those of
+            the scale; and "start_seed": {TABLE: same} is the key of a table.yaml.
 
     Raises:
         UsageError: a value is to be divided that is no number, or a context is as long as a block.
@@ -80,19 +81,22 @@ def check_scale(scale: Any, path: str) -> None:
     """
     parts: dict[str, Any] = scale if isinstance(scale, dict) else {"": None}
     nested = [parts.get(name, {}) for name in ("corpora", "rows")]
-    changes = [part for name, part in parts.items() if name not in ("corpora", "rows", "search")]
+    changes = [parts.get(name, {}) for name in ("divide", "set", "finetuning")]
+    starts = parts.get("start_seed", {})
     changes += [part for each in nested if isinstance(each, dict) for part in each.values()]
     if (
-        not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows", "search"}
+        not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows", "search", "start_seed"}
         or not isinstance(parts.get("search", True), bool)
+        or not isinstance(starts, dict)
+        or not set(starts.values()) <= {"same"}
         or not all(isinstance(each, dict) for each in [*nested, *changes])
         or not all(isinstance(key, str) and key.count(".") == 1 for part in changes for key in part)
         or not all(type(by) is int and by > 0 for by in parts.get("divide", {}).values())
     ):
         raise UsageError(
             f"{path}: a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of "
-            "the form group.key, `corpora:` and `rows:` with the same for each corpus and row, and `search:` "
-            "with true or false; see configs/scales/smoke.yaml"
+            "the form group.key, `corpora:` and `rows:` with the same for each corpus and row, `search:` "
+            "with true or false, and `start_seed:` with `same` for a table; see configs/scales/smoke.yaml"
         )
 
 

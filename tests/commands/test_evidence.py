@@ -147,6 +147,7 @@ def test_each_run_leaves_a_record_without_text(made):
     numbers = [sum(max(0, each[0] - n) for each in counts) for n in range(4)]
     assert BLEU.compute_bleu(matches, numbers, lengths, references).score == pytest.approx(whole["bleu"])
     assert {"ppl", "lr", "gate_entropy"} <= found["curves"]["train"].keys()
+    assert found["curves"]["train_inner"].keys() == {"ppl"}
     words = set((place / "data/toy.de-en/raw/test.en").read_text().split())
     text = (place / "evidence/mine/experts/seed-1.json").read_text()
     assert words and not [word for word in words if f" {word} " in text or f'"{word}"' in text]
@@ -573,7 +574,7 @@ def spoil(place, change, name="mine/experts/seed-2"):
                     for row, measurements in found["rows"].items()
                 },
             },
-            " BLEU, but its counts give ",
+            ", but its sentences or parts give ",
         ),
         (lambda found: found | {"weights": None}, "are null, though the run did not diverge"),
         (

@@ -429,10 +429,20 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
         {"corpora": {"a": None}},
         {"set": {"max_epoch": 3}},
         {"finetuning": {"max_epoch": 3}},
+        {"start_seed": {"mae-7": 1}},
+        {"start_seed": ["mae-7"]},
         {"corpora": {"a": {"max_epoch": 3}}},
     ):
         with pytest.raises(UsageError, match="^huge.yaml: a scale has"):
             check_scale(wrong, "huge.yaml")
+
+
+@pytest.mark.parametrize(("scale", "starts"), [("smoke", [1, 1]), ("cpu", [1, 2])])
+def test_a_scale_may_let_each_seed_start_from_its_own_pretraining(scale, starts, tmp_path):
+    table = CONFIGS / "tim-2-glue/table.yaml"
+    args = arguments(table, tmp_path) | {"scale": scale, "seeds": "1,2"}
+    found = planning.plan(read_table(table), Namespace(**args))["qnli-tim"].measurements
+    assert [each.run.start.name for each in found] == [f"tim-2/tim/seed-{seed}" for seed in starts]
 
 
 def test_rows_that_a_scale_makes_equal_are_refused(tmp_path):

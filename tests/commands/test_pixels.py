@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import struct
 import tarfile
 
@@ -14,6 +15,10 @@ from modular_fairseq.analysis import analyze
 from modular_fairseq.analysis.regions import BetweenRegions
 from modular_fairseq.drawing.sampling import draw
 from modular_fairseq.loading import load
+from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.evaluation import Measurement
+from modular_fairseq.runs.evaluations.model_analyses import CompetitionInPictures
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.pixels import palette, shape
 from modular_fairseq_cli.pixels.image_grid import grid
@@ -370,6 +375,23 @@ def test_eta_squared_is_the_share_of_the_variance_between_regions(pairs, model):
     assert report.brightness == pytest.approx(np.var(means) / bright.var(), rel=1e-9)
     assert f"eta squared of the brightness: {report.brightness:.3f}" in report.text()
     assert len(report.tables()["pictures"]) == 2
+
+
+def test_a_training_that_keeps_checkpoints_has_eta_squared_of_each(pairs, tmp_path):
+    words = [*SMALL.split(), "--save-interval-updates", "5"]
+    run_train(pairs / "bin", *words, "--save-dir", tmp_path, common=())
+    shutil.copy(tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt")
+    run = Run("run", str(tmp_path), Corpus(str(pairs / "bin")), words, 1)
+    found = CompetitionInPictures().measure(Measurement(run), lambda line: None)
+    expected = {"eta_squared_by_update": [], "eta_squared_heads_by_update": []}
+    for update in (5, 10):
+        (path,) = tmp_path.glob(f"checkpoint_*_{update}.pt")
+        report = analyze(str(path), pairs / "bin", "test", ["pictures"])["pictures"]
+        expected["eta_squared_by_update"].append([update, report.layers[-1].eta_squared])
+        of_heads = max(each["eta_squared"] for each in report.heads)
+        expected["eta_squared_heads_by_update"].append([update, of_heads])
+    assert {name: found[name] for name in expected} == expected
+    assert len({value for _, value in found["eta_squared_by_update"]} | {found["eta_squared"]}) == 3
 
 
 def test_eta_squared_of_heads_is_of_their_shares_in_what_the_attention_writes(pairs, model):

@@ -12,10 +12,19 @@ from sacrebleu.metrics import BLEU
 from modular_fairseq.runs.evidence import page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
+from modular_fairseq.runs.evidence.figures import grouped
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.evidence.records import plain, preloaded_libraries, read_record, unpacked
+from modular_fairseq.runs.evidence.records import (
+    packed_parts,
+    plain,
+    preloaded_libraries,
+    read_record,
+    unpacked,
+    write_record,
+)
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
+from modular_fairseq.runs.papers.table import find_table, read_table
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
 from tests.places import ROOT
@@ -250,7 +259,7 @@ def records(rows="abcd", seeds=(1, 2, 3)):
             },
             "rows": {
                 f"multi30k/{row}": [
-                    {"bleu": float(values.mean()), "chrf": float(seed), "by_sentence": list(values)}
+                    {"bleu": float(values.mean()), "chrf": float(seed), "by_unit": {"bleu": list(values)}}
                     for values in (SENTENCES[row, seed], SENTENCES[row, seed] + 1)
                 ]
             },
@@ -289,6 +298,59 @@ def test_a_margin_moves_the_hypothesis_but_not_the_interval(expected, sign):
     assert found.excess == pytest.approx(sign * plain.interval.difference - 0.5)
     half = moved.p_value / 2
     assert found.p_values == pytest.approx((half, 1 - half) if found.excess > 0 else (1 - half, half))
+
+
+def test_a_quantity_with_parts_is_compared_over_seeds_and_parts():
+    rows = records()
+    for (row, seed), each in rows.items():
+        for measurement in each["rows"][row]:
+            values = SENTENCES[row[-1], seed]
+            measurement |= {"class_accuracy": float(values.mean()), "by_unit": {"class_accuracy": values}}
+    parts = np.stack([SENTENCES["a", seed] - SENTENCES["b", seed] for seed in (1, 2, 3)])
+    accuracy = claim(quantity="class_accuracy")
+    expected = over_seeds_and_sentences(list(parts.mean(axis=1)), parts)
+    assert find(accuracy, rows).interval == pytest.approx(expected)
+    rows["multi30k/b", 2]["rows"]["multi30k/b"][0]["by_unit"] = {}  # an older record
+    expected = over_seeds(parts.mean(axis=1))
+    assert find(accuracy, rows).interval == pytest.approx(expected)
+
+
+def test_a_record_with_parts_has_their_pseudo_values(tmp_path):
+    parts = np.stack([RANDOM.normal(900, 20, 50), np.full(50, 393.0)], axis=1)
+    nats = parts[:, 0].sum() / parts[:, 1].sum()
+    scores = {"nats_per_token": nats, "lm_perplexity": round(math.exp(nats), 2)}
+    record = {
+        **dict.fromkeys(("corpus", "claims", "curves", "made", "training", "settings", "start"), {}),
+        **{"commit": COMMIT, "weights": "0", "diverged": False, "core_minutes": 1},
+        "rows": {"a/b": [{"how": {}, **scores, "parts": packed_parts(parts)}]},
+    }
+    write_record(tmp_path, "a/b/seed-1", record)
+    (found,) = read_record(tmp_path, "a/b/seed-1")["rows"]["a/b"]
+    np.testing.assert_allclose(found["by_unit"]["nats_per_token"], parts[:, 0] / 393, rtol=1e-5)
+    assert found["by_unit"]["lm_perplexity"].mean() == pytest.approx(math.exp(nats), rel=1e-3)
+    for spoilt, sentence in (
+        ({"parts": "2:" + found["parts"][2:-8]}, "the counts or parts of a/b cannot be read"),
+        ({"nats_per_token": nats + 0.01}, "but its sentences or parts give"),
+    ):
+        record["rows"]["a/b"][0] |= spoilt
+        write_record(tmp_path, "a/b/seed-1", record)
+        with pytest.raises(UsageError, match=sentence):
+            read_record(tmp_path, "a/b/seed-1")
+        record["rows"]["a/b"][0] |= {"parts": packed_parts(parts), **scores}
+
+
+def test_each_baseline_of_a_table_has_a_figure_with_its_rows():
+    """Those of the ablation are the iterations of figures 1 to 3 of the paper."""
+    groups = grouped(read_table(find_table("ensemble-1-masked")))
+    assert {baseline: [row.name for row in rows] for baseline, rows in groups.items()} == {
+        "baseline": ["baseline", "residual", "attention", "hidden", "multihead"],
+        "residual": ["residual", "residual-attention", "residual-hidden", "residual-multihead"],
+        "residual-multihead": [
+            *("residual-multihead", "residual-multihead-attention", "residual-multihead-hidden", "full")
+        ],
+    }
+    one = grouped(read_table(find_table("mae-4")))
+    assert list(one) == [""] and len(one[""]) > 3
 
 
 def test_losses_of_rows_are_compared():
@@ -400,8 +462,10 @@ def test_a_value_that_is_no_number_does_not_count(value):
 
 def test_records_with_scores_of_other_sentences_are_refused():
     rows = records()
-    rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["by_sentence"].pop()
-    with pytest.raises(UsageError, match=r"claim first: the records have scores of .* of 19 sentences"):
+    rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["by_unit"]["bleu"].pop()
+    with pytest.raises(
+        UsageError, match=r"claim first: the records have scores of .* of 19 sentences or parts"
+    ):
         find(claim(), rows)
 
 
@@ -431,7 +495,7 @@ def test_scores_in_records_are_of_their_counts(path):
         without = np.array([sacrebleus(whole - sentence) for sentence in counts])
         assert each["bleu"] == pytest.approx(sacrebleus(whole), abs=1e-9)
         expected = m * sacrebleus(whole) - (m - 1) * without
-        np.testing.assert_allclose(each["by_sentence"], expected, atol=1e-9)
+        np.testing.assert_allclose(each["by_unit"]["bleu"], expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(

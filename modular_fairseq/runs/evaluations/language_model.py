@@ -10,7 +10,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,15 @@ class LanguageModel(OverParts):
 
     def score(self, sums: Floats) -> Floats:
         """Return perplexities from sums of negative log-likelihoods and tokens [..., 2]."""
-        return np.exp(sums[..., 0] / sums[..., 1])
+        return np.exp(self.nats(sums))
+
+    def nats(self, sums: Floats) -> Floats:
+        """Return nats per token from sums of negative log-likelihoods and tokens [..., 2]."""
+        return sums[..., 0] / sums[..., 1]
+
+    @property
+    def scores(self) -> dict[str, Callable[[Floats], Floats]]:
+        return {"lm_perplexity": self.score, "nats_per_token": self.nats}
 
     def notes(self, results: Iterable[dict[str, Any]]) -> list[str]:
         settings = {" ".join(result["eval_lm"]) for result in results if "eval_lm" in result}

@@ -19,6 +19,12 @@ from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.files import read_json
 
 MAPS = {"all": "all maps", "encoder": "encoder"}
+OVER_TRAINING = ("eta_squared", "eta_squared_heads")  # columns that are measured over the training, too
+
+
+def by_update(column: str) -> str:
+    """Return the key of the values of a column over the training."""
+    return f"{column}_by_update"
 
 
 class AnalysisEvaluation(Evaluation):
@@ -42,10 +48,16 @@ class AnalysisEvaluation(Evaluation):
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
         return self.columns.keys() <= found.keys()
 
-    def command(self, measurement: Measurement) -> list[str]:
-        """Return the words of the command that analyses the model."""
-        own = ["--path", measurement.run.checkpoint, "--gen-subset", measurement.subset]
-        own += ["--out", measurement.path(self.analysis)]
+    def command(self, measurement: Measurement, checkpoint: str = "", suffix: str = "") -> list[str]:
+        """Return the words of the command that analyses the model, or another checkpoint of its training.
+
+        Args:
+            measurement: the measurement.
+            checkpoint: the path of the checkpoint; "": the one that the run is judged by.
+            suffix: is added to the name of the folder that the command writes.
+        """
+        own = ["--path", checkpoint or measurement.run.checkpoint, "--gen-subset", measurement.subset]
+        own += ["--out", measurement.path(self.analysis + suffix)]
         own += [SKIP_INVALID] if SKIP_INVALID in by_option(list(measurement.run.words)) else []
         return ["modular-fairseq", "analyze", self.analysis, measurement.run.corpus.binarized, *own]
 
@@ -56,11 +68,18 @@ class AnalysisEvaluation(Evaluation):
     def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
         if self.needs_mechanism and not self._applies(measurement):
             return dict.fromkeys(self.columns)
-        measurement.run.execute(self.command(measurement), f"{self.analysis}.log", say)
-        found = read_json(os.path.join(measurement.path(self.analysis), INDEX))
-        assert found is not None  # the command has written the file
-        report = found["analyses"][self.analysis]
+        report = self._analyse(measurement, say)
         return self.read(report) | {self.analysis: _numbers(report)}
+
+    def _analyse(
+        self, measurement: Measurement, say: Say, checkpoint: str = "", suffix: str = ""
+    ) -> dict[str, Any]:
+        """Run the command, and return the analysis's part of analysis.json."""
+        command = self.command(measurement, checkpoint, suffix)
+        measurement.run.execute(command, f"{self.analysis}{suffix}.log", say)
+        found = read_json(os.path.join(measurement.path(self.analysis + suffix), INDEX))
+        assert found is not None  # the command has written the file
+        return found["analyses"][self.analysis]
 
     def _applies(self, measurement: Measurement) -> bool:
         run = measurement.run
@@ -157,6 +176,9 @@ class CompetitionInPictures(AnalysisEvaluation):
     The number is eta squared of the last TIM layer: the variance of the competition between the regions, as a
     share of its variance over pixels (Lamb et al. 2021, figure 2); see `analysis.pictures`. Its controls are
     the brightness of the pixels, and the layer of which two groups of heads divide the regions best.
+
+    A training with `checkpoint.save_interval_updates` leaves a checkpoint every so many updates. Of each of
+    them the result has both numbers too, as lists of [update, value] whose keys `by_update` returns.
     """
 
     analysis = "pictures"
@@ -168,6 +190,16 @@ class CompetitionInPictures(AnalysisEvaluation):
 
     def fits(self, run: Run) -> bool:
         return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]
+
+    def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
+        found = super().measure(measurement, say)
+        points: dict[str, list[list[float]]] = {}
+        for update, path in measurement.run.checkpoints_of_updates():
+            report = self._analyse(measurement, say, path, f"-{update}")
+            for name, value in self.read(report).items():
+                if name in OVER_TRAINING and value is not None:
+                    points.setdefault(by_update(name), []).append([update, value])
+        return found | points
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
         last = max(report["layers"], key=lambda layer: layer["layer"], default={"eta_squared": None})

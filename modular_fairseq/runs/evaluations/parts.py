@@ -1,7 +1,7 @@
 """The base of evaluations whose scores follow from sums over the parts of the data, such as documents."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,11 @@ class OverParts(Evaluation):
     @abstractmethod
     def score(self, sums: Floats) -> Floats:
         """Return the values [...] of the first column from sums [..., n]."""
+
+    @property
+    def scores(self) -> dict[str, Callable[[Floats], Floats]]:
+        """For each column that follows from the sums, the function from sums [..., n] to its values [...]."""
+        return {self.key: self.score}
 
     def compare(
         self, ours: Measurement, baseline: Measurement, samples: int

@@ -69,7 +69,7 @@ class Plan:
                     f"{register.path}: table {name} trains each row with several values (search), and a "
                     f"claim is about one; give {register.scale}.yaml of configs/scales `search: false`"
                 )
-            self.planners[name] = RowPlanner(arguments, scale, table.evaluations, table.same_start)
+            self.planners[name] = RowPlanner(arguments, scale, table)
         for claim in register.claims:
             for rows in ((claim.row, claim.baseline), (claim.row_minus, claim.baseline_minus)):
                 if all(rows):

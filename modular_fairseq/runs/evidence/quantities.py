@@ -47,7 +47,8 @@ def _curve(
 
     def read(record: dict[str, Any], row: str) -> float | None:
         curves = record["curves"]
-        ends = {at for by_name in curves.values() for curve in by_name.values() for at, _ in curve}
+        epochs = [by_name for of, by_name in curves.items() if of != "train_inner"]
+        ends = {at for by_name in epochs for curve in by_name.values() for at, _ in curve}
         values = dict(curves.get(split, {}).get(name, []))
         return of([values.get(at) for at in sorted(ends)]) if values else None
 

@@ -11,17 +11,21 @@ A record has no text of a corpus. Its keys are
     commands      the commands that made the run
     claims        for each claim that needs the run its digest (`Claim.digest`) when the run was made
     training      the statistics of the training (`Run.statistics`)
-    curves        the curves of the log, by split and name, as lists of [update, value]
+    curves        the curves of the log, by split and name, as lists of [update, value]; of the split
+                  "train_inner", which has a point every --log-interval updates, perplexity alone
     rows          for each row of the table its measurements, one for each set of overrides: how they were
                   made ("how"), their columns, the numbers of the analyses by module, and for BLEU "counts":
                   for each sentence sacrebleu's lengths of hypothesis and reference and its matches of 1- to
-                  4-grams (`packed`)
+                  4-grams (`packed`). Scores that follow from sums over at most `PARTS` parts of the data,
+                  such as documents, pictures or inputs, have these numbers as "parts" (`packed_parts`)
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, the versions of Python and torch, the processor, and the names of the
-                  libraries in LD_PRELOAD (scripts/mkl_avx512.sh); older records lack the last two
+                  libraries in LD_PRELOAD (scripts/mkl_avx512.sh)
 
-`read_record` adds "by_sentence" to a measurement with BLEU: the pseudo-values, which follow from the counts
-(`scoring.intervals.pseudo_values`).
+Older records lack "train_inner", "parts", and the last two of "made".
+
+`read_record` adds "by_unit" to a measurement: for BLEU, and for each score with "parts", the pseudo-values of
+the sentences or parts, which follow from the counts or parts (`scoring.intervals.jackknife`).
 
 A training that diverged, and a run that should start from one, have records too. "diverged" is true there,
 "training" and "weights" are null, and there are no curves and rows.
@@ -36,6 +40,7 @@ import os
 import platform
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +49,20 @@ import torch
 from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU
 
-from modular_fairseq.runs.evaluation import Measurement
+from modular_fairseq.runs.evaluation import EVALUATIONS, Measurement
 from modular_fairseq.runs.evaluations.bleu import metric_of, output_of
+from modular_fairseq.runs.evaluations.parts import OverParts
 from modular_fairseq.runs.run import Run
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 from modular_fairseq_cli.processes import processor_name
-from modular_fairseq_cli.scoring.intervals import jackknife, sentence_counts
+from modular_fairseq_cli.scoring.intervals import Scored, jackknife, sentence_counts
 from modular_fairseq_cli.training_log import read_log
 
+PARTS = 2000  # with more parts, which are masked sentences, the noise of the seeds matters alone
 COUNTS = 6  # numbers of a sentence: its lengths, and its matches of 1- to 4-grams
-CURVES = (
+OF_EPOCHS = (
     "ppl",
     "nll_loss",
     "loss",
@@ -69,6 +76,7 @@ CURVES = (
     "qq",
     "xq",
 )
+CURVES = {"train": OF_EPOCHS, "valid": OF_EPOCHS, "train_inner": ("ppl",)}  # what is kept of each split
 TEXT = ("path", "made_by")  # of a measurement, what is no number and names a file
 # The types of the values of a record's keys.
 KEYS: dict[str, type | tuple[type, ...]] = {
@@ -101,9 +109,9 @@ def record_of(
     """
     log = read_log(Path(run.path("train.log"))) if run.trains and not diverged else {}
     curves = {
-        split: {name: points for name, points in by_name.items() if name in CURVES}
-        for split, by_name in log.items()
-        if split in ("train", "valid")
+        split: {name: points for name, points in log[split].items() if name in names}
+        for split, names in CURVES.items()
+        if split in log
     }
     start = None
     if isinstance(run.start, Run) and run.start.training:
@@ -148,6 +156,9 @@ def _numbers(measurement: Measurement) -> dict[str, Any]:
     if "bleu" in result:
         metric, hypotheses = metric_of(measurement), output_of(measurement).hypotheses
         result["counts"] = packed(sentence_counts(metric, hypotheses)[:, :COUNTS])
+    for each in measurement.evaluations:
+        if isinstance(each, OverParts) and len(parts := each.statistics(measurement)) <= PARTS:
+            result["parts"] = packed_parts(parts)
     return result
 
 
@@ -168,6 +179,26 @@ def unpacked(text: str) -> NDArray[np.int64]:
     except zlib.error as error:
         raise ValueError(str(error)) from None
     return np.frombuffer(columns, "<u2").reshape(COUNTS, -1).T.astype(np.int64)
+
+
+def packed_parts(parts: NDArray[np.float64]) -> str:
+    """Return numbers [parts, n] as a short text: n, and the numbers in float32, column by column, by zlib."""
+    columns = parts.T.astype("<f4").tobytes()
+    return f"{parts.shape[1]}:" + base64.b64encode(zlib.compress(columns, level=9)).decode("ascii")
+
+
+def unpacked_parts(text: str) -> NDArray[np.float64]:
+    """Return the numbers [parts, n] that `packed_parts` has made a text of.
+
+    Raises:
+        ValueError: the text is no such text.
+    """
+    n, _, packed = text.partition(":")
+    try:
+        columns = zlib.decompress(base64.b64decode(packed, validate=True))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    return np.frombuffer(columns, "<f4").reshape(int(n), -1).T.astype(np.float64)
 
 
 def bleu_of(counts: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
@@ -233,18 +264,39 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
         for each in found:
             if "how" not in each or ("bleu" in each and not isinstance(each.get("counts"), str)):
                 raise UsageError(f"{path}: a measurement of {row} has no `how` or `counts`; {remedy}")
-            if "bleu" in each:
-                try:
-                    bleu, each["by_sentence"] = bleu_of(unpacked(each["counts"]))
-                except ValueError as error:
+            try:
+                scores = {"bleu": bleu_of(unpacked(each["counts"]))} if "bleu" in each else {}
+                scores |= _of_parts(each) if "parts" in each else {}
+            except ValueError as error:
+                raise UsageError(
+                    f"{path}: the counts or parts of {row} cannot be read ({error}); {remedy}"
+                ) from None
+            for name, (score, _) in scores.items():
+                # Parts are in float32, and fairseq-eval-lm prints perplexities with two decimals.
+                tolerance = 1e-6 if name == "bleu" else max(0.006, 1e-5 * score)
+                if not math.isclose(each[name], score, abs_tol=tolerance):
                     raise UsageError(
-                        f"{path}: the counts of {row} cannot be read ({error}); {remedy}"
-                    ) from None
-                if not math.isclose(each["bleu"], bleu, abs_tol=1e-6):
-                    raise UsageError(
-                        f"{path}: {row} has {each['bleu']} BLEU, but its counts give {bleu}; {remedy}"
+                        f"{path}: {row} has {name} {each[name]}, but its sentences or parts give {score}; "
+                        f"{remedy}"
                     )
+            each["by_unit"] = {name: by_unit for name, (_, by_unit) in scores.items()}
     return record
+
+
+def _scored(parts: NDArray[np.float64], score: Callable) -> Scored:
+    return jackknife(parts, lambda sums: float(score(sums)))
+
+
+def _of_parts(measurement: dict[str, Any]) -> dict[str, Scored]:
+    """Return each score that follows from the parts of a measurement, with its pseudo-values [parts]."""
+    parts = unpacked_parts(measurement["parts"])
+    return {
+        name: _scored(parts, score)
+        for each in EVALUATIONS
+        if isinstance(each, OverParts)
+        for name, score in each.scores.items()
+        if measurement.get(name) is not None
+    }
 
 
 def recorded(results: str | os.PathLike) -> dict[str, dict[str, Any]]:

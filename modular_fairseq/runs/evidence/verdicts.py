@@ -1,8 +1,9 @@
 """Test registered claims by the records that exist.
 
 A claim compares two rows, seed by seed, or a row with 0. For BLEU the 95 % interval of the difference
-accounts for seeds and sentences (`scoring.intervals`); for other quantities it accounts for seeds. The
-verdict on a primary claim is
+accounts for seeds and sentences (`scoring.intervals`). For a quantity that follows from sums over documents,
+pictures or inputs it accounts for seeds and these, if all records have the sums. For other quantities it
+accounts for seeds. The verdict on a primary claim is
 
     holds       all seeds are there, and the hypothesis that the row is not above baseline + margin (or not
                 below baseline - margin) has p < 0.05
@@ -83,10 +84,10 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
         records: the records, keyed by TABLE/ROW and the seed. A run that diverged stands for its rows, too.
 
     Raises:
-        UsageError: two records have scores of other numbers of sentences.
+        UsageError: two records have scores of other numbers of sentences or parts.
     """
-    _check_sentences(claim, records)
-    values, lost, by_sentence = {}, {}, []
+    _check_units(claim, records)
+    values, lost, by_unit = {}, {}, []
     for seed in claim.seeds:
         found = [records.get((f"{claim.table_name}/{row}", seed)) for row in claim.rows]
         if any(each and each["diverged"] for each in found):
@@ -104,19 +105,19 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
         if any(each is None or not math.isfinite(each) for each, _ in sides):
             lost[seed] = "has no finite value"
             continue
-        (ours, our_sentences), (theirs, their_sentences) = sides
+        (ours, our_units), (theirs, their_units) = sides
         assert ours is not None and theirs is not None
         values[seed] = (ours, theirs)
-        if our_sentences is not None and their_sentences is not None:
-            by_sentence.append(our_sentences - their_sentences)
+        if our_units is not None and their_units is not None:
+            by_unit.append(our_units - their_units)
     differences = [ours - theirs for ours, theirs in values.values()]
     # The test is of the bound, so it is subtracted, and added to the interval again.
     bound = claim.bound
     beyond = [difference - bound for difference in differences]
     if lost:
         interval = None
-    elif len(by_sentence) == len(differences) >= 2:
-        interval = over_seeds_and_sentences(beyond, np.stack(by_sentence) - bound)
+    elif len(by_unit) == len(differences) >= 2:
+        interval = over_seeds_and_sentences(beyond, np.stack(by_unit) - bound)
     else:
         interval = over_seeds(beyond)
     if interval:
@@ -129,9 +130,12 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
 def _value(
     claim: Claim, records: dict[tuple[str, int], dict[str, Any]], seed: int, row: str, minus: str
 ) -> tuple[float | None, np.ndarray | None]:
-    """Return the quantity of a row, less that of the row `minus`, and for BLEU the same by sentence."""
+    """Return the quantity of a row, less that of the row `minus`, and the same by sentence or part.
+
+    The latter is None if a record has no such values.
+    """
     total: float | None = 0.0
-    sentences: Any = 0.0
+    units: Any = 0.0
     for name, sign in ((row, 1), (minus, -1)):
         if not name:
             continue
@@ -139,27 +143,26 @@ def _value(
         record = records[key, seed]
         value = QUANTITIES[claim.quantity].of(record, key)
         total = None if value is None or total is None else total + sign * value
-        if claim.quantity != "bleu" or value is None:
-            sentences = None
-        elif sentences is not None:
-            sentences = sentences + sign * np.mean(
-                [each["by_sentence"] for each in record["rows"][key]], axis=0
-            )
-    return total, sentences
+        found = [each.get("by_unit", {}).get(claim.quantity) for each in record["rows"].get(key, [])]
+        if units is None or not found or any(each is None for each in found):
+            units = None
+        else:
+            units = units + sign * np.mean(found, axis=0)
+    return total, units
 
 
-def _check_sentences(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> None:
-    """Raise UsageError if the records of a claim do not have scores of equally many sentences."""
+def _check_units(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> None:
+    """Raise UsageError if the records of a claim do not have scores of equally many sentences or parts."""
     rows = [f"{claim.table_name}/{row}" for row in claim.rows]
     numbers = {
-        len(each["by_sentence"]): f"{row}/seed-{seed}"
+        len(each["by_unit"][claim.quantity]): f"{row}/seed-{seed}"
         for (row, seed), record in records.items()
         if row in rows
         for each in record["rows"].get(row, [])
-        if "by_sentence" in each
+        if claim.quantity in each.get("by_unit", {})
     }
     if len(numbers) > 1:
-        told = " and ".join(f"{name} of {number:,} sentences" for number, name in numbers.items())
+        told = " and ".join(f"{name} of {number:,} sentences or parts" for number, name in numbers.items())
         raise UsageError(f"claim {claim.name}: the records have scores of {told}; restore them")
 
 

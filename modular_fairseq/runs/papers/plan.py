@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modular_fairseq.runs.config import DECODING, SELECTORS, Config, read_config
-from modular_fairseq.runs.evaluation import EVALUATIONS, Evaluation, Measurement
+from modular_fairseq.runs.evaluation import EVALUATIONS, Measurement
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
@@ -73,7 +73,7 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
     if args.jobs is not None and not args.run:
         raise UsageError("--jobs has no effect without --run; leave it out")
     scale = read_scale(args.table, args.scale)
-    planner = RowPlanner(args, scale, table.evaluations, table.same_start, table.search)
+    planner = RowPlanner(args, scale, table)
     results = {row.name: planner.results(row, seeds) for row in table.rows if row.name}
     for option in by_option(args.options):
         if option in OWN_OPTIONS or option in differences(results):
@@ -160,20 +160,13 @@ class RowPlanner:
     Args:
         args: the arguments of `modular-fairseq table`.
         scale: changes of all rows, as for `scaled`.
-        evaluations: the evaluations of all rows.
-        same_start, search: see `Table`.
+        table: the table.
     """
 
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        scale: dict,
-        evaluations: tuple[Evaluation, ...],
-        same_start: bool = False,
-        search: dict[str, list[Any]] | None = None,
-    ):
-        self.args, self.scale, self.evaluations, self.same_start = args, scale, evaluations, same_start
-        tried = (search or {}) if scale.get("search", True) else {}
+    def __init__(self, args: argparse.Namespace, scale: dict, table: Table):
+        self.args, self.scale, self.evaluations = args, scale, table.evaluations
+        self.same_start = table.same_start or table.name in scale.get("start_seed", {})
+        tried = table.search if scale.get("search", True) else {}
         self.trials = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
         self.folder = os.path.join(os.path.abspath(args.out), args.scale)
         self.data = os.path.abspath(args.data)
@@ -186,7 +179,7 @@ class RowPlanner:
         """Return the run of a row with one seed.
 
         A row that is fine-tuned starts from --pretrained, or from a run of the row that it names: the one
-        with seed 1, or with the same seed if the table says so.
+        with seed 1, or with the same seed if the table or the scale says so.
 
         Args:
             config: the row, scaled.
