@@ -84,9 +84,9 @@ These have an interval, and no verdict. *As claimed* means that the whole interv
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
 includes the bound, or that seeds do not differ and give no interval. Of 20 such intervals one misses its
 value by chance. Intervals account for seeds. For BLEU they also account for the choice of test sentences, for
-nats per token of pictures for the choice of pictures, and for the accuracy of classes for the choice of inputs. A
-claim with one seed has no interval yet; the section about it shows its numbers. Tables `tim-2` and `tim-2-glue` are
-measured on validation data, as in the paper. These data have also chosen the checkpoint.""",
+nats per token of pictures for the choice of pictures, and for the accuracy of classes for the choice of
+inputs. A claim with one seed has no interval yet; the section about it shows its numbers. Tables `tim-2` and
+`tim-2-glue` are measured on validation data, as in the paper. These data have also chosen the checkpoint.""",
 }
 SO_FAR = """ As long as
 other primary claims lack runs, an *open* claim may still become one that holds or fails."""
@@ -94,9 +94,9 @@ SAYS = {"primary": "Verdict", "secondary": "The interval says"}
 TABLES = """\
 Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
 The bands of figures are 95 % intervals of the mean over seeds, whose number stands in brackets. The axis of
-perplexities is logarithmic. A table with several baselines has a figure for each of them. Figures of runs that
-validate only a few times show the perplexity of training batches. The validation perplexity is the one that
-fairseq logs while it trains. In tables
+perplexities is logarithmic. A table with several baselines has a figure for each of them. Figures of runs
+that validate only a few times show the perplexity of training batches. The validation perplexity is the one
+that fairseq logs while it trains. In tables
 of masked language models it counts the masked symbols `<s>` and `</s>`, too. The perplexity of masked words
 does not count them."""
 EACH = """\
