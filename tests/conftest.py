@@ -6,12 +6,15 @@ compete for cores.
 
 import logging
 import os
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from fairseq.logging import metrics
 
 from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
@@ -27,6 +30,16 @@ pytest_plugins = (
 TIERS = ("unit", "commands", "system")
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_process_of_its_own() -> Iterator[None]:
+    """Give a test the same random numbers in any order, and forget what its trainers have logged."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    yield
+    metrics.reset()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

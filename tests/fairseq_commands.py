@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import random
 import subprocess
@@ -63,13 +64,20 @@ def write_reversal_corpus(folder, train_pairs=60, seed=0):
 
 
 def binarize(folder, out):
-    parser = options.get_preprocessing_parser()
-    prefixes = [
-        part for split in ("train", "valid", "test") for part in (f"--{split}pref", str(folder / split))
-    ]
-    preprocess.main(
-        parser.parse_args(["-s", "de", "-t", "en", "--destdir", str(out), "--joined-dictionary", *prefixes])
-    )
+    prefixes = [part for split in ("train", "valid", "test") for part in (f"--{split}pref", folder / split)]
+    run_preprocess("-s", "de", "-t", "en", "--destdir", out, "--joined-dictionary", *prefixes)
+
+
+def run_preprocess(*words):
+    """Run fairseq-preprocess, and close its log, into which later calls would write, too."""
+    logger = logging.getLogger("fairseq_cli.preprocess")
+    before = list(logger.handlers)
+    try:
+        preprocess.main(options.get_preprocessing_parser().parse_args(list(map(str, words))))
+    finally:
+        for handler in [each for each in logger.handlers if each not in before]:
+            logger.removeHandler(handler)
+            handler.close()
 
 
 def train_config(data, *args, common=(*TINY, *OPTIMIZE)):

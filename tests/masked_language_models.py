@@ -5,15 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq import options
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.roberta import RobertaModel
-from fairseq_cli import preprocess
 
 import modular_fairseq  # noqa: F401
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.models.roberta import ModularRoberta
-from tests.fairseq_commands import run_train, write_reversal_corpus
+from tests.fairseq_commands import run_preprocess, run_train, write_reversal_corpus
 from tests.helpers import dictionary
 
 SMALL = {
@@ -72,8 +70,7 @@ def binarize(folder, out, ending, *words):
         for split in ("train", "valid", "test")
         for word in (f"--{split}pref", f"{folder}/{split}.{ending}")
     ]
-    parser = options.get_preprocessing_parser()
-    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(folder / out), *prefixes, *words]))
+    run_preprocess("--only-source", "--destdir", folder / out, *prefixes, *words)
 
 
 def write_corpora(folder):

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from fairseq import criterions, models, tasks
+from fairseq import criterions, models, tasks, utils
 
 from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.models.architectures import PEERS
 from modular_fairseq.models.options import FAMILIES, PRESETS
-from modular_fairseq.models.registry import MECHANISMS, _publish
+from modular_fairseq.models.registry import CRITERIA, MECHANISMS, _publish
+from modular_fairseq.runs import config
 
 REGISTRIES = [
     MECHANISMS,
@@ -35,7 +36,9 @@ REGISTRIES = [
 @contextmanager
 def registries() -> Iterator[None]:
     """Restore all registries after the block, so that no other test sees what is registered in it."""
-    before, families = [dict(each) for each in REGISTRIES], dict(FAMILIES)
+    before, families, of_losses = [dict(each) for each in REGISTRIES], dict(FAMILIES), dict(CRITERIA)
+    modules, memo = set(sys.modules), getattr(utils.import_user_module, "memo", set())
+    folders = set(memo)
     archs = {model: list(names) for model, names in models.ARCH_MODEL_INV_REGISTRY.items()}
     # fairseq keeps these names in a variable that only the function sees.
     of_criterions = inspect.getclosurevars(criterions.register_criterion).nonlocals["REGISTRY_CLASS_NAMES"]
@@ -53,6 +56,19 @@ def registries() -> Iterator[None]:
         for model, family in families.items():
             FAMILIES[model] = family
             _publish("model", model, family, models.MODEL_REGISTRY, models.MODEL_DATACLASS_REGISTRY)
+        for criterion, options in of_losses.items():
+            CRITERIA[criterion] = options
+            _publish(
+                "criterion",
+                criterion,
+                options,
+                criterions.CRITERION_REGISTRY,
+                criterions.CRITERION_DATACLASS_REGISTRY,
+            )
+        config._actions.cache_clear()
+        memo = getattr(utils.import_user_module, "memo", memo)
+        forget(modules, {Path(folder).name for folder in memo - folders})
+        memo &= folders
         models.ARCH_MODEL_INV_REGISTRY.clear()
         models.ARCH_MODEL_INV_REGISTRY.update(archs)
 
@@ -67,6 +83,11 @@ def imported(folder: Path) -> Iterator[ModuleType]:
             yield importlib.import_module(name)
         finally:
             sys.path.remove(str(folder.parent))
-            for module in set(sys.modules) - known:
-                if module == name or module.startswith(f"{name}."):
-                    del sys.modules[module]
+            forget(known, {name})
+
+
+def forget(known: set[str], packages: set[str]) -> None:
+    """Forget the modules of some packages that were imported after those in `known`."""
+    for module in set(sys.modules) - known:
+        if module.partition(".")[0] in packages:
+            del sys.modules[module]

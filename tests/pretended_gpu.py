@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import torch
+import torch._dynamo  # its first import keeps functions of torch.cuda, which must not be pretended ones
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef

@@ -88,6 +88,7 @@ def write_analysis(
     language_model: bool = False,
     first_tokens: tuple[str, ...] = (),
     sharpness: float = 2.0,
+    updates: int = 890,
     seed: int = 1,
 ) -> dict[str, np.ndarray]:
     """Write the folder of an analysis, and return the arrays of its samples.npz."""
@@ -111,7 +112,7 @@ def write_analysis(
         "subset": "valid",
         "arch": arch,
         "task": "translation",
-        "updates": 890,
+        "updates": updates,
         "epoch": 5,
         "source_lang": "de",
         "target_lang": "en",
@@ -322,6 +323,31 @@ def _competition(rng: np.random.Generator, modules: list[dict], tim_layers: list
             matrix = np.corrcoef(rng.standard_normal((len(names), 20))) if len(names) > 1 else np.ones((1, 1))
             correlation.append({"side": side, "layers": names, "matrix": matrix.tolist()})
     return {"mechanisms": 2, "layers": layers, "correlation": correlation, "tokens": tokens}
+
+
+def _pictures(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:
+    """Return the analysis of three pictures of 3 x 4 pixels in four colours, whose sides are two regions."""
+    height, width, count = 3, 4, 3
+    layers = []
+    for where in tim_layers:
+        c = softmax(rng.standard_normal((count, height * width, 2))).round(4)
+        layers.append(
+            {
+                **{"module": where["module"], "layer": where["layer"]},
+                "mean": c.mean(axis=0).T.round(4).tolist(),
+                "single": c.transpose(0, 2, 1).tolist(),
+                "regions": {"left": _shares(rng, 2), "right": _shares(rng, 2)},
+                "eta_squared": float(rng.uniform(0.1, 0.9)),
+            }
+        )
+    return {
+        **{"height": height, "width": width, "count": count, "brightness": 0.25},
+        "regions": {"left": [0, 2], "right": [2, 4]},
+        "palette": [[0], [90], [180], [255]],
+        "pictures": rng.integers(0, 4, (count, height * width)).tolist(),
+        "heads": [{"module": each["module"], "layer": each["layer"], "eta_squared": 0.3} for each in layers],
+        "layers": layers,
+    }
 
 
 def _patterns(rng: np.random.Generator, modules: list[dict], tim_layers: list[dict]) -> dict:

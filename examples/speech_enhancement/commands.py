@@ -84,6 +84,8 @@ def clean(args: argparse.Namespace) -> None:
     if sound.rate != rate:
         print(f"{args.file} is resampled from {sound.rate:,} to {rate:,} Hz", file=sys.stderr)
     wave = enhance(model, read(args.file, rate), Frames(rate))
+    if cut := int((wave.abs() > 1).sum()):
+        print(f"{args.out}: {cut:,} of {len(wave):,} samples are too loud and are cut at 1", file=sys.stderr)
     write(args.out, wave, rate)
     print(f"{args.out}: {len(wave) / rate:.1f} s at {rate:,} Hz")
 

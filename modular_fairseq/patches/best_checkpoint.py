@@ -43,7 +43,9 @@ def _measured(trainer: Trainer) -> set[str]:
     """Return the names of what is measured by validating the first batch, which leaves no trace."""
     subset = trainer.cfg.dataset.valid_subset.split(",")[0]
     dummy_batch = trainer._dummy_batch
-    with metrics.aggregate(new_root=True) as found:
-        trainer.valid_step(trainer.get_valid_iterator(subset).first_batch)
-    trainer._dummy_batch = dummy_batch
+    try:
+        with metrics.aggregate(new_root=True) as found:
+            trainer.valid_step(trainer.get_valid_iterator(subset).first_batch)
+    finally:
+        trainer._dummy_batch = dummy_batch
     return set(found.get_smoothed_values())

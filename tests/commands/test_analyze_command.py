@@ -20,6 +20,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring import read_output
 from tests.fairseq_commands import binarize, run_generate, run_train, write_reversal_corpus
 from tests.helpers import OF_TEXT
+from tests.plugins import registries
 
 CRITERION = ("--criterion", "modular_cross_entropy")
 
@@ -353,8 +354,8 @@ def test_an_arch_of_another_plugin_needs_its_user_dir(trained, tmp_path):
     assert sentence.endswith("or give the --user-dir that has it")
 
 
-def test_from_python(trained):
-    logging.getLogger("fairseq").setLevel(logging.INFO)
+def test_from_python(trained, caplog):
+    caplog.set_level(logging.INFO, "fairseq")
     found = modular_fairseq.analysis.analyze(trained.path, trained.data, names=["gates", "patterns"])
     assert list(found) == ["gates", "patterns"] and found["gates"].experts == 12
     assert list(modular_fairseq.analysis.analyze(trained.path, trained.data, names="redundancy")) == [
@@ -405,8 +406,9 @@ def test_a_plugin_beside_this_one_brings_an_analysis(trained, tmp_path, monkeypa
         "        return Count(self.sentences)\n"
         "ANALYSES['counting'] = Counting\n"
     )
-    monkeypatch.setitem(ANALYSES, "counting", ANALYSES["gates"])  # monkeypatch removes it at the end
-    analyze("counting", trained, "--user-dir", plugin)
+    monkeypatch.syspath_prepend(tmp_path)
+    with registries():
+        analyze("counting", trained, "--user-dir", plugin)
     assert capsys.readouterr().out == "12 sentences seen\n"
 
 

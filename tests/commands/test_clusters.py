@@ -349,7 +349,9 @@ def test_a_job_in_the_background_makes_the_table(
     assert "Table mine: 2 done" in capsys.readouterr().out
 
 
-def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slurm, capsys, ablation_data):
+def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(
+    tmp_path, slurm, capsys, monkeypatch, ablation_data
+):
     folder = tmp_path / "ablation"
     first = ablation(folder, data=ablation_data)
     first.begin()
@@ -371,11 +373,9 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(tmp_path, slur
         cli.main([*again, "--go-on"])
     last = list(first.known())[4]
     (tmp_path / "ablation" / last.run.name / "result.json").write_text(json.dumps(result(4.0)))
-    os.environ["SLURM_JOB_ID"] = "6"
-    try:
+    with monkeypatch.context() as job:
+        job.setenv("SLURM_JOB_ID", "6")
         cli.main([*again, "--go-on"])
-    finally:
-        del os.environ["SLURM_JOB_ID"]
     assert "4 jobs were submitted" in capsys.readouterr().err
     assert options_of(slurm)[9]["dependency"] == "afterany:7:8:9"
     import submitit

@@ -57,7 +57,8 @@ def test_user_dir_is_the_folder_of_the_plugin_which_is_not_imported(tmp_path):
 
 @pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
 def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch, capsys, tmp_path, given, found):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that monkeypatch restores it
+    monkeypatch.delenv("OMP_WAIT_POLICY")
     if given:
         monkeypatch.setenv("OMP_WAIT_POLICY", given)
     shown = []

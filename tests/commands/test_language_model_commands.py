@@ -9,11 +9,11 @@ from fairseq import checkpoint_utils, options
 from fairseq.data import indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
-from fairseq_cli import eval_lm, preprocess
+from fairseq_cli import eval_lm
 
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import run_generate, run_train, write_reversal_corpus
+from tests.fairseq_commands import run_generate, run_preprocess, run_train, write_reversal_corpus
 
 SIZE = "--decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 4"
 COMMON = f"--task language_modeling --optimizer adam --lr 5e-3 --max-tokens 64 --max-epoch 2 {SIZE}"
@@ -61,8 +61,7 @@ def data(tmp_path_factory):
     prefixes = [
         word for split in ("train", "valid", "test") for word in (f"--{split}pref", f"{folder}/{split}")
     ]
-    parser = options.get_preprocessing_parser()
-    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(folder / "bin"), *prefixes]))
+    run_preprocess("--only-source", "--destdir", folder / "bin", *prefixes)
     return folder / "bin"
 
 
@@ -190,8 +189,7 @@ def test_recomputed_activations_change_no_weight(data, tmp_path):
 def test_blocks_of_3072_tokens(tmp_path, words):
     write_reversal_corpus(tmp_path, train_pairs=2000)
     prefixes = ["--trainpref", f"{tmp_path}/train.en", "--validpref", f"{tmp_path}/valid.en"]
-    parser = options.get_preprocessing_parser()
-    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(tmp_path / "bin"), *prefixes]))
+    run_preprocess("--only-source", "--destdir", tmp_path / "bin", *prefixes)
     long = "--tokens-per-sample 3072 --max-tokens 3072 --decoder-layers 1 --decoder-attention-heads 2"
     path = trained(tmp_path / "bin", tmp_path, f"{words} {SHARED} {OURS} {long}")
     assert load_checkpoint(path)["optimizer_history"][-1]["num_updates"] >= 4
@@ -228,8 +226,7 @@ def test_an_empty_line_is_continued_from_nothing(data, tmp_path):
     path = trained(data, tmp_path, f"{GRID['plain']} --max-update 1")
     (tmp_path / "test").write_text("w1 w2 w3 w4\n\nw5\nw6 w7 w8\n")
     words = ["--only-source", "--srcdict", str(data / "dict.txt"), "--destdir", str(tmp_path / "bin")]
-    parser = options.get_preprocessing_parser()
-    preprocess.main(parser.parse_args([*words, "--testpref", str(tmp_path / "test")]))
+    run_preprocess(*words, "--testpref", tmp_path / "test")
     words = ["--task", "language_modeling", "--sample-break-mode", "eos", "--prefix-size", "2"]
     hypotheses, _ = run_generate(tmp_path / "bin", path, *words, "--beam", "3", "--max-len-b", "6")
     assert [text.split()[:2] for text in hypotheses[::3]] == [["w1", "w2"], ["w6", "w7"]]

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from modular_fairseq.training import bcd, criterion_check
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from tests.fairseq_commands import TINY, run_train, train_config, weights
-from tests.masked_language_models import FINETUNE, MASKED, PAD, SIZE, build, task, trained
+from tests.masked_language_models import FINETUNE, MASKED, PAD, SIZE, binarize, build, task, trained
 from tests.watched_trainer import Watched
 
 OURS = "--criterion modular_masked_lm"
@@ -292,20 +293,27 @@ def test_values_are_predicted_by_regression(texts, tmp_path):
 
 
 def test_sentences_are_ranked(texts, tmp_path):
+    """The right one of two sentences is the one that says w1."""
     data = tmp_path / "ranking"
-    data.mkdir()
-    for name in ("input0", "input1", "input2"):
-        (data / name).symlink_to(texts / "classes/input0")
-    for split in ("train", "valid"):
+    (data / "label").mkdir(parents=True)
+    (data / "input0").symlink_to(texts / "classes/input0")
+    random = np.random.default_rng(1)
+    for split in ("train", "valid", "test"):
         number = len((texts / f"{split}.en").read_text().splitlines())
-        (data / "label").mkdir(exist_ok=True)
-        (data / f"label/{split}.label").write_text("".join(f"{each % 2}\n" for each in range(number)))
+        right = random.integers(0, 2, number)
+        (data / f"label/{split}.label").write_text("".join(f"{each}\n" for each in right))
+        for option in (0, 1):
+            lines = ["w1 w3\n" if each == option else "w2 w3\n" for each in right]
+            (tmp_path / f"{split}.{option}").write_text("".join(lines))
+    for option in (0, 1):
+        words = ["--srcdict", str(texts / "bin/dict.txt")]
+        binarize(tmp_path, f"ranking/input{option + 1}", str(option), *words)
     words = f"--task sentence_ranking --criterion sentence_ranking --num-classes 2 --init-token 0 {SIZE}"
-    words += (
-        " --max-positions 32 --max-option-length 12 --max-epoch 2 --arch mae_roberta --mae-gate-interval 1"
-    )
-    state = weights(trained(data, tmp_path / "out", words))
-    assert state["classification_heads.sentence_classification_head.out_proj.weight"].shape == (1, 32)
+    words += " --max-positions 32 --max-epoch 12 --arch mae_roberta --mae-gate-interval 1"
+    path = trained(data, tmp_path / "out", words)
+    head = weights(path)["classification_heads.sentence_classification_head.out_proj.weight"]
+    assert head.shape == (1, 32)
+    assert loss_by_validate(data, path, task="sentence_ranking")["accuracy"] > 90
 
 
 @pytest.mark.parametrize(

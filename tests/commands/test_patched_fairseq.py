@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +14,21 @@ import torch
 from fairseq import options, tasks
 from fairseq.data import data_utils
 from fairseq.file_io import PathManager
-from fairseq_cli import preprocess
 
+from modular_fairseq.training import compilation
 from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import OPTIMIZE, TINY, call, run_train, train_config, write_reversal_corpus
+from tests.compiling import compiling
+from tests.fairseq_commands import (
+    OPTIMIZE,
+    TINY,
+    call,
+    run_preprocess,
+    run_train,
+    train_config,
+    write_reversal_corpus,
+)
 from tests.places import PYTHON, ROOT
 from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
 
@@ -152,8 +162,7 @@ def binarize_text(folder, suffix):
     prefixes = [
         part for split in ("train", "valid") for part in (f"--{split}pref", str(folder / f"{split}.{suffix}"))
     ]
-    parser = options.get_preprocessing_parser()
-    preprocess.main(parser.parse_args(["--only-source", "--destdir", str(folder / "bin"), *prefixes]))
+    run_preprocess("--only-source", "--destdir", folder / "bin", *prefixes)
     return folder / "bin"
 
 
@@ -295,6 +304,16 @@ def overflow(values):
     return values * float("inf")
 
 
+@pytest.fixture
+def compiled_quickly(monkeypatch):
+    """Let --compile need no compiler, and leave no program behind."""
+    monkeypatch.setattr(compilation, "missing", lambda device: None)
+    compile_layers = partial(compilation.compile_layers, backend="eager")
+    monkeypatch.setattr(compilation, "compile_layers", compile_layers)
+    with compiling():
+        yield
+
+
 @pytest.mark.parametrize(
     ("direction", "arch", "args"),
     [
@@ -308,7 +327,7 @@ def overflow(values):
     ],
 )
 def test_a_training_names_the_module_in_which_its_numbers_overflow(
-    reversal_data, tmp_path, caplog, direction, arch, args
+    reversal_data, tmp_path, caplog, compiled_quickly, direction, arch, args
 ):
     """fairseq's own hook in the backward pass ended in a StopIteration, also for its own models."""
     watched = Watched(reversal_data, *args, "--save-dir", str(tmp_path), arch=arch)
@@ -340,27 +359,28 @@ def test_a_training_names_the_module_in_which_its_numbers_overflow(
 def test_a_folder_without_binarized_data_is_one_sentence(tmp_path, words, dictionary):
     """It names the folder bin, if this has the data."""
     (tmp_path / "bin").mkdir()
+    words = [*words.split(), "--max-tokens", "100", "--save-dir", tmp_path / "run"]
     says = f"^{tmp_path} has no {dictionary}; give the folder of binarized data, which .* calls bin$"
     with pytest.raises(UsageError, match=says):
-        run_train(tmp_path, *words.split(), "--max-tokens", "100", common=())
+        run_train(tmp_path, *words, common=())
     for name in ("dict.txt", "dict.de.txt", "valid.de-en.en.idx"):
         (tmp_path / "bin" / name).touch()
     with pytest.raises(
         UsageError, match=f"^{tmp_path} has no {dictionary}; give {tmp_path}/bin, which has it$"
     ):
-        run_train(tmp_path, *words.split(), "--max-tokens", "100", common=())
+        run_train(tmp_path, *words, common=())
     with pytest.raises(
         UsageError, match=f"^{tmp_path}/other is no folder; give the folder of binarized data"
     ):
-        run_train(tmp_path / "other", *words.split(), "--max-tokens", "100", common=())
+        run_train(tmp_path / "other", *words, common=())
 
 
-def test_a_part_of_a_translation_that_does_not_exist_is_one_sentence(reversal_data):
-    words = ["--arch", "modular_transformer", *TINY, *OPTIMIZE, "--valid-subset", "valid7"]
+def test_a_part_of_a_translation_that_does_not_exist_is_one_sentence(reversal_data, tmp_path):
+    words = ["--arch", "modular_transformer", *TINY, *OPTIMIZE, "--save-dir", tmp_path]
     with pytest.raises(
         UsageError, match=rf"^{reversal_data} has no part valid7 \(valid7.de-en.\*\); prepare"
     ):
-        run_train(reversal_data, *words)
+        run_train(reversal_data, *words, "--valid-subset", "valid7")
 
 
 def test_a_sentence_beyond_the_positions_is_one_sentence(reversal_data, tmp_path):

@@ -4,7 +4,9 @@ import gzip
 import json
 import shutil
 import struct
+import sys
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,10 +265,16 @@ def test_bad_numbers_are_one_sentence(sources, tmp_path, words, sentence):
     assert sentence in refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE, *words)
 
 
-def test_a_package_that_is_not_installed_is_named(sources, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.cluster", None)
-    said = refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE)
-    assert "needs the package scikit-learn" in said and "pip install 'modular_fairseq[pixels]'" in said
+@pytest.mark.parametrize(
+    ("module", "package"), [("sklearn.cluster", "scikit-learn"), ("PIL.Image", "pillow")]
+)
+def test_a_package_that_is_not_installed_is_named(sources, tmp_path, monkeypatch, module, package):
+    (tmp_path / "pictures").mkdir()
+    shutil.copy(Path(__file__).parents[2] / "docs/cross-attention.png", tmp_path / "pictures/a.png")
+    monkeypatch.setitem(sys.modules, module, None)
+    source = tmp_path / "pictures" if package == "pillow" else sources / "dark.gz"
+    said = refusal(prepare, source, "--out", tmp_path / "out", *SIZE)
+    assert f"needs the package {package}" in said and "pip install 'modular_fairseq[pixels]'" in said
 
 
 def test_drawing_step_by_step_equals_teacher_forcing(pairs, model):
@@ -380,7 +388,6 @@ def test_eta_squared_is_the_share_of_the_variance_between_regions(pairs, model):
 def test_a_training_that_keeps_checkpoints_has_eta_squared_of_each(pairs, tmp_path):
     words = [*SMALL.split(), "--save-interval-updates", "5"]
     run_train(pairs / "bin", *words, "--save-dir", tmp_path, common=())
-    shutil.copy(tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt")
     run = Run("run", str(tmp_path), Corpus(str(pairs / "bin")), words, 1)
     found = CompetitionInPictures().measure(Measurement(run), lambda line: None)
     expected = {"eta_squared_by_update": [], "eta_squared_heads_by_update": []}
@@ -470,7 +477,7 @@ def test_the_report_shows_pictures_and_their_maps(pairs, model, tmp_path):
     cli.main(["analyze", *map(str, words)])
     page, figures = tmp_path / "page.html", tmp_path / "figures"
     cli.main(["report", str(out), "--out", str(page), "--pictures", str(figures), "--format", "png"])
-    assert "function pictures()" in page.read_text() and '"palette"' in page.read_text()
+    assert '"palette"' in page.read_text()
     [path] = figures.glob("*-activations.png")
     with Image.open(path) as image:
         assert min(image.size) > 50

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -378,6 +379,32 @@ def test_pairs_are_found_by_their_names(speech, tmp_path, form):
         ],
     }[form]
     assert found == expected
+
+
+def test_samples_that_are_too_loud_are_cut_and_counted(speech, data, tmp_path, monkeypatch, capsys):
+    commands = importlib.import_module(f"{speech.__name__}.commands")
+    task = Namespace(cfg=Namespace(sample_rate=8000))
+    monkeypatch.setattr(commands, "load", lambda path: (None, task))
+    monkeypatch.setattr(commands, "enhance", lambda *args: torch.tensor([0.5, 1.5, -2.0, -1.0]))
+    out = tmp_path / "loud.wav"
+    commands.clean(Namespace(file=data / "test/clean/0000.wav", path=tmp_path, out=out))
+    assert f"{out}: 2 of 4 samples are too loud and are cut at 1\n" in capsys.readouterr().err
+    np.testing.assert_allclose(soundfile.read(out)[0], [0.5, 1, -1, -1], atol=1e-4)
+
+
+@pytest.mark.parametrize("package", ["soundfile", "pesq", "pystoi"])
+def test_a_package_that_is_not_installed_is_named(speech, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    needs = (
+        speech.audio.soundfile
+        if package == "soundfile"
+        else partial(
+            importlib.import_module(f"{speech.__name__}.scores").score, torch.ones(9), torch.ones(9), 8000
+        )
+    )
+    says = f"need the package {package}; install it by: pip install 'modular_fairseq\\[speech\\]'"
+    with pytest.raises(UsageError, match=says):
+        needs()
 
 
 def test_a_trained_model_cleans_and_is_scored_and_looked_into(model, data, toys, tmp_path):

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _(fast_commands: None) -> None:
+def _commands_start_fast(fast_commands: None) -> None:
     pass

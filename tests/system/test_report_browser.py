@@ -4,6 +4,7 @@ They use every section and control by mouse and by keyboard, and compare what th
 They check both themes, print and narrow windows, and that the console of the browser has no error.
 """
 
+import json
 import re
 import shutil
 
@@ -162,6 +163,12 @@ def reports(tmp_path_factory):
     six = [str(folder / name) for name in ("gates", "wide", *["gates"] * 4)]
     main(["report", *six, "--label", *"abcdef", *logged, "--out", f"{folder}/six.html"])
     main(["report", *logged[:3], "--label", "a", "b", "--out", f"{folder}/logs.html"])
+    for i, name in enumerate(("early", "late"), start=1):
+        write_analysis(
+            folder / name, layers=3, parts="pictures", language_model=True, updates=100 * i, seed=i
+        )
+    words = [str(folder / "late"), str(folder / "early"), "--label", "late", "early"]
+    main(["report", *words, "--out", f"{folder}/pictures.html"])
     write_analysis(folder / "plugin", parts="plugin")
     for name in ("streams", "gates", "lm", "plugin"):
         main(["report", str(folder / name), "--out", f"{folder}/{name}.html"])
@@ -203,6 +210,45 @@ def test_a_section_without_data_is_not_there(driver, reports):
     page = Page(driver, reports[0] / "gates.html").open()
     assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "gates"]
     assert [link.text for link in page.all("nav a")] == ["Overview", "Gates and experts"]
+    assert page.wrong() == []
+
+
+def test_pictures_have_maps_of_mechanisms_and_a_chart_over_the_training(driver, reports):
+    """The maps are beside the pictures, and have the shades of the activations."""
+    folder = reports[0]
+    found = {
+        name: json.loads((folder / name / "analysis.json").read_text())["analyses"]["pictures"]
+        for name in ("late", "early")
+    }
+    page = Page(driver, folder / "pictures.html").open()
+    assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "pictures"]
+    for mechanism in (0, 1):
+        page.choose("mechanism", str(mechanism + 1))
+        expected = []
+        for run in found.values():
+            values = [run["palette"][colour][0] for colour in run["pictures"][0]]
+            assert len(run["layers"]) == 2
+            shades = [[255 * c for c in layer["mean"][mechanism]] for layer in run["layers"]]
+            shades.append(values)
+            shades += [[255 * c for c in layer["single"][0][mechanism]] for layer in run["layers"]]
+            expected += shades + [None] * 2 * 3  # two more pictures
+        shown = page.run(
+            "[...document.querySelectorAll('#pictures canvas.picture')].map((canvas) =>"
+            " [canvas.width, canvas.height, [...canvas.getContext('2d')"
+            ".getImageData(0, 0, canvas.width, canvas.height).data].filter((_, i) => i % 4 === 0)])"
+        )
+        assert len(shown) == len(expected)
+        for (width, height, shades), right in zip(shown, expected, strict=True):
+            assert (width, height) == (4, 3)
+            assert right is None or np.allclose(shades, right, atol=0.51)
+    chart = page.one("#pictures svg.chart")
+    for name in ("early", "late"):  # in the order of their updates
+        page.press(chart, Keys.ARROW_RIGHT)
+        text = page.one("#pictures .readout").text
+        assert text.startswith(f"updates {100 if name == 'early' else 200}: ")
+        values = [float(value) for value in re.findall(r" (0?\.\d+)", text)]
+        etas = [layer["eta_squared"] for layer in found[name]["layers"]]
+        assert values == pytest.approx(etas, abs=5e-3)
     assert page.wrong() == []
 
 

@@ -20,7 +20,7 @@ def refuse(*args: object, **kwargs: object) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _() -> Iterator[None]:
+def _no_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
         for name in ("fork", "posix_spawn", "system"):

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import DictConfig
 
@@ -61,13 +60,6 @@ class Outcome(NamedTuple):
     weights: dict[str, torch.Tensor]
     valid_loss: float
     hypotheses: list[torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _():
-    """Forget what trainers have logged, as fairseq's log belongs to the process."""
-    yield
-    metrics.reset()
 
 
 def configuration(kind: str, model: str) -> DictConfig:

@@ -101,7 +101,9 @@ of masked language models it counts the masked symbols `<s>` and `</s>`, too. Th
 does not count them."""
 EACH = """\
 A record is a JSON file with the scores, the learning curves, the commands, the settings, and digests of the
-corpus and the weights. `git log --reverse -S'name: NAME' -- {path}` shows when a claim was registered."""
+corpus and the weights. The log of a training stays on the machine that made it, as `train.log` in the folder
+of the run ([Make the runs](evidence.md#make-the-runs)). `git log --reverse -S'name: NAME' -- {path}` shows
+when a claim was registered."""
 HEAD = """\
 # Results
 
