@@ -1,7 +1,9 @@
 """Analyse where in pictures the mechanisms of TIM layers are active.
 
 This analysis is not part of `competition`, which speaks of tokens: its numbers need the size of pictures, and
-its control needs no mechanism. The paper is "Transformers with Competitive Ensembles of Independent Mechanisms", section 4.1. A language
+its control needs no mechanism.
+
+The paper is "Transformers with Competitive Ensembles of Independent Mechanisms", section 4.1. A language
 model draws pictures of `modular-fairseq prepare-pixels` pixel by pixel. In a layer with a competition, c
 [pixels, mechanisms] are the activations of the mechanisms at the position that predicts a pixel. The analysis
 computes:
