@@ -1,7 +1,7 @@
 """An example of a plugin on our layers: TIM removes noise from speech (Lamb et al. 2021, 4.2 and A.2).
 
 The model reads the log magnitudes of noisy speech, frame by frame. It estimates the log magnitudes of clean
-speech. The first four of these files are the plugin, in the order in which they are best read, and the others
+speech. The first five of these files are the plugin, in the order in which they are best read, and the others
 are tools around it:
 
     audio.py        reads and writes files, mixes speech and noise, and computes spectra

@@ -52,15 +52,14 @@ def restore_early_stopping(
 
     A training that starts afresh, fine-tuning included, counts from 0, also if another one ran in the same
     process. fairseq restores the best loss under the same conditions for checkpoint_best.pt
-    (fairseq/checkpoint_utils.py:276-282), but kept the one of the other training, so that a second training
-    with a worse loss wrote no checkpoint_best.pt.
+    (fairseq/checkpoint_utils.py:276-282). The best loss of another training of the process is forgotten here;
+    fairseq kept it, so that a second training with a worse loss wrote no checkpoint_best.pt.
     """
     extra_state = load_checkpoint(
         trainer, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
     )
     afresh = extra_state is None or reset_optimizer or reset_meters
-    if afresh:
-        vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)  # fairseq now sets what the checkpoint has
     saved = {} if afresh else extra_state.get("early_stopping", {})
     for function in _counters():
         for key in KEYS:

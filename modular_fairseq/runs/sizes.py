@@ -88,7 +88,7 @@ def check_scale(scale: Any, path: str) -> None:
         not parts.keys() <= {"divide", "set", "finetuning", "corpora", "rows", "search", "start_seed"}
         or not isinstance(parts.get("search", True), bool)
         or not isinstance(starts, dict)
-        or not set(starts.values()) <= {"same"}
+        or not all(value == "same" for value in starts.values())
         or not all(isinstance(each, dict) for each in [*nested, *changes])
         or not all(isinstance(key, str) and key.count(".") == 1 for part in changes for key in part)
         or not all(type(by) is int and by > 0 for by in parts.get("divide", {}).values())
@@ -96,7 +96,7 @@ def check_scale(scale: Any, path: str) -> None:
         raise UsageError(
             f"{path}: a scale has `divide:` (by whole numbers), `set:` and `finetuning:`, each with keys of "
             "the form group.key, `corpora:` and `rows:` with the same for each corpus and row, `search:` "
-            "with true or false, and `start_seed:` with `same` for a table; see configs/scales/smoke.yaml"
+            "with true or false, and `start_seed:` with `same` for a table; see configs/scales/cpu.yaml"
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq.trainer import Trainer
 
+from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_train, weights
 
@@ -62,3 +63,15 @@ def test_a_score_that_an_option_measures_is_not_looked_for(reversal_data, tmp_pa
     bleu = ["--eval-bleu", "--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
     run_train(reversal_data, *SHORT, *bleu, "--save-dir", tmp_path)
     assert (tmp_path / "checkpoint_best.pt").exists()
+
+
+def test_a_training_that_goes_on_knows_nothing_of_the_best_loss_of_another(reversal_data, tmp_path):
+    """The first part of the training did not validate, so its checkpoint has no best loss."""
+    words = ["--arch", "modular_transformer", "--no-epoch-checkpoints", "--dropout", 0]
+    own = [*words, "--save-dir", tmp_path / "own"]
+    run_train(reversal_data, *own, "--max-epoch", 1, "--disable-validation")
+    run_train(reversal_data, *words, "--save-dir", tmp_path / "other", "--max-epoch", 6)
+    run_train(reversal_data, *own, "--max-epoch", 2)
+    best = load_checkpoint(tmp_path / "own/checkpoint_best.pt")["extra_state"]
+    assert best["best"] == best["val_loss"]
+    assert best["best"] > load_checkpoint(tmp_path / "other/checkpoint_best.pt")["extra_state"]["best"]

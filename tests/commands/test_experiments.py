@@ -431,6 +431,7 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
         {"finetuning": {"max_epoch": 3}},
         {"start_seed": {"mae-7": 1}},
         {"start_seed": ["mae-7"]},
+        {"start_seed": {"mae-7": ["same"]}},
         {"corpora": {"a": {"max_epoch": 3}}},
     ):
         with pytest.raises(UsageError, match="^huge.yaml: a scale has"):

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from sacrebleu.metrics import BLEU
 
-from modular_fairseq.runs.evidence import page
+from modular_fairseq.runs.evidence import figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
-from modular_fairseq.runs.evidence.figures import grouped
+from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import (
@@ -327,21 +327,25 @@ def test_a_record_with_parts_has_their_pseudo_values(tmp_path):
     write_record(tmp_path, "a/b/seed-1", record)
     (found,) = read_record(tmp_path, "a/b/seed-1")["rows"]["a/b"]
     np.testing.assert_allclose(found["by_unit"]["nats_per_token"], parts[:, 0] / 393, rtol=1e-5)
-    assert found["by_unit"]["lm_perplexity"].mean() == pytest.approx(math.exp(nats), rel=1e-3)
+    assert list(found["by_unit"]) == ["nats_per_token"]  # the interval of a perplexity is over seeds
     for spoilt, sentence in (
         ({"parts": "2:" + found["parts"][2:-8]}, "the counts or parts of a/b cannot be read"),
-        ({"nats_per_token": nats + 0.01}, "but its sentences or parts give"),
+        ({"parts": 5}, "the counts or parts of a/b cannot be read"),
+        ({"nats_per_token": nats + 0.001}, "but its sentences or parts give"),
     ):
         record["rows"]["a/b"][0] |= spoilt
         write_record(tmp_path, "a/b/seed-1", record)
         with pytest.raises(UsageError, match=sentence):
             read_record(tmp_path, "a/b/seed-1")
         record["rows"]["a/b"][0] |= {"parts": packed_parts(parts), **scores}
+    record["rows"]["a/b"][0]["nats_per_token"] = math.nan  # of a model without finite numbers
+    write_record(tmp_path, "a/b/seed-1", record)
+    assert read_record(tmp_path, "a/b/seed-1")["rows"]["a/b"][0]["by_unit"] == {}
 
 
 def test_each_baseline_of_a_table_has_a_figure_with_its_rows():
     """Those of the ablation are the iterations of figures 1 to 3 of the paper."""
-    groups = grouped(read_table(find_table("ensemble-1-masked")))
+    groups = figures.grouped(read_table(find_table("ensemble-1-masked")))
     assert {baseline: [row.name for row in rows] for baseline, rows in groups.items()} == {
         "baseline": ["baseline", "residual", "attention", "hidden", "multihead"],
         "residual": ["residual", "residual-attention", "residual-hidden", "residual-multihead"],
@@ -349,8 +353,36 @@ def test_each_baseline_of_a_table_has_a_figure_with_its_rows():
             *("residual-multihead", "residual-multihead-attention", "residual-multihead-hidden", "full")
         ],
     }
-    one = grouped(read_table(find_table("mae-4")))
+    one = figures.grouped(read_table(find_table("mae-4")))
     assert list(one) == [""] and len(one[""]) > 3
+
+
+def test_a_figure_of_pictures_has_the_competition_and_the_heads_of_the_control(tmp_path):
+    spec = yaml.safe_load((ROOT / "results/claims.yaml").read_text())
+    spec["claims"] = [each for each in spec["claims"] if each["table"] == "tim-pixels"]
+    plan = Plan(read_claims(written(tmp_path, spec | {"changes": []})), str(tmp_path), str(tmp_path))
+    table, made = plan.tables["tim-pixels"], {}
+    for job in plan.jobs:
+        (name,) = job.measurements
+        row, of_seed = name.partition("/")[2], [[100, 0.1 * job.seed], [200, 0.2 * job.seed]]
+        measured = {"eta_squared_heads_by_update": [[100, 0.3], [200, 0.4]]} if "pairs" in row else {}
+        measured |= {"eta_squared_by_update": of_seed} if row == "pairs-tim" else {}
+        curves = {"valid": {"ppl": [[384, 9.0], [768, 8.0]]}, "train_inner": {"ppl": [[100, 9.5], [200, 9]]}}
+        made[job.run.name] = {"diverged": False, "curves": curves, "rows": {name: [measured]}}
+    drawings = figures.figures(plan, made)
+    assert {name: each.alternative for name, each in drawings.items()} == {
+        "tim-pixels.pairs-plain.ppl.svg": "Perplexity (training, table tim-pixels: pairs-plain)",
+        "tim-pixels.pairs-plain.eta_squared.svg": "Eta squared between regions of pictures (test, table "
+        "tim-pixels: pairs-plain)",
+        "tim-pixels.photos-plain.ppl.svg": "Perplexity (training, table tim-pixels: photos-plain)",
+    }
+    pairs = figures.grouped(table)["pairs-plain"]
+    _, drawn = figures._curves(plan, table, pairs, made, "eta_squared")
+    assert {name: [point.mean for point in points] for name, points in drawn.items()} == {
+        "digit and photograph: TIM": pytest.approx([0.2, 0.4]),
+        "digit and photograph: Transformer: heads": pytest.approx([0.3, 0.4]),
+    }
+    assert {point.seeds for points in drawn.values() for point in points} == {3}
 
 
 def test_losses_of_rows_are_compared():

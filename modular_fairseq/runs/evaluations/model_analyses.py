@@ -191,6 +191,10 @@ class CompetitionInPictures(AnalysisEvaluation):
     def fits(self, run: Run) -> bool:
         return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]
 
+    def commands(self, measurement: Measurement) -> list[str]:
+        also = "  # and the same of each checkpoint_EPOCH_UPDATE.pt that the training keeps"
+        return [shlex.join(self.command(measurement)) + also]
+
     def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
         found = super().measure(measurement, say)
         points: dict[str, list[list[float]]] = {}

@@ -1,12 +1,14 @@
 """The figures on the page of results: curves over updates with bands, and redundancy of heads against BLEU.
 
 In a table with several baselines each of them has figures of its own, with the rows that are compared with
-it. For `ensemble-1-masked` these are figures 1 to 3 of the paper.
+it. For `ensemble-1-masked` these are figures 1 to 3 of the paper. The figure of eta squared has the
+competition of models that have one, and the heads of the others, which are the control.
 """
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from modular_fairseq.runs.evaluations.model_analyses import OVER_TRAINING, by_update
 from modular_fairseq.runs.evidence.jobs import Plan, row_of
@@ -21,27 +23,39 @@ DIVERGENCES = ("LR_divergence_encoder", "HR_divergence_encoder")
 CURVES = {
     "ppl": NUMBERS["ppl"],
     "gate_entropy": NUMBERS["gate_entropy"],
-    "eta_squared": Curve("eta_squared", "Eta squared between regions", "last layer", MODEL),
-    "eta_squared_heads": Curve(
-        "eta_squared_heads", "Eta squared of two groups of heads", "best layer", MODEL
-    ),
+    "eta_squared": Curve("eta_squared", "Eta squared between regions of pictures", "", MODEL),
 }
 
 
-def figures(plan: Plan, records: Records) -> dict[str, Callable[[Path], None]]:
-    """Return functions that draw the figures, by the names of their files: TABLE[.BASELINE].KIND.svg."""
-    found: dict[str, Callable[[Path], None]] = {}
+class Drawing(NamedTuple):
+    """A figure.
+
+    Args:
+        alternative: its alternative text.
+        draw: writes it into a file.
+    """
+
+    alternative: str
+    draw: Callable[[Path], None]
+
+
+def figures(plan: Plan, records: Records) -> dict[str, Drawing]:
+    """Return the figures, by the names of their files: TABLE[.BASELINE].KIND.svg."""
+    found: dict[str, Drawing] = {}
     for table in plan.tables.values():
         for baseline, rows in grouped(table).items():
             for key, curve in CURVES.items():
                 split, systems = _curves(plan, table, rows, records, key)
-                if len(systems) > bool(baseline):  # a baseline alone, or a row without it, compares nothing
+                compares = baseline and key != "eta_squared"  # then a single row says nothing
+                if len(systems) > bool(compares):
                     name = ".".join(filter(None, (table.name, baseline, key, "svg")))
                     title = f"{split}, table {table.name}" + (f": {baseline}" if baseline else "")
-                    found[name] = partial(draw, systems, curve, title)
+                    about = f"{curve.title} ({title})"
+                    found[name] = Drawing(about, partial(draw, systems, curve, title))
         points = _redundancy(plan, table, records)
         if len(points) > 1:
-            found[f"{table.name}.redundancy.svg"] = partial(_draw_redundancy, points)
+            about = f"Redundancy of heads and BLEU (table {table.name})"
+            found[f"{table.name}.redundancy.svg"] = Drawing(about, partial(_draw_redundancy, points))
     return found
 
 
@@ -57,34 +71,51 @@ def grouped(table: Table) -> dict[str, list[Row]]:
 def _curves(
     plan: Plan, table: Table, rows: list[Row], records: Records, key: str
 ) -> tuple[str, dict[str, list[Point]]]:
-    """Return what the curves are of, and the curve of each row, averaged over the seeds that have one.
+    """Return the data that the curves are of, and the curve of each row that has one.
 
     Perplexity is that of training batches, if a validation has taken place only a few times.
     """
-    by_split: dict[str, dict[str, list[Point]]] = {"validation": {}, "training": {}}
+
+    def logged(split: str) -> dict[str, list[Point]]:
+        return _averaged(
+            plan, table, rows, records, lambda record, _: record["curves"].get(split, {}).get(key)
+        )
+
+    def measured(column: str) -> dict[str, list[Point]]:
+        at = by_update(column)
+        return _averaged(plan, table, rows, records, lambda record, row: record["rows"][row][0].get(at))
+
+    if key == "eta_squared":
+        competition, heads = map(measured, OVER_TRAINING)
+        controls = {f"{row}: heads": points for row, points in heads.items() if row not in competition}
+        return "test", competition | controls
+    validation, training = logged("valid"), logged("train_inner")
+    few = all(len(points) < FEW for points in validation.values())
+    return ("training", training) if few and training else ("validation", validation)
+
+
+def _averaged(
+    plan: Plan,
+    table: Table,
+    rows: list[Row],
+    records: Records,
+    curve_of: Callable[[dict[str, Any], str], list[list[float]] | None],
+) -> dict[str, list[Point]]:
+    """Return the mean curve of each row over the seeds that have one, keyed by the label of the row.
+
+    Args:
+        curve_of: returns the curve of a record and a row, which is called TABLE/ROW, if it has one.
+    """
+    found = {}
     for row in rows:
         name = f"{table.name}/{row.name}"
-        names = [job.run.name for job in plan.jobs if row_of(job.run) == name]
-        made = [records[name] for name in names if name in records and not records[name]["diverged"]]
-        for split, logged in (("validation", "valid"), ("training", "train_inner")):
-            curves = [record["curves"].get(logged, {}).get(key) for record in made]
-            if split == "validation" and key in OVER_TRAINING:
-                measured = [each for record in made for each in record["rows"].get(name, [])]
-                curves = [each.get(by_update(key)) for each in measured]
-            points = average([dict(curve) for curve in curves if curve]) if any(curves) else []
-            if points:
-                by_split[split][label(row)] = points
-    few = all(len(points) < FEW for points in by_split["validation"].values())
-    split = "training" if few and by_split["training"] else "validation"
-    return split, by_split[split]
-
-
-def alternative(name: str) -> str:
-    """Return the alternative text of a figure, by the name of its file."""
-    table, *baseline, kind, _ = name.split(".")
-    rows = f", rows compared with {baseline[0]}" if baseline else ""
-    what = CURVES[kind].title if kind in CURVES else "Redundancy of heads and BLEU"
-    return f"{what} of table {table}{rows}"
+        runs = [job.run.name for job in plan.jobs if row_of(job.run) == name]
+        made = [records[run] for run in runs if run in records and not records[run]["diverged"]]
+        of_seeds = [curve for record in made if (curve := curve_of(record, name))]
+        curves = [{int(update): value for update, value in curve} for curve in of_seeds]
+        if curves and (points := average(curves)):
+            found[label(row)] = points
+    return found
 
 
 def _redundancy(plan: Plan, table: Table, records: Records) -> dict[str, list[list[float]]]:

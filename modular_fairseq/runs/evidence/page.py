@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import KINDS, Claim
-from modular_fairseq.runs.evidence.figures import alternative, figures
+from modular_fairseq.runs.evidence.figures import figures
 from modular_fairseq.runs.evidence.jobs import Job, Plan, table_of
 from modular_fairseq.runs.evidence.overview import Findings, PValues, difference, found_in, values_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
@@ -34,7 +34,7 @@ def write(plan: Plan, records: Records, path: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures(plan, records).items():
-            figure(folder / name)
+            figure.draw(folder / name)
         write_file(path, page(plan, records, folder.name))
     except OSError as error:
         raise UsageError(f"--page {path}: cannot be written ({error.strerror}); give another path") from None
@@ -60,7 +60,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
     for table in plan.tables.values():
         if lines := lines_of(plan, table, records):
             named = [name for name in images if name.partition(".")[0] == table.name]
-            shown_images = [f"![{alternative(name)}]({folder}/{name})" for name in named]
+            shown_images = [f"![{images[name].alternative}]({folder}/{name})" for name in named]
             about = f"{table.title}. Corpus here: {corpora_of(plan, table)}."
             parts += [f"### Table {table.name}", about, "\n".join(lines), *shown_images]
     parts += ["## Each claim", EACH.format(path=plan.register.path)]

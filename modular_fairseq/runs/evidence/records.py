@@ -16,15 +16,15 @@ A record has no text of a corpus. Its keys are
     rows          for each row of the table its measurements, one for each set of overrides: how they were
                   made ("how"), their columns, the numbers of the analyses by module, and for BLEU "counts":
                   for each sentence sacrebleu's lengths of hypothesis and reference and its matches of 1- to
-                  4-grams (`packed`). Scores that follow from sums over at most `PARTS` parts of the data,
-                  such as documents, pictures or inputs, have these numbers as "parts" (`packed_parts`)
+                  4-grams (`packed`). Measurements of a quantity of `OF_PARTS` have the numbers of the
+                  pictures or inputs, whose sums decide the score, as "parts" (`packed_parts`)
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, the versions of Python and torch, the processor, and the names of the
                   libraries in LD_PRELOAD (scripts/mkl_avx512.sh)
 
 Older records lack "train_inner", "parts", and the last two of "made".
 
-`read_record` adds "by_unit" to a measurement: for BLEU, and for each score with "parts", the pseudo-values of
+`read_record` adds "by_unit" to a measurement: for BLEU and for a quantity of `OF_PARTS` the pseudo-values of
 the sentences or parts, which follow from the counts or parts (`scoring.intervals.jackknife`).
 
 A training that diverged, and a run that should start from one, have records too. "diverged" is true there,
@@ -60,7 +60,9 @@ from modular_fairseq_cli.processes import processor_name
 from modular_fairseq_cli.scoring.intervals import Scored, jackknife, sentence_counts
 from modular_fairseq_cli.training_log import read_log
 
-PARTS = 2000  # with more parts, which are masked sentences, the noise of the seeds matters alone
+# Quantities whose intervals account for the choice of pictures or inputs, too. Those of masked words account
+# for seeds alone: of their noise, the choice of sentences is the smaller part by far.
+OF_PARTS = ("nats_per_token", "class_accuracy")
 COUNTS = 6  # numbers of a sentence: its lengths, and its matches of 1- to 4-grams
 OF_EPOCHS = (
     "ppl",
@@ -157,8 +159,8 @@ def _numbers(measurement: Measurement) -> dict[str, Any]:
         metric, hypotheses = metric_of(measurement), output_of(measurement).hypotheses
         result["counts"] = packed(sentence_counts(metric, hypotheses)[:, :COUNTS])
     for each in measurement.evaluations:
-        if isinstance(each, OverParts) and len(parts := each.statistics(measurement)) <= PARTS:
-            result["parts"] = packed_parts(parts)
+        if isinstance(each, OverParts) and not each.scores.keys().isdisjoint(OF_PARTS):
+            result["parts"] = packed_parts(each.statistics(measurement))
     return result
 
 
@@ -267,13 +269,12 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
             try:
                 scores = {"bleu": bleu_of(unpacked(each["counts"]))} if "bleu" in each else {}
                 scores |= _of_parts(each) if "parts" in each else {}
-            except ValueError as error:
+            except (ValueError, TypeError, AttributeError, IndexError) as error:
                 raise UsageError(
                     f"{path}: the counts or parts of {row} cannot be read ({error}); {remedy}"
                 ) from None
             for name, (score, _) in scores.items():
-                # Parts are in float32, and fairseq-eval-lm prints perplexities with two decimals.
-                tolerance = 1e-6 if name == "bleu" else max(0.006, 1e-5 * score)
+                tolerance = 1e-6 if name == "bleu" else 1e-5 * score  # parts are in float32
                 if not math.isclose(each[name], score, abs_tol=tolerance):
                     raise UsageError(
                         f"{path}: {row} has {name} {each[name]}, but its sentences or parts give {score}; "
@@ -288,14 +289,14 @@ def _scored(parts: NDArray[np.float64], score: Callable) -> Scored:
 
 
 def _of_parts(measurement: dict[str, Any]) -> dict[str, Scored]:
-    """Return each score that follows from the parts of a measurement, with its pseudo-values [parts]."""
+    """Return each quantity that follows from the parts of a measurement, with its pseudo-values [parts]."""
     parts = unpacked_parts(measurement["parts"])
     return {
         name: _scored(parts, score)
         for each in EVALUATIONS
         if isinstance(each, OverParts)
         for name, score in each.scores.items()
-        if measurement.get(name) is not None
+        if name in OF_PARTS and math.isfinite(measurement.get(name) or math.nan)
     }
 
 

@@ -1,9 +1,9 @@
 """Test registered claims by the records that exist.
 
 A claim compares two rows, seed by seed, or a row with 0. For BLEU the 95 % interval of the difference
-accounts for seeds and sentences (`scoring.intervals`). For a quantity that follows from sums over documents,
-pictures or inputs it accounts for seeds and these, if all records have the sums. For other quantities it
-accounts for seeds. The verdict on a primary claim is
+accounts for seeds and sentences (`scoring.intervals`). For the quantities of `records.OF_PARTS` it accounts
+for seeds and pictures or inputs, if all records have their numbers. For other quantities it accounts for
+seeds. The verdict on a primary claim is
 
     holds       all seeds are there, and the hypothesis that the row is not above baseline + margin (or not
                 below baseline - margin) has p < 0.05
