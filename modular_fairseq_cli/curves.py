@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.scoring.intervals import over_seeds
-from modular_fairseq_cli.training_log import CURVES, Curve, read_log
+from modular_fairseq_cli.training_log import CURVES, read_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,8 @@ def run(args: argparse.Namespace) -> None:
             f"--out {args.out}: {args.out}.tsv cannot be written ({error.strerror}); give another path"
         ) from None
     title = f"{args.split}: mean over seeds (their number in brackets), 95 % interval"
-    draw(systems, NUMBERS[args.number], title, Path(f"{args.out}.svg"), Path(f"{args.out}.png"))
+    label = NUMBERS[args.number].label
+    draw(systems, label, title, Path(f"{args.out}.svg"), Path(f"{args.out}.png"), log=args.number == "ppl")
     print(f"{args.out}.tsv, {args.out}.svg, {args.out}.png")
 
 
@@ -124,8 +125,15 @@ def _curve(log: str, split: str, number: str) -> dict[int, float]:
     return dict(curves[split][number])
 
 
-def draw(systems: dict[str, list[Point]], curve: Curve, title: str, *paths: Path) -> None:
+def draw(systems: dict[str, list[Point]], label: str, title: str, *paths: Path, log: bool = False) -> None:
     """Draw the curves of systems into files, whose endings are .svg or .png.
+
+    Args:
+        systems: the points of each curve.
+        label: what the values are, with their unit.
+        title: the title of the figure.
+        paths: the files.
+        log: whether the axis of the values is logarithmic.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -141,15 +149,15 @@ def draw(systems: dict[str, list[Point]], curve: Curve, title: str, *paths: Path
     for number_of_line, (name, points) in enumerate(systems.items()):
         updates = [point.update for point in points]
         style = STYLES[number_of_line // COLOURS % len(STYLES)]
-        label = f"{name} ({points[0].seeds})"
-        (line,) = axes.plot(updates, [point.mean for point in points], style, label=label)
+        legend = f"{name} ({points[0].seeds})"
+        (line,) = axes.plot(updates, [point.mean for point in points], style, label=legend)
         bands = [(each.update, each.low, each.high) for each in points if each.low is not None]
         if bands:
             x, lows, highs = zip(*bands, strict=True)
             axes.fill_between(x, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel="update", ylabel=f"{curve.title} ({curve.unit})" if curve.unit else curve.title)
+    axes.set(xlabel="update", ylabel=label)
     axes.set_title(title, fontsize="medium")
-    if curve.key == "ppl":
+    if log:
         axes.set_yscale("log")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -15,11 +15,15 @@ class Curve(NamedTuple):
     key: str  # its name in the log
     title: str
     unit: str  # its unit or symbol, or ""
-    group: str  # the group of charts on the page to which it belongs: LEARNING, GATES or LOSSES; or MODEL
+    group: str  # the group of charts on the page to which it belongs: LEARNING, GATES or LOSSES
+
+    @property
+    def label(self) -> str:
+        """Its title, with its unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
 
 
 LEARNING, GATES, LOSSES = "learning", "gates", "losses"
-MODEL = "model"  # of a number that is measured on checkpoints and not logged
 CURVES = (
     Curve("ppl", "Perplexity", "", LEARNING),
     Curve("loss", "Loss", "smoothed, bits per token", LEARNING),

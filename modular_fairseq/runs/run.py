@@ -17,7 +17,6 @@ import modular_fairseq
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.logged_numbers import numbers_of
 from modular_fairseq.runs.workers import share_batches
-from modular_fairseq.training.averaging import FILE_NAMES
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
@@ -93,11 +92,6 @@ class Run(NamedTuple):
     def last(self) -> str:
         """Path of the checkpoint that a training continues from."""
         return f"{self.save_dir}checkpoint_last.pt"
-
-    def checkpoints_of_updates(self) -> list[tuple[int, str]]:
-        """Return the update and the path of each checkpoint of --save-interval-updates, in their order."""
-        found = [(FILE_NAMES["update"].fullmatch(name), name) for name in os.listdir(self.save_dir)]
-        return sorted((int(match["number"]), self.save_dir + name) for match, name in found if match)
 
     @property
     def checkpoint(self) -> str:

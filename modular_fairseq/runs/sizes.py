@@ -18,9 +18,10 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same after that, but only
             for rows that are trained on this corpus. "rows": {TABLE/ROW: {"group.key": value}} does the same
             last, but only for this row. Keys that the row does not set are skipped, so one scale serves all
-            rows. Whole numbers remain whole numbers of at least 1. Two parts are about tables:
-            "search": false lets a table search nothing, so that its rows have their own values, or those of
-            the scale; and "start_seed": {TABLE: same} is the key of a table.yaml.
+            rows. Whole numbers remain whole numbers of at least 1. Two other parts do not change values.
+            With "search": false no table searches values of options: each row is trained once, with the
+            values that it has after these changes. "start_seed": {TABLE: same} lets seed n of a fine-tuned
+            row of this table start from seed n, like the key `start_seed` of a table.yaml.
 
     Raises:
         UsageError: a value is to be divided that is no number, or a context is as long as a block.

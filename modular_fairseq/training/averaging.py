@@ -88,6 +88,18 @@ def run(args: argparse.Namespace) -> None:
     print(f"wrote {args.output}, the average of {len(paths)} checkpoints")
 
 
+def checkpoints_of_updates(folder: str | os.PathLike) -> list[tuple[int, str]]:
+    """Return the update and the path of each checkpoint of --save-interval-updates in a folder, in order."""
+    return sorted(
+        (int(match["number"]), os.path.join(folder, match.string)) for match in _kept(folder, "update")
+    )
+
+
+def _kept(folder: str | os.PathLike, kind: str) -> list[re.Match[str]]:
+    """Return the names of the checkpoints of a kind in a folder, matched by `FILE_NAMES`."""
+    return [match for name in os.listdir(folder) if (match := FILE_NAMES[kind].fullmatch(name))]
+
+
 def find_checkpoints(
     folder: str | os.PathLike, kind: str, count: int, upper_bound: int | None = None
 ) -> list[str]:
@@ -106,8 +118,9 @@ def find_checkpoints(
     option = f"--num-{kind}-checkpoints"
     if count < 1:
         raise UsageError(f"{option} must be at least 1, not {count}")
-    matches = [match for name in os.listdir(folder) if (match := FILE_NAMES[kind].fullmatch(name))]
-    matches = [match for match in matches if upper_bound is None or float(match["number"]) <= upper_bound]
+    matches = [
+        match for match in _kept(folder, kind) if upper_bound is None or float(match["number"]) <= upper_bound
+    ]
     matches.sort(key=lambda match: float(match["number"]))
     names = [match[0] for match in matches]
     if (

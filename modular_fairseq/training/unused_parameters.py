@@ -17,9 +17,10 @@ from modular_fairseq.criterions.modular_cross_entropy import adaptive_softmax
 def show_parameters_of_the_criterion(trainer: Trainer) -> None:
     """Let the model's `forward` return a view of each parameter that only the criterion uses.
 
-    These parameters are those whose only gradient comes from auxiliary losses, those of an adaptive softmax,
-    and, with --loss-chunk-size, those of the output layer. The criterion gives each of them a gradient in
-    every update, if only 0. Nothing is done without --find-unused-parameters or with one worker.
+    Three kinds of parameters get their gradients from the criterion alone: parameters that only auxiliary
+    losses train, the adaptive softmax, and the output layer with --loss-chunk-size. In every update the
+    criterion gives each of them a gradient, which may be 0. Nothing is done without --find-unused-parameters
+    or with one worker.
     """
     model = trainer.get_model()
     if trainer.data_parallel_world_size == 1:

@@ -173,8 +173,8 @@ def test_the_floor_of_the_overlap_and_its_gradient():
     """Above the floor the bias is exact. A query that shares clusters with no key attends as if there were no
     mask.
     """
-    p = torch.softmax(torch.randn(2, 2, CLUSTERS, T, dtype=torch.float64), dim=2).requires_grad_()
-    k = torch.softmax(torch.randn(2, 2, CLUSTERS, S, dtype=torch.float64), dim=2).requires_grad_()
+    p = torch.softmax(4 * torch.randn(2, 2, CLUSTERS, T, dtype=torch.float64), dim=2).requires_grad_()
+    k = torch.softmax(4 * torch.randn(2, 2, CLUSTERS, S, dtype=torch.float64), dim=2).requires_grad_()
     assert torch.autograd.gradcheck(_LogOverlap.apply, (p, k))
     apart = torch.tensor([1.0, 0.0]).view(1, 1, 2, 1), torch.tensor([[0.0, 0.0], [1.0, 1.0]]).view(1, 1, 2, 2)
     bias = _LogOverlap.apply(*(x.requires_grad_() for x in apart))

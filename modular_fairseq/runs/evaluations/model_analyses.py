@@ -14,6 +14,7 @@ from modular_fairseq.loading import SKIP_INVALID, load
 from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
 from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.training.averaging import checkpoints_of_updates
 from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.files import read_json
@@ -198,7 +199,7 @@ class CompetitionInPictures(AnalysisEvaluation):
     def measure(self, measurement: Measurement, say: Say) -> dict[str, Any]:
         found = super().measure(measurement, say)
         points: dict[str, list[list[float]]] = {}
-        for update, path in measurement.run.checkpoints_of_updates():
+        for update, path in checkpoints_of_updates(measurement.run.save_dir):
             report = self._analyse(measurement, say, path, f"-{update}")
             for name, value in self.read(report).items():
                 if name in OVER_TRAINING and value is not None:

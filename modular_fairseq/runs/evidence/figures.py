@@ -15,15 +15,13 @@ from modular_fairseq.runs.evidence.jobs import Plan, row_of
 from modular_fairseq.runs.evidence.rows import Records, label, of_row, value_of
 from modular_fairseq.runs.papers.table import COLUMNS, Row, Table
 from modular_fairseq_cli.curves import NUMBERS, Point, average, draw, save
-from modular_fairseq_cli.training_log import MODEL, Curve
 
 FEW = 5  # with fewer validations, the perplexity of training batches is drawn in place of validation data
 DIVERGENCES = ("LR_divergence_encoder", "HR_divergence_encoder")
-# The curves that are drawn for each table: the key in the records, and what is drawn.
+# The curves that are drawn for each table: the key in the records, and the label of the axis.
 CURVES = {
-    "ppl": NUMBERS["ppl"],
-    "gate_entropy": NUMBERS["gate_entropy"],
-    "eta_squared": Curve("eta_squared", "Eta squared between regions of pictures", "", MODEL),
+    **{key: NUMBERS[key].label for key in ("ppl", "gate_entropy")},
+    "eta_squared": "Eta squared between regions of pictures",
 }
 
 
@@ -44,14 +42,14 @@ def figures(plan: Plan, records: Records) -> dict[str, Drawing]:
     found: dict[str, Drawing] = {}
     for table in plan.tables.values():
         for baseline, rows in grouped(table).items():
-            for key, curve in CURVES.items():
+            for key, values in CURVES.items():
                 split, systems = _curves(plan, table, rows, records, key)
                 compares = baseline and key != "eta_squared"  # then a single row says nothing
                 if len(systems) > bool(compares):
                     name = ".".join(filter(None, (table.name, baseline, key, "svg")))
                     title = f"{split}, table {table.name}" + (f": {baseline}" if baseline else "")
-                    about = f"{curve.title} ({title})"
-                    found[name] = Drawing(about, partial(draw, systems, curve, title))
+                    about = f"{values} ({title})"
+                    found[name] = Drawing(about, partial(draw, systems, values, title, log=key == "ppl"))
         points = _redundancy(plan, table, records)
         if len(points) > 1:
             about = f"Redundancy of heads and BLEU (table {table.name})"
@@ -71,9 +69,9 @@ def grouped(table: Table) -> dict[str, list[Row]]:
 def _curves(
     plan: Plan, table: Table, rows: list[Row], records: Records, key: str
 ) -> tuple[str, dict[str, list[Point]]]:
-    """Return the data that the curves are of, and the curve of each row that has one.
+    """Return the name of the data that the curves were measured on, and the curve of each row that has one.
 
-    Perplexity is that of training batches, if a validation has taken place only a few times.
+    The curve of the perplexity is that of training batches if fewer than `FEW` validations took place.
     """
 
     def logged(split: str) -> dict[str, list[Point]]:

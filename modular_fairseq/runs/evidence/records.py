@@ -193,8 +193,10 @@ def unpacked_parts(text: str) -> NDArray[np.float64]:
     """Return the numbers [parts, n] that `packed_parts` has made a text of.
 
     Raises:
-        ValueError: the text is no such text.
+        ValueError: this is no such text.
     """
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no text")
     n, _, packed = text.partition(":")
     try:
         columns = zlib.decompress(base64.b64decode(packed, validate=True))
@@ -269,7 +271,7 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
             try:
                 scores = {"bleu": bleu_of(unpacked(each["counts"]))} if "bleu" in each else {}
                 scores |= _of_parts(each) if "parts" in each else {}
-            except (ValueError, TypeError, AttributeError, IndexError) as error:
+            except ValueError as error:
                 raise UsageError(
                     f"{path}: the counts or parts of {row} cannot be read ({error}); {remedy}"
                 ) from None
@@ -296,7 +298,7 @@ def _of_parts(measurement: dict[str, Any]) -> dict[str, Scored]:
         for each in EVALUATIONS
         if isinstance(each, OverParts)
         for name, score in each.scores.items()
-        if name in OF_PARTS and math.isfinite(measurement.get(name) or math.nan)
+        if name in OF_PARTS and isinstance(measurement.get(name), float) and math.isfinite(measurement[name])
     }
 
 

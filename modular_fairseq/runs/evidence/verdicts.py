@@ -130,9 +130,10 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
 def _value(
     claim: Claim, records: dict[tuple[str, int], dict[str, Any]], seed: int, row: str, minus: str
 ) -> tuple[float | None, np.ndarray | None]:
-    """Return the quantity of a row, less that of the row `minus`, and the same by sentence or part.
+    """Return what a claim compares of a row with one seed: a number, and its values by sentence or part.
 
-    The latter is None if a record has no such values.
+    If the claim subtracts the quantity of another row, `minus`, both results are differences. The values by
+    sentence or part are None if a record has none.
     """
     total: float | None = 0.0
     units: Any = 0.0
