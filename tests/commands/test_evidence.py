@@ -211,7 +211,7 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     assert f"| {mean:.2f} ± {deviation:.2f} |" in page and "Corpus here: `toy.de-en`." in page
     assert "8 of 8 runs are\ndone" in page and "still to be made" not in page and "diverged" not in page
     pictures = re.findall(r"\(page/(.*?)\)", page)
-    assert "mine.ppl.svg" in pictures
+    assert "mine.plain.ppl.svg" in pictures  # the curves of the rows that the baseline "plain" has
     assert sorted(pictures) == sorted(path.name for path in (place / "page").iterdir())
 
 
@@ -222,7 +222,7 @@ def test_the_page_names_runs_that_diverged(place):
     cli.main(words_of(place, "--page", str(place / "page.md")))
     page = (place / "page.md").read_text()
     assert "These runs diverged, and means and figures leave them out: `mine/plain/seed-2`." in page
-    assert "- Verdict: seed 2 diverged\n" in page and "mine.ppl.svg" in page
+    assert "- Verdict: seed 2 diverged\n" in page and "mine.plain.ppl.svg" in page
     with pytest.raises(SystemExit, match="--page : give a file that ends in .md"):
         cli.main(words_of(place, "--page", ""))
 

@@ -303,6 +303,7 @@ def test_rows_of_a_table_differ_in_the_model_and_in_nothing_else():
         "tim-pixels": {  # pictures of two sizes
             *("task.data", "task.tokens_per_sample", "dataset.max_tokens", "optimization.max_update"),
             *("lr_scheduler.warmup_updates", "lr_scheduler.lr_period_updates"),
+            "checkpoint.save_interval_updates",  # figure 2 of the paper shows the pairs over their training
         },
         "mae-2": {"lr_scheduler.warmup_updates"},
         # rows that ask whether longer training changes the gain of MAE
