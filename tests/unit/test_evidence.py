@@ -21,6 +21,7 @@ from modular_fairseq.runs.evidence.records import (
     preloaded_libraries,
     read_record,
     unpacked,
+    unpacked_parts,
     write_record,
 )
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
@@ -511,15 +512,23 @@ def test_the_p_against_a_claim_is_shown_beside_the_p_for_it():
 )
 def test_scores_in_records_are_of_their_counts(path):
     """A record of a translation has sacrebleu's counts for each sentence, from which its BLEU follows. A
-    record of a language model has a perplexity.
+    record of a classification has what each input adds to its accuracy, and one of pictures what each picture
+    adds to its nats per token. A record of a language model has a perplexity.
     """
     record = read_record(ROOT / "results/evidence", str(path.relative_to(ROOT / "results/evidence"))[:-5])
     every = [each for found in record["rows"].values() for each in found]
     is_translation = "--task translation" in " ".join(record["commands"])
     measurements = [each for each in every if "bleu" in each]
     assert every and len(measurements) == (len(every) if is_translation else 0)
-    perplexities = [each.get("lm_perplexity", each.get("masked_perplexity", 0)) for each in every]
-    assert is_translation or min(perplexities) > 1
+    for each in every:
+        if "class_accuracy" in each:
+            right, inputs = unpacked_parts(each["parts"]).sum(axis=0)
+            assert each["class_accuracy"] == pytest.approx(100 * right / inputs)
+        elif not is_translation:
+            assert each.get("lm_perplexity", each.get("masked_perplexity", 0)) > 1
+            if "nats_per_token" in each and "parts" in each:
+                nats, tokens = unpacked_parts(each["parts"]).sum(axis=0)
+                assert each["nats_per_token"] == pytest.approx(nats / tokens, rel=1e-6)
     for each in measurements:
         counts = unpacked(each["counts"])
         counts = np.hstack([counts, np.maximum(counts[:, :1] - np.arange(4), 0)])  # the numbers of n-grams
