@@ -9,7 +9,8 @@
 #     bash scripts/evidence.sh --table               # what the records say about the claims
 #
 # The runs are made by a frozen clone at the commit that the claims name, so work in this checkout may go on.
-# They have the lowest priority. The script may be killed at any time; the same command continues. Finished runs
+# They run at nice 19, which on many Linux systems yields only to other work of the same terminal session
+# (autogroups, man 7 sched). The script may be killed at any time; the same command continues. Finished runs
 # lie in results/evidence/ and are not made again. This is so also if EVIDENCE is lost, the folder for the clone,
 # the corpora and the checkpoints (default: evidence).
 

@@ -332,6 +332,7 @@ def test_a_record_with_parts_has_their_pseudo_values(tmp_path):
     for spoilt, sentence in (
         ({"parts": "2:" + found["parts"][2:-8]}, "the counts or parts of a/b cannot be read"),
         ({"parts": 5}, "the counts or parts of a/b cannot be read"),
+        ({"parts": "1:" + found["parts"][2:]}, r"cannot be read \(a part has 1 numbers"),
         ({"nats_per_token": nats + 0.001}, "but its sentences or parts give"),
     ):
         record["rows"]["a/b"][0] |= spoilt
@@ -521,14 +522,12 @@ def test_scores_in_records_are_of_their_counts(path):
     measurements = [each for each in every if "bleu" in each]
     assert every and len(measurements) == (len(every) if is_translation else 0)
     for each in every:
-        if "class_accuracy" in each:
-            right, inputs = unpacked_parts(each["parts"]).sum(axis=0)
-            assert each["class_accuracy"] == pytest.approx(100 * right / inputs)
+        if "parts" in each:
+            total, number = unpacked_parts(each["parts"]).sum(axis=0)
+            name, factor = ("class_accuracy", 100) if "class_accuracy" in each else ("nats_per_token", 1)
+            assert each[name] == pytest.approx(factor * total / number, rel=1e-6)
         elif not is_translation:
             assert each.get("lm_perplexity", each.get("masked_perplexity", 0)) > 1
-            if "nats_per_token" in each and "parts" in each:
-                nats, tokens = unpacked_parts(each["parts"]).sum(axis=0)
-                assert each["nats_per_token"] == pytest.approx(nats / tokens, rel=1e-6)
     for each in measurements:
         counts = unpacked(each["counts"])
         counts = np.hstack([counts, np.maximum(counts[:, :1] - np.arange(4), 0)])  # the numbers of n-grams

@@ -71,7 +71,8 @@ def _curves(
 ) -> tuple[str, dict[str, list[Point]]]:
     """Return the name of the data that the curves were measured on, and the curve of each row that has one.
 
-    The curve of the perplexity is that of training batches if fewer than `FEW` validations took place.
+    Perplexities of validation data are drawn if a row was validated at least five times (`FEW`). Otherwise
+    perplexities of training batches are drawn, if records have them.
     """
 
     def logged(split: str) -> dict[str, list[Point]]:

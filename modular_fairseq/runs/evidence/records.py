@@ -291,8 +291,14 @@ def _scored(parts: NDArray[np.float64], score: Callable) -> Scored:
 
 
 def _of_parts(measurement: dict[str, Any]) -> dict[str, Scored]:
-    """Return each quantity that follows from the parts of a measurement, with its pseudo-values [parts]."""
+    """Return each quantity that follows from the parts of a measurement, with its pseudo-values [parts].
+
+    Raises:
+        ValueError: the parts cannot be unpacked, or have not two numbers each.
+    """
     parts = unpacked_parts(measurement["parts"])
+    if parts.shape[1] != 2:
+        raise ValueError(f"a part has {parts.shape[1]} numbers in place of a sum and a count")
     return {
         name: _scored(parts, score)
         for each in EVALUATIONS
