@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from modular_fairseq.runs.evidence import figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.jobs import Plan
-from modular_fairseq.runs.evidence.overview import Findings, cells_of, numbers_of
+from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import (
     packed_parts,
@@ -606,6 +607,16 @@ def test_the_learning_rate_of_the_small_size_decays_to_0_over_all_epochs(corpus)
     assert warm_up + period == text["optimization.max_update"] == 6 * 1020
     finetuning = CPU["finetuning"]
     assert finetuning["lr_scheduler.total_num_update"] == 623 * finetuning["optimization.max_epoch"]
+
+
+def test_a_run_is_expected_to_take_as_long_as_its_row_or_its_table_or_all():
+    names = ("a/x/seed-1", "a/x/seed-2", "a/y/seed-1", "a/z/seed-1", "b/x/seed-1", "c/x/seed-1")
+    jobs = [SimpleNamespace(run=SimpleNamespace(name=name)) for name in names]
+    minutes = {"a/x/seed-1": 60, "a/y/seed-1": 120, "b/x/seed-1": 240}
+    records = {name: {"core_minutes": value} for name, value in minutes.items()}
+    # a/x/seed-2 has a row, a/z/seed-1 has the table a, and c/x/seed-1 has neither
+    assert hours_left(jobs, records) == pytest.approx(1 + 1.5 + (1 + 2 + 4) / 3)
+    assert hours_left(jobs, {}) is None and hours_left(jobs[:1], records) == 0
 
 
 def test_claims_are_counted_by_paper_and_by_what_was_found():

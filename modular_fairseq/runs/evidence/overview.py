@@ -1,11 +1,13 @@
 """Show what the records say about the claims, and how much is done."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from modular_fairseq.runs.evidence.claims import KINDS
-from modular_fairseq.runs.evidence.jobs import Job, Plan
+from modular_fairseq.runs.evidence.jobs import Job, Plan, row_of, table_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.rows import Records, hours_of
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq_cli.scoring.spread import shown
@@ -13,7 +15,7 @@ from modular_fairseq_cli.scoring.spread import shown
 PValues = tuple[float | None, float | None]  # for a claim and against it
 
 
-def status(jobs: Sequence[Job], records: dict[str, Any], at_a_time: int) -> str:
+def status(jobs: Sequence[Job], records: Records, at_a_time: int) -> str:
     """Return sentences about what is done, and how long the rest will take.
 
     Args:
@@ -27,15 +29,36 @@ def status(jobs: Sequence[Job], records: dict[str, Any], at_a_time: int) -> str:
         done = [job for job in mine if job.run.name in records]
         lines.append(f"{kind}: {len(done)} of {len(mine)} runs are done")
     coming = [job.run.name for job in jobs if job.run.name not in records]
-    minutes = [records[job.run.name]["core_minutes"] for job in jobs if job.run.name in records]
-    if minutes:
-        spent, each = sum(minutes) / 60, sum(minutes) / len(minutes) / 60
+    left = hours_left(jobs, records)
+    if left is not None:
+        spent = hours_of(records[job.run.name] for job in jobs if job.run.name in records)
         lines.append(
-            f"{spent:.1f} core-hours were spent; about {len(coming) * each:.1f} are left, which take "
-            f"{len(coming) * each / at_a_time:.1f} hours with --jobs {at_a_time}"
+            f"{spent:.1f} core-hours were spent; about {left:.1f} are left, which take "
+            f"{left / at_a_time:.1f} hours with --jobs {at_a_time}"
         )
     lines.append(f"next: {', '.join(coming[:3])}" if coming else "all runs are done")
     return "\n".join(lines)
+
+
+def hours_left(jobs: Sequence[Job], records: Records) -> float | None:
+    """Return an estimate of the core-hours of the runs without a record; None if no run has one.
+
+    A run is expected to take as long as the mean of its row. If its row has no record, the mean of its table
+    is taken, and otherwise the mean of all runs.
+    """
+    minutes: dict[str, list[float]] = {}
+    for job in jobs:
+        if job.run.name in records:
+            for group in (row_of(job.run), table_of(job.run), ""):
+                minutes.setdefault(group, []).append(records[job.run.name]["core_minutes"])
+    if not minutes:
+        return None
+    left = 0.0
+    for job in jobs:
+        if job.run.name not in records:
+            groups = (row_of(job.run), table_of(job.run), "")
+            left += fmean(next(minutes[group] for group in groups if group in minutes))
+    return left / 60
 
 
 class Findings(NamedTuple):
@@ -58,7 +81,7 @@ class Findings(NamedTuple):
         return verdict(finding, self.p_values(finding))
 
 
-def found_in(plan: Plan, records: dict[str, Any]) -> Findings:
+def found_in(plan: Plan, records: Records) -> Findings:
     """Return what the records say about all claims of a plan."""
     by_row = {
         (row, job.seed): records[job.run.name]
@@ -73,7 +96,7 @@ def found_in(plan: Plan, records: dict[str, Any]) -> Findings:
     return Findings(findings, dict(zip((each.claim.name for each in primary), both, strict=True)))
 
 
-def sheet(plan: Plan, records: dict[str, Any]) -> Sheet:
+def sheet(plan: Plan, records: Records) -> Sheet:
     """Return the table of claims: primary ones with verdicts, then secondary ones."""
     findings = found_in(plan, records)
     lines, numbers = [], [NUMBERS]
@@ -105,7 +128,7 @@ NOTES = [
 ]
 
 
-def last_epochs(plan: Plan, records: dict[str, Any]) -> str:
+def last_epochs(plan: Plan, records: Records) -> str:
     """Return a sentence about how many runs had not converged: their last validation was their best."""
     curves = [record["curves"].get("valid", {}).get("nll_loss") for record in records.values()]
     values = [[value for _, value in curve] for curve in curves if curve]

@@ -12,7 +12,14 @@ from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import KINDS, Claim
 from modular_fairseq.runs.evidence.figures import figures
 from modular_fairseq.runs.evidence.jobs import Job, Plan, table_of
-from modular_fairseq.runs.evidence.overview import Findings, PValues, difference, found_in, values_of
+from modular_fairseq.runs.evidence.overview import (
+    Findings,
+    PValues,
+    difference,
+    found_in,
+    hours_left,
+    values_of,
+)
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.rows import Records, corpora_of, hours_of, lines_of
 from modular_fairseq.runs.evidence.verdicts import Finding
@@ -124,7 +131,11 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
     """Return the title, and what is done."""
     primary = [job for job in plan.jobs if job.primary]
     claims = [finding for finding in findings.all if finding.claim.kind == "primary"]
-    left = "The other runs are still to be made, and intervals of claims without all runs are interim."
+    expected = hours_left(plan.jobs, records)
+    about = f", which take about {expected:,.0f} core-hours," if expected else ""
+    left = (
+        f"The other runs{about} are still to be made, and intervals of claims without all runs are interim."
+    )
     diverged = [f"`{name}`" for name, record in records.items() if record["diverged"]]
     told = f"\nThese runs diverged, and means and figures leave them out: {', '.join(diverged)}."
     return HEAD.format(
