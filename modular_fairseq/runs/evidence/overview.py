@@ -46,19 +46,15 @@ def hours_left(jobs: Sequence[Job], records: Records) -> float | None:
     A run is expected to take as long as the mean of its row. If its row has no record, the mean of its table
     is taken, and otherwise the mean of all runs.
     """
+    groups = {job.run.name: (row_of(job.run), table_of(job.run), "") for job in jobs}
     minutes: dict[str, list[float]] = {}
-    for job in jobs:
-        if job.run.name in records:
-            for group in (row_of(job.run), table_of(job.run), ""):
-                minutes.setdefault(group, []).append(records[job.run.name]["core_minutes"])
+    for name in groups.keys() & records.keys():
+        for group in groups[name]:
+            minutes.setdefault(group, []).append(records[name]["core_minutes"])
     if not minutes:
         return None
-    left = 0.0
-    for job in jobs:
-        if job.run.name not in records:
-            groups = (row_of(job.run), table_of(job.run), "")
-            left += fmean(next(minutes[group] for group in groups if group in minutes))
-    return left / 60
+    coming = [name for name in groups if name not in records]
+    return sum(fmean(next(minutes[each] for each in groups[name] if each in minutes)) for name in coming) / 60
 
 
 class Findings(NamedTuple):
