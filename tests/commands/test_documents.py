@@ -213,7 +213,7 @@ def test_every_relative_link_leads_somewhere(document):
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 160
-    assert [line for line in lines if len(line) > 120] == []
+    assert [line for line in lines if len(line) > 120 and line[0] != "|"] == []  # a table's row cannot wrap
 
 
 @pytest.fixture(scope="module")
