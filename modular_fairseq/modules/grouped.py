@@ -6,11 +6,15 @@ a block-diagonal matrix of which only the blocks are stored and computed. Hidden
 C].
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from fairseq.modules import LayerNorm
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
+from torch.autograd.function import once_differentiable
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
@@ -56,21 +60,68 @@ class GroupLinear(nn.Module):
     def project(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Map [..., in_features] to [..., n x d] by other parameters.
 
-        This is one batched product for all groups. On a CPU with two groups it takes 0.96 to 1.07 of the time
-        of one product per group in training (1.26 in one of twelve sizes), and 0.6 to 0.95 in a search.
+        This is one batched product for all groups. On a CPU with two groups it takes 0.6 to 0.95 of the time
+        of one product per group in a search.
 
         Args:
             x: input.
             weight: [n, d, in_features / n].
             bias: [n, d].
         """
-        # (...) x C -> groups x N x d
-        parts = x.reshape(-1, self.groups, self.in_features // self.groups).transpose(0, 1)
-        y = torch.baddbmm(bias.unsqueeze(1), parts, weight.transpose(1, 2))
-        return y.transpose(0, 1).reshape(*x.shape[:-1], bias.numel())
+        rows = x.reshape(-1, self.in_features)
+        known = (  # autocast, torch.compile and vmap need operations that they know
+            torch.is_autocast_enabled(x.device.type)
+            or torch.compiler.is_compiling()
+            or any(map(is_batchedtensor, (x, weight, bias)))
+        )
+        y = _baddbmm(rows, weight, bias) if known else _GroupProducts.apply(rows, weight, bias)
+        return y.view(*x.shape[:-1], bias.numel())
 
     def extra_repr(self) -> str:
         return f"groups={self.groups}, in_features={self.in_features}, out_features={self.out_features}"
+
+
+def _baddbmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute y_j = W_j x_j + b_j of each group j: x [N, n x i], W [n, d, i], b [n, d] -> [N, n x d]."""
+    y = torch.baddbmm(bias.unsqueeze(1), _by_group(x, len(weight)), weight.transpose(1, 2))
+    return _side_by_side(y)
+
+
+def _by_group(x: Tensor, groups: int) -> Tensor:
+    """Return a view [groups, N, d] of x [N, groups x d]."""
+    return x.unflatten(1, (groups, -1)).transpose(0, 1)
+
+
+def _side_by_side(parts: Tensor) -> Tensor:
+    """Return a copy [N, groups x d] of [groups, N, d]."""
+    return parts.transpose(0, 1).flatten(1)
+
+
+class _GroupProducts(torch.autograd.Function):
+    """`_baddbmm` with a backward pass that computes the gradient of W in the layout of W.
+
+    torch computes the transposed gradient and then copies it. With two groups and N = 512 the forward and the
+    backward pass take 0.92 and 0.95 of the time on a CPU where d and i are 512 and 1,536, 0.88 where d is
+    2,048, and 0.72 where i is 2,048. With width 288, 1,152 and N = 2,048 both take the same time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _baddbmm(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        groups = len(weight)
+        parts = _by_group(gradient, groups)
+        return (
+            _side_by_side(torch.bmm(parts, weight)) if of_x else None,
+            torch.bmm(parts.transpose(1, 2), _by_group(x, groups)) if of_weight else None,
+            gradient.sum(dim=0).view(groups, -1) if of_bias else None,
+        )
 
 
 class GroupLayerNorm(nn.Module):

@@ -35,6 +35,52 @@ def test_a_group_linear_layer_is_a_block_diagonal_matrix(groups):
     )
 
 
+def test_a_product_without_gradients_is_the_same():
+    """The batched form, which takes over without gradients, equals the form of training."""
+    layer, x = group_linear(4, 8, 12)
+    with torch.no_grad():
+        batched = layer(x)
+    torch.testing.assert_close(layer(x).detach(), batched, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("frozen", [["x"], ["weight"], ["bias"], ["weight", "bias"], ["x", "weight"]])
+def test_frozen_tensors_get_no_gradient(frozen):
+    """The others get the gradients that they get if nothing is frozen."""
+    layer, x = group_linear(2, 8, 12)
+    tensors = {"x": x, "weight": layer.weight, "bias": layer.bias}
+    layer(x).square().sum().backward()
+    expected = {name: tensor.grad for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        tensor.grad = None
+        tensor.requires_grad = name not in frozen
+    layer(x).square().sum().backward()
+    for name, tensor in tensors.items():
+        if name in frozen:
+            assert tensor.grad is None
+        else:
+            assert torch.equal(tensor.grad, expected[name])
+
+
+def test_autocast_chooses_the_precision():
+    layer = GroupLinear(2, 8, 12)
+    x = torch.randn(5, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), layer(x), atol=0.05, rtol=0)
+    y.sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+
+
+def test_layers_can_be_computed_together_by_vmap():
+    layers = [GroupLinear(2, 8, 12) for _ in range(3)]
+    x = torch.randn(3, 5, 8)
+    weight, bias = (torch.stack([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    together = torch.vmap(layers[0].project)(x, weight, bias)
+    expected = torch.stack([layer(part) for layer, part in zip(layers, x, strict=True)])
+    torch.testing.assert_close(together, expected)
+
+
 def test_inputs_need_not_be_contiguous():
     layer, x = group_linear(2, 8, 12)
     torch.testing.assert_close(layer(x.transpose(0, 1)).transpose(0, 1), layer(x), atol=1e-12, rtol=0)

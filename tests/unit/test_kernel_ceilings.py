@@ -53,7 +53,7 @@ CEILINGS: dict[tuple[str, str], tuple[int, ...]] = {
     (f"{PREFIX} --mae-gate-norm batch", F_STEP): (957, 386, 98, 13),
     (f"{PREFIX} --mae-gate-norm batch", G_STEP): (921, 984, 40, 12),
     (f"{PREFIX} --mae-gate-norm batch", A_STEP): (222,),
-    (TIM, TRAINING): (608, 836, 42, 13),
+    (TIM, TRAINING): (608, 806, 42, 13),
     (TIM, A_STEP): (195,),
     (f"{DMA} {MASK_ONLY}", TRAINING): (753, 1040, 42, 13),
     (f"{DMA} {MASK_ONLY}", A_STEP): (174,),
@@ -76,7 +76,7 @@ CEILINGS |= {
     for (arch, work), ceiling in {
         ("modular_roberta", TRAINING): (304, 272, 64, 20),
         ("multistream_roberta", TRAINING): (306, 274, 64, 20),
-        ("tim_roberta", TRAINING): (583, 902, 64, 20),
+        ("tim_roberta", TRAINING): (583, 866, 64, 20),
         ("mae_roberta", F_STEP): (621, 284, 108, 20),
         ("mae_roberta", G_STEP): (597, 483, 42, 11),
         ("dma_roberta", TRAINING): (739, 727, 112, 35),
