@@ -128,6 +128,10 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
         ({**SPEC, "changes": 3}, "changes is 3; it must be a list"),
         ({**SPEC, "corpora": ["c"]}, "corpora is ['c']; it must be a dictionary"),
         ({**SPEC, "corpora": {"c": "prepare"}}, "corpus c must have a `command`, and `sums` of its files"),
+        (
+            {**SPEC, "corpora": {"c": {"command": "prepare", "sums": {}, "about": 3}}},
+            "corpus c has an `about` that is no text",
+        ),
         (changed(row_minus="c"), "has only one of row_minus and baseline_minus; give both"),
         (changed(baseline=None), "claim first must have both baseline and differ"),
         (changed(differ=None), "claim first must have both baseline and differ"),

@@ -8,6 +8,7 @@ A claims.yaml has these keys:
       multi30k.de-en:
         command: modular-fairseq prepare raw {text}/multi30k ... --out {data}/multi30k.de-en
         sums: {bin/dict.de.txt: 0123..., ...}       # which --prepare prints
+        about: what it consists of               # shown on the page of results; may be left out
     changes: []                 # whatever changed after a run that it concerns, see `Change`
     claims:
       - name: mae-7-above-base
@@ -177,6 +178,8 @@ def read_claims(path: str | os.PathLike) -> Register:
         parts = corpus if isinstance(corpus, dict) else {}
         if not isinstance(parts.get("command"), str) or not isinstance(parts.get("sums"), dict):
             raise UsageError(f"{path}: corpus {name} must have a `command`, and `sums` of its files")
+        if not isinstance(parts.get("about", ""), str):
+            raise UsageError(f"{path}: corpus {name} has an `about` that is no text")
     claims = [_claim(path, each) for each in spec["claims"]]
     names = [claim.name for claim in claims]
     if spec["commit"] != "none" and not re.fullmatch("[0-9a-f]{40}", spec["commit"]):

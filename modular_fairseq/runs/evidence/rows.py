@@ -39,9 +39,11 @@ def label(row: Row) -> str:
 
 
 def corpora_of(plan: Plan, table: Table) -> str:
-    """Return the names of the corpora of a table's runs."""
+    """Return the names of the corpora of a table's runs, and what they consist of."""
     mine = [job for job in plan.jobs if any(row.startswith(f"{table.name}/") for row in job.measurements)]
-    return ", ".join(dict.fromkeys(f"`{Path(job.run.corpus.folder).name}`" for job in mine))
+    names = dict.fromkeys(Path(job.run.corpus.folder).name for job in mine)
+    about = {name: plan.register.corpora.get(name, {}).get("about") for name in names}
+    return ", ".join(f"`{name}`" + (f" ({text})" if text else "") for name, text in about.items())
 
 
 def of_row(plan: Plan, table: Table, row: Row, records: Records) -> list[dict[str, Any]]:
