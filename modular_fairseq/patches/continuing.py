@@ -1,9 +1,11 @@
-"""Let fairseq say where a training would not continue as it began."""
+"""Let a training continue as it began, and let fairseq say where it would not."""
 
 from collections.abc import Callable
 from typing import Any
 
+from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
 from modular_fairseq.patches.registry import replace
@@ -58,3 +60,50 @@ def name_former_defaults(
     if continues and trainer.data_parallel_rank == 0:
         warn_of_other_defaults(trainer, filename)
     return extra_state
+
+
+WAITS = ("num_bad_epochs", "cooldown_counter")  # of torch's ReduceLROnPlateau
+
+
+@replace("fairseq.optim.lr_scheduler.reduce_lr_on_plateau.ReduceLROnPlateauLRSchedule.state_dict")
+def save_how_long_a_plateau_lasts(state_dict: Callable, schedule: ReduceLROnPlateauLRSchedule) -> dict:
+    """Save for how many epochs --lr-scheduler reduce_lr_on_plateau has waited.
+
+    fairseq saves the best loss alone (fairseq/optim/lr_scheduler/reduce_lr_on_plateau.py:107-112), so a
+    training that continues waits anew.
+    """
+    return {**state_dict(schedule), **{name: getattr(schedule.lr_scheduler, name) for name in WAITS}}
+
+
+@replace("fairseq.optim.lr_scheduler.reduce_lr_on_plateau.ReduceLROnPlateauLRSchedule.load_state_dict")
+def load_how_long_a_plateau_lasts(
+    load_state_dict: Callable, schedule: ReduceLROnPlateauLRSchedule, state_dict: dict[str, Any]
+) -> None:
+    """Go on with the epochs that --lr-scheduler reduce_lr_on_plateau has waited.
+
+    See `save_how_long_a_plateau_lasts` (fairseq/optim/lr_scheduler/reduce_lr_on_plateau.py:114-118).
+    """
+    load_state_dict(schedule, state_dict)
+    for name in WAITS:
+        if name in state_dict:  # checkpoints that this plugin did not save have neither
+            setattr(schedule.lr_scheduler, name, state_dict[name])
+
+
+@replace("fairseq.checkpoint_utils.load_checkpoint")
+def take_the_step_that_follows_a_checkpoint(
+    load_checkpoint: Callable, cfg: CheckpointConfig, trainer: Trainer, **kwargs: Any
+) -> Any:
+    """Let --lr-scheduler reduce_lr_on_plateau know the loss of the epoch whose checkpoint is loaded.
+
+    fairseq saves a checkpoint before the schedule sees the loss of the epoch (fairseq_cli/train.py:205-210),
+    and does not show it the loss afterwards (fairseq/checkpoint_utils.py:301). So a training that continues
+    forgets that this epoch was bad, or that the learning rate falls after it.
+    """
+    extra_state, epoch_itr = load_checkpoint(cfg, trainer, **kwargs)
+    schedule = trainer.lr_scheduler
+    if isinstance(schedule, ReduceLROnPlateauLRSchedule) and extra_state and not cfg.reset_lr_scheduler:
+        at, loss = extra_state["train_iterator"], extra_state["val_loss"]
+        ended = at["iterations_in_epoch"] == 0 and at["epoch"] == epoch_itr.next_epoch_idx > 1
+        if ended and loss is not None:
+            trainer.lr_step(at["epoch"] - 1, loss)
+    return extra_state, epoch_itr
