@@ -8,7 +8,9 @@
 DIGITS is a folder of the Free Spoken Digit Dataset, NOISES has noises, and PAIRS has real recordings in
 clean/ and noisy/. A run that was killed continues from its last checkpoint in DIR. Its record, a file of
 results/speech/, has the scores of each recording and no sound. Differences in PESQ have intervals over seeds
-and recordings, other numbers over seeds (modular_fairseq_cli/scoring/intervals.py).
+and recordings, other numbers over seeds (modular_fairseq_cli/scoring/intervals.py). An interval of fewer
+seeds than are registered is interim. A recording that cannot be scored in one of the runs, before or after a
+model, is left out of all; the table shows how many are left.
 """
 
 import argparse
@@ -34,6 +36,14 @@ from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_see
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "speech"
 EXAMPLE = "examples/speech_enhancement"
+# What a run depends on. Other files, such as the records of other runs, may change beside it.
+CODE = (
+    "modular_fairseq",
+    "modular_fairseq_cli",
+    EXAMPLE,
+    "scripts/speech_evidence.py",
+    "results/speech/claims.yaml",
+)
 
 
 def prepare(args: argparse.Namespace, claims: dict[str, Any]) -> None:
@@ -76,12 +86,33 @@ def run(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     with only_one(str(args.work)):
         for seed in claims["seeds"]:
             for row in claims["rows"]:
-                if not record_of(row, seed).exists():
+                if read(row, seed, claims) is None:
                     folder = args.work / f"{row}-{seed}"
+                    content = {"commit": at_commit(folder)}
+                    content |= make(folder, args.work / "data", row, seed, claims)
                     at_commit(folder)
-                    content = make(folder, args.work / "data", row, seed, claims)
-                    content = {"commit": at_commit(folder), **content}
                     write_file(record_of(row, seed), json.dumps(content, indent=1) + "\n")
+
+
+def options_of(row: str, claims: dict[str, Any]) -> str:
+    """Return the registered options of a row."""
+    return " ".join([*claims["train"].split(), *claims["rows"][row].split()])
+
+
+def read(row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the record of a run, or None if there is none.
+
+    Raises:
+        UsageError: it is of another run, or of other data or options than those that are registered.
+    """
+    path = record_of(row, seed)
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text())
+    registered = {"row": row, "seed": seed, "data": claims["data"], "options": options_of(row, claims)}
+    if wrong := [name for name, value in registered.items() if record[name] != value]:
+        raise UsageError(f"{path}: {', '.join(wrong)} is not what is registered; remove the record")
+    return record
 
 
 def at_commit(folder: Path) -> str:
@@ -90,31 +121,29 @@ def at_commit(folder: Path) -> str:
     Raises:
         UsageError: the run began at another commit.
     """
-    noted, now = folder / "commit", commit()
+    noted = folder / "commit"
     if not noted.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(noted, now)
-    if (began := noted.read_text()) != now:
+        write_file(noted, git("rev-parse", "HEAD"))
+    began = noted.read_text()
+    if changed := git("diff", "--name-only", began, "--", *CODE):
         raise UsageError(
-            f"{folder} was begun at {began}, and the checkout is at {now}; run in a clone at {began}"
+            f"{folder} was begun at {began}, and {changed.splitlines()[0]} is another one now; run in a "
+            f"clone at {began}, or commit what was changed and remove the folder"
         )
     return began
 
 
-def commit() -> str:
-    """Return the commit of this checkout. Raises UsageError if code has changes that are not committed."""
-    code = ("modular_fairseq", "modular_fairseq_cli", "examples", "scripts")
-    words = ["git", "status", "--porcelain", "--untracked-files=no", "--", *code]
-    if subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout:
-        raise UsageError("the code has changes that are not committed; commit them, or run in a clone")
-    words = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+def git(*words: str) -> str:
+    """Return what a git command prints about this checkout."""
+    command = ["git", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def make(folder: Path, data: Path, row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any]:
     """Train, evaluate and analyse one run in a folder, and return its record."""
     began = time.monotonic()
-    options = [*claims["train"].split(), *claims["rows"][row].split()]
+    options = options_of(row, claims).split()
     own = ["--user-dir", EXAMPLE, "--seed", seed, "--save-dir", folder]
     call(folder / "train.log", "-m", "fairseq_cli.train", data, *options, *own)
     model, parts = ["--path", folder / "checkpoint_best.pt"], {}
@@ -174,12 +203,8 @@ def record_of(row: str, seed: int) -> Path:
 
 def table(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Write the tables of scores and claims."""
-    records = {
-        (row, seed): json.loads(record_of(row, seed).read_text())
-        for seed in claims["seeds"]
-        for row in claims["rows"]
-        if record_of(row, seed).exists()
-    }
+    found = {(row, seed): read(row, seed, claims) for seed in claims["seeds"] for row in claims["rows"]}
+    records = {key: record for key, record in found.items() if record is not None}
     text = f"{scores(records, claims)}\n\n{claimed(records, claims)}\n"
     write_file(RESULTS / "table.md", text)
     print(text, end="")
@@ -216,7 +241,11 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
             found = over_seeds([float(np.mean(row)) for row in numbers])
         interval = "" if found is None else f"{found.difference:+.3f} [{found.low:+.3f}..{found.high:+.3f}]"
         about = [claim["name"], claim["says"], claim["expected"], claim["printed"]]
-        lines.append([*about, interval, len(values), len(names) if claim["quantity"] == "pesq" else ""])
+        seeds, recordings = f"{len(values)} of {len(claims['seeds'])}", ""
+        if claim["quantity"] == "pesq" and records:
+            part = next(iter(records.values()))["parts"][claim["part"]]
+            recordings = f"{len(names)} of {len(part['recordings']) + len(part['left_out'])}"
+        lines.append([*about, interval, seeds, recordings])
     head = ["claim", "says", "expected", "paper", "here, with 95 % interval", "seeds", "recordings"]
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
@@ -267,6 +296,9 @@ def main() -> None:
                 "--work", type=Path, required=True, metavar="DIR", help="folder for data and runs"
             )
     args = parser.parse_args()
+    for name, value in vars(args).items():  # commands run in the folder of this checkout
+        if isinstance(value, Path):
+            setattr(args, name, value.absolute())
     try:
         args.function(args, yaml.safe_load((RESULTS / "claims.yaml").read_text()))
     except UsageError as error:

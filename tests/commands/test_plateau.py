@@ -5,7 +5,7 @@ import torch
 
 from tests.fairseq_commands import run_train, weights
 
-# No loss is a tenth of the best one, so all epochs are bad, and the learning rate falls after every second one.
+# No loss is a tenth of the best one, so all epochs are bad: the learning rate falls after every second one.
 PLATEAU = ["--lr-scheduler", "reduce_lr_on_plateau", "--lr-shrink", 0.5, "--lr-threshold", 0.9]
 
 

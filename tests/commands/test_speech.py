@@ -777,7 +777,10 @@ def evidence():
 def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp_path, monkeypatch, capsys):
     """One run is trained. The records of the others are made from it."""
     monkeypatch.setattr(evidence, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(evidence, "commit", lambda: "0123abc")
+    changed = []  # files that differ from the commit at which a run began
+    monkeypatch.setattr(
+        evidence, "git", lambda word, *_: "0123abc" if word == "rev-parse" else "".join(changed)
+    )
     (tmp_path / "results").mkdir()
     words = TRAIN.removeprefix(f"--user-dir {EXAMPLE} ")
     claim = {"says": "it", "expected": "above", "printed": "none", "row": "tim"}
@@ -802,8 +805,10 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     evidence.run(args, claims)
     record = json.loads((tmp_path / "results/tim-1.json").read_text())
     assert record["data"] == claims["data"] and len(record["losses"]) == 2 and record["commit"] == "0123abc"
-    monkeypatch.setattr(evidence, "commit", lambda: "4567def")
-    with pytest.raises(UsageError, match="tim-1 was begun at 0123abc, and the checkout is at 4567def"):
+    changed.append("modular_fairseq/modules/attention.py")
+    with pytest.raises(
+        UsageError, match="tim-1 was begun at 0123abc, and modular_fairseq/modules/attention.py"
+    ):
         evidence.at_commit(tmp_path / "work/tim-1")
     modified = (tmp_path / "results/tim-1.json").stat().st_mtime_ns
     evidence.run(args, claims)  # makes nothing again
@@ -818,8 +823,9 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
             other["competition"]["test"]["loudness"] += 0.2
             other["competition"]["test"]["layers"][0]["entropy"] += 0.4
         name = "plain" if better else "tim"
+        other |= {"row": name, "seed": seed}
         (tmp_path / f"results/{name}-{seed}.json").write_text(json.dumps(other))
-    claims |= {"seeds": [1, 2, 3], "rows": {"plain": "", **claims["rows"]}}
+    claims |= {"seeds": [1, 2, 3], "rows": {"plain": claims["rows"]["tim"], **claims["rows"]}}
     capsys.readouterr()
     evidence.table(args, claims)
     lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if line}
@@ -830,4 +836,33 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     layers = record["competition"]["test"]["layers"]
     assert f"{layers[-1]['entropy'] - layers[0]['entropy'] - 0.2:+.3f} [" in lines["d"]
     counts = {name: [cell.strip() for cell in lines[name].split("|")[-3:-1]] for name in "abcd"}
-    assert counts == {"a": ["2", "8"], "b": ["2", "8"], "c": ["2", ""], "d": ["2", ""]}
+    pesq, other = ["2 of 3", "8 of 8"], ["2 of 3", ""]
+    assert counts == {"a": pesq, "b": pesq, "c": other, "d": other}
+    other["options"] += " --seed 5"
+    (tmp_path / "results/tim-2.json").write_text(json.dumps(other))
+    for command in (evidence.run, evidence.table):
+        with pytest.raises(UsageError, match="tim-2.json: options is not what is registered; remove the rec"):
+            command(args, claims)
+
+
+def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):
+    """Records of other runs may be committed beside a run, and code may not change."""
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    evidence.git("init", "-q")
+    for name in ("modular_fairseq/a.py", "results/speech/claims.yaml", "results/speech/plain-1.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a")
+    evidence.git("add", ".")
+    words = ["-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "-a", "-m", "a"]
+    evidence.git(*words)
+    began = evidence.at_commit(tmp_path / "work")
+    (tmp_path / "results/speech/plain-1.json").write_text("b")
+    assert evidence.at_commit(tmp_path / "work") == began
+    evidence.git(*words)
+    assert evidence.at_commit(tmp_path / "work") == began
+    for name in ("modular_fairseq/a.py", "results/speech/claims.yaml"):
+        (tmp_path / name).write_text("b")
+        with pytest.raises(UsageError, match=f"{began}, and {name} is another one now; run in a clone"):
+            evidence.at_commit(tmp_path / "work")
+        (tmp_path / name).write_text("a")
+    assert evidence.at_commit(tmp_path / "work") == began
