@@ -836,8 +836,8 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     layers = record["competition"]["test"]["layers"]
     assert f"{layers[-1]['entropy'] - layers[0]['entropy'] - 0.2:+.3f} [" in lines["d"]
     counts = {name: [cell.strip() for cell in lines[name].split("|")[-3:-1]] for name in "abcd"}
-    pesq, other = ["2 of 3", "8 of 8"], ["2 of 3", ""]
-    assert counts == {"a": pesq, "b": pesq, "c": other, "d": other}
+    pesq, seeds = ["2 of 3", "8 of 8"], ["2 of 3", ""]
+    assert counts == {"a": pesq, "b": pesq, "c": seeds, "d": seeds}
     other["options"] += " --seed 5"
     (tmp_path / "results/tim-2.json").write_text(json.dumps(other))
     for command in (evidence.run, evidence.table):
