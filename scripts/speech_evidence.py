@@ -116,10 +116,10 @@ def read(row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def at_commit(folder: Path) -> str:
-    """Return the commit that a run is made at, and note it in the folder of a new run.
+    """Return the commit at which a run began, which is noted in its folder; for a new run, the present one.
 
     Raises:
-        UsageError: the run began at another commit.
+        UsageError: a file of `CODE` differs from that commit, or git fails.
     """
     noted = folder / "commit"
     if not noted.exists():
@@ -135,9 +135,11 @@ def at_commit(folder: Path) -> str:
 
 
 def git(*words: str) -> str:
-    """Return what a git command prints about this checkout."""
-    command = ["git", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    """Return what a git command prints about this checkout. Raises UsageError if it fails."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise UsageError(f"git {words[0]} failed ({done.stderr.strip()}); run in a clone that has the commit")
+    return done.stdout.strip()
 
 
 def make(folder: Path, data: Path, row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any]:

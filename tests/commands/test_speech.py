@@ -866,3 +866,17 @@ def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):
             evidence.at_commit(tmp_path / "work")
         (tmp_path / name).write_text("a")
     assert evidence.at_commit(tmp_path / "work") == began
+    (tmp_path / "work/commit").write_text("0" * 40)
+    with pytest.raises(UsageError, match="git diff failed .*; run in a clone that has the commit"):
+        evidence.at_commit(tmp_path / "work")
+
+
+def test_paths_are_those_of_the_folder_in_which_the_command_is_called(evidence, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(evidence, "prepare", lambda args, claims: seen.append(args))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["speech_evidence.py", "digits", "d", "n", "/p", "--work", "w"])
+    evidence.main()
+    [args] = seen
+    assert (args.digits, args.noises, args.work) == (tmp_path / "d", tmp_path / "n", tmp_path / "w")
+    assert str(args.pairs) == "/p"
