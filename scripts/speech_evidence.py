@@ -9,8 +9,9 @@ DIGITS is a folder of the Free Spoken Digit Dataset, NOISES has noises, and PAIR
 clean/ and noisy/. A run that was killed continues from its last checkpoint in DIR. Its record, a file of
 results/speech/, has the scores of each recording and no sound. Differences in PESQ have intervals over seeds
 and recordings, other numbers over seeds (modular_fairseq_cli/scoring/intervals.py). An interval of fewer
-seeds than are registered is interim. A recording that cannot be scored in one of the runs, before or after a
-model, is left out of all; the table shows how many are left.
+seeds than are registered is interim. A recording that PESQ cannot score before a model has seen it is left
+out. One that it cannot score after a model, which has left nothing of it, has the lowest PESQ in claims. The
+table of means is of the recordings that can be scored with all models. Both tables show how many there are.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_see
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "speech"
 EXAMPLE = "examples/speech_enhancement"
+LOWEST = 1.0  # PESQ of a recording of which a model leaves nothing
 # What a run depends on. Other files, such as the records of other runs, may change beside it.
 CODE = (
     "modular_fairseq",
@@ -49,6 +51,9 @@ CODE = (
 def prepare(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Prepare the data, and compare it with the registered digests."""
     data = args.work / "data"
+    for kind in ("clean", "noisy"):
+        if not (args.pairs / kind).is_dir():
+            raise UsageError(f"{args.pairs / kind} is no folder; give PAIRS with the folders clean and noisy")
     args.work.mkdir(parents=True, exist_ok=True)
     call(args.work / "digits.log", EXAMPLE, "digits", args.digits, args.noises, "--out", data)
     for kind in ("clean", "noisy"):
@@ -216,17 +221,26 @@ def scores(records: dict, claims: dict[str, Any]) -> str:
     """Return a table of the mean scores of each row on each part."""
     lines = []
     for part in claims["parts"]:
+        tables = {key: recordings_of(record, part) for key, record in records.items()}
+        scored = [{name for name, each in one.items() if "unscored" not in each} for one in tables.values()]
+        names = sorted(set[str]().union(*scored[:1]).intersection(*scored))
         for row in ("noisy", *claims["rows"]):
-            found = [each for (name, _), each in records.items() if row in ("noisy", name)]
+            found = [one for (name, _), one in tables.items() if row in ("noisy", name)]
             which = "noisy" if row == "noisy" else "model"
-            if found:
+            if found and names:
                 means = [
-                    fmean(each["parts"][part]["means"][f"{which} {name}"] for each in found)
-                    for name in ("pesq", "si_sdr", "stoi")
+                    fmean(one[name][f"{which} {score}"] for one in found for name in names)
+                    for score in ("pesq", "si_sdr", "stoi")
                 ]
-                lines.append([part, row, 1 if row == "noisy" else len(found), *means])
-    head = ["part", "row", "seeds", "PESQ", "SI-SDR (dB)", "STOI"]
+                seeds = "" if row == "noisy" else str(len(found))
+                lines.append([part, f"{len(names)} of {len(found[0])}", row, seeds, *means])
+    head = ["part", "recordings", "row", "seeds", "PESQ", "SI-SDR (dB)", "STOI"]
     return tabulate(lines, head, floatfmt=".3f", tablefmt="github")
+
+
+def recordings_of(record: dict[str, Any], part: str) -> dict[str, dict[str, Any]]:
+    """Return the scores of the recordings of a part, by their names."""
+    return {each["recording"]: each for each in record["parts"][part]["recordings"]}
 
 
 def claimed(records: dict, claims: dict[str, Any]) -> str:
@@ -245,8 +259,8 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
         about = [claim["name"], claim["says"], claim["expected"], claim["printed"]]
         seeds, recordings = f"{len(values)} of {len(claims['seeds'])}", ""
         if claim["quantity"] == "pesq" and records:
-            part = next(iter(records.values()))["parts"][claim["part"]]
-            recordings = f"{len(names)} of {len(part['recordings']) + len(part['left_out'])}"
+            all_names = recordings_of(next(iter(records.values())), claim["part"])
+            recordings = f"{len(names)} of {len(all_names)}"
         lines.append([*about, interval, seeds, recordings])
     head = ["claim", "says", "expected", "paper", "here, with 95 % interval", "seeds", "recordings"]
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
@@ -259,19 +273,19 @@ def differences(claim: dict[str, Any], records: dict, claims: dict[str, Any]) ->
         if ours is None or (theirs is None and claim.get("baseline") not in (None, "noisy")):
             continue
         if claim["quantity"] == "pesq":
-            rows, other = (
-                {each["recording"]: each for each in record["parts"][claim["part"]]["recordings"]}
-                for record in (ours, theirs or ours)
-            )
+            rows, other = (recordings_of(record, claim["part"]) for record in (ours, theirs or ours))
             score = "model pesq" if theirs else "noisy pesq"
             yield {
-                name: row["model pesq"] - other[name][score] for name, row in rows.items() if name in other
+                name: row.get("model pesq", LOWEST) - other[name].get(score, LOWEST)
+                for name, row in rows.items()
+                if "noisy pesq" in row
             }
-        elif claim["quantity"] == "speech":  # above loudness, with the mechanism that valid shows
+        elif claim["quantity"] == "speech":  # above loudness; valid shows which mechanism and which frames
             known, judged = (ours["competition"][part]["layers"][-1] for part in ("valid", "test"))
-            names = [name for name in known if name.startswith("correlation")]
-            found = judged[max(names, key=lambda name: known[name] or 0)] or 0.0
-            yield {"": found - ours["competition"]["test"]["loudness"]}
+            best = max((name for name in known if name.startswith("AUC")), key=lambda name: known[name])
+            loud, judged_loud = (ours["competition"][part]["loudness"] for part in ("valid", "test"))
+            loudest = max(range(len(loud)), key=lambda index: loud[index]["AUC"])
+            yield {"": judged[best] - judged_loud[loudest]["AUC"]}
         elif claim["quantity"] == "depth":
             layers = ours["competition"]["test"]["layers"]
             yield {"": layers[-1]["entropy"] - layers[0]["entropy"]}

@@ -6,12 +6,18 @@ for each layer:
     entropy       the mean entropy of c over frames, and its 5th and 95th percentiles, as shares of ln n, the
                   entropy of equally active mechanisms
     correlation   Pearson's correlation over frames of the c of each mechanism with "this frame has speech"
+    AUC           the area under the ROC curve: the probability that a frame with speech has a higher c than a
+                  frame without, where equal ones count half; .5 says that c tells nothing
     layers        Pearson's correlation over frames between the c of two layers, averaged over mechanisms
 
-A control is the correlation of the loudness: the log energy of the noisy frame, less its mean over the
-recording. A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame.
-(STOI has this range, too.) Which of the mechanisms learns the speech is chance. Their names can be fixed with
-one part of the data, and judged with another.
+A control is what the loudness tells: the log energy of the noisy frames, less its mean over the recording. It
+is averaged over some frames, of which at most 2 are ahead, as the model hears these, too. A gate that
+saturates has a higher correlation than the loudness that opens it. The AUC is the same for every increasing
+function of the loudness. So it alone shows what a mechanism knows beyond the loudness.
+
+A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame. (STOI has
+this range, too.) Which of the mechanisms learns the speech is chance. Their names can be fixed with one part
+of the data, and judged with another.
 """
 
 import math
@@ -21,6 +27,7 @@ from dataclasses import dataclass
 
 import torch
 from fairseq.tasks import FairseqTask
+from scipy.stats import rankdata
 from tabulate import tabulate
 from torch import Tensor, nn
 
@@ -36,6 +43,8 @@ from .audio import HOP
 from .training import SpeechEnhancement
 
 RANGE = 40  # dB from the loudest frame to the most silent one that still counts as speech
+AVERAGED = 1, 3, 5, 9, 15  # numbers of frames
+AHEAD = 2  # of which the model hears
 SHOWN = 4  # recordings in the report
 LONGEST = 250  # frames of them
 
@@ -46,9 +55,9 @@ class Speech(Report):
 
     Attributes:
         about: what the table shows, for the report.
-        table: a row for each layer, with its entropy and the correlation of each mechanism with speech.
+        table: a row for each layer, with its entropy, and each mechanism's correlation and AUC.
         layers: a row for each layer, with its correlation with every layer.
-        loudness: the correlation of the loudness with speech, a control.
+        loudness: a row for each number of frames, with the correlation and AUC of their loudness, a control.
         frames: the number of frames.
         share: the share of frames that have speech.
         timelines: some recordings with the activations of the first mechanism of each layer.
@@ -57,17 +66,18 @@ class Speech(Report):
     about: str
     table: list[dict]
     layers: list[dict]
-    loudness: float | None
+    loudness: list[dict]
     frames: int
     share: float
     timelines: list[Timeline]
 
     def text(self) -> str:
-        tables = [tabulate(rows, "keys", "plain", floatfmt=".3f") for rows in (self.table, self.layers)]
+        rows = self.table, self.loudness, self.layers
+        tables = [tabulate(each, "keys", "plain", floatfmt=".3f") for each in rows]
         return "\n\n".join([self.about, *tables])
 
     def tables(self) -> dict[str, list[dict]]:
-        return {"speech": self.table, "speech-layers": self.layers}
+        return {"speech": self.table, "speech-loudness": self.loudness, "speech-layers": self.layers}
 
 
 class SpeechOfMechanisms(OfCompetitions):
@@ -129,9 +139,10 @@ class SpeechOfMechanisms(OfCompetitions):
             c = torch.cat(values)
             entropy = torch.special.entr(c).sum(dim=1) / math.log(c.size(1))
             percentiles = {f"{p} %": float(entropy.quantile(p / 100)) for p in (5, 95)}
-            correlations = {f"correlation c{m + 1}": correlation(each, speech) for m, each in enumerate(c.T)}
+            told = {f"c{m + 1}": _told(each, speech) for m, each in enumerate(c.T)}
+            by_measure = {f"{measure} {m}": told[m][measure] for measure in MEASURES for m in told}
             rows.append(
-                {"layer": self.layers[name], "entropy": float(entropy.mean()), **percentiles, **correlations}
+                {"layer": self.layers[name], "entropy": float(entropy.mean()), **percentiles, **by_measure}
             )
         between = Correlation()
         between.add(torch.stack([torch.cat(values) for values in self.activations.values()]))
@@ -139,13 +150,17 @@ class SpeechOfMechanisms(OfCompetitions):
             {"layer": name, **dict(zip(self.layers.values(), row, strict=True))}
             for name, row in zip(self.layers.values(), between.matrix(), strict=True)
         ]
-        loudness = correlation(torch.cat(self.loudness), speech)
+        loudness = [
+            {"frames": n, **_told(torch.cat([averaged(each, n) for each in self.loudness]), speech)}
+            for n in AVERAGED
+        ]
         share = float(speech.mean())
         about = (
             f"{len(speech):,} frames, of which {share:.0%} have speech. The entropy of the competition is 1 "
             "if all mechanisms are equally active, and the percentiles are over frames. The correlation is "
-            'between the activation of a mechanism and "this frame has speech". For comparison, the loudness '
-            f"of the noisy frames has {'none' if loudness is None else f'{loudness:.3f}'}."
+            'between the activation of a mechanism and "this frame has speech". The AUC is the probability '
+            "that a frame with speech activates the mechanism more than a frame without. For comparison, the "
+            "second table has the same for the loudness of the noisy recording, averaged over frames."
         )
         return Speech(about, rows, layers, loudness, len(speech), share, self.timelines)
 
@@ -166,6 +181,38 @@ def energy(log_magnitudes: Tensor) -> Tensor:
     return log_magnitudes.expm1().square().sum(dim=-1)
 
 
+def averaged(x: Tensor, frames: int) -> Tensor:
+    """Return the means of a series [T] over a number of frames, of which at most 2 are ahead. At the ends of
+    the series there are fewer frames.
+    """
+    ahead = min(frames // 2, AHEAD) + 1
+    sums = torch.cat([x.new_zeros(1), x.cumsum(0)])
+    last = (torch.arange(len(x)) + ahead).clamp(max=len(x))
+    first = (torch.arange(len(x)) + ahead - frames).clamp(min=0)
+    return (sums[last] - sums[first]) / (last - first)
+
+
+def _told(x: Tensor, speech: Tensor) -> dict[str, float | None]:
+    """Return what a series [N] tells about which frames have speech [N], by the name of the measure."""
+    return {name: measure(x, speech) for name, measure in MEASURES.items()}
+
+
+def area(x: Tensor, speech: Tensor) -> float | None:
+    """Return the area under the ROC curve: the share of pairs of a frame with speech and one without in which
+    the former has the higher x. Equal ones count half. None if all frames have speech, or none has.
+
+    Args:
+        x: a series [N].
+        speech: 1 for frames with speech, else 0 [N].
+    """
+    there = speech.bool().numpy()
+    pairs = there.sum() * (~there).sum()
+    if not pairs:
+        return None
+    lowest = there.sum() * (there.sum() + 1) / 2  # the sum of ranks if no pair counts
+    return float((rankdata(x.numpy())[there].sum() - lowest) / pairs)
+
+
 def correlation(x: Tensor, y: Tensor) -> float | None:
     """Return Pearson's correlation of two series [N], or None if one of them never changes."""
     if not (x.std() > 0 and y.std() > 0):
@@ -173,4 +220,5 @@ def correlation(x: Tensor, y: Tensor) -> float | None:
     return float(torch.corrcoef(torch.stack([x, y]))[0, 1])
 
 
+MEASURES = {"correlation": correlation, "AUC": area}
 ANALYSES["speech"] = SpeechOfMechanisms

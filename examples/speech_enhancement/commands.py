@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
@@ -107,25 +108,24 @@ def evaluate(args: argparse.Namespace) -> None:
     for index, recording in enumerate(dataset.recordings):
         noisy, reference = dataset.waves(index)
         found = [score(each, reference, rate) for each in (noisy, enhance(model, noisy, dataset.frames))]
-        if any(isinstance(each, str) for each in found):
-            which, reason = ("noisy", found[0]) if isinstance(found[0], str) else ("model", found[1])
-            left_out.append(f"{recording.clean.name} ({which}: {reason})")
-            continue
-        scores = _named("noisy", found[0]) | _named("model", found[1])
-        rows.append({"recording": recording.clean.name, **scores})
-    if not rows:
+        row: dict[str, Any] = {"recording": recording.clean.name}
+        for which, scores in zip(("noisy", "model"), found, strict=True):
+            if isinstance(scores, str):
+                left_out.append(f"{recording.clean.name} ({which}: {scores})")
+                row["unscored"] = f"{which}: {scores}"
+                break
+            row |= {f"{which} {name}": value for name, value in scores.items()}
+        rows.append(row)
+    scored = [row for row in rows if "unscored" not in row]
+    if not scored:
         raise UsageError(f"no recording of {args.gen_subset} can be scored: {', '.join(left_out[:3])}")
-    means = {name: fmean(row[name] for row in rows) for name in rows[0] if name != "recording"}
+    means = {name: fmean(row[name] for row in scored) for name in scored[0] if name != "recording"}
     table = [[which, *(means[f"{which} {name}"] for name in NAMES)] for which in ("noisy", "model")]
     print(tabulate(table, ["", *NAMES], floatfmt=".3f", tablefmt="plain"))
-    print(f"{len(rows):,} recordings" + (f"; left out: {', '.join(left_out)}" if left_out else ""))
+    print(f"{len(scored):,} recordings" + (f"; left out: {', '.join(left_out)}" if left_out else ""))
     if args.out:
-        content = {"means": means, "left_out": left_out, "recordings": rows}
+        content = {"means": means, "recordings": rows}
         write_file(args.out, json.dumps(content, indent=1) + "\n")
-
-
-def _named(which: str, scores: dict[str, float]) -> dict[str, float]:
-    return {f"{which} {name}": value for name, value in scores.items()}
 
 
 def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:

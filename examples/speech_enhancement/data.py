@@ -54,8 +54,8 @@ def find(folder: Path, rate: int) -> Recordings:
         rate: the sample rate of the model. A line of the log tells how many files have another one.
 
     Raises:
-        UsageError: there is no such folder, it has neither form, a file is damaged, or a recording lacks its
-            partner.
+        UsageError: there is no such folder, it has neither form or both, a file is damaged, or a recording
+            lacks its partner.
     """
     if not folder.is_dir():
         parts = sorted(each.parent.name for each in folder.parent.glob("*/clean"))
@@ -67,6 +67,10 @@ def find(folder: Path, rate: int) -> Recordings:
         raise UsageError(
             f"{folder} must have a folder clean/ with speech, and a folder noise/ with noises to mix with it "
             "or a folder noisy/ with the same speech and noise"
+        )
+    if (folder / "noisy").is_dir() and (folder / "noise").is_dir():
+        raise UsageError(
+            f"{folder} has noise/ and noisy/; keep noisy/ for pairs, or noise/ for noises to mix with clean/"
         )
     clean = files_in(folder / "clean")
     sounds = {path: look(path) for path in clean}

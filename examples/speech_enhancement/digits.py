@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> None:
     """Write the data.
 
     Raises:
-        UsageError: the folder for the data exists or cannot be made, or the speaker or noise does not exist.
+        UsageError: the folder for the data exists or cannot be made, the speaker or noise does not exist, or
+            a part has too few recordings for an utterance.
     """
     if args.out.exists():
         raise UsageError(f"{args.out} exists; remove it, or give another folder")
@@ -100,9 +101,20 @@ def run(args: argparse.Namespace) -> None:
         _pairs(out / "valid", parts["valid"], [_share(wave, "valid") for wave in known.values()], random)
         _pairs(out / "test-known", parts["test"], [_share(wave, "test") for wave in known.values()], random)
         _pairs(out / "test", {(args.test_speaker, "test"): own}, [noises[name] for name in unknown], random)
+        used = parts | {"test-known": parts["test"], "test": {(args.test_speaker, "test"): own}}
+        for part, found in used.items():
+            if not (out / part).is_dir():
+                raise UsageError(
+                    f"{args.digits} has too few recordings for {part}, as an utterance has {DIGITS} of one "
+                    "speaker; of the speakers of the training, takes 0 and 1 are for test-known, and 2 to 4 "
+                    "for valid"
+                )
+            told = f"{part}: {len(files_in(out / part / 'clean'))} utterances"
+            if over := sum(len(paths) % DIGITS for paths in found.values()):
+                total = sum(map(len, found.values()))
+                told += f"; {over} of {total} recordings are left over, as each has {DIGITS} of one speaker"
+            print(told)
         out.rename(args.out)
-    for part in ("train", "valid", "test", "test-known"):
-        print(f"{part}: {len(files_in(args.out / part / 'clean'))} utterances")
 
 
 def _takes(folder: Path) -> dict[tuple[str, str], list[Path]]:

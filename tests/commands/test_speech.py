@@ -265,7 +265,24 @@ def test_an_error_leaves_no_part_of_the_data(toys, tmp_path):
     words = ["--test-speaker", "carl", "--test-noise", "hum", "--out", tmp_path / "out"]
     status, _, said = call("digits", toys / "digits", tmp_path / "noises", *words)
     assert status == 1 and "a noise is too short to be divided" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["noises"]
+    shutil.copytree(toys / "digits", tmp_path / "digits")
+    for path in (tmp_path / "digits").glob("*_[234].wav"):  # valid has one recording of each speaker
+        if path.name[0] != "7" or path.name[-5] != "2":
+            path.unlink()
+    status, _, said = call("digits", tmp_path / "digits", toys / "noises", *words)
+    assert status == 1 and "digits has too few recordings for valid, as an utterance has 5 of one" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "noises"]
+
+
+def test_recordings_that_are_left_over_are_told(toys, tmp_path):
+    shutil.copytree(toys / "digits", tmp_path / "digits")
+    for name in ("7_anna_6", "8_anna_6", "3_bert_2"):
+        (tmp_path / f"digits/{name}.wav").unlink()
+    words = ["--test-speaker", "carl", "--test-noise", "hum", "--out", tmp_path / "out"]
+    status, printed, _ = call("digits", tmp_path / "digits", toys / "noises", *words)
+    over = "recordings are left over, as each has 5 of one speaker"
+    lines = [f"train: 44 utterances; 3 of 58 {over}", f"valid: 11 utterances; 4 of 59 {over}"]
+    assert status == 0 and printed.splitlines() == [*lines, "test: 16 utterances", "test-known: 8 utterances"]
 
 
 def test_pairs_of_different_lengths_are_told(speech, tmp_path, caplog):
@@ -417,7 +434,8 @@ def test_a_trained_model_cleans_and_is_scored_and_looked_into(model, data, toys,
     status, printed, _ = call(*words)
     assert status == 0 and "8 recordings" in printed
     scores = json.loads((tmp_path / "s.json").read_text())
-    assert len(scores["recordings"]) == 8 and not scores["left_out"]
+    assert len(scores["recordings"]) == 8
+    assert all("unscored" not in row for row in scores["recordings"])
     for name, low, high in (("pesq", 1, 4.6), ("stoi", 0, 1)):
         for which in ("noisy", "model"):
             values = [row[f"{which} {name}"] for row in scores["recordings"]]
@@ -466,6 +484,12 @@ class Competing(torch.nn.Module):
         return noisy
 
 
+def area(x, positive):
+    """Return the share of pairs of a positive and a negative in which the former is higher."""
+    pairs = x[positive][:, None] - x[~positive]
+    return float(((pairs > 0) + 0.5 * (pairs == 0)).mean())
+
+
 def test_the_analysis_has_the_correlation_of_each_mechanism_with_speech(speech, data):
     model = Competing()
     analysis = speech.analysis.SpeechOfMechanisms(model)
@@ -492,12 +516,29 @@ def test_the_analysis_has_the_correlation_of_each_mechanism_with_speech(speech, 
     expected = np.corrcoef(c, loud)[0, 1]
     assert expected > 0.9 and row["correlation c1"] == pytest.approx(expected, rel=1e-6)
     assert row["correlation c2"] == pytest.approx(-expected, rel=1e-6)
+    assert row["AUC c1"] == pytest.approx(area(c, loud)) and row["AUC c2"] == pytest.approx(1 - area(c, loud))
     entropy = -(c * np.log(c) + (1 - c) * np.log(1 - c)) / np.log(2)
     for name, value in (("entropy", entropy.mean()), ("5 %", np.quantile(entropy, 0.05))):
         assert row[name] == pytest.approx(value, rel=1e-5)
     energies = [(np.expm1(each.double().numpy()) ** 2).sum(-1) for each in (noisy[0], noisy[1, :20])]
-    loudness = np.concatenate([np.log(each) - np.log(each).mean() for each in energies])
-    assert found.loudness == pytest.approx(np.corrcoef(loudness, loud)[0, 1], abs=1e-6)
+    levels = [np.log(each) - np.log(each).mean() for each in energies]
+    for told, (before, ahead) in zip(found.loudness, ((0, 0), (1, 1), (2, 2), (6, 2), (12, 2)), strict=True):
+        means = [x[max(0, t - before) : t + ahead + 1].mean() for x in levels for t in range(len(x))]
+        expected = {"correlation": np.corrcoef(means, loud)[0, 1], "AUC": area(np.array(means), loud)}
+        assert told == pytest.approx({"frames": before + ahead + 1, **expected}, abs=1e-6)
+        assert 0.1 < expected["AUC"] < 0.9
+
+
+def test_a_gate_of_the_loudness_alone_has_its_area_and_another_correlation(speech):
+    random = torch.Generator().manual_seed(1)
+    speaks = (torch.rand(500, generator=random) > 0.4).double()
+    loudness = speaks + torch.randn(500, generator=random).double()
+    gate = torch.sigmoid(4 * loudness)
+    told = [speech.analysis._told(each, speaks) for each in (loudness, gate)]
+    assert told[1]["AUC"] == told[0]["AUC"] == pytest.approx(area(loudness.numpy(), speaks.bool().numpy()))
+    assert abs(told[1]["correlation"] - told[0]["correlation"]) > 0.005
+    tied = speech.analysis.area(torch.zeros(4), torch.tensor([0, 1, 1, 0]))
+    assert tied == 0.5 and speech.analysis.area(gate, torch.ones(500)) is None
 
 
 def plain_reference(model, noisy):
@@ -672,6 +713,9 @@ def refusals(folder):
     yield folder / "half", "must have a folder clean/ with speech, and a folder noise/"
     (folder / "empty/clean").mkdir(parents=True)
     (folder / "empty/noise").mkdir()
+    for kind in ("clean", "noisy", "noise"):
+        sound(folder / "both" / kind, "a.wav")
+    yield folder / "both", "both has noise/ and noisy/; keep noisy/ for pairs"
     yield folder / "empty", "has no audio file (.wav or .flac); give another folder"
     sound(folder / "lonely/clean", "a.wav")
     sound(folder / "lonely/noisy", "b.wav")
@@ -815,24 +859,41 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     assert (tmp_path / "results/tim-1.json").stat().st_mtime_ns == modified
     rows = record["parts"]["test-known"]["recordings"]
     gains = np.array([row["model pesq"] - row["noisy pesq"] for row in rows])
+    record["competition"]["valid"]["loudness"][0]["AUC"] = 1.0
+    (tmp_path / "results/tim-1.json").write_text(json.dumps(record))
     for seed, better in ((1, 0.5), (2, 0.5), (2, 0.0)):  # a plain model that is half a point worse
         other = json.loads(json.dumps(record))
         for row in other["parts"]["test-known"]["recordings"]:
             row["model pesq"] -= better
         if not better:  # the seeds differ in what is said of competition
-            other["competition"]["test"]["loudness"] += 0.2
-            other["competition"]["test"]["layers"][0]["entropy"] += 0.4
+            judged = other["competition"]["test"]
+            for row, higher in zip(judged["loudness"], (0.2, 0.3, 0.3, 0.3, 0.3), strict=True):
+                row["AUC"] += higher
+            judged["layers"][0]["entropy"] += 0.4
+            last = judged["layers"][-1]  # the mechanism that is the better one on valid is the other one here
+            last["AUC c1"], last["AUC c2"] = last["AUC c2"], last["AUC c1"]
+            broken = other["parts"]["test-known"]["recordings"][0]
+            other["parts"]["test-known"]["recordings"][0] = {
+                name: value for name, value in broken.items() if not name.startswith("model")
+            } | {"unscored": "model: too short"}
         name = "plain" if better else "tim"
         other |= {"row": name, "seed": seed}
         (tmp_path / f"results/{name}-{seed}.json").write_text(json.dumps(other))
     claims |= {"seeds": [1, 2, 3], "rows": {"plain": claims["rows"]["tim"], **claims["rows"]}}
     capsys.readouterr()
     evidence.table(args, claims)
-    lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if line}
-    assert f"{gains.mean():+.3f} [" in lines["a"] and "+0.500 [+0.500..+0.500]" in lines["b"]
+    text = capsys.readouterr().out
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line}
+    lost = (rows[0]["model pesq"] - 1) / 2 / len(rows)  # a model leaves nothing of one
+    assert f"{gains.mean() - lost:+.3f} [" in lines["a"] and f"{0.5 - lost:+.3f} [" in lines["b"]
+    assert lines["test-known"].split("|")[2].strip() == "7 of 8"
+    means = [np.mean([row[f"{which} stoi"] for row in rows[1:]]) for which in ("noisy", "model")]
+    assert all(f"{mean:.3f}" in text for mean in means)
     known, judged = (record["competition"][part]["layers"][-1] for part in ("valid", "test"))
-    best = max(("correlation c1", "correlation c2"), key=lambda name: known[name])
-    assert f"{judged[best] - record['competition']['test']['loudness'] - 0.1:+.3f} [" in lines["c"]
+    best, worse = sorted(("AUC c1", "AUC c2"), key=lambda name: -known[name])
+    mean = (judged[best] + judged[worse]) / 2
+    loudness = record["competition"]["test"]["loudness"][0]["AUC"] + 0.1
+    assert f"{mean - loudness:+.3f} [" in lines["c"]
     layers = record["competition"]["test"]["layers"]
     assert f"{layers[-1]['entropy'] - layers[0]['entropy'] - 0.2:+.3f} [" in lines["d"]
     counts = {name: [cell.strip() for cell in lines[name].split("|")[-3:-1]] for name in "abcd"}
