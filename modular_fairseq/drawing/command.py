@@ -54,6 +54,11 @@ def run(args: argparse.Namespace) -> None:
     shape = shape_of(loaded, args.data)
     pixels, colours = shape.height * shape.width, len(shape.palette)
     rows = round((args.given or 0) * shape.height)
+    if args.given and not 0 < rows < shape.height:
+        raise UsageError(
+            f"--given {args.given}: {rows} of the {shape.height} rows of a picture would be given; give a "
+            "share that gives some rows and leaves some to the model"
+        )
     real = torch.empty(args.count, 0, dtype=torch.int64)
     if args.given:
         real = pictures_of(loaded, subset, args.count, pixels)

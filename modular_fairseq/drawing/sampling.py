@@ -41,7 +41,8 @@ def draw(
         scores = model.decoder(tokens[:, : step + 1], incremental_state=state)[0][:, -1]
         if step < given.size(1):
             continue
-        of_colours = scores[:, first : first + colours].float().cpu() / temperature
+        of_colours = scores[:, first : first + colours].double().cpu()
+        of_colours = (of_colours - of_colours.max(dim=1, keepdim=True).values) / temperature
         if top is not None and top < colours:
             least = of_colours.topk(top, dim=1).values[:, -1:]
             of_colours = of_colours.masked_fill(of_colours < least, -torch.inf)

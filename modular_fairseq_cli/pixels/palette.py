@@ -17,7 +17,8 @@ def learn(pictures: Pictures, colours: int, seed: int) -> Palette:
     """Return a palette of the pixels of pictures.
 
     If the pictures have at most `colours` colours, these are the palette. Otherwise k-means learns it from a
-    sample of the pixels (minGPT's pictures have 512 colours by k-means).
+    sample of the pixels (minGPT's pictures have 512 colours by k-means). Two of its means may round to
+    the same colour, so the palette may have fewer colours.
 
     Args:
         pictures: the pictures for training.
@@ -25,7 +26,7 @@ def learn(pictures: Pictures, colours: int, seed: int) -> Palette:
         seed: seed of the sample and of k-means.
 
     Raises:
-        UsageError: scikit-learn is not installed; or k-means finds fewer different colours.
+        UsageError: scikit-learn is not installed; or the pictures have one colour only.
     """
     pixels = pictures.reshape(-1, pictures.shape[-1])
     found = np.unique(pixels, axis=0)

@@ -1,5 +1,6 @@
 """Write the pictures of one source, or composites of two, as text, and binarize it."""
 
+import hashlib
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from modular_fairseq_cli.files import digest, lock
 from modular_fairseq_cli.pixels import palette as palettes
 from modular_fairseq_cli.pixels.shape import Shape
 from modular_fairseq_cli.pixels.shape import read as read_shape
-from modular_fairseq_cli.pixels.sources import Pictures, Source, read
+from modular_fairseq_cli.pixels.sources import Pictures, Source, image_files, read
 from modular_fairseq_cli.processes import processors, say
 
 SPLITS = ("train", "valid", "test")
@@ -78,7 +79,7 @@ def prepare(
 
 
 def _digest(path: Path) -> str:
-    """Return a digest of a file, or of the names and sizes of the files in a folder.
+    """Return a digest of a file, or of the image files in a folder and of their paths in it.
 
     Raises:
         UsageError: there is no such file or folder.
@@ -89,8 +90,8 @@ def _digest(path: Path) -> str:
         raise UsageError(
             f"{path} does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"
         )
-    files = sorted((str(file.relative_to(path)), file.stat().st_size) for file in path.rglob("*"))
-    return f"{len(files)} files, {sum(size for _, size in files)} bytes"
+    listing = "".join(f"{file.relative_to(path)} {digest(file)}\n" for file in image_files(path))
+    return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
 
 def _write_text(left: Path, right: Path | None, chosen: dict[str, Any], out: Path, part: Path) -> None:
@@ -134,10 +135,12 @@ def divide(
     assert valid is not None and test is not None
     own_test = len(source.test) > 0
     pool = _different(source.pictures)
+    different = f"{len(pool):,} different pictures"
     if own_test:  # what occurs in both is for training
         known = {each.tobytes() for each in pool}
         rest = np.array([each.tobytes() not in known for each in source.test])
         tests = _different(source.test[rest])
+        different += f" and {len(tests):,} others for tests"
         tests = tests[random.permutation(len(tests))]
     pool = pool[random.permutation(len(pool))]
     if not own_test:
@@ -147,9 +150,8 @@ def divide(
     wanted = counts["train"] or 1
     if len(tests) < test or len(held_out) < valid or len(train) < wanted:
         raise UsageError(
-            f"{path} has {len(source.pictures):,} different pictures"
-            f"{f' and {len(source.test):,} for tests' if own_test else ''}, which is too few for --valid "
-            f"{valid}, --test {test} and {wanted:,} for training; give smaller numbers, or more pictures"
+            f"{path} has {different}, which is too few for --valid {valid}, --test {test} and {wanted:,} for "
+            "training; give smaller numbers, or more pictures"
         )
     return {"train": train, "valid": held_out, "test": tests[:test]}
 

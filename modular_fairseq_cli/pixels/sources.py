@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.pixels.optional import optional
+from modular_fairseq_cli.processes import say
 
 Pictures = NDArray[np.uint8]  # [pictures, height, width, channels]
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff"}
@@ -38,9 +39,9 @@ class Source(NamedTuple):
 def read(path: Path, height: int, width: int, channels: int) -> Source:
     """Read the pictures of a source in a given size.
 
-    A folder or archive with the folders train and test, and an .npz file with the arrays x_train and x_test,
-    have a part for tests. Pictures of another size are averaged over areas. In colour, a grey picture has
-    three equal channels; in grey, a coloured one has its luminance.
+    A folder or archive with the folders train and test, perhaps in another folder, and an .npz file with the
+    arrays x_train and x_test, have a part for tests. Pictures of another size are averaged over areas. In
+    colour, a grey picture has three equal channels; in grey, a coloured one has its luminance.
 
     Args:
         path: an IDX file (perhaps with .gz), an .npz file, or a folder or tar archive of images.
@@ -55,7 +56,11 @@ def read(path: Path, height: int, width: int, channels: int) -> Source:
         if not files:
             raise UsageError(f"{path} has no image files ({', '.join(sorted(ENDINGS))}); give another source")
         by_part = [[each for each in files if each.folders[:1] == (part,)] for part in PARTS]
-        parts = [_images(each, height, width, channels) for each in (by_part if all(by_part) else [files])]
+        if not all(by_part):
+            by_part = [files]
+        if rest := len(files) - sum(map(len, by_part)):
+            say(f"{path}: {rest:,} of {len(files):,} pictures are in neither train/ nor test/, and left out")
+        parts = [_images(each, height, width, channels) for each in by_part]
     else:
         arrays = _arrays_of_npz(path) if path.suffix == ".npz" else [_array_of_idx(path)]
         parts = [_fitted(each, height, width, channels, path) for each in arrays]
@@ -117,8 +122,13 @@ class ImageFile(NamedTuple):
 
 def _files_of_folder(path: Path) -> list[ImageFile]:
     """Return the image files in a folder and the folders below it, in the order of their names."""
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
-    return [ImageFile(str(file), file.relative_to(path).parts[:-1], file) for file in files]
+    files = image_files(path)
+    return _inside([ImageFile(str(file), file.relative_to(path).parts[:-1], file) for file in files])
+
+
+def image_files(path: Path) -> list[Path]:
+    """Return the image files in a folder and the folders below it, in the order of their paths."""
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
 
 
 def _is_archive(path: Path) -> bool:
@@ -146,9 +156,14 @@ def _files_of_archive(path: Path) -> list[ImageFile]:
                 raise EOFError("it ends early, or a part of it is damaged")
     except (OSError, EOFError, KeyError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise UsageError(f"{path} cannot be read as an archive ({error}); get it again") from None
+    return _inside(sorted(files, key=lambda each: Path(each.name)))
+
+
+def _inside(files: list[ImageFile]) -> list[ImageFile]:
+    """Return files without the folders that all of them are in."""
     while files and files[0].folders and len({each.folders[:1] for each in files}) == 1:
-        files = [each._replace(folders=each.folders[1:]) for each in files]  # a folder that has all others
-    return sorted(files, key=lambda each: Path(each.name))
+        files = [each._replace(folders=each.folders[1:]) for each in files]
+    return files
 
 
 def _images(files: list[ImageFile], height: int, width: int, channels: int) -> Pictures:

@@ -22,6 +22,7 @@ from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.model_analyses import CompetitionInPictures
 from modular_fairseq.runs.run import Run
 from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.pixels import palette, shape
 from modular_fairseq_cli.pixels.image_grid import grid
 from modular_fairseq_cli.pixels.prepare import composites, divide
@@ -148,12 +149,37 @@ def test_images_of_a_folder_or_archive_are_averaged_over_areas_in_colour(tmp_pat
     assert found.test[0, 0, 0].tolist() == [75, 75, 75]
 
 
+def test_folders_may_be_in_another_one_and_what_is_in_neither_part_is_told(tmp_path, capsys):
+    for part, colour in (("train", 1), ("test", 2), ("extra", 3)):
+        (tmp_path / "images" / part).mkdir(parents=True)
+        Image.fromarray(np.full((2, 2), colour, np.uint8)).save(tmp_path / f"images/{part}/1.png")
+    found = read(tmp_path, 2, 2, 1)
+    assert [found.pictures.ravel()[0], found.test.ravel()[0]] == [1, 2] and len(found.pictures) == 1
+    assert "1 of 3 pictures are in neither train/ nor test/, and left out" in capsys.readouterr().err
+
+
+def test_a_folder_whose_images_have_changed_is_another_source(tmp_path):
+    (tmp_path / "images").mkdir()
+    for colour in range(12):
+        Image.fromarray(np.full((4, 3), 20 * colour, np.uint8)).save(tmp_path / f"images/{colour}.bmp")
+    words = (tmp_path / "images", "--out", tmp_path / "out", *SIZE)
+    prepare(*words)
+    shutil.copy(tmp_path / "images/1.bmp", tmp_path / "images/2.bmp")  # as many bytes
+    (tmp_path / "images/notes.txt").write_text("not read")
+    assert "was prepared with sources [" in refusal(prepare, *words)
+
+
 def test_a_picture_that_occurs_twice_is_in_one_split():
     random = np.random.default_rng(1)
     pictures = random.integers(0, 2, (200, 2, 2, 1), dtype=np.uint8)  # 16 different ones
     found = divide(Source(pictures, pictures[:0]), {"train": None, "valid": 3, "test": 3}, None, seed=1)
     keys = [{each.tobytes() for each in part} for part in found.values()]
     assert [len(each) for each in keys] == [10, 3, 3] and len(set.union(*keys)) == 16
+    with pytest.raises(UsageError, match="p has 16 different pictures, which is too few for --valid 9"):
+        divide(Source(pictures, pictures[:0]), {"train": None, "valid": 9, "test": 9}, "p", seed=1)
+    with pytest.raises(UsageError, match="p has 8 different pictures and 8 others for tests, which"):
+        parts = Source(np.unique(pictures, axis=0)[:8], pictures)
+        divide(parts, {"train": None, "valid": 8, "test": 9}, "p", seed=1)
 
 
 def test_a_side_is_used_as_often_as_it_must():
@@ -303,8 +329,9 @@ def test_given_pixels_are_kept_and_seeds_and_temperatures_matter(pairs, model):
     assert torch.equal(first[:, :7], given) and torch.equal(second[:, :7], given)
     assert not torch.equal(first, second)
     cold = [draw(loaded.model, given, 24, 6, seed=seed, temperature=1e-4) for seed in (1, 2)]
+    cold.append(draw(loaded.model, given, 24, 6, seed=1, temperature=1e-320))  # in float32 this is 0
     top = draw(loaded.model, given, 24, 6, seed=3, top=1)
-    assert torch.equal(cold[0], cold[1]) and torch.equal(cold[0], top)  # the likeliest colours
+    assert all(torch.equal(each, top) for each in cold)  # the likeliest colours
 
 
 def run_draw(pairs, model, out, *words):
@@ -330,6 +357,8 @@ def test_what_cannot_be_drawn_is_one_sentence(pairs, model, tmp_path):
     out = tmp_path / "x.png"
     for words, sentence in (
         (["--given", "1"], "--given 1.0: give a share between 0 and 1, or leave it out"),
+        (["--given", ".1"], "--given 0.1: 0 of the 4 rows of a picture would be given"),
+        (["--given", ".9"], "--given 0.9: 4 of the 4 rows of a picture would be given"),
         (["--temperature", "0"], "--temperature 0.0: give a number above 0"),
         (["--count", "0"], "--count 0: give a number of at least 1"),
         (["--count", "9", "--given", ".5"], "--count 9: test has 4 pictures; give a smaller number"),
