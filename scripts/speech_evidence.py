@@ -16,9 +16,7 @@ table of means is of the recordings that can be scored with all models. Both tab
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,24 +26,17 @@ from typing import Any
 
 import numpy as np
 import yaml
+from recorded_runs import PACKAGES, ROOT, Comparison, call
 from tabulate import tabulate
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import digest, only_one, write_file
+from modular_fairseq_cli.files import digest, write_file
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "speech"
 EXAMPLE = "examples/speech_enhancement"
 LOWEST = 1.0  # PESQ of a recording of which a model leaves nothing
-# What a run depends on. Other files, such as the records of other runs, may change beside it.
-CODE = (
-    "modular_fairseq",
-    "modular_fairseq_cli",
-    EXAMPLE,
-    "scripts/speech_evidence.py",
-    "results/speech/claims.yaml",
-)
+CODE = (*PACKAGES, EXAMPLE, "scripts/speech_evidence.py", "results/speech/claims.yaml")
 
 
 def prepare(args: argparse.Namespace, claims: dict[str, Any]) -> None:
@@ -55,7 +46,7 @@ def prepare(args: argparse.Namespace, claims: dict[str, Any]) -> None:
         if not (args.pairs / kind).is_dir():
             raise UsageError(f"{args.pairs / kind} is no folder; give PAIRS with the folders clean and noisy")
     args.work.mkdir(parents=True, exist_ok=True)
-    call(args.work / "digits.log", EXAMPLE, "digits", args.digits, args.noises, "--out", data)
+    python(args.work / "digits.log", EXAMPLE, "digits", args.digits, args.noises, "--out", data)
     for kind in ("clean", "noisy"):
         shutil.copytree(args.pairs / kind, data / "real" / kind)
     check(data, claims)
@@ -87,91 +78,44 @@ def check(data: Path, claims: dict[str, Any]) -> None:
 
 def run(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Make all runs that have no record, first those of seed 1."""
-    check(args.work / "data", claims)
-    with only_one(str(args.work)):
-        for seed in claims["seeds"]:
-            for row in claims["rows"]:
-                if read(row, seed, claims) is None:
-                    folder = args.work / f"{row}-{seed}"
-                    content = {"commit": at_commit(folder)}
-                    content |= make(folder, args.work / "data", row, seed, claims)
-                    at_commit(folder)
-                    write_file(record_of(row, seed), json.dumps(content, indent=1) + "\n")
+    data = args.work / "data"
+    check(data, claims)
+    comparison_of(claims).make(args.work, lambda folder, row, seed: make(folder, data, row, seed, claims))
 
 
-def options_of(row: str, claims: dict[str, Any]) -> str:
-    """Return the registered options of a row."""
-    return " ".join([*claims["train"].split(), *claims["rows"][row].split()])
+def comparison_of(claims: dict[str, Any]) -> Comparison:
+    """Return the runs that are registered."""
+    options = {row: f"{claims['train'].strip()} {own}" for row, own in claims["rows"].items()}
+    return Comparison(RESULTS, claims["seeds"], options, claims["data"], CODE)
 
 
-def read(row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the record of a run, or None if there is none.
-
-    Raises:
-        UsageError: it is of another run, or of other data or options than those that are registered.
-    """
-    path = record_of(row, seed)
-    if not path.exists():
-        return None
-    record = json.loads(path.read_text())
-    registered = {"row": row, "seed": seed, "data": claims["data"], "options": options_of(row, claims)}
-    if wrong := [name for name, value in registered.items() if record[name] != value]:
-        raise UsageError(f"{path}: {', '.join(wrong)} is not what is registered; remove the record")
-    return record
-
-
-def at_commit(folder: Path) -> str:
-    """Return the commit at which a run began, which is noted in its folder; for a new run, the present one.
-
-    Raises:
-        UsageError: a file of `CODE` differs from that commit, or git fails.
-    """
-    noted = folder / "commit"
-    if not noted.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(noted, git("rev-parse", "HEAD"))
-    began = noted.read_text()
-    if changed := git("diff", "--name-only", began, "--", *CODE):
-        raise UsageError(
-            f"{folder} was begun at {began}, and {changed.splitlines()[0]} is another one now; run in a "
-            f"clone at {began}, or commit what was changed and remove the folder"
-        )
-    return began
-
-
-def git(*words: str) -> str:
-    """Return what a git command prints about this checkout. Raises UsageError if it fails."""
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise UsageError(f"git {words[0]} failed ({done.stderr.strip()}); run in a clone that has the commit")
-    return done.stdout.strip()
+def python(log: Path, *words: object) -> None:
+    """Run Python with the code of this checkout, and say with what. Raises UsageError if it fails."""
+    print(*words, flush=True)
+    call([sys.executable, *words], log)
 
 
 def make(folder: Path, data: Path, row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any]:
     """Train, evaluate and analyse one run in a folder, and return its record."""
     began = time.monotonic()
-    options = options_of(row, claims).split()
+    options = comparison_of(claims).options[row].split()
     own = ["--user-dir", EXAMPLE, "--seed", seed, "--save-dir", folder]
-    call(folder / "train.log", "-m", "fairseq_cli.train", data, *options, *own)
+    python(folder / "train.log", "-m", "fairseq_cli.train", data, *options, *own)
     model, parts = ["--path", folder / "checkpoint_best.pt"], {}
     for part in claims["parts"]:
         out = folder / f"{part}.json"
-        call(folder / f"{part}.log", EXAMPLE, "evaluate", data, *model, "--gen-subset", part, "--out", out)
+        python(folder / f"{part}.log", EXAMPLE, "evaluate", data, *model, "--gen-subset", part, "--out", out)
         parts[part] = json.loads(out.read_text())
     competition = {}
     competes = {claim["row"] for claim in claims["claims"] if claim["quantity"] in ("speech", "depth")}
     for part in ("valid", "test") if row in competes else ():
         out = folder / f"analysis-{part}"
         words = ["analyze", "speech", data, "--user-dir", EXAMPLE, *model, "--gen-subset", part, "--out", out]
-        call(folder / f"analysis-{part}.log", "-m", "modular_fairseq_cli", *words)
+        python(folder / f"analysis-{part}.log", "-m", "modular_fairseq_cli", *words)
         found = json.loads((out / "analysis.json").read_text())["analyses"]["speech"]
         competition[part] = {"layers": found["table"], "loudness": found["loudness"]}
     return {
-        "row": row,
-        "seed": seed,
         "hours_of_last_process": round((time.monotonic() - began) / 3600, 2),
-        "options": " ".join(options),
-        "data": claims["data"],
         "losses": losses(folder / "train.log"),
         "parts": parts,
         "competition": competition,
@@ -187,31 +131,9 @@ def losses(log: Path) -> list[float]:
     return found
 
 
-def call(log: Path, *words: object) -> None:
-    """Run Python on one thread with the code of this checkout. Raises UsageError if it fails.
-
-    Args:
-        log: the file that its output is appended to.
-        words: its arguments.
-    """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    print(*words, flush=True)
-    with open(log, "a") as output:
-        command = [sys.executable, *map(str, words)]
-        status = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output).returncode
-    if status:
-        raise UsageError(f"{' '.join(map(str, words[:3]))} failed with status {status}; see {log}")
-
-
-def record_of(row: str, seed: int) -> Path:
-    """Return the path of a record."""
-    return RESULTS / f"{row}-{seed}.json"
-
-
 def table(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Write the tables of scores and claims."""
-    found = {(row, seed): read(row, seed, claims) for seed in claims["seeds"] for row in claims["rows"]}
-    records = {key: record for key, record in found.items() if record is not None}
+    records = comparison_of(claims).records()
     text = f"{scores(records, claims)}\n\n{claimed(records, claims)}\n"
     write_file(RESULTS / "table.md", text)
     print(text, end="")

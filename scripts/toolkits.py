@@ -20,21 +20,22 @@ score` scores all translations. What is not the same:
 
 fairseq-generate loads the plugin for both rows of fairseq, because fairseq-fixed alone cannot load a
 checkpoint with a present torch. Each run has one thread. A run that has a record in results/toolkits is not
-made again. A run of this project that was killed continues, and the others begin again.
+made again. A run of this project that was killed continues, and the others begin again. `time` keeps the
+rounds that it has finished.
 """
 
 import argparse
 import json
-import os
+import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import yaml
+from recorded_runs import PACKAGES, ROOT, Comparison, call
 from tabulate import tabulate
 
 from modular_fairseq_cli.errors import UsageError
@@ -42,7 +43,7 @@ from modular_fairseq_cli.files import digest, only_one, write_file
 from modular_fairseq_cli.scoring.spread import shown
 from modular_fairseq_cli.training_log import read_log
 
-ROOT = Path(__file__).resolve().parent.parent
+CODE = (*PACKAGES, "scripts/toolkits.py")
 RESULTS = ROOT / "results" / "toolkits"
 SOURCE, TARGET = "de", "en"
 LAYERS, WIDTH, INNER, HEADS = 4, 256, 512, 8
@@ -64,8 +65,8 @@ def fairseq_words(row: str, corpus: Path, folder: Path, seed: int, updates: int 
     """Return the command that trains a row of fairseq."""
     own = {
         "fairseq": "--arch transformer --criterion label_smoothed_cross_entropy",
-        "modular_fairseq": f"--user-dir {ROOT / 'modular_fairseq'} --arch modular_transformer "
-        "--criterion modular_cross_entropy",
+        "modular_fairseq": "--user-dir modular_fairseq --arch modular_transformer --criterion "
+        "modular_cross_entropy",
     }[row]
     size = [
         f"--{side}-{name} {value}"
@@ -175,36 +176,18 @@ def training_of(row: str, args: argparse.Namespace, folder: Path, seed: int, upd
     return [str(args.joeynmt), "-m", "joeynmt", "train", str(config), "--skip-test"]
 
 
-def call(words: list[str], log: Path) -> float:
-    """Run a command on one thread, and return its wall-clock time in seconds.
-
-    Raises:
-        UsageError: it fails.
-    """
-    began = time.monotonic()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a") as output:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        if "joeynmt" in words:
-            del environment["PYTHONPATH"]
-        status = subprocess.run(words, env=environment, stdout=output, stderr=output).returncode
-    if status:
-        raise UsageError(f"{' '.join(words[:4])} failed with status {status}; see {log}")
-    return time.monotonic() - began
-
-
 def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
     """Translate the test set, and return a file as fairseq-generate writes it."""
     out = folder / "generate.out"
     if row != "joeynmt":
         words = [sys.executable, "-m", "fairseq_cli.generate", str(args.corpus / "bin")]
-        words += ["--user-dir", str(ROOT / "modular_fairseq")]  # stock fairseq cannot load a checkpoint here
+        words += ["--user-dir", "modular_fairseq"]  # stock fairseq cannot load a checkpoint here
         words += ["--path", str(folder / "checkpoint_best.pt"), "--beam", str(BEAM), "--remove-bpe"]
         out.unlink(missing_ok=True)
         call([*words, "--max-tokens", "4096", "--num-workers", "0"], out)
         return out
-    words = [str(args.joeynmt), "-m", "joeynmt", "test", str(folder / "config.yaml")]
-    call([*words, "--output-path", str(folder / "output")], folder / "test.log")
+    words = [args.joeynmt, "-m", "joeynmt", "test", folder / "config.yaml"]
+    call([*words, "--output-path", folder / "output"], folder / "test.log", own=False)
     hypotheses = (folder / "output.test").read_text().splitlines()
     references = (args.corpus / f"bpe/test.{TARGET}").read_text().splitlines()
     lines = []
@@ -218,32 +201,39 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
 def run(args: argparse.Namespace) -> None:
     """Make all runs that have no record, first those of seed 1."""
     check(args)
-    with only_one(str(args.work)):
-        for seed in SEEDS:
-            for row in ROWS:
-                record = RESULTS / f"{row}-{seed}.json"
-                if not record.exists():
-                    write_file(record, json.dumps(make(row, seed, args), indent=1) + "\n")
-                    print(record, flush=True)
+    comparison_of(args.corpus).make(args.work, lambda folder, row, seed: make(folder, row, seed, args))
 
 
-def make(row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Train, translate and score a run, and return its record."""
-    folder = args.work / f"{row}-{seed}"
-    if row != "modular_fairseq":
-        shutil.rmtree(folder, ignore_errors=True)
-    call(training_of(row, args, folder, seed), folder / "train.log")
+def comparison_of(corpus: Path) -> Comparison:
+    """Return the runs that are compared."""
+    files = [f"bin/train.{SOURCE}-{TARGET}.{SOURCE}.bin", f"bin/train.{SOURCE}-{TARGET}.{TARGET}.bin"]
+    files += [f"bin/dict.{SOURCE}.txt", f"bpe/test.{SOURCE}", f"raw/test.{TARGET}"]
+    nowhere = Path()
+    options = {
+        row: json.dumps(joeynmt_config(nowhere, nowhere, 0))
+        if row == "joeynmt"
+        else " ".join(fairseq_words(row, nowhere, nowhere, 0)[1:])
+        for row in ROWS
+    }
+    return Comparison(
+        RESULTS, list(SEEDS), options, {name: digest(corpus / name)[:16] for name in files}, CODE
+    )
+
+
+def make(folder: Path, row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Train, translate and score a run in a folder, and return its record."""
+    print(f"{row}, seed {seed}", flush=True)
+    if row != "modular_fairseq":  # they begin again
+        for path in folder.iterdir():
+            if path.name != "run.json":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    call(training_of(row, args, folder, seed), folder / "train.log", own=row != "joeynmt")
     out, scores = translate(row, args, folder), folder / "score.json"
     reference = args.corpus / f"raw/test.{TARGET}"
     words = [sys.executable, "-m", "modular_fairseq_cli", "score", "--reference", str(reference), str(out)]
     call([*words, "--metrics", "bleu", "--json", str(scores)], folder / "score.log")
     [scored] = json.loads(scores.read_text())["files"]
-    return {
-        "row": row,
-        "seed": seed,
-        "bleu": scored["bleu"],
-        "updates": updates_of(row, args, folder),
-    } | about(args)
+    return {"bleu": scored["bleu"], "updates": updates_of(row, args, folder)}
 
 
 def updates_of(row: str, args: argparse.Namespace, folder: Path) -> int:
@@ -255,14 +245,8 @@ def updates_of(row: str, args: argparse.Namespace, folder: Path) -> int:
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
-def about(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what all records that are compared must have in common: this script and the corpus."""
-    corpus = [args.corpus / f"bin/train.{SOURCE}-{TARGET}.{side}.bin" for side in (SOURCE, TARGET)]
-    return {"script": digest(Path(__file__))[:16], "corpus": [digest(path)[:16] for path in corpus]}
-
-
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError if Python has no JoeyNMT, the corpus is none, or a record is of another comparison."""
+    """Raise UsageError if Python has no JoeyNMT, or the corpus is none."""
     words = [str(args.joeynmt), "-c", "import joeynmt"]
     try:
         status = subprocess.run(words, capture_output=True).returncode
@@ -276,46 +260,54 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(
             f"{args.corpus} has no bin/ of {SOURCE}-{TARGET}; prepare it by modular-fairseq prepare raw"
         )
-    for path in sorted(RESULTS.glob("*-?.json")):
-        record = json.loads(path.read_text())
-        if {key: record.get(key) for key in about(args)} != about(args):
-            raise UsageError(f"{path} is of another version of this script or of another corpus; remove it")
 
 
 def measure(args: argparse.Namespace) -> None:
     """Measure the seconds of an update: a long and a short training, in turn with the other toolkits."""
     check(args)
-    found: dict[str, list[float]] = {row: [] for row in [*ROWS, f"{BASELINE} again"]}
-    for number in range(ROUNDS):
-        for name in found:
-            row = name.removesuffix(" again")
+    comparison, folder = comparison_of(args.corpus), args.work / "time"
+    about = {"options": comparison.options, "data": comparison.data, "updates": [SHORT, LONG]}
+    with only_one(args.work):
+        about |= {"commit": comparison.begin(folder, about)}
+        kept = folder / "seconds.json"
+        found: list[dict[str, float]] = json.loads(kept.read_text()) if kept.exists() else []
+        while len(found) < ROUNDS:
             seconds = {}
-            for updates in (SHORT, LONG):
-                folder = args.work / f"time-{row}"
-                shutil.rmtree(folder, ignore_errors=True)
-                words = training_of(row, args, folder, 1, updates)
-                seconds[updates] = call(words, args.work / f"time-{row}.log")
-            found[name].append((seconds[LONG] - seconds[SHORT]) / (LONG - SHORT))
-            print(f"round {number + 1}: {name} {found[name][-1]:.3f} s", flush=True)
-    write_file(RESULTS / "time.json", json.dumps(found, indent=1) + "\n")
+            for name in [*ROWS, f"{BASELINE} again"]:
+                row, took = name.removesuffix(" again"), {}
+                for updates in (SHORT, LONG):
+                    shutil.rmtree(folder / row, ignore_errors=True)
+                    words = training_of(row, args, folder / row, 1, updates)
+                    took[updates] = call(words, folder / f"{row}.log", own=row != "joeynmt")
+                seconds[name] = (took[LONG] - took[SHORT]) / (LONG - SHORT)
+                print(f"round {len(found) + 1}: {name} {seconds[name]:.3f} s", flush=True)
+            found.append(seconds)
+            write_file(kept, json.dumps(found, indent=1) + "\n")
+        comparison.begin(folder, {})  # the code is still the same
+        write_file(RESULTS / "time.json", json.dumps(about | {"rounds": found}, indent=1) + "\n")
 
 
 def table(args: argparse.Namespace) -> None:
     """Write the table of all records."""
-    times = json.loads((RESULTS / "time.json").read_text()) if (RESULTS / "time.json").exists() else {}
+    every = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    for name, record in every.items():
+        if record["data"] != (first := next(iter(every.items())))[1]["data"]:
+            raise UsageError(f"{RESULTS}: {name} and {first[0]} are of different corpora; remove one of them")
+    rounds = every["time"]["rounds"] if "time" in every else []
     lines = []
     for row, label in {**ROWS, f"{BASELINE} again": f"{ROWS[BASELINE]}, timed again"}.items():
-        records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{row}-?.json"))]
+        records = [record for name, record in every.items() if re.fullmatch(rf"{row}-\d+", name)]
         cells = [
             shown([record[key] for record in records], pattern)
             for key, pattern in (("bleu", "{:.2f}"), ("updates", "{:,.0f}"))
         ]
         seconds = per_epoch = ""
-        if row in times:
-            seconds = f"{median(times[row]):.3f} ({min(times[row]):.3f} to {max(times[row]):.3f})"
-        if row in times and records:
+        times = [each[row] for each in rounds]
+        if times:
+            seconds = f"{median(times):.3f} ({min(times):.3f} to {max(times):.3f})"
+        if times and records:
             updates = sum(record["updates"] for record in records) / len(records)
-            per_epoch = f"{median(times[row]) * updates / EPOCHS / 60:.1f}"
+            per_epoch = f"{median(times) * updates / EPOCHS / 60:.1f}"
         lines.append([label, *cells, seconds, per_epoch, len(records) or ""])
     head = ["toolkit", "BLEU", "updates", "seconds per update", "minutes per epoch", "seeds"]
     text = tabulate(lines, head, tablefmt="github", disable_numparse=True) + "\n"
@@ -344,6 +336,7 @@ def main() -> None:
         if args.function is not table:
             args.work.mkdir(parents=True, exist_ok=True)
             args.corpus, args.work = args.corpus.absolute(), args.work.absolute()
+            args.joeynmt = Path(shutil.which(args.joeynmt) or args.joeynmt).absolute()
         RESULTS.mkdir(parents=True, exist_ok=True)
         args.function(args)
     except UsageError as error:

@@ -822,9 +822,8 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     """One run is trained. The records of the others are made from it."""
     monkeypatch.setattr(evidence, "RESULTS", tmp_path / "results")
     changed = []  # files that differ from the commit at which a run began
-    monkeypatch.setattr(
-        evidence, "git", lambda word, *_: "0123abc" if word == "rev-parse" else "".join(changed)
-    )
+    runs = sys.modules["recorded_runs"]
+    monkeypatch.setattr(runs, "git", lambda word, *_: "0123abc" if word == "rev-parse" else "".join(changed))
     (tmp_path / "results").mkdir()
     words = TRAIN.removeprefix(f"--user-dir {EXAMPLE} ")
     claim = {"says": "it", "expected": "above", "printed": "none", "row": "tim"}
@@ -853,7 +852,7 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     with pytest.raises(
         UsageError, match="tim-1 was begun at 0123abc, and modular_fairseq/modules/attention.py"
     ):
-        evidence.at_commit(tmp_path / "work/tim-1")
+        evidence.comparison_of(claims).begin(tmp_path / "work/tim-1", {})
     modified = (tmp_path / "results/tim-1.json").stat().st_mtime_ns
     evidence.run(args, claims)  # makes nothing again
     assert (tmp_path / "results/tim-1.json").stat().st_mtime_ns == modified
@@ -902,34 +901,40 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     other["options"] += " --seed 5"
     (tmp_path / "results/tim-2.json").write_text(json.dumps(other))
     for command in (evidence.run, evidence.table):
-        with pytest.raises(UsageError, match="tim-2.json: options is not what is registered; remove the rec"):
+        with pytest.raises(UsageError, match="tim-2.json: options is not what this comparison has; remove"):
             command(args, claims)
 
 
 def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):
     """Records of other runs may be committed beside a run, and code may not change."""
-    monkeypatch.setattr(evidence, "ROOT", tmp_path)
-    evidence.git("init", "-q")
+    runs, work = sys.modules["recorded_runs"], tmp_path / "work"
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    runs.git("init", "-q")
     for name in ("modular_fairseq/a.py", "results/speech/claims.yaml", "results/speech/plain-1.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a")
-    evidence.git("add", ".")
+    runs.git("add", ".")
     words = ["-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "-a", "-m", "a"]
-    evidence.git(*words)
-    began = evidence.at_commit(tmp_path / "work")
+    runs.git(*words)
+    compared = runs.Comparison(tmp_path / "results", [1], {"plain": ""}, {}, evidence.CODE)
+    about = {"row": "plain", "seed": 1}
+    began = compared.begin(work, about)
+    assert len(began) == 40
     (tmp_path / "results/speech/plain-1.json").write_text("b")
-    assert evidence.at_commit(tmp_path / "work") == began
-    evidence.git(*words)
-    assert evidence.at_commit(tmp_path / "work") == began
+    assert compared.begin(work, about) == began
+    runs.git(*words)
+    assert compared.begin(work, about) == began
     for name in ("modular_fairseq/a.py", "results/speech/claims.yaml"):
         (tmp_path / name).write_text("b")
         with pytest.raises(UsageError, match=f"{began}, and {name} is another one now; run in a clone"):
-            evidence.at_commit(tmp_path / "work")
+            compared.begin(work, about)
         (tmp_path / name).write_text("a")
-    assert evidence.at_commit(tmp_path / "work") == began
-    (tmp_path / "work/commit").write_text("0" * 40)
+    assert compared.begin(work, about) == began
+    with pytest.raises(UsageError, match="work: seed is not what this comparison has; remove the folder"):
+        compared.begin(work, about | {"seed": 2})
+    (work / "run.json").write_text(json.dumps(about | {"commit": "0" * 40}))
     with pytest.raises(UsageError, match="git diff failed .*; run in a clone that has the commit"):
-        evidence.at_commit(tmp_path / "work")
+        compared.begin(work, about)
 
 
 def test_paths_are_those_of_the_folder_in_which_the_command_is_called(evidence, tmp_path, monkeypatch):

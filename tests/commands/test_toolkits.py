@@ -2,6 +2,7 @@
 
 import json
 import stat
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -67,19 +68,27 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
         ("SEEDS", (1,)),
     ):
         monkeypatch.setattr(toolkits, name, value)
+    changed = []  # files that differ from the commit at which a run began
+    monkeypatch.setattr(
+        sys.modules["recorded_runs"],
+        "git",
+        lambda word, *_: "0123" if word == "rev-parse" else "".join(changed),
+    )
     toolkits.run(args)
     found = {row: json.loads((tmp_path / f"results/{row}-1.json").read_text()) for row in toolkits.ROWS}
     joeynmt = found["joeynmt"]
     assert joeynmt["bleu"] == pytest.approx(100) and joeynmt["updates"] == 120
     stock, own = found["fairseq"], found["modular_fairseq"]
     assert stock["updates"] == own["updates"] > 2
-    assert stock["corpus"] == joeynmt["corpus"] and len({each["script"] for each in found.values()}) == 1
+    assert stock["data"] == own["data"] == joeynmt["data"] and own["commit"] == "0123"
+    assert "--arch modular_transformer --criterion modular_cross_entropy" in own["options"]
     # the same model, data and budget: what differs is how numbers are rounded
     curves = [
         read_log(args.work / f"{row}-1/train.log")["valid"]["ppl"] for row in ("fairseq", "modular_fairseq")
     ]
     assert curves[0][-1][1] == pytest.approx(curves[1][-1][1], rel=2e-3)
-    times = {"fairseq": [3.0, 1.0, 2.0], "fairseq again": [1.5] * 3, "joeynmt": [4.0] * 3}
+    seconds = {"modular_fairseq": 1.5, "fairseq again": 1.5, "joeynmt": 4.0}
+    times = {"data": own["data"], "rounds": [seconds | {"fairseq": value} for value in (3.0, 1.0, 2.0)]}
     (tmp_path / "results/time.json").write_text(json.dumps(times))
     capsys.readouterr()
     toolkits.table(args)
@@ -94,13 +103,29 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
         "1",
     ]
     assert lines[4][1:4] == ["100.00", "120", "4.000 (4.000 to 4.000)"]
-    assert lines[5][1:4] == ["", "", "1.500 (1.500 to 1.500)"] and lines[3][3] == ""
+    assert lines[5][1:4] == ["", "", "1.500 (1.500 to 1.500)"] and lines[3][3] == lines[5][3]
     before = (tmp_path / "results/joeynmt-1.json").stat().st_mtime_ns
     toolkits.run(args)  # makes nothing again
     assert (tmp_path / "results/joeynmt-1.json").stat().st_mtime_ns == before
     write = (tmp_path / "results/joeynmt-1.json").write_text
-    write(json.dumps(joeynmt | {"script": "0123"}))
-    with pytest.raises(UsageError, match="joeynmt-1.json is of another version of this script or of another"):
+    write(json.dumps(joeynmt | {"data": {}}))
+    with pytest.raises(
+        UsageError, match="joeynmt-1.json: data is not what this comparison has; remove the re"
+    ):
+        toolkits.run(args)
+    with pytest.raises(
+        UsageError, match="joeynmt-1 and fairseq-1 are of different corpora; remove one of them"
+    ):
+        toolkits.table(args)
+    (tmp_path / "results/joeynmt-1.json").unlink()
+    monkeypatch.setattr(toolkits, "EPOCHS", 3)
+    with pytest.raises(UsageError, match="fairseq-1.json: options is not what this comparison has"):
+        toolkits.run(args)
+    monkeypatch.setattr(toolkits, "EPOCHS", 2)
+    changed.append("scripts/toolkits.py")
+    with pytest.raises(
+        UsageError, match="joeynmt-1 was begun at 0123, and scripts/toolkits.py is another one"
+    ):
         toolkits.run(args)
 
 
@@ -142,20 +167,35 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
     monkeypatch.setattr(toolkits, "RESULTS", tmp_path)
     seconds = {"fairseq": 0.5, "modular_fairseq": 0.25, "joeynmt": 1.0}
 
-    def call(words, log):
-        row = log.stem.removeprefix("time-")
+    calls = []
+
+    def call(words, log, own=True):
+        if len(calls) == 11:  # in the second round
+            raise KeyboardInterrupt
+        row = log.stem
+        assert own == (row != "joeynmt")
         if row == "joeynmt":
-            updates = yaml.safe_load((args.work / "time-joeynmt/config.yaml").read_text())["training"][
-                "updates"
-            ]
+            config = yaml.safe_load((args.work / "time/joeynmt/config.yaml").read_text())
+            updates = config["training"]["updates"]
         else:
             updates = int(words[words.index("--max-update") + 1])
-        return 7.0 + updates * seconds[row]
+        calls.append(row)
+        return 7.0 + updates * seconds[row] + (len(calls) > 8)
 
     monkeypatch.setattr(toolkits, "call", call)
+    monkeypatch.setattr(sys.modules["recorded_runs"], "git", lambda word, *_: "0123" * (word == "rev-parse"))
+    with pytest.raises(KeyboardInterrupt):
+        toolkits.measure(args)
+    assert not (tmp_path / "time.json").exists()
+    calls.append("")
     toolkits.measure(args)
+    assert len(calls) == 12 + 16  # the first round is kept
     found = json.loads((tmp_path / "time.json").read_text())
-    assert found == {**{row: [value] * 3 for row, value in seconds.items()}, "fairseq again": [0.5] * 3}
+    assert found["commit"] == "0123" and "--arch transformer" in found["options"]["fairseq"]
+    assert found["rounds"] == [pytest.approx({**seconds, "fairseq again": 0.5})] * 3
+    monkeypatch.setattr(toolkits, "WIDTH", 8)
+    with pytest.raises(UsageError, match="time: options is not what this comparison has; remove the folder"):
+        toolkits.measure(args)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +218,4 @@ def test_what_is_missing_is_told_before_any_run(toolkits, args, changes, sentenc
 
 def test_a_toolkit_that_fails_is_named_with_its_log(toolkits, args):
     with pytest.raises(UsageError, match=r"-m joeynmt .* failed with status 7; see .*train.log"):
-        toolkits.call([str(args.joeynmt), "-m", "joeynmt", "train"], args.work / "train.log")
+        toolkits.call([args.joeynmt, "-m", "joeynmt", "train"], args.work / "train.log", own=False)

@@ -1,0 +1,141 @@
+"""Make the runs of a comparison, each with a record. toolkits.py and speech_evidence.py use this file.
+
+A comparison has rows, such as models, and each row has a run with each seed. A run works in a folder of its
+own, where a killed run continues. Its record is a JSON file. A run that has a record is not made again.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import only_one, write_file
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = "modular_fairseq", "modular_fairseq_cli", "scripts/recorded_runs.py"
+
+
+class Comparison(NamedTuple):
+    """The runs of a comparison.
+
+    Args:
+        results: the folder of the records.
+        seeds: the seeds of each row.
+        options: what each row is trained with. It is written to the records.
+        data: digests of what all rows are trained on.
+        code: files and folders of this checkout that a run depends on. Others, such as the records of other
+            runs, may change beside it.
+    """
+
+    results: Path
+    seeds: list[int]
+    options: dict[str, str]
+    data: dict[str, str]
+    code: tuple[str, ...]
+
+    def make(self, work: Path, make: Callable[[Path, str, int], dict[str, Any]]) -> None:
+        """Make all runs that have no record, first those of the first seed.
+
+        Args:
+            work: the folder that has a folder for each run. No other process may work in it.
+            make: makes a run, for its folder, row and seed, and returns what its record has to say.
+
+        Raises:
+            UsageError: see `read` and `begin`; or another process works in the folder.
+        """
+        with only_one(work):
+            for seed in self.seeds:
+                for row in self.options:
+                    if self.read(row, seed) is None:
+                        folder, about = work / f"{row}-{seed}", self.about(row, seed)
+                        record = about | {"commit": self.begin(folder, about)}
+                        record |= make(folder, row, seed)
+                        self.begin(folder, about)  # the code is still the same
+                        write_file(self.path(row, seed), json.dumps(record, indent=1) + "\n")
+
+    def path(self, row: str, seed: int) -> Path:
+        """Return the path of a record."""
+        return self.results / f"{row}-{seed}.json"
+
+    def about(self, row: str, seed: int) -> dict[str, Any]:
+        """Return what a run is."""
+        return {"row": row, "seed": seed, "options": self.options[row], "data": self.data}
+
+    def read(self, row: str, seed: int) -> dict[str, Any] | None:
+        """Return the record of a run, or None if there is none.
+
+        Raises:
+            UsageError: it is of another run, or of other data or options.
+        """
+        path = self.path(row, seed)
+        if not path.exists():
+            return None
+        record = json.loads(path.read_text())
+        _compare(path, record, self.about(row, seed), "remove the record")
+        return record
+
+    def records(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return all records, by row and seed. Raises UsageError, see `read`."""
+        found = {(row, seed): self.read(row, seed) for seed in self.seeds for row in self.options}
+        return {key: record for key, record in found.items() if record is not None}
+
+    def begin(self, folder: Path, about: dict[str, Any]) -> str:
+        """Note in a folder what is made in it, and return the commit at which that began.
+
+        Raises:
+            UsageError: the folder has something else, a file of the code differs from the commit, or git
+                fails.
+        """
+        noted = folder / "run.json"
+        if not noted.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(noted, json.dumps(about | {"commit": git("rev-parse", "HEAD")}, indent=1) + "\n")
+        found = json.loads(noted.read_text())
+        _compare(folder, found, about, "remove the folder")
+        if changed := git("diff", "--name-only", found["commit"], "--", *self.code):
+            raise UsageError(
+                f"{folder} was begun at {found['commit']}, and {changed.splitlines()[0]} is another one now; "
+                "run in a clone at that commit, or commit what was changed and remove the folder"
+            )
+        return found["commit"]
+
+
+def _compare(path: Path, found: dict[str, Any], wanted: dict[str, Any], remedy: str) -> None:
+    """Raise UsageError unless `found` has what is wanted."""
+    if wrong := [name for name, value in wanted.items() if found.get(name) != value]:
+        raise UsageError(f"{path}: {', '.join(wrong)} is not what this comparison has; {remedy}")
+
+
+def git(*words: str) -> str:
+    """Return what a git command prints about this checkout. Raises UsageError if it fails."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise UsageError(f"git {words[0]} failed ({done.stderr.strip()}); run in a clone that has the commit")
+    return done.stdout.strip()
+
+
+def call(words: list[object], log: Path, own: bool = True) -> float:
+    """Run a command on one thread in the root of this checkout, and return its wall-clock time in seconds.
+
+    Args:
+        words: the command.
+        log: the file that its output is appended to.
+        own: whether its Python imports the code of this checkout.
+
+    Raises:
+        UsageError: it fails.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(ROOT)} if own else {})
+    command = [str(word) for word in words]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with open(log, "a") as output:
+        status = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output).returncode
+    if status:
+        raise UsageError(f"{' '.join(command[:4])} failed with status {status}; see {log}")
+    return time.monotonic() - began
