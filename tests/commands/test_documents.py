@@ -26,6 +26,7 @@ from pathlib import Path
 
 import pytest
 
+from modular_fairseq_cli.main import COMMANDS, EXIT_CODES
 from modular_fairseq_cli.report.page import content_of, page_of
 from tests.places import PYTHON, ROOT
 
@@ -208,6 +209,16 @@ def test_every_relative_link_leads_somewhere(document):
             target = target.with_suffix(".json")  # docs/hooks/reports.py makes the page of it
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_the_page_of_commands_has_all_commands_and_exit_codes():
+    text = (ROOT / "docs/commands.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", text, re.MULTILINE)
+    commands = {name.strip("`"): summary for name, summary in rows if re.fullmatch("`[a-z-]+`", name)}
+    del commands["modular-fairseq"]  # the head of the table
+    assert commands == {name: summary for name, (_, summary) in COMMANDS.items()}
+    said = re.findall(r"^  (\d+) ", EXIT_CODES, re.MULTILINE)
+    assert [name for name, _ in rows if name.isdigit()] == said and len(said) == 4
 
 
 def test_the_readme_is_short():
