@@ -1,6 +1,7 @@
 """Test the intervals over seeds and sentences, by simulation with a known truth."""
 
 import math
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from modular_fairseq_cli.scoring.intervals import (
     pseudo_values,
 )
 from modular_fairseq_cli.scoring.significance import bootstrap_p
+from tests.scripts import script
 
 SENTENCES = 60
 REPEATED = {3: 6000, 5: 1000, 10: 600}  # numbers of seeds and of simulations; few seeds are the hard case
@@ -45,6 +47,14 @@ def test_intervals_over_seeds_and_sentences_cover_the_truth(seeds, seed_noise, r
     assert 0.93 <= covered <= 0.97
     false_positives = np.mean([each.p_value < 0.05 for each in found])
     assert false_positives == pytest.approx(1 - covered) and false_positives <= 0.06
+
+
+def test_the_power_is_between_the_level_and_1(monkeypatch):
+    power = script("power")
+    monkeypatch.setattr(power, "REPEATED", 400)
+    args = Namespace(seeds=5, seed_noise=0.5, sentences=0.41, common=0.2, alpha=0.05)
+    found = [power.power_of(mean, args) for mean in (0, 0.62, 0.96, 5)]
+    assert found == [pytest.approx(each, abs=0.05) for each in (0.05, 0.5, 0.8, 1)]
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])

@@ -1,0 +1,60 @@
+#!/usr/bin/env python
+"""Estimate how often a claim about BLEU holds, for a known difference: the power of the test.
+
+    python scripts/power.py                          # 5 seeds, as primary claims have; it takes a minute
+    python scripts/power.py --alpha .00556           # the first of nine claims in Holm's order: .05 / 9
+
+The differences of two systems are drawn from the model of modular_fairseq_cli/scoring/intervals.py. The
+choice of the test sentences gives the difference of a pair of trainings a standard error of --sentences. The
+share --common of its square is the same in all pairs. Seeds add a standard deviation of --seed-noise to the
+difference of a pair. A claim holds if its one-sided p-value is below --alpha.
+"""
+
+import argparse
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+
+from modular_fairseq_cli.scoring.intervals import over_seeds_and_sentences
+
+SENTENCES = 100  # the test depends on the number of sentences only by the standard errors
+REPEATED = 2000
+
+
+def power_of(mean: float, args: argparse.Namespace) -> float:
+    """Return the power for a true mean difference, with the same noise for all of them."""
+    random = np.random.default_rng(1)
+    of_seeds = args.seed_noise * random.normal(size=(REPEATED, args.seeds, 1))
+    scale = args.sentences * math.sqrt(SENTENCES)
+    of_sentences = math.sqrt(args.common) * scale * random.normal(size=(REPEATED, 1, SENTENCES))
+    both = math.sqrt(1 - args.common) * scale * random.normal(size=(REPEATED, args.seeds, SENTENCES))
+    return float(np.mean([_holds(each, args.alpha) for each in mean + of_seeds + of_sentences + both]))
+
+
+def _holds(differences: np.ndarray, alpha: float) -> bool:
+    found = over_seeds_and_sentences(differences.mean(axis=1).tolist(), differences)
+    assert found is not None  # as there are several seeds and sentences
+    return found.difference > 0 and found.p_value / 2 < alpha
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default, text in (
+        ("seeds", 5, "pairs of trainings"),
+        ("seed-noise", 0.5, "BLEU"),
+        ("sentences", 0.41, "BLEU"),
+        ("common", 0.2, "share of the variance"),
+        ("alpha", 0.05, "one-sided level"),
+    ):
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} ({default})")
+    args = parser.parse_args()
+    for power in (0.5, 0.8):
+        mean = brentq(lambda x, power=power: power_of(x, args) - power, 0, 20, xtol=0.005)
+        print(f"a difference of {mean:.2f} BLEU holds with a probability of {power:.0%}")
+
+
+if __name__ == "__main__":
+    main()
