@@ -72,15 +72,19 @@ def is_locked(path: Name) -> bool:
         os.close(descriptor)
 
 
-def only_one(folder: Name) -> AbstractContextManager[None]:
+def only_one(folder: Name, option: str = "--out") -> AbstractContextManager[None]:
     """Lock a folder, through the file .lock in it, so that no other process works there.
 
     A process that only looks whether the folder is locked (`is_locked`) is waited for.
 
+    Args:
+        folder: the folder.
+        option: the option that names it, for the message.
+
     Raises:
         UsageError: another process works in the folder.
     """
-    refusal = f"{folder}: another process works in it; wait for it, or give another --out"
+    refusal = f"{folder}: another process works in it; wait for it, or give another {option}"
     return lock(os.path.join(folder, ".lock"), refusal, seconds=1)
 
 

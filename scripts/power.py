@@ -5,9 +5,10 @@
     python scripts/power.py --alpha .00556           # the first of nine claims in Holm's order: .05 / 9
 
 The differences of two systems are drawn from the model of modular_fairseq_cli/scoring/intervals.py. The
-choice of the test sentences gives the difference of a pair of trainings a standard error of --sentences. The
-share --common of its square is the same in all pairs. Seeds add a standard deviation of --seed-noise to the
-difference of a pair. A claim holds if its one-sided p-value is below --alpha.
+choice of the test sentences gives the difference of a pair of trainings a standard error of --sentence-error.
+The share --common of its square is the same in all pairs: an assumption, as most of it is particular to the
+two trainings. Seeds add a standard deviation of --seed-noise to the difference of a pair. A claim holds if
+its one-sided p-value is below --alpha.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from scipy.optimize import brentq
 
 from modular_fairseq_cli.scoring.intervals import over_seeds_and_sentences
 
-SENTENCES = 100  # the test depends on the number of sentences only by the standard errors
+SENTENCES = 100  # a test set has more; with the same standard error the power is about the same
 REPEATED = 2000
 
 
@@ -26,7 +27,7 @@ def power_of(mean: float, args: argparse.Namespace) -> float:
     """Return the power for a true mean difference, with the same noise for all of them."""
     random = np.random.default_rng(1)
     of_seeds = args.seed_noise * random.normal(size=(REPEATED, args.seeds, 1))
-    scale = args.sentences * math.sqrt(SENTENCES)
+    scale = args.sentence_error * math.sqrt(SENTENCES)
     of_sentences = math.sqrt(args.common) * scale * random.normal(size=(REPEATED, 1, SENTENCES))
     both = math.sqrt(1 - args.common) * scale * random.normal(size=(REPEATED, args.seeds, SENTENCES))
     return float(np.mean([_holds(each, args.alpha) for each in mean + of_seeds + of_sentences + both]))
@@ -43,14 +44,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default, text in (
-        ("seeds", 5, "pairs of trainings"),
-        ("seed-noise", 0.5, "BLEU"),
-        ("sentences", 0.41, "BLEU"),
-        ("common", 0.2, "share of the variance"),
-        ("alpha", 0.05, "one-sided level"),
+        ("seeds", 5, "number of pairs of trainings, at least 2"),
+        ("seed-noise", 0.5, "standard deviation that seeds add to the difference of a pair, in BLEU"),
+        ("sentence-error", 0.41, "standard error of the difference of a pair by the sentences, in BLEU"),
+        ("common", 0.2, "share of its square that all pairs have in common, from 0 to 1"),
+        ("alpha", 0.05, "one-sided level of the test, above 0 and below .5"),
     ):
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} ({default})")
+        text = f"{text} (default: {default})"
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
     args = parser.parse_args()
+    for option, fits in (
+        ("seeds", args.seeds >= 2),
+        ("seed-noise", 0 <= args.seed_noise < math.inf),
+        ("sentence-error", 0 < args.sentence_error < math.inf),
+        ("common", 0 <= args.common <= 1),
+        ("alpha", 0 < args.alpha < 0.5),
+    ):
+        if not fits:
+            parser.error(f"--{option} has no such value; see --help")
     for power in (0.5, 0.8):
         mean = brentq(lambda x, power=power: power_of(x, args) - power, 0, 20, xtol=0.005)
         print(f"a difference of {mean:.2f} BLEU holds with a probability of {power:.0%}")

@@ -45,9 +45,11 @@ class Comparison(NamedTuple):
             make: makes a run, for its folder, row and seed, and returns what its record has to say.
 
         Raises:
-            UsageError: see `read` and `begin`; or another process works in the folder.
+            UsageError: see `records` and `begin`; or another process works in the folder.
         """
-        with only_one(work):
+        with only_one(work, "--work"):
+            for key, record in self.records().items():
+                self.check_code(self.path(*key), record["commit"])
             for seed in self.seeds:
                 for row in self.options:
                     if self.read(row, seed) is None:
@@ -75,36 +77,60 @@ class Comparison(NamedTuple):
         if not path.exists():
             return None
         record = json.loads(path.read_text())
-        _compare(path, record, self.about(row, seed), "remove the record")
+        compare(path, record, self.about(row, seed), "remove the record")
         return record
 
     def records(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return all records, by row and seed. Raises UsageError, see `read`."""
-        found = {(row, seed): self.read(row, seed) for seed in self.seeds for row in self.options}
-        return {key: record for key, record in found.items() if record is not None}
-
-    def begin(self, folder: Path, about: dict[str, Any]) -> str:
-        """Note in a folder what is made in it, and return the commit at which that began.
+        """Return all records, by row and seed.
 
         Raises:
-            UsageError: the folder has something else, a file of the code differs from the commit, or git
-                fails.
+            UsageError: see `read`; or two records were made by different code.
+        """
+        read = {(row, seed): self.read(row, seed) for seed in self.seeds for row in self.options}
+        found = {key: record for key, record in read.items() if record is not None}
+        paths = {record["commit"]: self.path(*key) for key, record in found.items()}
+        first = next(iter(paths), "")
+        for commit, path in list(paths.items())[1:]:
+            if changed := git("diff", "--name-only", first, commit, "--", *self.code):
+                raise UsageError(
+                    f"{paths[first]} and {path} were made by different code ({changed.splitlines()[0]}); "
+                    "remove one of them"
+                )
+        return found
+
+    def begin(self, folder: Path, about: dict[str, Any]) -> str:
+        """Note in a folder what is made in it, in run.json, and return the commit at which that began.
+
+        Raises:
+            UsageError: the folder has something else, a file of the code differs from the commit or is not
+                committed, or git fails.
         """
         noted = folder / "run.json"
+        if noted.exists():
+            found = json.loads(noted.read_text())
+            compare(folder, found, about, "remove the folder")
+        elif folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"{folder} has files of another run, as it has no run.json; remove the folder")
+        else:
+            found = about | {"commit": git("rev-parse", "HEAD")}
+        self.check_code(folder, found["commit"])
         if not noted.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_file(noted, json.dumps(about | {"commit": git("rev-parse", "HEAD")}, indent=1) + "\n")
-        found = json.loads(noted.read_text())
-        _compare(folder, found, about, "remove the folder")
-        if changed := git("diff", "--name-only", found["commit"], "--", *self.code):
-            raise UsageError(
-                f"{folder} was begun at {found['commit']}, and {changed.splitlines()[0]} is another one now; "
-                "run in a clone at that commit, or commit what was changed and remove the folder"
-            )
+            write_file(noted, json.dumps(found, indent=1) + "\n")
         return found["commit"]
 
+    def check_code(self, path: Path, commit: str) -> None:
+        """Raise UsageError unless the code is that of a commit at which a record or folder was made."""
+        changed = git("diff", "--name-only", commit, "--", *self.code)
+        changed = changed or git("ls-files", "--others", "--exclude-standard", "--", *self.code)
+        if changed:
+            raise UsageError(
+                f"{path} is of commit {commit}, and {changed.splitlines()[0]} differs from it; run in a "
+                "clone at that commit, or commit what was changed and remove it"
+            )
 
-def _compare(path: Path, found: dict[str, Any], wanted: dict[str, Any], remedy: str) -> None:
+
+def compare(path: Path, found: dict[str, Any], wanted: dict[str, Any], remedy: str) -> None:
     """Raise UsageError unless `found` has what is wanted."""
     if wrong := [name for name, value in wanted.items() if found.get(name) != value]:
         raise UsageError(f"{path}: {', '.join(wrong)} is not what this comparison has; {remedy}")
@@ -124,13 +150,15 @@ def call(words: list[object], log: Path, own: bool = True) -> float:
     Args:
         words: the command.
         log: the file that its output is appended to.
-        own: whether its Python imports the code of this checkout.
+        own: whether its Python imports the code of this checkout. If not, it imports nothing from here,
+            though it runs here (PYTHONSAFEPATH, for Python 3.11 and newer).
 
     Raises:
         UsageError: it fails.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(ROOT)} if own else {})
+    environment |= {"OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(ROOT)} if own else {"PYTHONSAFEPATH": "1"}
     command = [str(word) for word in words]
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

@@ -10,8 +10,8 @@ clean/ and noisy/. A run that was killed continues from its last checkpoint in D
 results/speech/, has the scores of each recording and no sound. Differences in PESQ have intervals over seeds
 and recordings, other numbers over seeds (modular_fairseq_cli/scoring/intervals.py). An interval of fewer
 seeds than are registered is interim. A recording that PESQ cannot score before a model has seen it is left
-out. One that it cannot score after a model, which has left nothing of it, has the lowest PESQ in claims. The
-table of means is of the recordings that can be scored with all models. Both tables show how many there are.
+out. One that it cannot score after a model, which has left nothing of it, has the lowest PESQ. The other
+scores are means over the recordings that can be scored with all models.
 """
 
 import argparse
@@ -104,7 +104,13 @@ def make(folder: Path, data: Path, row: str, seed: int, claims: dict[str, Any]) 
     model, parts = ["--path", folder / "checkpoint_best.pt"], {}
     for part in claims["parts"]:
         out = folder / f"{part}.json"
-        python(folder / f"{part}.log", EXAMPLE, "evaluate", data, *model, "--gen-subset", part, "--out", out)
+        words = [EXAMPLE, "evaluate", data, *model, "--gen-subset", part, "--out", out]
+        out.unlink(missing_ok=True)
+        try:
+            python(folder / f"{part}.log", *words)
+        except UsageError:
+            if not out.exists():  # else no recording could be scored, which is a result, too
+                raise
         parts[part] = json.loads(out.read_text())
     competition = {}
     competes = {claim["row"] for claim in claims["claims"] if claim["quantity"] in ("speech", "depth")}
@@ -142,21 +148,23 @@ def table(args: argparse.Namespace, claims: dict[str, Any]) -> None:
 def scores(records: dict, claims: dict[str, Any]) -> str:
     """Return a table of the mean scores of each row on each part."""
     lines = []
-    for part in claims["parts"]:
+    for part in claims["parts"] if records else ():
         tables = {key: recordings_of(record, part) for key, record in records.items()}
         scored = [{name for name, each in one.items() if "unscored" not in each} for one in tables.values()]
-        names = sorted(set[str]().union(*scored[:1]).intersection(*scored))
+        names = sorted(scored[0].intersection(*scored))
         for row in ("noisy", *claims["rows"]):
             found = [one for (name, _), one in tables.items() if row in ("noisy", name)]
             which = "noisy" if row == "noisy" else "model"
-            if found and names:
-                means = [
-                    fmean(one[name][f"{which} {score}"] for one in found for name in names)
-                    for score in ("pesq", "si_sdr", "stoi")
+            if found:
+                rated = [each for one in found for each in one.values() if "noisy pesq" in each]
+                pesq = [fmean(each.get(f"{which} pesq", LOWEST) for each in rated)] if rated else [""]
+                others = [
+                    fmean(one[name][f"{which} {score}"] for one in found for name in names) if names else ""
+                    for score in ("si_sdr", "stoi")
                 ]
                 seeds = "" if row == "noisy" else str(len(found))
-                lines.append([part, f"{len(names)} of {len(found[0])}", row, seeds, *means])
-    head = ["part", "recordings", "row", "seeds", "PESQ", "SI-SDR (dB)", "STOI"]
+                lines.append([part, row, seeds, *pesq, f"{len(names)} of {len(found[0])}", *others])
+    head = ["part", "row", "seeds", "PESQ", "scored with all models", "SI-SDR (dB)", "STOI"]
     return tabulate(lines, head, floatfmt=".3f", tablefmt="github")
 
 

@@ -26,7 +26,6 @@ rounds that it has finished.
 
 import argparse
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from statistics import median
 from typing import Any
 
 import yaml
-from recorded_runs import PACKAGES, ROOT, Comparison, call
+from recorded_runs import PACKAGES, ROOT, Comparison, call, compare
 from tabulate import tabulate
 
 from modular_fairseq_cli.errors import UsageError
@@ -61,8 +60,8 @@ SHORT, LONG, ROUNDS = 20, 60, 3  # updates of the two trainings that are timed, 
 BASELINE = "fairseq"
 
 
-def fairseq_words(row: str, corpus: Path, folder: Path, seed: int, updates: int = 0) -> list[str]:
-    """Return the command that trains a row of fairseq."""
+def fairseq_options(row: str) -> str:
+    """Return the options of fairseq-train for a row of fairseq, without the budget."""
     own = {
         "fairseq": "--arch transformer --criterion label_smoothed_cross_entropy",
         "modular_fairseq": "--user-dir modular_fairseq --arch modular_transformer --criterion "
@@ -78,16 +77,21 @@ def fairseq_words(row: str, corpus: Path, folder: Path, seed: int, updates: int 
             ("attention-heads", HEADS),
         )
     ]
-    text = (
-        f"{corpus / 'bin'} {own} {' '.join(size)} --share-all-embeddings --dropout {DROPOUT} "
+    return (
+        f"{own} {' '.join(size)} --share-all-embeddings --dropout {DROPOUT} "
         f"--attention-dropout {DROPOUT} --activation-dropout {DROPOUT} --required-batch-size-multiple 1 "
         f"--label-smoothing {SMOOTHING} --optimizer adam --adam-betas (0.9,0.98) --weight-decay {DECAY} "
         f"--clip-norm {CLIP} --lr {RATE} --lr-scheduler inverse_sqrt --warmup-updates {WARMUP} "
-        f"--max-tokens {TOKENS} --update-epoch-batch-itr True --seed {seed} --num-workers 0 "
-        f"--log-format json --log-interval 100 --no-epoch-checkpoints --save-dir {folder}"
+        f"--max-tokens {TOKENS} --update-epoch-batch-itr True --num-workers 0 --log-format json "
+        "--log-interval 100 --no-epoch-checkpoints"
     )
+
+
+def fairseq_words(row: str, corpus: Path, folder: Path, seed: int, updates: int = 0) -> list[str]:
+    """Return the command that trains a row of fairseq."""
     budget = f"--max-update {updates} --no-save --disable-validation" if updates else f"--max-epoch {EPOCHS}"
-    return [sys.executable, "-m", "fairseq_cli.train", *text.split(), *budget.split()]
+    words = [sys.executable, "-m", "fairseq_cli.train", str(corpus / "bin"), *fairseq_options(row).split()]
+    return [*words, *budget.split(), "--seed", str(seed), "--save-dir", str(folder)]
 
 
 def joeynmt_config(corpus: Path, folder: Path, seed: int, updates: int = 0) -> dict[str, Any]:
@@ -201,23 +205,45 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
 def run(args: argparse.Namespace) -> None:
     """Make all runs that have no record, first those of seed 1."""
     check(args)
-    comparison_of(args.corpus).make(args.work, lambda folder, row, seed: make(folder, row, seed, args))
-
-
-def comparison_of(corpus: Path) -> Comparison:
-    """Return the runs that are compared."""
-    files = [f"bin/train.{SOURCE}-{TARGET}.{SOURCE}.bin", f"bin/train.{SOURCE}-{TARGET}.{TARGET}.bin"]
-    files += [f"bin/dict.{SOURCE}.txt", f"bpe/test.{SOURCE}", f"raw/test.{TARGET}"]
-    nowhere = Path()
-    options = {
-        row: json.dumps(joeynmt_config(nowhere, nowhere, 0))
-        if row == "joeynmt"
-        else " ".join(fairseq_words(row, nowhere, nowhere, 0)[1:])
-        for row in ROWS
-    }
-    return Comparison(
-        RESULTS, list(SEEDS), options, {name: digest(corpus / name)[:16] for name in files}, CODE
+    comparison_of(data_of(args.corpus)).make(
+        args.work, lambda folder, row, seed: make(folder, row, seed, args)
     )
+
+
+def data_of(corpus: Path) -> dict[str, str]:
+    """Return digests of all files that a toolkit reads.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    sides = SOURCE, TARGET
+    names = [f"bpe/{part}.{side}" for part in ("train", "valid", "test") for side in sides]
+    names += [
+        f"bin/{part}.{SOURCE}-{TARGET}.{side}.{end}"
+        for part in ("train", "valid", "test")
+        for side in sides
+        for end in ("bin", "idx")
+    ]
+    names += [*(f"bin/dict.{side}.txt" for side in sides), f"raw/test.{TARGET}"]
+    for name in names:
+        if not (corpus / name).exists():
+            raise UsageError(
+                f"{corpus} has no {name}; prepare {SOURCE}-{TARGET} there by modular-fairseq prepare raw"
+            )
+    return {name: digest(corpus / name)[:16] for name in names}
+
+
+def comparison_of(data: dict[str, str]) -> Comparison:
+    """Return the runs that are compared, on data with these digests."""
+    config = joeynmt_config(Path(), Path(), 0)
+    searches = f"fairseq-generate --beam {BEAM} --remove-bpe"
+    options = {
+        row: f"{fairseq_options(row)} --max-epoch {EPOCHS}; {searches}" for row in ROWS if row != "joeynmt"
+    }
+    of_all = {
+        name: value for name, value in config.items() if name not in ("data", "model_dir", "random_seed")
+    }
+    return Comparison(RESULTS, list(SEEDS), options | {"joeynmt": json.dumps(of_all)}, data, CODE)
 
 
 def make(folder: Path, row: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -246,7 +272,7 @@ def updates_of(row: str, args: argparse.Namespace, folder: Path) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError if Python has no JoeyNMT, or the corpus is none."""
+    """Raise UsageError if Python has no JoeyNMT."""
     words = [str(args.joeynmt), "-c", "import joeynmt"]
     try:
         status = subprocess.run(words, capture_output=True).returncode
@@ -256,18 +282,14 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--joeynmt {args.joeynmt}: cannot import joeynmt; give the Python of its environment"
         )
-    if not (args.corpus / f"bin/train.{SOURCE}-{TARGET}.{SOURCE}.bin").exists():
-        raise UsageError(
-            f"{args.corpus} has no bin/ of {SOURCE}-{TARGET}; prepare it by modular-fairseq prepare raw"
-        )
 
 
 def measure(args: argparse.Namespace) -> None:
     """Measure the seconds of an update: a long and a short training, in turn with the other toolkits."""
     check(args)
-    comparison, folder = comparison_of(args.corpus), args.work / "time"
-    about = {"options": comparison.options, "data": comparison.data, "updates": [SHORT, LONG]}
-    with only_one(args.work):
+    comparison, folder = comparison_of(data_of(args.corpus)), args.work / "time"
+    about = about_times(comparison)
+    with only_one(args.work, "--work"):
         about |= {"commit": comparison.begin(folder, about)}
         kept = folder / "seconds.json"
         found: list[dict[str, float]] = json.loads(kept.read_text()) if kept.exists() else []
@@ -287,16 +309,24 @@ def measure(args: argparse.Namespace) -> None:
         write_file(RESULTS / "time.json", json.dumps(about | {"rounds": found}, indent=1) + "\n")
 
 
+def about_times(comparison: Comparison) -> dict[str, Any]:
+    """Return what the measured times are of."""
+    return {"options": comparison.options, "data": comparison.data, "updates": [SHORT, LONG]}
+
+
 def table(args: argparse.Namespace) -> None:
     """Write the table of all records."""
-    every = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
-    for name, record in every.items():
-        if record["data"] != (first := next(iter(every.items())))[1]["data"]:
-            raise UsageError(f"{RESULTS}: {name} and {first[0]} are of different corpora; remove one of them")
-    rounds = every["time"]["rounds"] if "time" in every else []
+    path, rounds = RESULTS / "time.json", []
+    paths = sorted(RESULTS.glob("*.json"))
+    comparison = comparison_of(json.loads(paths[0].read_text())["data"] if paths else {})
+    every = comparison.records()
+    if path.exists():
+        measured = json.loads(path.read_text())
+        compare(path, measured, about_times(comparison), "remove it")
+        rounds = measured["rounds"]
     lines = []
     for row, label in {**ROWS, f"{BASELINE} again": f"{ROWS[BASELINE]}, timed again"}.items():
-        records = [record for name, record in every.items() if re.fullmatch(rf"{row}-\d+", name)]
+        records = [record for (name, _), record in every.items() if name == row]
         cells = [
             shown([record[key] for record in records], pattern)
             for key, pattern in (("bleu", "{:.2f}"), ("updates", "{:,.0f}"))

@@ -7,13 +7,15 @@ for each layer:
                   entropy of equally active mechanisms
     correlation   Pearson's correlation over frames of the c of each mechanism with "this frame has speech"
     AUC           the area under the ROC curve: the probability that a frame with speech has a higher c than a
-                  frame without, where equal ones count half; .5 says that c tells nothing
+                  frame without of the same recording, where equal ones count half, averaged over recordings;
+                  .5 says that c tells nothing
     layers        Pearson's correlation over frames between the c of two layers, averaged over mechanisms
 
 A control is what the loudness tells: the log energy of the noisy frames, less its mean over the recording. It
 is averaged over some frames, of which at most 2 are ahead, as the model hears these, too. A gate that
-saturates has a higher correlation than the loudness that opens it. The AUC is the same for every increasing
-function of the loudness. So it alone shows what a mechanism knows beyond the loudness.
+saturates may have a higher correlation than the loudness that opens it. The AUC is the same for every
+increasing function of this loudness, which may be another one in each recording. A mechanism with a higher
+AUC knows more than this loudness. That may still be loudness, of some frequencies or of other frames.
 
 A frame has speech if its energy in the clean recording is at most 40 dB below the loudest frame. (STOI has
 this range, too.) Which of the mechanisms learns the speech is chance. Their names can be fixed with one part
@@ -24,6 +26,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from fairseq.tasks import FairseqTask
@@ -101,7 +104,7 @@ class SpeechOfMechanisms(OfCompetitions):
 
     def of_task(self, task: FairseqTask) -> None:
         self.speech: list[Tensor] = []
-        self.loudness: list[Tensor] = []
+        self.loudness: list[Tensor] = []  # of each recording, as all of these
         self.activations: dict[str, list[Tensor]] = {name: [] for name in self.parts}
         self.timelines: list[Timeline] = []
         [self.data] = task.datasets.values()  # an analysis loads one part of the data
@@ -139,8 +142,12 @@ class SpeechOfMechanisms(OfCompetitions):
             c = torch.cat(values)
             entropy = torch.special.entr(c).sum(dim=1) / math.log(c.size(1))
             percentiles = {f"{p} %": float(entropy.quantile(p / 100)) for p in (5, 95)}
-            told = {f"c{m + 1}": _told(each, speech) for m, each in enumerate(c.T)}
-            by_measure = {f"{measure} {m}": told[m][measure] for measure in MEASURES for m in told}
+            told = {
+                f"c{m + 1}": _told([each[:, m] for each in values], self.speech) for m in range(c.size(1))
+            }
+            by_measure = {
+                f"{measure} {m}": told[m][measure] for measure in ("correlation", "AUC") for m in told
+            }
             rows.append(
                 {"layer": self.layers[name], "entropy": float(entropy.mean()), **percentiles, **by_measure}
             )
@@ -151,7 +158,7 @@ class SpeechOfMechanisms(OfCompetitions):
             for name, row in zip(self.layers.values(), between.matrix(), strict=True)
         ]
         loudness = [
-            {"frames": n, **_told(torch.cat([averaged(each, n) for each in self.loudness]), speech)}
+            {"frames": n, **_told([averaged(each, n) for each in self.loudness], self.speech)}
             for n in AVERAGED
         ]
         share = float(speech.mean())
@@ -159,8 +166,9 @@ class SpeechOfMechanisms(OfCompetitions):
             f"{len(speech):,} frames, of which {share:.0%} have speech. The entropy of the competition is 1 "
             "if all mechanisms are equally active, and the percentiles are over frames. The correlation is "
             'between the activation of a mechanism and "this frame has speech". The AUC is the probability '
-            "that a frame with speech activates the mechanism more than a frame without. For comparison, the "
-            "second table has the same for the loudness of the noisy recording, averaged over frames."
+            "that a frame with speech activates the mechanism more than a frame without of the same "
+            "recording. For comparison, the second table has the same for the loudness of the noisy "
+            "recordings, averaged over frames."
         )
         return Speech(about, rows, layers, loudness, len(speech), share, self.timelines)
 
@@ -192,9 +200,18 @@ def averaged(x: Tensor, frames: int) -> Tensor:
     return (sums[last] - sums[first]) / (last - first)
 
 
-def _told(x: Tensor, speech: Tensor) -> dict[str, float | None]:
-    """Return what a series [N] tells about which frames have speech [N], by the name of the measure."""
-    return {name: measure(x, speech) for name, measure in MEASURES.items()}
+def _told(x: list[Tensor], speech: list[Tensor]) -> dict[str, float | None]:
+    """Return what series of some recordings tell about which frames have speech, by the name of the measure.
+
+    Args:
+        x: the series of each recording [T].
+        speech: which frames of each recording have speech, bool [T].
+    """
+    areas = [found for pair in zip(x, speech, strict=True) if (found := area(*pair)) is not None]
+    return {
+        "correlation": correlation(torch.cat(x).double(), torch.cat(speech).double()),
+        "AUC": fmean(areas) if areas else None,
+    }
 
 
 def area(x: Tensor, speech: Tensor) -> float | None:
@@ -203,9 +220,9 @@ def area(x: Tensor, speech: Tensor) -> float | None:
 
     Args:
         x: a series [N].
-        speech: 1 for frames with speech, else 0 [N].
+        speech: which frames have speech, bool [N].
     """
-    there = speech.bool().numpy()
+    there = speech.numpy()
     pairs = there.sum() * (~there).sum()
     if not pairs:
         return None
@@ -220,5 +237,4 @@ def correlation(x: Tensor, y: Tensor) -> float | None:
     return float(torch.corrcoef(torch.stack([x, y]))[0, 1])
 
 
-MEASURES = {"correlation": correlation, "AUC": area}
 ANALYSES["speech"] = SpeechOfMechanisms

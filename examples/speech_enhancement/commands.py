@@ -117,15 +117,15 @@ def evaluate(args: argparse.Namespace) -> None:
             row |= {f"{which} {name}": value for name, value in scores.items()}
         rows.append(row)
     scored = [row for row in rows if "unscored" not in row]
+    names = [f"{which} {name}" for which in ("noisy", "model") for name in NAMES] if scored else []
+    means = {name: fmean(row[name] for row in scored) for name in names}
+    if args.out:
+        write_file(args.out, json.dumps({"means": means, "recordings": rows}, indent=1) + "\n")
     if not scored:
         raise UsageError(f"no recording of {args.gen_subset} can be scored: {', '.join(left_out[:3])}")
-    means = {name: fmean(row[name] for row in scored) for name in scored[0] if name != "recording"}
     table = [[which, *(means[f"{which} {name}"] for name in NAMES)] for which in ("noisy", "model")]
     print(tabulate(table, ["", *NAMES], floatfmt=".3f", tablefmt="plain"))
     print(f"{len(scored):,} recordings" + (f"; left out: {', '.join(left_out)}" if left_out else ""))
-    if args.out:
-        content = {"means": means, "recordings": rows}
-        write_file(args.out, json.dumps(content, indent=1) + "\n")
 
 
 def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:

@@ -103,16 +103,17 @@ def run(args: argparse.Namespace) -> None:
         _pairs(out / "test", {(args.test_speaker, "test"): own}, [noises[name] for name in unknown], random)
         used = parts | {"test-known": parts["test"], "test": {(args.test_speaker, "test"): own}}
         for part, found in used.items():
-            if not (out / part).is_dir():
+            if not (out / part / "clean").is_dir():
                 raise UsageError(
                     f"{args.digits} has too few recordings for {part}, as an utterance has {DIGITS} of one "
-                    "speaker; of the speakers of the training, takes 0 and 1 are for test-known, and 2 to 4 "
-                    "for valid"
+                    "speaker; add recordings (test has those of --test-speaker; of the others, test-known "
+                    "has takes 0 and 1, valid 2 to 4, and train the rest)"
                 )
             told = f"{part}: {len(files_in(out / part / 'clean'))} utterances"
             if over := sum(len(paths) % DIGITS for paths in found.values()):
                 total = sum(map(len, found.values()))
-                told += f"; {over} of {total} recordings are left over, as each has {DIGITS} of one speaker"
+                rounds = f"in each of {args.repeat} rounds, " if part == "train" and args.repeat > 1 else ""
+                told += f"; {rounds}{over} of {total} recordings are left over, as an utterance has {DIGITS}"
             print(told)
         out.rename(args.out)
 

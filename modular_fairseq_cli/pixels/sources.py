@@ -58,6 +58,7 @@ def read(path: Path, height: int, width: int, channels: int) -> Source:
         by_part = [[each for each in files if each.folders[:1] == (part,)] for part in PARTS]
         if not all(by_part):
             by_part = [files]
+            _refuse_parts_below(files, path)
         if rest := len(files) - sum(map(len, by_part)):
             say(f"{path}: {rest:,} of {len(files):,} pictures are in neither train/ nor test/, and left out")
         parts = [_images(each, height, width, channels) for each in by_part]
@@ -164,6 +165,17 @@ def _inside(files: list[ImageFile]) -> list[ImageFile]:
     while files and files[0].folders and len({each.folders[:1] for each in files}) == 1:
         files = [each._replace(folders=each.folders[1:]) for each in files]
     return files
+
+
+def _refuse_parts_below(files: list[ImageFile], path: Path) -> None:
+    """Raise UsageError if folders train and test lie in a folder that is not the only one."""
+    folders = {each.folders[:depth] for each in files for depth in range(1, len(each.folders) + 1)}
+    for train in sorted(folders):
+        if train[-1] == "train" and (*train[:-1], "test") in folders:
+            raise UsageError(
+                f"{path} has the folders train and test in {'/'.join(train[:-1]) or '.'}, and images beside "
+                "it; give the folder that has train and test, or remove the other images"
+            )
 
 
 def _images(files: list[ImageFile], height: int, width: int, channels: int) -> Pictures:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -266,12 +267,14 @@ def test_an_error_leaves_no_part_of_the_data(toys, tmp_path):
     status, _, said = call("digits", toys / "digits", tmp_path / "noises", *words)
     assert status == 1 and "a noise is too short to be divided" in said
     shutil.copytree(toys / "digits", tmp_path / "digits")
-    for path in (tmp_path / "digits").glob("*_[234].wav"):  # valid has one recording of each speaker
-        if path.name[0] != "7" or path.name[-5] != "2":
-            path.unlink()
-    status, _, said = call("digits", tmp_path / "digits", toys / "noises", *words)
-    assert status == 1 and "digits has too few recordings for valid, as an utterance has 5 of one" in said
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "noises"]
+    for part, takes in (("train", "567"), ("valid", "234"), ("test-known", "01")):
+        shutil.copytree(toys / "digits", tmp_path / "digits", dirs_exist_ok=True)
+        for path in (tmp_path / "digits").glob(f"*_[{takes}].wav"):
+            if path.name[0] != "7" or path.stem.startswith("carl_", 2):  # one digit of each of two speakers
+                path.unlink()
+        status, _, said = call("digits", tmp_path / "digits", toys / "noises", *words)
+        assert status == 1 and f"too few recordings for {part}, as an utterance has 5 of one speaker" in said
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "noises"]
 
 
 def test_recordings_that_are_left_over_are_told(toys, tmp_path):
@@ -280,8 +283,11 @@ def test_recordings_that_are_left_over_are_told(toys, tmp_path):
         (tmp_path / f"digits/{name}.wav").unlink()
     words = ["--test-speaker", "carl", "--test-noise", "hum", "--out", tmp_path / "out"]
     status, printed, _ = call("digits", tmp_path / "digits", toys / "noises", *words)
-    over = "recordings are left over, as each has 5 of one speaker"
-    lines = [f"train: 44 utterances; 3 of 58 {over}", f"valid: 11 utterances; 4 of 59 {over}"]
+    over = "recordings are left over, as an utterance has 5"
+    lines = [
+        f"train: 44 utterances; in each of 4 rounds, 3 of 58 {over}",
+        f"valid: 11 utterances; 4 of 59 {over}",
+    ]
     assert status == 0 and printed.splitlines() == [*lines, "test: 16 utterances", "test-known: 8 utterances"]
 
 
@@ -501,7 +507,8 @@ def test_the_analysis_has_the_correlation_of_each_mechanism_with_speech(speech, 
     random = torch.Generator().manual_seed(1)
     there = torch.arange(30) < torch.tensor([[30], [20]])
     loud = torch.rand(2, 30, generator=random) > 0.4
-    c = torch.where(loud, 0.9, 0.2) + 0.1 * torch.rand(2, 30, generator=random)
+    c = torch.where(loud, 0.5, 0.3) + 0.3 * torch.rand(2, 30, generator=random)
+    c += torch.tensor([[0.0], [0.15]])  # in the second recording all are higher
     noisy = torch.rand(2, 30, 129, generator=random) + 1
     noisy[..., 0] = c
     target = loud[..., None].float().expand(2, 30, 129)
@@ -511,34 +518,47 @@ def test_the_analysis_has_the_correlation_of_each_mechanism_with_speech(speech, 
         analysis.see(batch, [])
     found = analysis.report()
     [row] = found.table
+    each = [(c[i][there[i]].double().numpy(), loud[i][there[i]].numpy()) for i in range(2)]
+    areas = np.mean([area(*pair) for pair in each])
     c, loud = c[there].double().numpy(), loud[there].numpy()
     assert row["layer"] == "layer 2" and found.frames == 50 and found.share == pytest.approx(loud.mean())
     expected = np.corrcoef(c, loud)[0, 1]
-    assert expected > 0.9 and row["correlation c1"] == pytest.approx(expected, rel=1e-6)
+    assert expected > 0.4 and row["correlation c1"] == pytest.approx(expected, rel=1e-6)
     assert row["correlation c2"] == pytest.approx(-expected, rel=1e-6)
-    assert row["AUC c1"] == pytest.approx(area(c, loud)) and row["AUC c2"] == pytest.approx(1 - area(c, loud))
+    assert row["AUC c1"] == pytest.approx(areas) and row["AUC c2"] == pytest.approx(1 - areas)
+    assert abs(areas - area(c, loud)) > 1e-4
     entropy = -(c * np.log(c) + (1 - c) * np.log(1 - c)) / np.log(2)
     for name, value in (("entropy", entropy.mean()), ("5 %", np.quantile(entropy, 0.05))):
         assert row[name] == pytest.approx(value, rel=1e-5)
     energies = [(np.expm1(each.double().numpy()) ** 2).sum(-1) for each in (noisy[0], noisy[1, :20])]
     levels = [np.log(each) - np.log(each).mean() for each in energies]
     for told, (before, ahead) in zip(found.loudness, ((0, 0), (1, 1), (2, 2), (6, 2), (12, 2)), strict=True):
-        means = [x[max(0, t - before) : t + ahead + 1].mean() for x in levels for t in range(len(x))]
-        expected = {"correlation": np.corrcoef(means, loud)[0, 1], "AUC": area(np.array(means), loud)}
+        means = [
+            np.array([x[max(0, t - before) : t + ahead + 1].mean() for t in range(len(x))]) for x in levels
+        ]
+        areas = np.mean([area(x, y) for x, (_, y) in zip(means, each, strict=True)])
+        expected = {"correlation": np.corrcoef(np.concatenate(means), loud)[0, 1], "AUC": areas}
         assert told == pytest.approx({"frames": before + ahead + 1, **expected}, abs=1e-6)
         assert 0.1 < expected["AUC"] < 0.9
 
 
-def test_a_gate_of_the_loudness_alone_has_its_area_and_another_correlation(speech):
+def test_a_gate_of_the_loudness_alone_has_its_area_and_a_higher_correlation(speech):
     random = torch.Generator().manual_seed(1)
-    speaks = (torch.rand(500, generator=random) > 0.4).double()
-    loudness = speaks + torch.randn(500, generator=random).double()
-    gate = torch.sigmoid(4 * loudness)
-    told = [speech.analysis._told(each, speaks) for each in (loudness, gate)]
-    assert told[1]["AUC"] == told[0]["AUC"] == pytest.approx(area(loudness.numpy(), speaks.bool().numpy()))
-    assert abs(told[1]["correlation"] - told[0]["correlation"]) > 0.005
-    tied = speech.analysis.area(torch.zeros(4), torch.tensor([0, 1, 1, 0]))
-    assert tied == 0.5 and speech.analysis.area(gate, torch.ones(500)) is None
+    speaks = [torch.rand(300, generator=random) > 0.4 for _ in range(2)]
+    loudness = [2.0 * each + torch.randn(300, generator=random).double() for each in speaks]
+    gates = [torch.sigmoid(8 * (x - level)) for x, level in zip(loudness, (1.0, 1.1), strict=True)]
+    gates[1] = gates[1] / 2 + 0.2  # another increasing function in the other recording
+    told = [speech.analysis._told(each, speaks) for each in (loudness, gates)]
+    expected = np.mean([area(x.numpy(), y.numpy()) for x, y in zip(loudness, speaks, strict=True)])
+    assert told[0]["AUC"] == pytest.approx(expected) and told[1]["AUC"] == pytest.approx(expected)
+    saturated = [speech.analysis._told([each[0]], speaks[:1])["correlation"] for each in (loudness, gates)]
+    assert saturated[1] > saturated[0] + 0.02
+    tied = speech.analysis.area(torch.zeros(4), torch.tensor([False, True, True, False]))
+    assert tied == 0.5 and speech.analysis.area(gates[0], torch.ones(300).bool()) is None
+    silent = [torch.zeros(300).bool(), speaks[1]]  # a recording without speech does not count
+    assert speech.analysis._told(loudness, silent)["AUC"] == pytest.approx(
+        area(loudness[1].numpy(), speaks[1].numpy())
+    )
 
 
 def plain_reference(model, noisy):
@@ -850,9 +870,12 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     assert record["data"] == claims["data"] and len(record["losses"]) == 2 and record["commit"] == "0123abc"
     changed.append("modular_fairseq/modules/attention.py")
     with pytest.raises(
-        UsageError, match="tim-1 was begun at 0123abc, and modular_fairseq/modules/attention.py"
+        UsageError, match="tim-1 is of commit 0123abc, and modular_fairseq/modules/attention.py d"
     ):
         evidence.comparison_of(claims).begin(tmp_path / "work/tim-1", {})
+    with pytest.raises(UsageError, match="tim-1.json is of commit 0123abc, and modular_fairseq/modules/att"):
+        evidence.run(args, claims)
+    changed.clear()
     modified = (tmp_path / "results/tim-1.json").stat().st_mtime_ns
     evidence.run(args, claims)  # makes nothing again
     assert (tmp_path / "results/tim-1.json").stat().st_mtime_ns == modified
@@ -885,9 +908,21 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line}
     lost = (rows[0]["model pesq"] - 1) / 2 / len(rows)  # a model leaves nothing of one
     assert f"{gains.mean() - lost:+.3f} [" in lines["a"] and f"{0.5 - lost:+.3f} [" in lines["b"]
-    assert lines["test-known"].split("|")[2].strip() == "7 of 8"
-    means = [np.mean([row[f"{which} stoi"] for row in rows[1:]]) for which in ("noisy", "model")]
-    assert all(f"{mean:.3f}" in text for mean in means)
+    scores = {
+        cells[1]: cells[2:]
+        for cells in (re.split(r"\s*\|\s*", line)[1:-1] for line in text.splitlines())
+        if cells and cells[0] == "test-known"
+    }
+    stoi = {which: np.mean([row[f"{which} stoi"] for row in rows[1:]]) for which in ("noisy", "model")}
+    noisy, model = (np.mean([row[f"{which} pesq"] for row in rows]) for which in ("noisy", "model"))
+    assert [scores["noisy"][i] for i in (0, 1, 2, 4)] == [
+        "",
+        f"{noisy:.3f}",
+        "7 of 8",
+        f"{stoi['noisy']:.3f}",
+    ]
+    assert scores["tim"][:2] == ["2", f"{model - lost:.3f}"] and scores["tim"][4] == f"{stoi['model']:.3f}"
+    assert scores["plain"][:2] == ["2", f"{model - 0.5:.3f}"]
     known, judged = (record["competition"][part]["layers"][-1] for part in ("valid", "test"))
     best, worse = sorted(("AUC c1", "AUC c2"), key=lambda name: -known[name])
     mean = (judged[best] + judged[worse]) / 2
@@ -926,7 +961,7 @@ def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):
     assert compared.begin(work, about) == began
     for name in ("modular_fairseq/a.py", "results/speech/claims.yaml"):
         (tmp_path / name).write_text("b")
-        with pytest.raises(UsageError, match=f"{began}, and {name} is another one now; run in a clone"):
+        with pytest.raises(UsageError, match=f"{began}, and {name} differs from it; run in a clone"):
             compared.begin(work, about)
         (tmp_path / name).write_text("a")
     assert compared.begin(work, about) == began
@@ -935,6 +970,32 @@ def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):
     (work / "run.json").write_text(json.dumps(about | {"commit": "0" * 40}))
     with pytest.raises(UsageError, match="git diff failed .*; run in a clone that has the commit"):
         compared.begin(work, about)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/checkpoint_last.pt").write_text("")
+    with pytest.raises(UsageError, match="old has files of another run, as it has no run.json; remove the f"):
+        compared.begin(tmp_path / "old", about)
+    (tmp_path / "modular_fairseq/b.py").write_text("not committed")
+    with pytest.raises(UsageError, match="new is of commit .*, and modular_fairseq/b.py differs from it"):
+        compared.begin(tmp_path / "new", about)
+    assert not (tmp_path / "new").exists()
+    runs.git("add", "modular_fairseq")
+    runs.git(*words)
+    compared = compared._replace(seeds=[1, 2])
+    for seed, commit in ((1, began), (2, runs.git("rev-parse", "HEAD"))):
+        record = compared.about("plain", seed) | {"commit": commit}
+        (tmp_path / f"results/plain-{seed}.json").write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=r"plain-1.json and .* by different code \(modular_fairseq/b.py\)"):
+        compared.records()
+    (tmp_path / "results/plain-2.json").unlink()
+    with pytest.raises(UsageError, match="plain-1.json is of commit .*, and modular_fairseq/b.py differs"):
+        compared.make(tmp_path, lambda *_: pytest.fail("made"))
+
+
+def test_a_program_of_another_environment_imports_nothing_from_here(evidence, tmp_path):
+    code = f"import sys; print([path for path in sys.path if path in ('', {str(ROOT)!r})])"
+    for own, found in ((True, ["", str(ROOT)]), (False, [])):
+        sys.modules["recorded_runs"].call([sys.executable, "-c", code], tmp_path / f"{own}.log", own)
+        assert (tmp_path / f"{own}.log").read_text().strip() == str(found)
 
 
 def test_paths_are_those_of_the_folder_in_which_the_command_is_called(evidence, tmp_path, monkeypatch):

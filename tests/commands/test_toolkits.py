@@ -82,13 +82,15 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
     assert stock["updates"] == own["updates"] > 2
     assert stock["data"] == own["data"] == joeynmt["data"] and own["commit"] == "0123"
     assert "--arch modular_transformer --criterion modular_cross_entropy" in own["options"]
+    assert "--seed" not in own["options"] and "random_seed" not in joeynmt["options"]
     # the same model, data and budget: what differs is how numbers are rounded
     curves = [
         read_log(args.work / f"{row}-1/train.log")["valid"]["ppl"] for row in ("fairseq", "modular_fairseq")
     ]
     assert curves[0][-1][1] == pytest.approx(curves[1][-1][1], rel=2e-3)
     seconds = {"modular_fairseq": 1.5, "fairseq again": 1.5, "joeynmt": 4.0}
-    times = {"data": own["data"], "rounds": [seconds | {"fairseq": value} for value in (3.0, 1.0, 2.0)]}
+    times = toolkits.about_times(toolkits.comparison_of(own["data"]))
+    times |= {"rounds": [seconds | {"fairseq": value} for value in (3.0, 1.0, 2.0)]}
     (tmp_path / "results/time.json").write_text(json.dumps(times))
     capsys.readouterr()
     toolkits.table(args)
@@ -114,18 +116,19 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
     ):
         toolkits.run(args)
     with pytest.raises(
-        UsageError, match="joeynmt-1 and fairseq-1 are of different corpora; remove one of them"
+        UsageError, match="joeynmt-1.json: data is not what this comparison has; remove the re"
     ):
         toolkits.table(args)
     (tmp_path / "results/joeynmt-1.json").unlink()
+    (tmp_path / "results/time.json").write_text(json.dumps(times | {"updates": [1, 2]}))
+    with pytest.raises(UsageError, match="time.json: updates is not what this comparison has; remove it"):
+        toolkits.table(args)
     monkeypatch.setattr(toolkits, "EPOCHS", 3)
     with pytest.raises(UsageError, match="fairseq-1.json: options is not what this comparison has"):
         toolkits.run(args)
     monkeypatch.setattr(toolkits, "EPOCHS", 2)
     changed.append("scripts/toolkits.py")
-    with pytest.raises(
-        UsageError, match="joeynmt-1 was begun at 0123, and scripts/toolkits.py is another one"
-    ):
+    with pytest.raises(UsageError, match="fairseq-1.json is of commit 0123, and scripts/toolkits.py differs"):
         toolkits.run(args)
 
 
@@ -207,7 +210,7 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
         ),
         (
             {"corpus": Path("/no/corpus")},
-            "/no/corpus has no bin/ of de-en; prepare it by modular-fairseq prepare",
+            "/no/corpus has no bpe/train.de; prepare de-en there by modular-fairseq prepare raw",
         ),
     ],
 )

@@ -49,12 +49,22 @@ def test_intervals_over_seeds_and_sentences_cover_the_truth(seeds, seed_noise, r
     assert false_positives == pytest.approx(1 - covered) and false_positives <= 0.06
 
 
-def test_the_power_is_between_the_level_and_1(monkeypatch):
+def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):
     power = script("power")
     monkeypatch.setattr(power, "REPEATED", 400)
-    args = Namespace(seeds=5, seed_noise=0.5, sentences=0.41, common=0.2, alpha=0.05)
-    found = [power.power_of(mean, args) for mean in (0, 0.62, 0.96, 5)]
-    assert found == [pytest.approx(each, abs=0.1) for each in (0.05, 0.5, 0.8, 1)]
+    values = {"seeds": 5, "seed_noise": 0.5, "sentence_error": 0.41, "common": 0.2}
+    for alpha, means in ((0.05, (0, 0.62, 0.96)), (0.05 / 9, (0, 1.15, 1.61))):
+        none, half, most = (power.power_of(mean, Namespace(alpha=alpha, **values)) for mean in means)
+        assert abs(none - alpha) < 0.02 and abs(half - 0.5) < 0.08 and abs(most - 0.8) < 0.08
+    monkeypatch.setattr(power, "REPEATED", 20)
+    monkeypatch.setattr("sys.argv", ["power.py", "--seed-noise", "0.01", "--common", "0"])
+    power.main()
+    first, second = capsys.readouterr().out.splitlines()
+    assert float(first.split()[3]) < float(second.split()[3]) < 1  # sentences alone: .41 / sqrt(5) = .18
+    monkeypatch.setattr("sys.argv", ["power.py", "--seeds", "1"])
+    with pytest.raises(SystemExit) as error:
+        power.main()
+    assert error.value.code == 2 and "--seeds has no such value; see --help" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])
