@@ -43,25 +43,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, default, text in (
-        ("seeds", 5, "number of pairs of trainings, at least 2"),
-        ("seed-noise", 0.5, "standard deviation that seeds add to the difference of a pair, in BLEU"),
-        ("sentence-error", 0.41, "standard error of the difference of a pair by the sentences, in BLEU"),
-        ("common", 0.2, "share of its square that all pairs have in common, from 0 to 1"),
-        ("alpha", 0.05, "one-sided level of the test, above 0 and below .5"),
-    ):
+    options = (
+        ("seeds", 5, "number of pairs of trainings, at least 2", lambda x: x >= 2),
+        (
+            "seed-noise",
+            0.5,
+            "standard deviation by seeds of a pair's difference in BLEU, at least 0",
+            lambda x: 0 <= x < math.inf,
+        ),
+        (
+            "sentence-error",
+            0.41,
+            "standard error by sentences of a pair's difference in BLEU, above 0",
+            lambda x: 0 < x < math.inf,
+        ),
+        ("common", 0.2, "share of its square that all pairs have in common, 0 to 1", lambda x: 0 <= x <= 1),
+        ("alpha", 0.05, "one-sided level of the test, above 0 and below .5", lambda x: 0 < x < 0.5),
+    )
+    for name, default, text, _ in options:
         text = f"{text} (default: {default})"
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
     args = parser.parse_args()
-    for option, fits in (
-        ("seeds", args.seeds >= 2),
-        ("seed-noise", 0 <= args.seed_noise < math.inf),
-        ("sentence-error", 0 < args.sentence_error < math.inf),
-        ("common", 0 <= args.common <= 1),
-        ("alpha", 0 < args.alpha < 0.5),
-    ):
-        if not fits:
-            parser.error(f"--{option} has no such value; see --help")
+    for name, _, text, fits in options:
+        if not fits(value := getattr(args, name.replace("-", "_"))):
+            parser.error(f"--{name} {value}: give a {text}")
     for power in (0.5, 0.8):
         mean = brentq(lambda x, power=power: power_of(x, args) - power, 0, 20, xtol=0.005)
         print(f"a difference of {mean:.2f} BLEU holds with a probability of {power:.0%}")

@@ -38,7 +38,7 @@ class Comparison(NamedTuple):
     code: tuple[str, ...]
 
     def make(self, work: Path, make: Callable[[Path, str, int], dict[str, Any]]) -> None:
-        """Make all runs that have no record, first those of the first seed.
+        """Make the runs that have no record. All rows are made with one seed before the next seed.
 
         Args:
             work: the folder that has a folder for each run. No other process may work in it.
@@ -56,7 +56,7 @@ class Comparison(NamedTuple):
                         folder, about = work / f"{row}-{seed}", self.about(row, seed)
                         record = about | {"commit": self.begin(folder, about)}
                         record |= make(folder, row, seed)
-                        self.begin(folder, about)  # the code is still the same
+                        self.check_code(folder, record["commit"])  # it may have changed meanwhile
                         write_file(self.path(row, seed), json.dumps(record, indent=1) + "\n")
 
     def path(self, row: str, seed: int) -> Path:
@@ -120,7 +120,15 @@ class Comparison(NamedTuple):
         return found["commit"]
 
     def check_code(self, path: Path, commit: str) -> None:
-        """Raise UsageError unless the code is that of a commit at which a record or folder was made."""
+        """Check that the code of this checkout is the same as at a commit.
+
+        Args:
+            path: the record or folder that was made at the commit, for the message.
+            commit: the commit.
+
+        Raises:
+            UsageError: a file of `code` differs from the commit, or is not committed.
+        """
         changed = git("diff", "--name-only", commit, "--", *self.code)
         changed = changed or git("ls-files", "--others", "--exclude-standard", "--", *self.code)
         if changed:

@@ -77,7 +77,7 @@ def check(data: Path, claims: dict[str, Any]) -> None:
 
 
 def run(args: argparse.Namespace, claims: dict[str, Any]) -> None:
-    """Make all runs that have no record, first those of seed 1."""
+    """Make the runs that have no record."""
     data = args.work / "data"
     check(data, claims)
     comparison_of(claims).make(args.work, lambda folder, row, seed: make(folder, data, row, seed, claims))

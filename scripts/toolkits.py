@@ -203,7 +203,7 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Make all runs that have no record, first those of seed 1."""
+    """Make the runs that have no record."""
     check(args)
     comparison_of(data_of(args.corpus)).make(
         args.work, lambda folder, row, seed: make(folder, row, seed, args)
@@ -236,9 +236,9 @@ def data_of(corpus: Path) -> dict[str, str]:
 def comparison_of(data: dict[str, str]) -> Comparison:
     """Return the runs that are compared, on data with these digests."""
     config = joeynmt_config(Path(), Path(), 0)
-    searches = f"fairseq-generate --beam {BEAM} --remove-bpe"
+    search = f"fairseq-generate --beam {BEAM} --remove-bpe"
     options = {
-        row: f"{fairseq_options(row)} --max-epoch {EPOCHS}; {searches}" for row in ROWS if row != "joeynmt"
+        row: f"{fairseq_options(row)} --max-epoch {EPOCHS}; {search}" for row in ROWS if row != "joeynmt"
     }
     of_all = {
         name: value for name, value in config.items() if name not in ("data", "model_dir", "random_seed")
@@ -305,7 +305,7 @@ def measure(args: argparse.Namespace) -> None:
                 print(f"round {len(found) + 1}: {name} {seconds[name]:.3f} s", flush=True)
             found.append(seconds)
             write_file(kept, json.dumps(found, indent=1) + "\n")
-        comparison.begin(folder, {})  # the code is still the same
+        comparison.check_code(folder, about["commit"])  # it may have changed meanwhile
         write_file(RESULTS / "time.json", json.dumps(about | {"rounds": found}, indent=1) + "\n")
 
 

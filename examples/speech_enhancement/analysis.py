@@ -43,11 +43,11 @@ from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.timelines import Image, Timeline
 
 from .audio import HOP
+from .model import LOOK_AHEAD
 from .training import SpeechEnhancement
 
 RANGE = 40  # dB from the loudest frame to the most silent one that still counts as speech
-AVERAGED = 1, 3, 5, 9, 15  # numbers of frames
-AHEAD = 2  # of which the model hears
+AVERAGED = 1, 3, 5, 9, 15  # numbers of frames over which the loudness is averaged
 SHOWN = 4  # recordings in the report
 LONGEST = 250  # frames of them
 
@@ -190,10 +190,10 @@ def energy(log_magnitudes: Tensor) -> Tensor:
 
 
 def averaged(x: Tensor, frames: int) -> Tensor:
-    """Return the means of a series [T] over a number of frames, of which at most 2 are ahead. At the ends of
-    the series there are fewer frames.
+    """Return the means of a series [T] over a number of frames, of which at most LOOK_AHEAD are ahead. At the
+    ends of the series there are fewer frames.
     """
-    ahead = min(frames // 2, AHEAD) + 1
+    ahead = min(frames // 2, LOOK_AHEAD) + 1
     sums = torch.cat([x.new_zeros(1), x.cumsum(0)])
     last = (torch.arange(len(x)) + ahead).clamp(max=len(x))
     first = (torch.arange(len(x)) + ahead - frames).clamp(min=0)

@@ -105,9 +105,9 @@ def run(args: argparse.Namespace) -> None:
         for part, found in used.items():
             if not (out / part / "clean").is_dir():
                 raise UsageError(
-                    f"{args.digits} has too few recordings for {part}, as an utterance has {DIGITS} of one "
-                    "speaker; add recordings (test has those of --test-speaker; of the others, test-known "
-                    "has takes 0 and 1, valid 2 to 4, and train the rest)"
+                    f"{args.digits} has too few recordings for {part}, as an utterance needs {DIGITS} of one "
+                    "speaker; add some: test uses all takes of --test-speaker, and for the other speakers "
+                    "test-known uses takes 0 and 1, valid takes 2 to 4, and train all later takes"
                 )
             told = f"{part}: {len(files_in(out / part / 'clean'))} utterances"
             if over := sum(len(paths) % DIGITS for paths in found.values()):

@@ -170,11 +170,11 @@ def _inside(files: list[ImageFile]) -> list[ImageFile]:
 def _refuse_parts_below(files: list[ImageFile], path: Path) -> None:
     """Raise UsageError if folders train and test lie in a folder that is not the only one."""
     folders = {each.folders[:depth] for each in files for depth in range(1, len(each.folders) + 1)}
-    for train in sorted(folders):
-        if train[-1] == "train" and (*train[:-1], "test") in folders:
+    for folder in sorted({each[:-1] for each in folders}):
+        if all((*folder, part) in folders for part in PARTS):
             raise UsageError(
-                f"{path} has the folders train and test in {'/'.join(train[:-1]) or '.'}, and images beside "
-                "it; give the folder that has train and test, or remove the other images"
+                f"{path} has the folders train and test in {'/'.join(folder)}, and images beside it; give "
+                "the folder that has train and test, or remove the other images"
             )
 
 

@@ -273,7 +273,9 @@ def test_an_error_leaves_no_part_of_the_data(toys, tmp_path):
             if path.name[0] != "7" or path.stem.startswith("carl_", 2):  # one digit of each of two speakers
                 path.unlink()
         status, _, said = call("digits", tmp_path / "digits", toys / "noises", *words)
-        assert status == 1 and f"too few recordings for {part}, as an utterance has 5 of one speaker" in said
+        assert (
+            status == 1 and f"too few recordings for {part}, as an utterance needs 5 of one speaker" in said
+        )
         assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "noises"]
 
 
@@ -677,6 +679,45 @@ def test_evaluate_compares_the_noisy_and_the_cleaned_wave_with_the_clean_one(
         assert row["model si_sdr"] > 60 and row["model pesq"] > 4.5 and row["model stoi"] > 0.999
 
 
+def test_a_model_that_leaves_nothing_has_scores_all_the_same(
+    speech, evidence, data, tmp_path, monkeypatch, capsys
+):
+    """`evaluate` fails, but writes what it knows, and the recordings count with the lowest PESQ."""
+    commands = importlib.import_module(f"{speech.__name__}.commands")
+    task = speech.training.SpeechEnhancement.setup_task(
+        speech.training.TaskOptions(data=str(data), sample_rate=8000)
+    )
+    monkeypatch.setattr(commands, "load", lambda path, folder: (None, task))
+    monkeypatch.setattr(commands, "enhance", lambda model, noisy, frames: torch.zeros_like(noisy))
+    args = Namespace(path="", data=str(data), gen_subset="test", out=tmp_path / "scores.json")
+    with pytest.raises(UsageError, match="no recording of test can be scored: 0000.wav .model: too short or"):
+        commands.evaluate(args)
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert found["means"] == {} and len(found["recordings"]) == 16
+    claims = {"seeds": [1], "parts": ["test"], "rows": {"tim": ""}}
+    claims["claims"] = [{"name": "a", "quantity": "pesq", "part": "test", "row": "tim", "baseline": "noisy"}]
+    [gains] = evidence.differences(
+        claims["claims"][0], records := {("tim", 1): {"parts": {"test": found}}}, claims
+    )
+    noisy = [row["noisy pesq"] for row in found["recordings"]]
+    assert np.mean(list(gains.values())) == pytest.approx(1 - np.mean(noisy))
+    cells = [cell.strip() for cell in evidence.scores(records, claims).splitlines()[3].split("|")[1:-1]]
+    assert cells == ["test", "tim", "1", "1.000", "0 of 16", "", ""]
+
+    def python(log, word, command, *words):
+        if command == "evaluate":
+            if "test" in words:
+                words[-1].write_text(json.dumps(found))
+            raise UsageError("it fails")
+
+    monkeypatch.setattr(evidence, "python", python)
+    (tmp_path / "train.log").write_text("")
+    registered = {"train": "", "data": {}, **claims}
+    assert evidence.make(tmp_path, data, "tim", 1, registered)["parts"]["test"] == found
+    with pytest.raises(UsageError, match="it fails"):
+        evidence.make(tmp_path, data, "tim", 1, registered | {"parts": ["valid"]})
+
+
 def test_averaged_channels_and_new_rates(speech, tmp_path):
     samples = 0.1 * np.random.default_rng(1).normal(size=(4000, 2))
     soundfile.write(tmp_path / "stereo.wav", samples, 8000, subtype="FLOAT")
@@ -987,6 +1028,11 @@ def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"plain-1.json and .* by different code \(modular_fairseq/b.py\)"):
         compared.records()
     (tmp_path / "results/plain-2.json").unlink()
+    with (
+        runs.only_one(work),
+        pytest.raises(UsageError, match="another process works in it; wait for it, or give another --work"),
+    ):
+        compared.make(work, lambda *_: pytest.fail("made"))
     with pytest.raises(UsageError, match="plain-1.json is of commit .*, and modular_fairseq/b.py differs"):
         compared.make(tmp_path, lambda *_: pytest.fail("made"))
 

@@ -64,7 +64,10 @@ def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["power.py", "--seeds", "1"])
     with pytest.raises(SystemExit) as error:
         power.main()
-    assert error.value.code == 2 and "--seeds has no such value; see --help" in capsys.readouterr().err
+    assert (
+        error.value.code == 2
+        and "--seeds 1: give a number of pairs of trainings, at least 2" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])
