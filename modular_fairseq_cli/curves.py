@@ -12,6 +12,7 @@ The command writes OUT.tsv (system, update, mean, low, high, number of seeds) an
 """
 
 import argparse
+import os
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,6 +73,10 @@ def run(args: argparse.Namespace) -> None:
         if not logs or name in systems:
             why = "is given twice" if name in systems else "has no log"
             raise UsageError(f"--system {name} {why}; give each system once, with the logs of its seeds")
+        places = [os.path.realpath(log) for log in logs]
+        for log, place in zip(logs, places, strict=True):
+            if places.count(place) > 1:
+                raise UsageError(f"--system {name}: {log} is given twice; give the log of each seed once")
         systems[name] = average([_curve(log, args.split, args.number) for log in logs])
         if not systems[name]:
             raise UsageError(

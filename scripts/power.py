@@ -68,7 +68,10 @@ def main() -> None:
         if not fits(value := getattr(args, name.replace("-", "_"))):
             parser.error(f"--{name} {value}: give a {text}")
     for power in (0.5, 0.8):
-        mean = brentq(lambda x, power=power: power_of(x, args) - power, 0, 20, xtol=0.005)
+        high = 1.0
+        while power_of(high, args) < power:
+            high *= 2
+        mean = brentq(lambda x, power=power: power_of(x, args) - power, 0, high, xtol=0.005)
         print(f"a difference of {mean:.2f} BLEU holds with a probability of {power:.0%}")
 
 

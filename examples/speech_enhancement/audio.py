@@ -139,6 +139,12 @@ def _damaged(path: Path, error: Exception) -> UsageError:
     return UsageError(f"{path} cannot be read as audio ({error}); remove it, or replace it by a WAV or FLAC")
 
 
+def check_ending(path: Path) -> None:
+    """Raise UsageError unless a file's name ends as one that `write` can write."""
+    if path.suffix.lower() not in ENDINGS:
+        raise UsageError(f"{path}: give a file that ends in {' or '.join(ENDINGS)}")
+
+
 def write(path: Path, wave: Tensor, rate: int) -> None:
     """Write a wave [samples] as 16-bit WAV or FLAC. Samples beyond -1 and 1 are cut.
 
@@ -146,8 +152,7 @@ def write(path: Path, wave: Tensor, rate: int) -> None:
         UsageError: soundfile is missing, the ending is neither of the two, or the file cannot be written.
     """
     library = soundfile()
-    if path.suffix.lower() not in ENDINGS:
-        raise UsageError(f"{path}: give a file that ends in {' or '.join(ENDINGS)}")
+    check_ending(path)
     try:
         library.write(path, wave.clamp(-1, 1).numpy(), rate, subtype="PCM_16")
     except (library.LibsndfileError, OSError) as error:

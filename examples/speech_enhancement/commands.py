@@ -18,7 +18,7 @@ from modular_fairseq_cli.errors import UsageError, find_usage_error
 from modular_fairseq_cli.files import write_file
 
 from . import digits, toys
-from .audio import Frames, log_magnitude, look, read, with_magnitude, write
+from .audio import Frames, check_ending, log_magnitude, look, read, with_magnitude, write
 from .scores import NAMES, score
 from .training import SpeechEnhancement
 
@@ -79,6 +79,9 @@ def enhance(model: nn.Module, noisy: Tensor, frames: Frames) -> Tensor:
 def clean(args: argparse.Namespace) -> None:
     """Remove the noise from an audio file."""
     check_out(args.out)
+    check_ending(args.out)
+    if args.out.resolve() == args.file.resolve():
+        raise UsageError(f"--out {args.out}: this is the recording that is cleaned; give another file")
     sound = look(args.file)
     model, task = load(args.path)
     rate = task.cfg.sample_rate

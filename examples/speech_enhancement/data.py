@@ -78,11 +78,13 @@ def find(folder: Path, rate: int) -> Recordings:
         noises: list[Path] = []
         noisy = _by_name(folder / "noisy", files_in(folder / "noisy"))
         sounds |= {path: look(path) for path in noisy.values()}
-        recordings = []
-        for name, path in _by_name(folder / "clean", clean).items():
-            if name not in noisy:
-                raise UsageError(f"{path} has no partner in {folder / 'noisy'}; add it, or remove the file")
-            recordings.append(Recording(path, noisy[name], sounds[path].seconds))
+        speech = _by_name(folder / "clean", clean)
+        for files, others, place in ((speech, noisy, "noisy"), (noisy, speech, "clean")):
+            for name in sorted(files.keys() - others.keys()):
+                raise UsageError(
+                    f"{files[name]} has no partner in {folder / place}; add it, or remove the file"
+                )
+        recordings = [Recording(path, noisy[name], sounds[path].seconds) for name, path in speech.items()]
         differences = [
             abs(sounds[each].seconds - sounds[other].seconds) for each, other, _ in recordings if other
         ]

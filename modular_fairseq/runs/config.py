@@ -59,9 +59,10 @@ class Config(NamedTuple):
     percent: int = 100
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of `key`, which has the form "group.key", or `default`."""
+        """Return the value of `key`, which has the form "group.key". Left out or null, it is `default`."""
         group, _, name = key.partition(".")
-        return self.values.get(group, {}).get(name, default)
+        value = self.values.get(group, {}).get(name)
+        return default if value is None else value
 
     @property
     def data(self) -> str:
@@ -115,6 +116,7 @@ class Config(NamedTuple):
             word
             for group in DECODING
             for key, value in self.values.get(group, {}).items()
+            if value is not None
             for word in self._words(group, key, value, actions)
         ]
 

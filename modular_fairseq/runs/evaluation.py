@@ -35,8 +35,14 @@ class Measurement(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The stem that the measurement's files share, such as test or test-specialised."""
-        return "-".join([self.subset, *(str(value) for _, value in self.overrides)])
+        """The stem that the measurement's files share, such as test or test-specialised.
+
+        True and False say little by themselves, so the name of their option stands before them.
+        """
+        values = (
+            f"{key}-{value}" if isinstance(value, bool) else str(value) for key, value in self.overrides
+        )
+        return "-".join([self.subset, *values])
 
     def path(self, kind: str) -> str:
         """Return the path of the measurement's file with the suffix `kind`."""

@@ -18,7 +18,8 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             row that is fine-tuned. "corpora": {name: {"group.key": value}} does the same after that, but only
             for rows that are trained on this corpus. "rows": {TABLE/ROW: {"group.key": value}} does the same
             last, but only for this row. Keys that the row does not set are skipped, so one scale serves all
-            rows. Whole numbers remain whole numbers of at least 1. Two other parts do not change values.
+            rows. Whole numbers remain whole numbers of at least 1, and 0 and negative ones, which mean "none"
+            to fairseq, remain as they are. Two other parts do not change values.
             With "search": false no table searches values of options: each row is trained once, with the
             values that it has after these changes. "start_seed": {TABLE: same} lets seed n of a fine-tuned
             row of this table start from seed n, like the key `start_seed` of a table.yaml.
@@ -31,11 +32,14 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
         group, name = key.split(".")
         if name in values.get(group, {}):
             value = values[group][name]
-            if not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 raise UsageError(
                     f"{config.path}: {key} is {value!r}, which the scale cannot divide; set it in the scale"
                 )
-            values[group][name] = max(value // by, 1) if isinstance(value, int) else value / by
+            if isinstance(value, float):
+                values[group][name] = value / by
+            elif value > 0:
+                values[group][name] = max(value // by, 1)
     finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
     of_corpus = scale.get("corpora", {}).get(config.data, {})
     of_row = scale.get("rows", {}).get(config.name, {})
@@ -108,7 +112,7 @@ def on_subset(config: Config, percent: int) -> Config:
     remains the same, apart from rounding. An epoch of a small subset has few updates. Therefore the model is
     validated and saved every N epochs, which together are about a tenth of an epoch of the whole corpus. N is
     1 if percent is above 5. max_epoch is rounded to a multiple of N. If the learning rate decays to 0 after a
-    given number of updates, training stops there.
+    given number of updates, training stops there, unless max_update stops it before.
 
     Args:
         config: the row, possibly scaled. The result is named NAME-PERCENT.
@@ -122,7 +126,8 @@ def on_subset(config: Config, percent: int) -> Config:
     if epochs := config.get("optimization.max_epoch"):
         values["optimization"]["max_epoch"] = interval * max(round(epochs * 100 / percent / interval), 1)
     if updates := config.get("lr_scheduler.total_num_update"):
-        values["optimization"]["max_update"] = updates
+        limit = config.get("optimization.max_update", 0)
+        values["optimization"]["max_update"] = min(limit, updates) if limit > 0 else updates
     values.setdefault("dataset", {})["validate_interval"] = interval
     values.setdefault("checkpoint", {})["save_interval"] = interval
     return config._replace(name=f"{config.name}-{percent}", values=values, percent=percent)

@@ -14,7 +14,7 @@ class Difference(NamedTuple):
     """The difference between a row and its baseline.
 
     Args:
-        values: the difference of each measurement.
+        values: the difference of each seed, which is the mean if a seed has several; of one seed all of them.
         p: the largest p of the evaluation's own significance test, or None if it has none.
         welch_p: the p of Welch's t-test over seeds, or None if there are too few seeds.
         interval: the 95 % interval of the difference, or None if there are too few seeds.
@@ -58,9 +58,10 @@ def difference(
     """
     finished = [[each for each in row if each.result is not None] for row in (ours, baseline)]
     compared, by_seed = [], dict[int, list[Pair]]()
+    paired = len({each.run.seed for each in baseline}) > 1
     for each in finished[0]:
         for partner in finished[1]:
-            if len(baseline) > 1 and partner.run.seed != each.run.seed:
+            if paired and partner.run.seed != each.run.seed:
                 continue
             if (found := evaluation.compare(each, partner, samples)) is not None:
                 compared.append(found)
@@ -72,7 +73,9 @@ def difference(
     key = evaluation.key
     theirs, numbers = (_by_seed(row, key) for row in reversed(finished))
     welch = compare_seeds(theirs, numbers)["welch_p"]
-    return Difference([value for value, _ in compared], max(single, default=None), welch, interval)
+    of_seeds = [[pair.difference for pair in pairs] for pairs in by_seed.values()]
+    values = of_seeds[0] if len(of_seeds) == 1 else list(map(fmean, of_seeds))
+    return Difference(values, max(single, default=None), welch, interval)
 
 
 def _by_seed(measurements: Sequence[Measurement], key: str) -> list[float]:

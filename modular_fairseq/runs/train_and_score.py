@@ -51,6 +51,13 @@ RECIPE = (
     "modular_cross_entropy --label-smoothing 0.1 --max-tokens 2048 --max-epoch 12 --update-epoch-batch-itr "
     "True --keep-last-epochs 5 --no-progress-bar --log-interval 100 --num-workers 1"
 )
+# Options that users must not give, and what to do instead.
+INSTEAD = {
+    "--arch": "give ARCH before OPTIONS",
+    "-a": "give ARCH before OPTIONS",
+    "--save-dir": "give OUT, and perhaps the environment variable NAME",
+    "--log-format": "train.log always has lines of JSON, which the command reads",
+}
 LONGEST_NAME = 200  # characters; file systems take 255 bytes
 
 
@@ -76,6 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     refuse_user_dir(args.options)
+    for option in by_option(args.options):
+        if option in INSTEAD:
+            raise UsageError(f"{option} cannot be given among OPTIONS; {INSTEAD[option]}")
     if args.arch not in ARCH_MODEL_NAME_REGISTRY:
         ours = ", ".join(archs_that_translate())
         raise UsageError(f"there is no arch {args.arch}; give {ours}, or an arch of fairseq")

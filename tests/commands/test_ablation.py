@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from itertools import combinations
 
 import pytest
@@ -19,7 +20,12 @@ from modular_fairseq.runs import run as engine
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluations.perplexity import validate_command
 from modular_fairseq.runs.greedy.protocol import iterations, models, read_switches
-from modular_fairseq.runs.greedy.settings import default_switches, read_settings, write_settings
+from modular_fairseq.runs.greedy.settings import (
+    choose_settings,
+    default_switches,
+    read_settings,
+    write_settings,
+)
 from modular_fairseq.runs.greedy.table import over_seeds, rows, sheet
 from modular_fairseq.runs.greedy.trial import Trial
 from modular_fairseq_cli.errors import UsageError
@@ -481,6 +487,17 @@ def test_runs_of_other_settings_are_not_mixed(tmp_path, ablation_data):
     )
     (out / "protocol.json").write_text("{")
     assert "protocol.json: cannot be read" in refusal("--out", out)
+
+
+def test_mechanisms_may_be_changed_as_long_as_nothing_has_been_trained(tmp_path, ablation_data):
+    out, file = tmp_path / "out", tmp_path / "file"
+    earlier = ablation(out, data=ablation_data)
+    write_settings(out, earlier.settings, earlier.seeds)
+    file.write_text(TWO_YAML)
+    settings, _ = choose_settings(
+        Namespace(out=str(out), mechanisms=str(file), data="", options=[], table=False, seeds=None)
+    )
+    assert settings == {**earlier.settings, "switches": read_switches(str(file))} != earlier.settings
 
 
 def test_settings_come_back_as_they_were(tmp_path):

@@ -415,6 +415,10 @@ def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     scale["rows"] = {"mae-7/ftg": {"optimization.lr": [3]}, "mae-7/scratch": {"optimization.lr": [4]}}
     of_row = scaled(read_config(CONFIGS / "mae-7" / "ftg.yaml"), scale)
     assert of_row.get("optimization.lr") == [3] and of_row.get("optimization.max_epoch") == 7
+    none = config._replace(values={**config.values, "optimization": {"max_update": 0, "max_epoch": 3}})
+    none = none._replace(values={**none.values, "checkpoint": {"keep_last_epochs": -1}})
+    scale = {"divide": dict.fromkeys(("optimization.max_update", "checkpoint.keep_last_epochs"), 4)}
+    assert scaled(none, scale).values == none.values  # 0 and -1 mean "none" to fairseq
     with pytest.raises(UsageError, match="optimization.lr is .*, which the scale cannot divide"):
         scaled(config, {"divide": {"optimization.lr": 2}})
     for wrong in (

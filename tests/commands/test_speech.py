@@ -417,6 +417,19 @@ def test_samples_that_are_too_loud_are_cut_and_counted(speech, data, tmp_path, m
     np.testing.assert_allclose(soundfile.read(out)[0], [0.5, 1, -1, -1], atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [("talk.wav", "this is the recording that is cleaned"), ("new.mp3", "give a file that")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_model_is_read(speech, tmp_path, out, sentence):
+    commands = importlib.import_module(f"{speech.__name__}.commands")
+    sound(tmp_path, "talk.wav")
+    before = (tmp_path / "talk.wav").read_bytes()
+    with pytest.raises(UsageError, match=sentence):
+        commands.clean(Namespace(file=tmp_path / "talk.wav", path=tmp_path / "none.pt", out=tmp_path / out))
+    assert (tmp_path / "talk.wav").read_bytes() == before
+
+
 @pytest.mark.parametrize("package", ["soundfile", "pesq", "pystoi"])
 def test_a_package_that_is_not_installed_is_named(speech, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -780,7 +793,11 @@ def refusals(folder):
     yield folder / "empty", "has no audio file (.wav or .flac); give another folder"
     sound(folder / "lonely/clean", "a.wav")
     sound(folder / "lonely/noisy", "b.wav")
-    yield folder / "lonely", "a.wav has no partner in"
+    yield folder / "lonely", "clean/a.wav has no partner in"
+    sound(folder / "extra/clean", "a.wav")
+    for name in ("a.wav", "b.wav"):
+        sound(folder / "extra/noisy", name)
+    yield folder / "extra", "noisy/b.wav has no partner in"
     sound(folder / "damaged/noise", "n.wav")
     (folder / "damaged/clean").mkdir()
     (folder / "damaged/clean/a.wav").write_bytes(b"RIFF of nothing")

@@ -357,10 +357,10 @@ def test_several_draws_of_a_seed_are_compared_with_its_one_baseline(results_only
     found = interval(
         [[(spoilt, 4 * draw + seed) for draw in (1, 2, 3)] for seed, spoilt in ((1, 10), (2, 20))]
     )
-    assert shown[1].startswith(f"{mean(drawn.values()):.2f} ± ") and shown[5].startswith(
+    by_seed = [mean(drawn[seed, draw] for draw in (1, 2, 3)) for seed in (1, 2)]
+    assert shown[1] == f"{mean(by_seed):.2f} ± {stdev(by_seed):.2f}" and shown[5].startswith(
         f"{mean(apart):+.2f} [{found.low:+.2f}, {found.high:+.2f}] ("
     )
-    by_seed = [mean(drawn[seed, draw] for draw in (1, 2, 3)) for seed in (1, 2)]
     welch = ttest_ind(by_seed, list(base.values()), equal_var=False).pvalue
     assert shown[5].endswith(f"; {welch:.3f})")  # draws are no seeds
 
@@ -379,6 +379,39 @@ def test_a_baseline_of_several_draws_is_compared_with_all_of_them(results_only, 
     refused(capsys, results_only)
     shown = cells(capsys.readouterr().out, "Experts")
     assert shown[5].startswith(f"{ours - mean(drawn):+.2f} ± ")
+
+
+def test_a_single_model_as_baseline_of_several_draws_is_compared_with_every_seed(results_only, capsys):
+    table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
+    draws = [{"mae_inference": "random", "mae_inference_seed": draw} for draw in (1, 2)]
+    table["rows"][4] |= {"subset": "test", "baseline": "drawn"}
+    table["rows"].append({**table["rows"][5], "name": "drawn", "config": "untuned.yaml", "subset": "test"})
+    table["rows"][6]["overrides"] = draws
+    (results_only / "configs/mine/table.yaml").write_text(yaml.safe_dump(table))
+    base = []
+    for draw in (1, 2):
+        overrides = [("mae_inference", "random"), ("mae_inference_seed", draw)]
+        base.append(write_result(results_only, "untuned", 1, 9 * draw, f"test-random-{draw}", overrides))
+    ours = [write_result(results_only, "gates", seed, seed) for seed in (1, 2, 3)]
+    refused(capsys, results_only, "--seeds", "1,2,3")
+    shown = capsys.readouterr().out
+    assert cells(shown, "gates")[5].startswith(f"{mean(ours) - mean(base):+.2f} [")
+    assert "There is one model of the row drawn." in shown
+
+
+def test_measurements_with_the_same_files_are_refused(results_only, capsys):
+    table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
+    path = results_only / "configs/mine/table.yaml"
+    other = {**table["rows"][3], "name": "other", "overrides": {"mae_gate_init": "specialised"}}
+    path.write_text(yaml.safe_dump({**table, "rows": [*table["rows"], other]}))
+    sentence = refused(capsys, results_only)
+    assert "rows specialised and other measure the same training" in sentence
+    assert "would be called test-specialised; give one of the rows a copy of its file" in sentence
+    yes = [
+        {**other, "name": name, "overrides": {name: True}} for name in ("tim_no_competition", "stream_skip")
+    ]
+    path.write_text(yaml.safe_dump({**table, "rows": [*table["rows"], *yes]}))
+    assert "missing for seeds 1" in refused(capsys, results_only)
 
 
 def test_a_single_model_as_baseline_is_named_below_the_table(results_only, capsys):

@@ -272,6 +272,11 @@ def test_a_subset_of_a_config_is_another_run_of_the_same_corpus():
         and on_subset(config, 75).get("checkpoint.save_interval") == 1
     )
     assert on_subset(config, 100) == config and config.get("checkpoint.save_interval") is None
+    for limit, updates in ((None, 9), (0, 9), (8, 8), (10, 9)):  # the learning rate decays in 9 updates
+        optimization = {**config.values["optimization"], "max_update": limit}
+        values = {**config.values, "optimization": optimization, "lr_scheduler": {"total_num_update": 9}}
+        limited = config._replace(values=values)
+        assert on_subset(limited, 50).get("optimization.max_update") == updates
 
 
 def test_each_share_is_compared_with_ftall_on_the_same_data():

@@ -53,6 +53,10 @@ def test_only_updates_of_all_seeds_count():
     [
         (["--system", "A"], "--system A has no log; give each system once"),
         (["--system", "A", "a1", "--system", "A", "a2"], "--system A is given twice"),
+        (
+            ["--system", "A", "a1", "./a1", "a2"],
+            "--system A: a1 is given twice; give the log of each seed once",
+        ),
         (["--system", "A", "a1", "--number", "bleu"], "has no bleu of valid; it has valid ppl"),
         (["--system", "A", "a1", "--split", "train"], "has no ppl of train; it has valid ppl"),
         (["--system", "A", "missing"], "missing: cannot be read"),

@@ -61,6 +61,9 @@ def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):
     power.main()
     first, second = capsys.readouterr().out.splitlines()
     assert float(first.split()[3]) < float(second.split()[3]) < 1  # sentences alone: .41 / sqrt(5) = .18
+    monkeypatch.setattr("sys.argv", ["power.py", "--seed-noise", "300", "--common", "0"])
+    power.main()
+    assert float(capsys.readouterr().out.split()[3]) > 100
     monkeypatch.setattr("sys.argv", ["power.py", "--seeds", "1"])
     with pytest.raises(SystemExit) as error:
         power.main()

@@ -318,6 +318,12 @@ def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch
     assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
 
 
+@pytest.mark.parametrize("option", ["--arch", "-a", "--save-dir", "--log-format"])
+def test_train_and_score_refuses_what_it_sets_itself(tmp_path, monkeypatch, option):
+    with pytest.raises(SystemExit, match=f"{option} cannot be given among OPTIONS; "):
+        trained(monkeypatch, tmp_path, "tim_transformer", option, "simple", NAME="mine")
+
+
 def test_train_and_score_adapts_mechanisms_to_the_length_of_the_training(tmp_path, monkeypatch):
     options = ["mae_transformer", "--attention-type", "mae+dma", "--max-epoch", "4", "--warmup-updates", "80"]
     words = " ".join(trained(monkeypatch, tmp_path, *options, NAME="mine").run.words)

@@ -61,7 +61,9 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
     settings, seeds = saved or (None, [1])
     switches = read_switches(args.mechanisms) if args.mechanisms else default_switches(args.options)
     if saved and args.mechanisms and not args.data and not args.options:
-        refuse_difference(args.out, saved[0], {**saved[0], "switches": switches})
+        settings = {**saved[0], "switches": switches}
+        check_options(settings["options"], switches)
+        refuse_difference(args.out, saved[0], settings)
     elif args.data or args.options or args.mechanisms:
         if not args.data:
             raise UsageError("DATA is missing; give the folder that fairseq-preprocess wrote")

@@ -289,7 +289,7 @@ def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespac
     if any(row.baseline not in ("", row.name) for row in table.rows):
         notes += [explain_tests(each, args, table.average) for each in table.evaluations[:1]]
     for name in dict.fromkeys(found.row.baseline for found in results.values()):
-        if "," in args.seeds and name in results and len(results[name].measurements) == 1:
+        if "," in args.seeds and name in results and len(results[name].seeds) == 1:
             notes.append(
                 f"There is one model of the row {results[name].row.label.strip()}. Intervals of differences "
                 "from it account for the training noise of the other row alone."

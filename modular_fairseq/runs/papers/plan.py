@@ -82,6 +82,7 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
                 "change the rows, or use --seeds, --scale and --gpus"
             )
     refuse_equal_rows(results, args.scale)
+    refuse_shared_files(results)
     for run, _ in needed(results, args.only):
         share_batches(run.words, run.workers)  # refuses a number of GPUs that does not fit
     if args.pretrained and not any(run.start for run, _ in needed(results, [])):
@@ -125,6 +126,24 @@ def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
             raise UsageError(
                 f"rows {seen[key]} and {name} are the same{where}; change one of them, or use another scale"
             )
+
+
+def refuse_shared_files(results: dict[str, Results]) -> None:
+    """Refuse two measurements of one run that differ, but would write the same files.
+
+    Raises:
+        UsageError: there are two such measurements.
+    """
+    seen: dict[tuple[str, str], tuple[str, list[str]]] = {}
+    for name, found in results.items():
+        for each in found.measurements:
+            other, settings = seen.setdefault((each.run.folder, each.name), (name, each.settings))
+            if settings != each.settings:
+                raise UsageError(
+                    f"rows {other} and {name} measure the same training with different options, but the "
+                    f"results of both would be called {each.name}; give one of the rows a copy of its file "
+                    "under another name"
+                )
 
 
 def read_scale(table: str, name: str) -> dict:

@@ -1,7 +1,7 @@
 """The results of a table's rows, which become cells for people and numbers for programs."""
 
 import math
-from statistics import mean, median
+from statistics import fmean, mean, median
 from typing import Any, NamedTuple
 
 from modular_fairseq.runs.config import Config
@@ -48,6 +48,11 @@ class Results(NamedTuple):
         return [measurement for trial in self.trials for measurement in trial.measurements]
 
     @property
+    def seeds(self) -> set[int]:
+        """The seeds of all runs, finished or not."""
+        return {each.run.seed for each in self.measurements}
+
+    @property
     def chosen(self) -> Trial:
         """The trial that the table shows: of those with all measurements, the one with the best median.
 
@@ -78,11 +83,20 @@ class Results(NamedTuple):
         return all(len(trial.found) == len(trial.measurements) for trial in self.trials)
 
     def numbers(self, column: str) -> list[float]:
-        """Return the values of a column for every measurement that has finished and has a value in it."""
+        """Return the values of a column in the measurements that have finished and have a value in it.
+
+        Of several seeds there is one value each, which is the mean if a seed was measured with several sets
+        of overrides. Of one seed there is the value of each measurement.
+        """
         if column == "percent":  # known without any measurement
             return [0 if self.row.pretrained else self.row.percent]
-        results = [each.finished_result() for each in self.found]
-        return [result[column] for result in results if result.get(column) is not None]
+        by_seed: dict[int, list[float]] = {}
+        for each in self.found:
+            if (value := each.finished_result().get(column)) is not None:
+                by_seed.setdefault(each.run.seed, []).append(value)
+        if len(self.seeds) == 1:
+            return [value for values in by_seed.values() for value in values]
+        return [values[0] if len(set(values)) == 1 else fmean(values) for values in by_seed.values()]
 
     @property
     def missing(self) -> str:
