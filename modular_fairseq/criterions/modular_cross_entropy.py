@@ -82,7 +82,7 @@ class ModularCrossEntropyCriterion(AddsAuxiliaryLosses, LabelSmoothedCrossEntrop
         if softmax is not None:
             features = net_output[0][:, self.ignore_prefix_size :]
             words = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :]
-            found = adaptive_cross_entropy(softmax, features, words, self.padding_idx, reduce)
+            found = adaptive_cross_entropy(softmax, features, words.contiguous(), self.padding_idx, reduce)
             return found, found
         if not self.chunk_size:
             return super().compute_loss(model, net_output, sample, reduce)

@@ -10,7 +10,7 @@ import argparse
 import ast
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from modular_fairseq.patches.registry import change, replace
@@ -20,6 +20,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Mult: operator.mul,
 }
+LONGEST = 100_000  # items of a list, tuple or text that `*` makes
 
 
 @change("fairseq.*.eval")
@@ -60,13 +61,18 @@ def evaluate_literal(expression: str) -> Any:
         raise TypeError("evaluate_literal() arg 1 must be a string")
     try:
         return _value(ast.parse(expression.strip(), mode="eval").body)
-    except (ValueError, SyntaxError, TypeError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise UsageError(
-            f"an option is {expression!r}, but fairseq expects numbers, strings, or tuples or lists of them"
+            f"an option is {expression!r}, but fairseq expects numbers, strings, or tuples or lists of them "
+            f"(at most {LONGEST:,})"
         ) from None
 
 
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+        left, right = _value(node.left), _value(node.right)
+        for items, times in ((left, right), (right, left)) if isinstance(node.op, ast.Mult) else ():
+            if isinstance(items, Sized) and isinstance(times, int) and len(items) * times > LONGEST:
+                raise ValueError(f"more than {LONGEST:,} items")
+        return OPERATORS[type(node.op)](left, right)
     return ast.literal_eval(node)

@@ -81,7 +81,8 @@ class _Search:
         self.tokens[:, 0] = generator.eos if bos_token is None else bos_token
         self.scores = torch.zeros(rows, self.max_len + 1, device=self.device)
         self.attn: Tensor | None = None
-        self.src_lengths = self.net_input["src_lengths"]
+        # Only `match_source_len` reads the lengths, which `can_search` leaves to fairseq.
+        self.src_lengths = (source.ne(generator.eos) & source.ne(generator.pad)).long().sum(dim=1)
         self.finalized: list[list[dict[str, Tensor]]] = [[] for _ in range(self.sentences)]
         self.finished = [False] * self.sentences
         self.never = torch.tensor([generator.pad], device=self.device)

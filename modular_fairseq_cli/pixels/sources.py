@@ -93,11 +93,12 @@ def _arrays_of_npz(path: Path) -> list[NDArray[Any]]:
     """Return the pictures of an .npz file: x_train and x_test, or else its only array of pictures."""
     try:
         with np.load(path, allow_pickle=False) as file:
+            names = [name for name in ("x_train", "x_test") if name in file.files]
+            if "x_train" in names:
+                return [file[name] for name in names]
             named = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{path} cannot be read as an .npz file ({error}); get it again") from None
-    if "x_train" in named:
-        return [named[name] for name in ("x_train", "x_test") if name in named]
     pictures = [name for name, array in named.items() if array.ndim in (3, 4)]
     if len(pictures) != 1:
         raise UsageError(
@@ -185,11 +186,20 @@ def _images(files: list[ImageFile], height: int, width: int, channels: int) -> P
     for name, _, file in files:
         try:
             with image.open(file) as opened:
+                _refuse_mode(opened, name)
                 pixels = np.asarray(opened.convert("RGB"))
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{name} is no image, or is damaged ({error}); remove it") from None
         pictures.append(_fitted(pixels[None], height, width, channels, Path(name))[0])
     return np.stack(pictures)
+
+
+def _refuse_mode(opened: Any, name: str) -> None:
+    """Raise UsageError if an image has more than 8 bits in a channel, or transparent pixels."""
+    if opened.mode[0] in "IF":  # PIL would cut all values at 255
+        raise UsageError(f"{name} has more than 8 bits in a channel; convert it to 8 bits")
+    if opened.has_transparency_data and np.asarray(opened.convert("RGBA"))[..., 3].min() < 255:
+        raise UsageError(f"{name} has transparent pixels, whose colour is not known; put it on a background")
 
 
 def _fitted(array: NDArray[Any], height: int, width: int, channels: int, path: Path) -> Pictures:

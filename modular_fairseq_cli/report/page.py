@@ -102,6 +102,7 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
 
     The page has only the names of files and folders, without their paths, as it may be sent to anyone.
     """
+    folders = [PurePath(str(checkpoint.facts.get("checkpoint", ""))).parent for checkpoint in checkpoints]
     data = {
         "levels": levels,
         "error": largest_error(levels),
@@ -117,8 +118,9 @@ def _assemble(checkpoints: list[Checkpoint], packed: list[list[tuple[dict, str]]
                 "sentences": checkpoint.sentences,
                 "shapes": [shapes for shapes, _ in blocks],
                 "log": checkpoint.log,
+                "training": folders.index(folder),  # checkpoints in one folder are of one training
             }
-            for checkpoint, blocks in zip(checkpoints, packed, strict=True)
+            for checkpoint, blocks, folder in zip(checkpoints, packed, folders, strict=True)
         ],
     }
     blocks = {

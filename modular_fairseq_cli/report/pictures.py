@@ -92,12 +92,14 @@ def _figures(checkpoints: Sequence[Checkpoint]) -> NamedFigures:
 
 
 def _file_names(labels: Sequence[str]) -> list[str]:
-    """Return a file name for each label: without special characters, and with a number if it repeats."""
-    names = [re.sub(r"[^\w.+-]+", "-", label).strip("-.") for label in labels]
-    return [
-        name if name and names.count(name) == 1 else f"{name or 'checkpoint'}-{i + 1}"
-        for i, name in enumerate(names)
+    """Return a file name of its own for each label: without special characters, with a number if need be."""
+    names = [re.sub(r"[^\w.+-]+", "-", label).strip("-.") or "checkpoint" for label in labels]
+    numbered = [f"{name}-{i + 1}" for i, name in enumerate(names)]
+    chosen = [
+        name if names.count(name) == 1 and name != "checkpoint" else other
+        for name, other in zip(names, numbered, strict=True)
     ]
+    return chosen if len(set(chosen)) == len(chosen) else numbered
 
 
 def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure:
@@ -124,7 +126,9 @@ def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure
             ylabel=f"{title}, {unit}" if unit else title,
             yscale="log" if key == "ppl" else "linear",
         )
-    axes[0].legend(fontsize=7)
+    # Not every training has every curve, so the legend has the lines of all axes.
+    lines = {str(line.get_label()): line for ax in axes for line in ax.get_lines()}
+    axes[0].legend([*lines.values()], [*lines], fontsize=7)
     return figure
 
 

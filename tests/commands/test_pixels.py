@@ -235,6 +235,16 @@ def refusal(command, *words):
     return message
 
 
+def test_other_arrays_of_an_npz_file_are_not_read(tmp_path, sources):
+    with np.load(sources / "bright.npz") as file:
+        names = np.array(["cat", 1], dtype=object)  # numpy reads it by pickle only
+        np.savez(tmp_path / "named.npz", **{**file, "names": names})
+    found, expected = (
+        read(path, 4, 3, 3).pictures for path in (tmp_path / "named.npz", sources / "bright.npz")
+    )
+    assert len(found) == 20 and np.array_equal(found, expected)
+
+
 def test_bad_sources_are_one_sentence(tmp_path, sources):
     (tmp_path / "cut.idx").write_bytes(idx(np.zeros((3, 4, 3), np.uint8))[:-1])
     (tmp_path / "text").write_text("no picture at all, but more than sixteen bytes")
@@ -243,6 +253,12 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04" + bytes(20))
     np.savez(tmp_path / "many.npz", a=np.zeros((2, 3, 3), np.uint8), b=np.zeros((2, 3, 3), np.uint8))
     np.savez(tmp_path / "real.npz", x_train=np.zeros((2, 3, 3)))
+    for name, pixels in (
+        ("deep", np.full((4, 3), 3000, np.uint16)),
+        ("glass", np.zeros((4, 3, 4), np.uint8)),
+    ):
+        (tmp_path / name).mkdir()
+        Image.fromarray(pixels).save(tmp_path / name / "1.png")
     (tmp_path / "empty").mkdir()
     (tmp_path / "images").mkdir()
     (tmp_path / "images/1.png").write_bytes(b"no image")
@@ -262,6 +278,8 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         ("bad.npz", "cannot be read as an .npz file ("),
         ("many.npz", "has the arrays a, b; it needs x_train and perhaps x_test, or one array of pictures"),
         ("real.npz", "has pictures of shape [3, 3, 1] and type float64; give bytes (uint8) of shape"),
+        ("deep", "deep/1.png has more than 8 bits in a channel; convert it to 8 bits"),
+        ("glass", "glass/1.png has transparent pixels, whose colour is not known; put it on a background"),
         ("empty", "has no image files ("),
         ("archive.tar", "archive.tar/1.png is no image, or is damaged ("),
         ("cut.tar", "cannot be read as an archive ("),

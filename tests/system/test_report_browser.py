@@ -223,7 +223,7 @@ def test_pictures_have_maps_of_mechanisms_and_a_chart_over_the_training(driver, 
     page = Page(driver, folder / "pictures.html").open()
     assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "pictures"]
     for mechanism in (0, 1):
-        page.choose("mechanism", str(mechanism + 1))
+        page.choose("pictureMechanism", str(mechanism + 1))
         expected = []
         for run in found.values():
             values = [run["palette"][colour][0] for colour in run["pictures"][0]]
@@ -249,6 +249,7 @@ def test_pictures_have_maps_of_mechanisms_and_a_chart_over_the_training(driver, 
         values = [float(value) for value in re.findall(r" (0?\.\d+)", text)]
         etas = [layer["eta_squared"] for layer in found[name]["layers"]]
         assert values == pytest.approx(etas, abs=5e-3)
+    page.one("#theme").click()  # draws maps again, but pictures keep their colours
     assert page.wrong() == []
 
 

@@ -16,8 +16,9 @@ ADAPTIVE = {"adaptive_softmax_cutoff": "10,25", "share_decoder_input_output_embe
 PAD = 1
 
 
-def ours():
+def ours(**changes):
     settings = {**vars(CRITERIA["modular_cross_entropy"]()), "label_smoothing": 0.0, "sentence_avg": False}
+    settings |= changes
     return ModularCrossEntropyCriterion.build_criterion(OmegaConf.create(settings), task())
 
 
@@ -74,6 +75,13 @@ def test_without_reduce_each_word_has_its_loss(model, criterion):
     expected = losses(model, sample) * sample["target"].ne(PAD)
     loss, _, _ = criterion()(model, sample, reduce=False)
     torch.testing.assert_close(loss, expected.flatten(), atol=1e-12, rtol=0)
+
+
+def test_a_prefix_is_ignored(model):
+    sample = with_every_word()
+    expected = (losses(model, sample) * sample["target"].ne(PAD))[:, 2:].sum()
+    loss, *_ = ours(ignore_prefix_size=2)(model, sample)
+    torch.testing.assert_close(loss, expected, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("criterion", [ours, fairseqs])

@@ -80,6 +80,15 @@ def test_it_searches_with_an_ensemble_and_another_first_token():
             same(found, by_fairseq(generator, batch(LENGTHS), bos_token=bos_token))
 
 
+def test_it_needs_no_lengths_of_the_sources():
+    sample = batch(LENGTHS)
+    with torch.no_grad():
+        generator = generator_of([decided()], beam_size=3, max_len_b=12)
+        expected = beam_search(generator, sample)
+        del sample["net_input"]["src_lengths"]
+        same(beam_search(generator, sample), expected)
+
+
 def test_a_prepared_model_returns_no_attention_and_the_same_hypotheses():
     model = decided()
     generator = generator_of([model], beam_size=4, max_len_b=12)

@@ -554,6 +554,34 @@ def test_the_pictures_of_curves_have_the_points_of_the_log(figures):
     ]
 
 
+def test_the_legend_has_the_lines_of_all_axes(figures):
+    logs = {"mae": {"valid": {"g_loss": [(10, 2.0)]}}, "dma": {"valid": {"kl": [(10, 1.0)]}}}
+    drawn = figures(*[some(label, log) for label, log in logs.items()])["losses-over-training"]
+    assert [[line.get_label() for line in ax.lines] for ax in drawn.axes] == [
+        ["mae, validation"],
+        ["dma, validation"],
+    ]
+    legend = drawn.axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["mae, validation", "dma, validation"]
+    colours = [line.get_color() for ax in drawn.axes for line in ax.lines]
+    assert [line.get_color() for line in legend.get_lines()] == colours
+
+
+def test_each_label_has_a_file_name_of_its_own():
+    pictures = pytest.importorskip("modular_fairseq_cli.report.pictures")
+    assert pictures._file_names(["mae", "a/b", "a:b", "?"]) == ["mae", "a-b-2", "a-b-3", "checkpoint-4"]
+    assert pictures._file_names(["a/b", "a:b", "a-b-1"]) == ["a-b-1", "a-b-2", "a-b-1-3"]
+
+
+def test_the_page_knows_which_checkpoints_are_of_one_training():
+    checkpoints = [some(label) for label in "abcd"]
+    for checkpoint, path in zip(checkpoints, ("x/1.pt", "y/1.pt", "x/2.pt"), strict=False):
+        checkpoint.facts["checkpoint"] = path
+    found = content_of(build_page(checkpoints))["data"]["checkpoints"]
+    assert [each["training"] for each in found] == [0, 1, 0, 3]
+    assert "x/" not in json.dumps(found)
+
+
 def test_one_training_is_drawn_once(figures):
     log, other = {"valid": {"ppl": [(10, 30), (20, 20)]}}, {"valid": {"ppl": [(10, 25)]}}
     [ax] = figures(some("last", log), some("none"), some("else", other), some("averaged", dict(log)))[

@@ -40,7 +40,7 @@ function cellCanvas(rows, columns, shade) {
 /** Draw all maps again, with the colours of another theme. */
 function redrawMaps() {
   const colours = ramp();
-  for (const canvas of document.querySelectorAll("canvas")) canvas.draw(colours);
+  for (const canvas of document.querySelectorAll("canvas:not(.picture)")) canvas.draw(colours);
 }
 
 /**

@@ -60,11 +60,11 @@ function mapRows(found, mechanism) {
 /** Return whether the activations of a run differ anywhere, so that they have an eta squared. */
 const hasValue = (run) => (run.analyses.pictures.layers[0]?.eta_squared ?? null) !== null;
 
-/** Return a chart of eta squared over training, if several runs are checkpoints of one arch. */
+/** Return a chart of eta squared over training, if several runs are checkpoints of one training. */
 function specialisation(runs) {
   const known = runs.filter((run) => run.facts.updates && hasValue(run));
-  const arches = unique(known.map((run) => run.facts.arch));
-  if (arches.length !== 1 || unique(known.map((run) => run.facts.updates)).length < 2) return null;
+  const trainings = unique(known.map((run) => `${run.training} ${run.facts.arch}`));
+  if (trainings.length !== 1 || unique(known.map((run) => run.facts.updates)).length < 2) return null;
   const inOrder = known.toSorted((one, other) => one.facts.updates - other.facts.updates);
   const names = inOrder[0].analyses.pictures.layers.map(place);
   return lineChart({
@@ -76,7 +76,7 @@ function specialisation(runs) {
       label,
       legend: label,
       style: "valid",
-      run: layer,
+      run: layer % 6, // of which there are colours
       dots: true,
       points: inOrder
         .filter((run) => run.analyses.pictures.layers[layer])
@@ -94,14 +94,14 @@ function activationMaps(runs, mechanisms) {
       { class: "controls" },
       choice(
         "Mechanism",
-        "mechanism",
+        "pictureMechanism",
         Array.from({ length: mechanisms }, (_, i) => [String(i + 1), `mechanism ${i + 1}`]),
       ),
     ),
-    watched(["mechanism"], () =>
+    watched(["pictureMechanism"], () =>
       sideBySide(runs, (run) => {
         const found = run.analyses.pictures;
-        return table(["picture", ...found.layers.map(place)], mapRows(found, Number(STATE.mechanism)));
+        return table(["picture", ...found.layers.map(place)], mapRows(found, Number(STATE.pictureMechanism)));
       }),
     ),
   ];

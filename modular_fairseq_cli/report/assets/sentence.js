@@ -221,16 +221,14 @@ function gatesOf(run, arrays, module, tokens) {
 function clustersOf(arrays, module, tokens) {
   const array = arrays[`clusters/${module.module}`];
   if (!array) return [];
-  const posterior = headOf(
-    array,
-    STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean",
-  );
+  const head = STATE.head === "mean" || Number(STATE.head) <= array.shape[0] ? STATE.head : "mean";
+  const posterior = headOf(array, head);
   const names = Array.from({ length: posterior.columns }, (_, i) => `C${i + 1}`);
   const likeliest = tokens.map((_, row) =>
     names.reduce((best, __, i) => (posterior.value(row, i) > posterior.value(row, best) ? i : best), 0),
   );
   return [
-    el("h4", {}, `Clusters, ${fullPlace(module)}, ${headName(STATE.head)}`),
+    el("h4", {}, `Clusters, ${fullPlace(module)}, ${headName(head)}`),
     el(
       "p",
       { class: "sentence" },

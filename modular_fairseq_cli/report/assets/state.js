@@ -16,6 +16,7 @@ const STATE = {
   clusterHead: "1",
   competition: "",
   mechanism: "1",
+  pictureMechanism: "1",
   redundancy: "",
   axis: "log",
 };

@@ -205,7 +205,7 @@ function trainingChart(key, more = {}) {
   });
   if (!series.length) return null;
   const chart = lineChart({ title, x: "update", y: unit, series, ...more });
-  chart.legend = lineLegend(series);
+  chart.series = series;
   return chart;
 }
 
@@ -216,8 +216,13 @@ function trainingChart(key, more = {}) {
 function chartGroup(title, groups, more) {
   const keys = [...CURVES].filter(([, { group }]) => groups.includes(group)).map(([key]) => key);
   const drawn = keys.map((key) => trainingChart(key, { legend: false, ...more(key) })).filter(Boolean);
+  const named = new Map(drawn.flatMap((chart) => chart.series.map((each) => [each.label, each])));
   return drawn.length
-    ? [title ? el("h3", {}, title) : null, drawn[0].legend, el("div", { class: "figures" }, drawn)]
+    ? [
+        title ? el("h3", {}, title) : null,
+        lineLegend([...named.values()]),
+        el("div", { class: "figures" }, drawn),
+      ]
     : [];
 }
 
