@@ -48,6 +48,7 @@ def imports(path: Path, known: set[str]) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write the whole name of the module"
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
     return {name for name in found if name in known}
 

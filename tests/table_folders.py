@@ -91,7 +91,8 @@ def command(place, *args, out="results"):
 
 
 def call(place, *args, out="results"):
-    return subprocess.run(command(place, *args, out=out), capture_output=True, text=True, cwd=ROOT)
+    words = command(place, *args, out=out)
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=600)
 
 
 WORDS = [

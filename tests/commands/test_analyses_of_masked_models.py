@@ -108,6 +108,7 @@ def test_the_words_are_masked_that_fairseq_validate_masks(texts, model, tmp_path
     task = load(model, texts / "bin", "valid").task
     data = task.dataset("valid")
     task.get_batch_iterator(data, max_tokens=100)  # as fairseq-validate
+    assert len(samples["sentences"]) == 3
     for number, sentence in enumerate(samples["sentences"]):
         tokens = data[number]["net_input.src_tokens"].tolist()
         assert sentence["source"] == [task.source_dictionary[token] for token in tokens]

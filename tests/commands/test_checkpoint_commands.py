@@ -50,12 +50,6 @@ def test_a_payload_is_refused_before_it_runs(tmp_path, attack, where, zipped):
     assert marker.exists()
 
 
-# ---- ordinary files ----
-
-
-# ---- damaged files, and files of another kind ----
-
-
 # ---- fairseq's own commands ----
 
 
@@ -131,6 +125,3 @@ def test_two_processes_share_a_checkpoint(tmp_path):
     for process, (out, err) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, err
         assert json.loads(out.splitlines()[-1]) == expected
-
-
-# ---- writing ----

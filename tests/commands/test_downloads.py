@@ -18,6 +18,7 @@ from modular_fairseq_cli.corpora import (
 )
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
+from tests.processes import nothing_is_left_of
 
 
 def make_square(offset):
@@ -82,13 +83,6 @@ def test_nothing_outlives_a_killed_parent(tmp_path, what):
         parent.kill()
         parent.wait()
     nothing_is_left_of(tmp_path)
-
-
-def nothing_is_left_of(folder, seconds=5):
-    end = time.monotonic() + seconds
-    while str(folder) in (shown := subprocess.run(["ps", "-efww"], capture_output=True, text=True).stdout):
-        assert time.monotonic() < end, shown
-        time.sleep(0.1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it keeps others from the file until it ends")

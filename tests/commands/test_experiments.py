@@ -162,6 +162,7 @@ def test_each_arch_is_a_config_group_of_hydra_with_the_same_options():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     composed = json.loads(done.stdout.partition("composed")[2])
+    assert composed.keys() == set(archs)
     for arch, (task, model) in composed.items():
         shell = train_config("DATA", common=["--task", task, "--arch", arch]).model
         assert json.loads(json.dumps(OmegaConf.to_container(shell, resolve=True, enum_to_str=True))) == model

@@ -85,6 +85,7 @@ call({[PYTHON, "-c", child]!r}, {str(log)!r}, lambda line: time.sleep(60))
 """
     reader = subprocess.Popen([PYTHON, "-c", code], cwd=ROOT)
     while not marker.exists():
+        assert reader.poll() is None
         time.sleep(0.01)
     reader.kill()
     reader.wait()

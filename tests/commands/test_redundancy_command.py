@@ -14,18 +14,6 @@ def close(found, expected, tolerance):
     return found == pytest.approx(expected, abs=tolerance)
 
 
-# Distances
-
-
-# Models
-
-
-# Attention maps
-
-
-# The pass and the command
-
-
 @pytest.mark.parametrize("arch", ["dma_transformer", "transformer"])
 def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     criterion = ["--criterion", "modular_cross_entropy"] if arch == "dma_transformer" else []

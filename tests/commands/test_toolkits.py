@@ -56,6 +56,15 @@ def args(corpus, tmp_path):
     return Namespace(corpus=corpus, work=tmp_path / "work", joeynmt=python)
 
 
+def test_both_rows_of_fairseq_have_the_same_options(toolkits):
+    stock, own = (toolkits.fairseq_options(row) for row in ("fairseq", "modular_fairseq"))
+    first, second = "--criterion label_smoothed_cross_entropy ", "--criterion modular_cross_entropy "
+    assert stock.partition(first)[2] == own.partition(second)[2] != ""
+    assert stock.startswith("--arch transformer --crit") and own.startswith(
+        "--user-dir modular_fairseq --arch"
+    )
+
+
 def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(toolkits, "RESULTS", tmp_path / "results")
     (tmp_path / "results").mkdir()

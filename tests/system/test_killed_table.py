@@ -10,6 +10,7 @@ import pytest
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.files import only_one
 from tests.places import ROOT
+from tests.processes import nothing_is_left_of
 from tests.table_folders import (
     call,
     command,
@@ -41,8 +42,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(table_folder, finished_table)
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    time.sleep(0.5)
-    assert str(run) not in subprocess.run(["ps", "-efww"], capture_output=True, text=True).stdout
+    nothing_is_left_of(run)
     done = call(table_folder, "--run", "--only", "plain", out="killed")
     assert done.returncode == 0, done.stderr[-2000:]
     uninterrupted = table_folder / "results/paper/mine/plain/seed-1"

@@ -10,6 +10,14 @@ from tests.fairseq_commands import (
 )
 
 
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reversal")
+    write_reversal_corpus(folder, train_pairs=2000)
+    binarize(folder, folder / "bin")
+    return folder
+
+
 @pytest.mark.parametrize(
     "arch",
     [
@@ -20,9 +28,7 @@ from tests.fairseq_commands import (
         "tim_transformer",
     ],
 )
-def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
-    write_reversal_corpus(tmp_path, train_pairs=2000)
-    binarize(tmp_path, tmp_path / "bin")
+def test_a_tiny_model_learns_to_reverse(corpus, tmp_path, arch):
     recipe = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--max-tokens", "500", "--dropout", "0"]
     recipe += [
         "--criterion",
@@ -44,7 +50,7 @@ def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
     ]
     gates = ["--mae-gate-interval", "2"] if arch.startswith("mae") else []
     run_train(
-        tmp_path / "bin",
+        corpus / "bin",
         "--arch",
         f"{arch}_tiny_cpu",
         *gates,
@@ -55,7 +61,7 @@ def test_a_tiny_model_learns_to_reverse(tmp_path, arch):
         tmp_path / "checkpoints",
         common=recipe,
     )
-    hypotheses, _ = run_generate(tmp_path / "bin", tmp_path / "checkpoints" / "checkpoint_last.pt")
-    references = (tmp_path / "test.en").read_text().splitlines()
+    hypotheses, _ = run_generate(corpus / "bin", tmp_path / "checkpoints" / "checkpoint_last.pt")
+    references = (corpus / "test.en").read_text().splitlines()
     right = sum(h == r for h, r in zip(hypotheses, references, strict=True))
     assert right >= 10, f"{right} of 12 test sentences"

@@ -48,6 +48,24 @@ def test_nothing_is_dropped_outside_training_and_everything_with_probability_one
     assert Dropout(0.3).train()(x.half()).dtype == torch.float16
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("retained", [False, True])
+def test_attention_weights_are_dropped_with_their_probability(need_weights, retained):
+    """All keys get the weight 1 / S, and the value of key s is the unit vector s, so outputs are weights."""
+    size, p = 160, 0.3
+    attention = MultiheadAttention(size, 1, dropout=p, bias=False, self_attention=True).train(not retained)
+    attention.dropout_module.apply_during_inference = retained
+    for projection in (attention.q_proj, attention.k_proj):
+        torch.nn.init.zeros_(projection.weight)
+    for projection in (attention.v_proj, attention.out_proj):
+        torch.nn.init.eye_(projection.weight)
+    x = torch.eye(size).unsqueeze(1).repeat(1, 4, 1)  # [S, B, S]
+    torch.manual_seed(0)
+    found, _ = attention(x, x, x, need_weights=need_weights)
+    assert (found == 0).float().mean().item() == pytest.approx(p, abs=0.01)
+    torch.testing.assert_close(found[found != 0], torch.full_like(found[found != 0], 1 / size / (1 - p)))
+
+
 def test_models_use_it_everywhere():
     dropouts = [m for m in build("mae_transformer", dropout=0.2).modules() if isinstance(m, FairseqDropout)]
     assert len(dropouts) > 10 and all(type(m) is Dropout for m in dropouts)

@@ -116,14 +116,16 @@ def test_user_dir_without_the_plugin_is_refused(monkeypatch):
         main.main(["user-dir"])
 
 
-def test_a_lock_that_is_held_is_refused_by_its_sentence(tmp_path):
+def test_a_lock_that_is_held_is_refused_by_its_sentence(tmp_path, monkeypatch):
     with files.only_one(tmp_path):
         with pytest.raises(UsageError, match=f"^{tmp_path}: another process works in it; wait for it, or"):
             files.only_one(tmp_path).__enter__()
-        begin = time.monotonic()
+        slept = []
+        clock = types.SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+        monkeypatch.setattr(files, "time", clock)
         with pytest.raises(UsageError, match="^busy$"):
-            files.lock(tmp_path / ".lock", "busy", seconds=0.3).__enter__()
-        assert time.monotonic() - begin >= 0.3
+            files.lock(tmp_path / ".lock", "busy", seconds=0.35).__enter__()
+        assert slept == [0.1] * 4
     with files.only_one(tmp_path):
         pass
 

@@ -101,9 +101,9 @@ def counted(model: str):
 
 @pytest.mark.parametrize("model", dict.fromkeys(model for model, _ in CEILINGS))
 def test_no_model_launches_more_kernels_than_its_ceiling(model):
-    for row in counted(model):
-        if row.model == STOCK_NAME:
-            continue
+    rows = [row for row in counted(model) if row.model != STOCK_NAME]
+    assert {row.work for row in rows} == {work for name, work in CEILINGS if name == model}
+    for row in rows:
         if row.work == A_STEP:
             ceiling, waits = (*CEILINGS[model, A_STEP], 0)[:2]
             assert row.count.total() <= ceiling and row.count.total_waits() <= waits
@@ -128,6 +128,7 @@ def test_a_layer_of_a_masked_model_has_the_kernels_of_an_encoder_layer_of_a_tran
 
     masked = of_six_layers(f"{mechanism}_roberta --attention-dropout 0")
     translation = of_six_layers(f"{mechanism}_transformer_iwslt_de_en")
+    assert masked
     assert all(ours <= 1.2 * theirs for ours, theirs in zip(masked, translation, strict=True)), (
         masked,
         translation,

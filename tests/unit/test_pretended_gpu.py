@@ -80,12 +80,17 @@ def outcome(kind: str, cfg: DictConfig, device: str) -> Outcome:
     padded, single = (random_batch(task, sentences, length=8, seed=1) for sentences in (4, 1))
     trainer = start_training(build("", cfg, task), cfg, task)
     for batch in (padded, single):
+        before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
         trainer.train_step([batch] * cfg.optimization.update_freq[0], raise_oom=True)
+    after = trainer.model.state_dict()
+    assert trainer.get_num_updates() == 2 and not all(after[name].equal(before[name]) for name in before)
     valid = trainer.valid_step(padded, raise_oom=True)
     hypotheses = []
     if KINDS[kind].searches:
         found, _ = search_job("", cfg, task, random_batch(task, sentences=3, length=6, seed=2))
         hypotheses = [hypothesis["tokens"] for beams in found() for hypothesis in beams]
+        # After its prefix of three tokens, a language model has one step left, which is the end.
+        assert len(hypotheses) == 3 * (2 if kind == "translation" else 1)
     assert all(parameter.is_cuda == (device == "cuda") for parameter in trainer.model.parameters())
     assert all(tokens.is_cuda == (device == "cuda") for tokens in hypotheses)
     weights = {name: weight.cpu() for name, weight in trainer.model.state_dict().items()}
@@ -110,7 +115,7 @@ def test_a_model_computes_the_same_on_the_gpu(kind, model):
     with PretendedGpu():
         there = outcome(kind, cfg, "cuda")
     assert there.valid_loss == here.valid_loss
-    assert all(map(torch.equal, there.hypotheses, here.hypotheses))
+    assert all(one.equal(other) for one, other in zip(there.hypotheses, here.hypotheses, strict=True))
     assert there.weights.keys() == here.weights.keys()
     different = [name for name, weight in there.weights.items() if not weight.equal(here.weights[name])]
     assert not different

@@ -4,7 +4,9 @@ import re
 import shlex
 
 import yaml
+from fairseq.models import ARCH_MODEL_REGISTRY
 
+import modular_fairseq  # noqa: F401  (registers the archs)
 from modular_fairseq_cli import __version__
 from tests.places import ROOT
 from tests.system.mutations import MUTATIONS, files_of
@@ -18,6 +20,7 @@ def test_the_citation_is_of_this_version_and_of_five_papers():
     for reference in citation["references"]:
         archs = re.findall(r"\w+_transformer", reference["notes"])
         assert archs or "modular-fairseq ablate" in reference["notes"]
+        assert set(archs) <= ARCH_MODEL_REGISTRY.keys()
 
 
 def test_the_hooks_before_a_commit_are_the_checks_of_the_test_script():
