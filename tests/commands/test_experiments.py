@@ -386,6 +386,13 @@ def arguments(table, folder):
     return table_arguments(table, out=str(folder))
 
 
+def test_null_in_a_row_means_the_default():
+    config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
+    nulls = {"checkpoint": {"keep_last_epochs": None}, "common_eval": {"post_process": None}}
+    changed = config._replace(values={**config.values, **nulls})
+    assert changed.averaged == 0 and "None" not in changed.decoding_options()
+
+
 def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
     scale = {

@@ -1,4 +1,4 @@
-"""Data preparation is killed and continued."""
+"""Data preparation is killed and continued; two scripts work at once."""
 
 import os
 import random
@@ -9,12 +9,39 @@ import time
 from tests.prepared_corpora import all_files, command, processes_of
 
 
+def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_archive, tmp_path):
+    """Both write what one alone writes.
+
+    The second run has an address without files, so it must wait for what the first run fetches.
+    """
+    running = []
+    for name, url in (("one", talks_archive.parent), ("two", tmp_path / "nowhere")):
+        args = command(
+            scripts_root, "iwslt14-de-en", "--bpe-merges", 200, "--workers", 1, "--out", tmp_path / name
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{url}"}
+        running.append(subprocess.Popen(args, env=environment, stderr=subprocess.PIPE, text=True))
+        while name == "one" and not (tmp_path / "archives/.de-en.tgz.lock").exists():
+            assert running[0].poll() is None
+            time.sleep(0.01)
+        time.sleep(0.2)
+    said = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    assert all_files(tmp_path / "one") == all_files(tmp_path / "two") == all_files(talks[0])
+    assert sorted(path.name for path in (tmp_path / "archives").iterdir()) == [
+        ".de-en.tgz.lock",
+        "de-en.tgz",
+        "de-en.tgz.sha256",
+    ]
+
+
 def test_a_run_that_is_killed_again_and_again_ends_equal(scripts_root, talks, talks_archive, tmp_path):
     """The signal goes to the process group, as from a terminal, so workers and fairseq-preprocess get it."""
     out = tmp_path / "out"
     args = command(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{talks_archive.parent}"}
-    rng = random.Random(1)  # where it is killed depends on the machine, too
+    rng = random.Random(seed := os.getpid())
+    print(f"the times of the kills are those of seed {seed}")
     for attempt in range(5):
         process = subprocess.Popen(args, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
         while attempt == 4 and not list(out.glob("bin.part*")):  # the last time while fairseq-preprocess runs

@@ -21,7 +21,7 @@ from modular_fairseq_cli.scoring.significance import bootstrap_p
 from tests.scripts import script
 
 SENTENCES = 60
-REPEATED = {3: 2000, 5: 800, 10: 500}  # numbers of seeds and of simulations; few seeds are the hard case
+REPEATED = {3: 6000, 5: 1000, 10: 600}  # numbers of seeds and of simulations; few seeds are the hard case
 
 
 def simulated(seeds: int, seed_noise: float, rest: float) -> np.ndarray:

@@ -14,9 +14,10 @@ the folder evidence/ beside CLAIMS. A run that has a record is not made again. A
 from its last checkpoint in OUT, if that is still there.
 
 Without --run, the command writes table.txt, .md and .tsv into the same folder. The interval of a
-difference in BLEU accounts for seeds and sentences, that of nats per token of pictures and of accuracies of
-classes for seeds and pictures or inputs, and any other interval for seeds. The p-values of primary
-claims are one-sided, as claims have a direction, and are corrected by Holm's method.
+difference in BLEU accounts for seeds and for the choice of sentences. The interval of a difference in nats
+per token of pictures accounts for seeds and for the choice of pictures, and the interval of a difference in
+the accuracy of classes for seeds and for the choice of inputs. Any other interval accounts for seeds alone.
+The p-values of primary claims are one-sided, as claims have a direction, and are corrected by Holm's method.
 
 scripts/evidence.sh makes the runs in a frozen clone at the commit that CLAIMS names, so that work on the
 project can go on.
