@@ -7,8 +7,10 @@ own, where a killed run continues. Its record is a JSON file. A run that has a r
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,27 +39,44 @@ class Comparison(NamedTuple):
     data: dict[str, str]
     code: tuple[str, ...]
 
-    def make(self, work: Path, make: Callable[[Path, str, int], dict[str, Any]]) -> None:
-        """Make the runs that have no record. All rows are made with one seed before the next seed.
+    def make(self, work: Path, make: Callable[[Path, str, int], dict[str, Any]], jobs: int = 1) -> None:
+        """Make the runs that have no record. All rows are begun with one seed before the next seed.
 
         Args:
             work: the folder that has a folder for each run. No other process may work in it.
             make: makes a run, for its folder, row and seed, and returns what its record has to say.
+            jobs: the number of runs at a time.
 
         Raises:
-            UsageError: see `records` and `begin`; or another process works in the folder.
+            UsageError: see `records` and `begin`; another process works in the folder; or a run failed. Runs
+                that have begun end then, and no other begins.
         """
+
+        stopped = threading.Event()
+
+        def one(key: tuple[str, int]) -> None:
+            if stopped.is_set():
+                return
+            folder, about = work / "{}-{}".format(*key), self.about(*key)
+            try:
+                record = about | {"commit": self.begin(folder, about)}
+                record |= make(folder, *key)
+                self.check_code(folder, record["commit"])  # it may have changed meanwhile
+            except BaseException:
+                stopped.set()
+                raise
+            write_file(self.path(*key), json.dumps(record, indent=1) + "\n")
+
         with only_one(work, "--work"):
             for key, record in self.records().items():
                 self.check_code(self.path(*key), record["commit"])
-            for seed in self.seeds:
-                for row in self.options:
-                    if self.read(row, seed) is None:
-                        folder, about = work / f"{row}-{seed}", self.about(row, seed)
-                        record = about | {"commit": self.begin(folder, about)}
-                        record |= make(folder, row, seed)
-                        self.check_code(folder, record["commit"])  # it may have changed meanwhile
-                        write_file(self.path(row, seed), json.dumps(record, indent=1) + "\n")
+            keys = [(row, seed) for seed in self.seeds for row in self.options]
+            missing = [key for key in keys if self.read(*key) is None]
+            with ThreadPoolExecutor(jobs) as pool:
+                try:
+                    list(pool.map(one, missing))
+                finally:
+                    stopped.set()  # after Ctrl-C no other run begins
 
     def path(self, row: str, seed: int) -> Path:
         """Return the path of a record."""

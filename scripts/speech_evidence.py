@@ -3,15 +3,17 @@
 
     python scripts/speech_evidence.py digits DIGITS NOISES PAIRS --work DIR   # prepares DIR/data
     python scripts/speech_evidence.py run --work DIR                          # makes runs without a record
+    python scripts/speech_evidence.py run --work DIR --jobs 9                 # makes nine of them at a time
     python scripts/speech_evidence.py table                                   # writes results/speech/table.md
 
 DIGITS is a folder of the Free Spoken Digit Dataset, NOISES has noises, and PAIRS has real recordings in
-clean/ and noisy/. A run that was killed continues from its last checkpoint in DIR. Its record, a file of
-results/speech/, has the scores of each recording and no sound. Differences in PESQ have intervals over seeds
-and recordings, other numbers over seeds (modular_fairseq_cli/scoring/intervals.py). An interval of fewer
-seeds than are registered is interim. A recording that PESQ cannot score before a model has seen it is left
-out. One that it cannot score after a model, which has left nothing of it, has the lowest PESQ. The other
-scores are means over the recordings that can be scored with all models.
+clean/ and noisy/. Models are trained on a GPU if torch sees one, and they are measured on the CPU. A run that
+was killed continues from its last checkpoint in DIR. Its record, a file of results/speech/, has the scores of
+each recording and no sound. Differences in PESQ have intervals over seeds and recordings, other numbers over
+seeds (modular_fairseq_cli/scoring/intervals.py). An interval of fewer seeds than are registered is interim. A
+recording that PESQ cannot score before a model has seen it is left out. One that it cannot score after a
+model, which has left nothing of it, has the lowest PESQ. The other scores are means over the recordings that
+can be scored with all models.
 """
 
 import argparse
@@ -25,10 +27,12 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from recorded_runs import PACKAGES, ROOT, Comparison, call
 from tabulate import tabulate
 
+from modular_fairseq.runs.evidence.records import made
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, write_file
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
@@ -80,7 +84,7 @@ def run(args: argparse.Namespace, claims: dict[str, Any]) -> None:
     """Make the runs that have no record."""
     data = args.work / "data"
     check(data, claims)
-    comparison_of(claims).make(args.work, lambda folder, row, seed: make(folder, data, row, seed, claims))
+    comparison_of(claims).make(args.work, lambda *run: make(*run, data, claims), args.jobs)
 
 
 def comparison_of(claims: dict[str, Any]) -> Comparison:
@@ -95,7 +99,7 @@ def python(log: Path, *words: object) -> None:
     call([sys.executable, *words], log)
 
 
-def make(folder: Path, data: Path, row: str, seed: int, claims: dict[str, Any]) -> dict[str, Any]:
+def make(folder: Path, row: str, seed: int, data: Path, claims: dict[str, Any]) -> dict[str, Any]:
     """Train, evaluate and analyse one run in a folder, and return its record."""
     began = time.monotonic()
     options = comparison_of(claims).options[row].split()
@@ -125,6 +129,7 @@ def make(folder: Path, data: Path, row: str, seed: int, claims: dict[str, Any]) 
         "losses": losses(folder / "train.log"),
         "parts": parts,
         "competition": competition,
+        "made": made(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"),
     }
 
 
@@ -241,7 +246,13 @@ def main() -> None:
             command.add_argument(
                 "--work", type=Path, required=True, metavar="DIR", help="folder for data and runs"
             )
+        if function is run:
+            command.add_argument(
+                "--jobs", type=int, default=1, metavar="N", help="runs at a time (default: %(default)s)"
+            )
     args = parser.parse_args()
+    if getattr(args, "jobs", 1) < 1:
+        parser.error(f"--jobs must be at least 1, not {args.jobs}")
     for name, value in vars(args).items():  # commands run in the folder of this checkout
         if isinstance(value, Path):
             setattr(args, name, value.absolute())

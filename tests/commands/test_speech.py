@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
@@ -726,9 +727,9 @@ def test_a_model_that_leaves_nothing_has_scores_all_the_same(
     monkeypatch.setattr(evidence, "python", python)
     (tmp_path / "train.log").write_text("")
     registered = {"train": "", "data": {}, **claims}
-    assert evidence.make(tmp_path, data, "tim", 1, registered)["parts"]["test"] == found
+    assert evidence.make(tmp_path, "tim", 1, data, registered)["parts"]["test"] == found
     with pytest.raises(UsageError, match="it fails"):
-        evidence.make(tmp_path, data, "tim", 1, registered | {"parts": ["valid"]})
+        evidence.make(tmp_path, "tim", 1, data, registered | {"parts": ["valid"]})
 
 
 def test_averaged_channels_and_new_rates(speech, tmp_path):
@@ -919,13 +920,17 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
         ],
     }
     shutil.copytree(data, tmp_path / "work/data")
-    args = Namespace(work=tmp_path / "work")
+    args = Namespace(work=tmp_path / "work", jobs=1)
     with pytest.raises(UsageError, match="has the digest .*, and 0123 is registered; prepare the same"):
         evidence.run(args, claims)
     claims["data"] = evidence.sums(tmp_path / "work/data")
     evidence.run(args, claims)
     record = json.loads((tmp_path / "results/tim-1.json").read_text())
     assert record["data"] == claims["data"] and len(record["losses"]) == 2 and record["commit"] == "0123abc"
+    assert record["made"]["device"] in (
+        "cpu",
+        *map(torch.cuda.get_device_name, range(torch.cuda.device_count())),
+    )
     changed.append("modular_fairseq/modules/attention.py")
     with pytest.raises(
         UsageError, match="tim-1 is of commit 0123abc, and modular_fairseq/modules/attention.py d"
@@ -996,6 +1001,25 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
     for command in (evidence.run, evidence.table):
         with pytest.raises(UsageError, match="tim-2.json: options is not what this comparison has; remove"):
             command(args, claims)
+
+
+def test_runs_are_made_side_by_side_and_none_begins_after_a_failure(evidence, tmp_path, monkeypatch):
+    runs = sys.modules["recorded_runs"]
+    monkeypatch.setattr(runs, "git", lambda word, *_: "0123abc" * (word == "rev-parse"))
+    (tmp_path / "results").mkdir()
+    compared = runs.Comparison(tmp_path / "results", [1, 2], {"c": "", "a": "", "b": ""}, {}, ())
+    together, begun = threading.Barrier(2), []
+
+    def make(folder, row, seed):
+        begun.append(folder.name)
+        if row != "c":
+            together.wait(60)  # neither run ends before the other one is made, too
+            raise UsageError("it failed")
+        return {"score": seed}
+
+    with pytest.raises(UsageError, match="it failed"):
+        compared.make(tmp_path / "work", make, jobs=2)
+    assert sorted(begun) == ["a-1", "b-1", "c-1"] and list(compared.records()) == [("c", 1)]
 
 
 def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):

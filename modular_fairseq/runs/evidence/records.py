@@ -132,14 +132,19 @@ def record_of(
         "curves": curves,
         "rows": {row: [_numbers(each) for each in found] for row, found in measurements.items()},
         "core_minutes": round(core_minutes, 2),
-        "made": {
-            "date": datetime.date.today().isoformat(),
-            "device": device,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "processor": processor_name(),
-            "preload": preloaded_libraries(),
-        },
+        "made": made(device),
+    }
+
+
+def made(device: str) -> dict[str, Any]:
+    """Return when and by what a run was made, for its record, if it was made on a `device`."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": device,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": processor_name(),
+        "preload": preloaded_libraries(),
     }
 
 
