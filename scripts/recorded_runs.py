@@ -4,6 +4,7 @@ A comparison has rows, such as models, and each row has a run with each seed. A 
 own, where a killed run continues. Its record is a JSON file. A run that has a record is not made again.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -155,6 +156,20 @@ class Comparison(NamedTuple):
                 f"{path} is of commit {commit}, and {changed.splitlines()[0]} differs from it; run in a "
                 "clone at that commit, or commit what was changed and remove it"
             )
+
+
+def add_jobs(command: argparse.ArgumentParser) -> None:
+    """Add the option --jobs, the number of runs at a time."""
+    command.add_argument(
+        "--jobs", type=at_least_one, default=1, metavar="N", help="runs at a time (default: %(default)s)"
+    )
+
+
+def at_least_one(text: str) -> int:
+    """Return the number that an option names."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
+    return int(text)
 
 
 def compare(path: Path, found: dict[str, Any], wanted: dict[str, Any], remedy: str) -> None:

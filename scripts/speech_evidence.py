@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from recorded_runs import PACKAGES, ROOT, Comparison, call
+from recorded_runs import PACKAGES, ROOT, Comparison, add_jobs, call
 from tabulate import tabulate
 
 from modular_fairseq.runs.evidence.records import made
@@ -247,12 +247,8 @@ def main() -> None:
                 "--work", type=Path, required=True, metavar="DIR", help="folder for data and runs"
             )
         if function is run:
-            command.add_argument(
-                "--jobs", type=int, default=1, metavar="N", help="runs at a time (default: %(default)s)"
-            )
+            add_jobs(command)
     args = parser.parse_args()
-    if getattr(args, "jobs", 1) < 1:
-        parser.error(f"--jobs must be at least 1, not {args.jobs}")
     for name, value in vars(args).items():  # commands run in the folder of this checkout
         if isinstance(value, Path):
             setattr(args, name, value.absolute())

@@ -34,7 +34,7 @@ from statistics import median
 from typing import Any
 
 import yaml
-from recorded_runs import PACKAGES, ROOT, Comparison, call, compare
+from recorded_runs import PACKAGES, ROOT, Comparison, add_jobs, call, compare
 from tabulate import tabulate
 
 from modular_fairseq_cli.errors import UsageError
@@ -206,7 +206,7 @@ def run(args: argparse.Namespace) -> None:
     """Make the runs that have no record."""
     check(args)
     comparison_of(data_of(args.corpus)).make(
-        args.work, lambda folder, row, seed: make(folder, row, seed, args)
+        args.work, lambda folder, row, seed: make(folder, row, seed, args), args.jobs
     )
 
 
@@ -361,6 +361,8 @@ def main() -> None:
             command.add_argument("corpus", type=Path, metavar="CORPUS", help="prepared corpus")
             command.add_argument("--work", type=Path, required=True, help="folder for the runs")
             command.add_argument("--joeynmt", type=Path, required=True, help="Python that has JoeyNMT")
+        if function is run:
+            add_jobs(command)
     args = parser.parse_args()
     try:
         if args.function is not table:

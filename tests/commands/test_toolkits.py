@@ -53,7 +53,7 @@ def args(corpus, tmp_path):
     python.write_text(STAND_IN.replace("REFERENCES", str(corpus / "bpe/test.en")))
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "work").mkdir()
-    return Namespace(corpus=corpus, work=tmp_path / "work", joeynmt=python)
+    return Namespace(corpus=corpus, work=tmp_path / "work", joeynmt=python, jobs=1)
 
 
 def test_both_rows_of_fairseq_have_the_same_options(toolkits):
