@@ -30,6 +30,7 @@ from modular_fairseq_cli.files import read_json, write_file
 # A format may differ from float32 by the first number of nats per token, whatever stock does, and by at most
 # the second one.
 SMALLEST_BAND, LARGEST_BAND = 0.05, 0.2
+SMALL = 8, 16  # sentences of a batch in float64, which some GPUs multiply slowly, and their length
 LOWEST_BLEU = 97.0  # BLEU that a demo reaches on a CPU, whatever the processor
 
 STOCK_NAME = "stock"
@@ -64,7 +65,7 @@ class Check:
             self._say(f"{name}: {value}")
         if self.without_compiler:
             self._say(f"left out: compiled layers; {self.without_compiler}")
-        self._part("outputs", "float32 against the CPU, largest relative differences", self._outputs)
+        self._part("outputs", "the device against the CPU, largest relative differences", self._outputs)
         self._part(
             "formats", f"cross-entropy after {self.args.updates} updates, in nats per token", self._formats
         )
@@ -94,14 +95,16 @@ class Check:
         return parse_model(f"{model} {options}".rstrip(), self.task, self.args)
 
     def _outputs(self) -> Iterator[Step]:
+        sizes = self.args.sentences, self.args.length
+        smaller = [min(pair) for pair in zip(sizes, SMALL, strict=True)]
         for model in self.models:
-            yield self._guarded(model, partial(self._compare_outputs, model))
+            for dtype, size in ((torch.float32, sizes), (torch.float64, smaller)):
+                step = f"{model}, {str(dtype).removeprefix('torch.')}"
+                yield self._guarded(step, partial(self._compare_outputs, model, dtype, *size))
 
-    def _compare_outputs(self, model: str) -> Result:
+    def _compare_outputs(self, model: str, dtype: torch.dtype, sentences: int, length: int) -> Result:
         cfg = self._configs(model).own
-        found = compare_outputs(
-            model, cfg, self.task, self.args.device, self.args.sentences, self.args.length
-        )
+        found = compare_outputs(model, cfg, self.task, self.args.device, dtype, sentences, length)
         text = (
             f"loss {found.loss:.1e}, logits {found.logits:.1e}, gradient {found.gradient:.1e} "
             f"({found.parameter})"

@@ -5,7 +5,7 @@
 
 The check needs no data and no network. It has four parts, for each MODEL:
 
-    outputs   loss, logits and gradients in float32 on the GPU against the CPU (without TF32)
+    outputs   loss, logits and gradients in float32 (without TF32) and in float64 on the GPU against the CPU
     formats   --updates updates in every number format, and with compiled layers (--compile); losses are
               compared with those in float32, and the difference with the difference that stock fairseq shows
               in the same format

@@ -1,4 +1,11 @@
-"""Compare the outputs and gradients of a model on a device with those on the CPU, in float32."""
+"""Compare the outputs and gradients of a model on a device with those on the CPU.
+
+In float32, rounding decides which of the hidden units near zero pass a ReLU, and each unit changes the
+gradient of its weights as a whole. On an H200 the gradients of single parameters differed by up to 1.1e-3
+from those on a CPU, and by 3.4e-6 in float64. The loss is computed in float32 in both cases, because
+fairseq's log-softmax is. So gradients have a wide limit in float32. TF32, which rounds to 10 bits, is found
+by the logits. Other errors in gradients are found in float64.
+"""
 
 from dataclasses import dataclass
 
@@ -11,6 +18,7 @@ from torch import Tensor
 from modular_fairseq.benchmark.jobs import build, random_batch
 
 LIMIT = 1e-4  # largest accepted relative difference
+GRADIENT_LIMITS = {torch.float32: 1e-2, torch.float64: LIMIT}
 
 
 @dataclass(frozen=True)
@@ -23,20 +31,28 @@ class Difference:
             Differences are measured against the parameter's own gradient, or against 1e-3 of the largest one
             if its own is smaller.
         parameter: the name of that parameter.
+        limit: the largest accepted difference of a gradient. That of the others is `LIMIT`.
     """
 
     loss: float
     logits: float
     gradient: float
     parameter: str
+    limit: float
 
     @property
     def passed(self) -> bool:
-        return max(self.loss, self.logits, self.gradient) <= LIMIT
+        return max(self.loss, self.logits) <= LIMIT and self.gradient <= self.limit
 
 
 def compare_outputs(
-    model: str, cfg: DictConfig, task: TranslationTask, device: str, sentences: int, length: int
+    model: str,
+    cfg: DictConfig,
+    task: TranslationTask,
+    device: str,
+    dtype: torch.dtype,
+    sentences: int,
+    length: int,
 ) -> Difference:
     """Compare a model with itself on the CPU: same weights, same batch, no dropout, TF32 switched off.
 
@@ -45,13 +61,14 @@ def compare_outputs(
         cfg: its configuration.
         task: a task without data.
         device: "cuda" or "cpu".
+        dtype: a key of `GRADIENT_LIMITS`: the type of the weights, and of all that is computed but the loss.
         sentences, length: size of the random batch.
     """
     batch = random_batch(task, sentences, length, cfg.common.seed)
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
-        ours, theirs = (_results(model, cfg, task, batch, each) for each in (device, "cpu"))
+        ours, theirs = (_results(model, cfg, task, batch, each, dtype) for each in (device, "cpu"))
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
     largest = max(gradient.norm().item() for gradient in theirs.gradients.values())
@@ -65,6 +82,7 @@ def compare_outputs(
         (ours.logits - theirs.logits).norm().item() / theirs.logits.norm().item(),
         of_parameters[worst],
         worst,
+        GRADIENT_LIMITS[dtype],
     )
 
 
@@ -75,9 +93,11 @@ class _Results:
     gradients: dict[str, Tensor]
 
 
-def _results(model: str, cfg: DictConfig, task: TranslationTask, batch: dict, device: str) -> _Results:
+def _results(
+    model: str, cfg: DictConfig, task: TranslationTask, batch: dict, device: str, dtype: torch.dtype
+) -> _Results:
     """Return the loss per token, the logits of the target tokens and the gradients, on the CPU in float64."""
-    built = build(model, cfg, task).eval().to(device)  # without random numbers
+    built = build(model, cfg, task).eval().to(device, dtype)  # without random numbers
     criterion = task.build_criterion(cfg.criterion)
     sample = utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
     with torch.no_grad():

@@ -63,7 +63,9 @@ def checked(tmp_path_factory):
 def test_the_page_and_the_report_have_all_parts(checked):
     refusal, page, report = checked
     assert refusal is None and page.endswith("all checks passed\n")
-    assert report["outputs"][MAE]["gradient"] == 0  # the CPU against itself
+    found = [report["outputs"][f"{MAE}, {name}"] for name in ("float32", "float64")]
+    assert [each["gradient"] for each in found] == [0, 0]  # the CPU against itself
+    assert found[0]["limit"] > found[1]["limit"]
     formats_of_models = {"stock": PRECISIONS, MAE: [*PRECISIONS, "compiled"]}
     steps = [f"{model}, {name}" for model, names in formats_of_models.items() for name in names]
     assert list(report["formats"]) == steps
@@ -76,8 +78,9 @@ def test_the_page_and_the_report_have_all_parts(checked):
 
 
 def test_what_differs_from_the_cpu_or_from_float32_fails(tmp_path, monkeypatch):
-    def another(model, *rest):
-        return outputs.Difference(0.0, 2e-4, 0.0, "fc1.weight")
+    def another(model, cfg, task, device, dtype, *size):
+        logits = 2e-4 if dtype is torch.float32 else 0.0
+        return outputs.Difference(0.0, logits, 2e-4, "fc1.weight", outputs.GRADIENT_LIMITS[dtype])
 
     def drifting(model, cfg, *rest):
         ours = model == PLAIN and cfg.common.fp16
@@ -87,12 +90,14 @@ def test_what_differs_from_the_cpu_or_from_float32_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "train", drifting)
     leave_out(monkeypatch, "_speed")
     refusal, page, _ = run(tmp_path, PLAIN)
-    assert refusal is not None and "2 of the checks failed" in refusal
+    assert refusal is not None and "3 of the checks failed" in refusal
     assert [line for line in page.splitlines() if "FAILED" in line] == [
-        f"    {PLAIN}: loss 0.0e+00, logits 2.0e-04, gradient 0.0e+00 (fc1.weight)   <- FAILED",
+        f"    {PLAIN}, float32: loss 0.0e+00, logits 2.0e-04, gradient 2.0e-04 (fc1.weight)   <- FAILED",
+        f"    {PLAIN}, float64: loss 0.0e+00, logits 0.0e+00, gradient 2.0e-04 (fc1.weight)   <- FAILED",
         f"    {PLAIN}, fp16: 7.0600 (+0.0600)   <- FAILED",
     ]
-    assert page.splitlines()[-1] == f"failed: outputs of {PLAIN}; formats of {PLAIN}, fp16"
+    failed = f"outputs of {PLAIN}, float32; outputs of {PLAIN}, float64; formats of {PLAIN}, fp16"
+    assert page.splitlines()[-1] == f"failed: {failed}"
 
 
 def test_a_format_may_drift_as_far_as_stock_does(tmp_path, monkeypatch):
@@ -151,8 +156,9 @@ def test_the_last_fifth_of_the_updates_have_g_steps():
         assert training.is_finite and all(norm > 0 for norm in training.gate_norms)
 
 
-def test_another_computation_is_found():
-    """The comparison fails if one weight matrix of a model differs by a thousandth."""
+@pytest.mark.parametrize("what", ["weights", "gradients"])
+def test_another_computation_is_found(what):
+    """One weight matrix, or its gradient alone, differs by a thousandth. The latter is found in float64."""
     task = random_task(99, 99)
     args = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, length=5)
     cfg = parse_model(f"{PLAIN} --dropout 0", task, args).own
@@ -162,15 +168,22 @@ def test_another_computation_is_found():
         model = build(*arguments)
         calls.append(model)
         if len(calls) == 2:
-            model.decoder.layers[0].fc1.weight.data *= 1.001
+            weight = model.decoder.layers[0].fc1.weight
+            if what == "weights":
+                weight.data *= 1.001
+            else:
+                weight.register_hook(lambda gradient: gradient * 1.001)
         return model
 
-    calls = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs, "build", built)
-        found = outputs.compare_outputs(PLAIN, cfg, task, "cpu", 3, 5)
-    assert not found.passed and found.logits > 1e-6, found
-    assert outputs.compare_outputs(PLAIN, cfg, task, "cpu", 3, 5).passed
+    for dtype in (torch.float32, torch.float64):
+        calls = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(outputs, "build", built)
+            found = outputs.compare_outputs(PLAIN, cfg, task, "cpu", dtype, 3, 5)
+        assert found.passed == (what == "gradients" and dtype is torch.float32), found
+        assert (found.logits > 1e-6) == (what == "weights") and found.gradient > 5e-4
+        assert calls[0].decoder.layers[0].fc1.weight.dtype == dtype
+        assert outputs.compare_outputs(PLAIN, cfg, task, "cpu", dtype, 3, 5).passed
 
 
 def test_too_little_memory_is_one_sentence_and_the_check_goes_on(tmp_path, monkeypatch):
@@ -180,9 +193,9 @@ def test_too_little_memory_is_one_sentence_and_the_check_goes_on(tmp_path, monke
     monkeypatch.setattr(check, "compare_outputs", full)
     leave_out(monkeypatch, "_formats", "_speed")
     refusal, page, report = run(tmp_path, PLAIN)
-    assert refusal is not None and report["outputs"][PLAIN] == {"out_of_memory": True}
-    assert f"{PLAIN}: the GPU has too little memory; give smaller --sentences or --length" in page
-    assert page.splitlines()[-1] == f"failed: outputs of {PLAIN}"
+    assert refusal is not None and report["outputs"][f"{PLAIN}, float32"] == {"out_of_memory": True}
+    assert f"{PLAIN}, float32: the GPU has too little memory; give smaller --sentences or --length" in page
+    assert page.splitlines()[-1] == f"failed: outputs of {PLAIN}, float32; outputs of {PLAIN}, float64"
 
 
 @pytest.mark.parametrize(
