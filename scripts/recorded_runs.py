@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from typing import Any, NamedTuple
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one, write_file
+
+_children: set[subprocess.Popen] = set()  # the commands that are running, of all threads
+_interrupted = threading.Event()  # Ctrl-C was pressed while runs were made
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = "modular_fairseq", "modular_fairseq_cli", "scripts/recorded_runs.py"
@@ -46,38 +50,46 @@ class Comparison(NamedTuple):
         Args:
             work: the folder that has a folder for each run. No other process may work in it.
             make: makes a run, for its folder, row and seed, and returns what its record has to say.
-            jobs: the number of runs at a time.
+            jobs: the number of runs at a time. Each is made in a thread of its own.
 
         Raises:
-            UsageError: see `records` and `begin`; another process works in the folder; or a run failed. Runs
-                that have begun end then, and no other begins.
+            UsageError: see `records` and `begin`; another process works in the folder; or a run failed. Then
+                no other run begins, and those that have begun are finished.
+            KeyboardInterrupt: Ctrl-C was pressed. Commands that were running are ended, and no run that used
+                them gets a record.
         """
-
-        stopped = threading.Event()
+        failures: list[Exception] = []
 
         def one(key: tuple[str, int]) -> None:
-            if stopped.is_set():
+            if failures or _interrupted.is_set():
                 return
             folder, about = work / "{}-{}".format(*key), self.about(*key)
             try:
                 record = about | {"commit": self.begin(folder, about)}
                 record |= make(folder, *key)
                 self.check_code(folder, record["commit"])  # it may have changed meanwhile
-            except BaseException:
-                stopped.set()
-                raise
-            write_file(self.path(*key), json.dumps(record, indent=1) + "\n")
+                write_file(self.path(*key), json.dumps(record, indent=1) + "\n")
+            except Exception as error:
+                failures.append(error)
+                if jobs > 1:
+                    print(f"{folder.name} failed: {error}", file=sys.stderr, flush=True)
 
         with only_one(work, "--work"):
             for key, record in self.records().items():
                 self.check_code(self.path(*key), record["commit"])
             keys = [(row, seed) for seed in self.seeds for row in self.options]
             missing = [key for key in keys if self.read(*key) is None]
+            _interrupted.clear()
             with ThreadPoolExecutor(jobs) as pool:
                 try:
                     list(pool.map(one, missing))
-                finally:
-                    stopped.set()  # after Ctrl-C no other run begins
+                except BaseException:  # Ctrl-C reaches this thread alone
+                    _interrupted.set()
+                    for child in list(_children):
+                        child.terminate()
+                    raise
+        if failures:
+            raise failures[0]
 
     def path(self, row: str, seed: int) -> Path:
         """Return the path of a record."""
@@ -196,7 +208,7 @@ def call(words: list[object], log: Path, own: bool = True) -> float:
             though it runs here (PYTHONSAFEPATH, for Python 3.11 and newer).
 
     Raises:
-        UsageError: it fails.
+        UsageError: it fails, or the runs were interrupted before it ended.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1"}
@@ -205,7 +217,20 @@ def call(words: list[object], log: Path, own: bool = True) -> float:
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with open(log, "a") as output:
-        status = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output).returncode
+        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        _children.add(child)
+        try:
+            if _interrupted.is_set():
+                child.terminate()
+            status = child.wait()
+        except BaseException:  # Ctrl-C, if this is the main thread
+            child.kill()
+            child.wait()
+            raise
+        finally:
+            _children.discard(child)
+    if _interrupted.is_set():  # some programs end with status 0 when they are interrupted
+        raise UsageError(f"{' '.join(command[:4])} was interrupted; see {log}")
     if status:
         raise UsageError(f"{' '.join(command[:4])} failed with status {status}; see {log}")
     return time.monotonic() - began

@@ -7,13 +7,13 @@
     python scripts/speech_evidence.py table                                   # writes results/speech/table.md
 
 DIGITS is a folder of the Free Spoken Digit Dataset, NOISES has noises, and PAIRS has real recordings in
-clean/ and noisy/. Models are trained on a GPU if torch sees one, and they are measured on the CPU. A run that
-was killed continues from its last checkpoint in DIR. Its record, a file of results/speech/, has the scores of
-each recording and no sound. Differences in PESQ have intervals over seeds and recordings, other numbers over
-seeds (modular_fairseq_cli/scoring/intervals.py). An interval of fewer seeds than are registered is interim. A
-recording that PESQ cannot score before a model has seen it is left out. One that it cannot score after a
-model, which has left nothing of it, has the lowest PESQ. The other scores are means over the recordings that
-can be scored with all models.
+clean/ and noisy/. Models are trained, and their competition is analysed, on a GPU if torch sees one. PESQ,
+SI-SDR and STOI are computed on the CPU. A run that was killed continues from its last checkpoint in DIR. Its
+record, a file of results/speech/, has the scores of each recording and no sound. Differences in PESQ have
+intervals over seeds and recordings, other numbers over seeds (modular_fairseq_cli/scoring/intervals.py). An
+interval of fewer seeds than are registered is interim. A recording that PESQ cannot score before a model has
+seen it is left out. One that it cannot score after a model, which has left nothing of it, has the lowest
+PESQ. The other scores are means over the recordings that can be scored with all models.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def comparison_of(claims: dict[str, Any]) -> Comparison:
 
 def python(log: Path, *words: object) -> None:
     """Run Python with the code of this checkout, and say with what. Raises UsageError if it fails."""
-    print(*words, flush=True)
+    print(f"{' '.join(map(str, words))}\n", end="", flush=True)  # in one piece, beside other threads
     call([sys.executable, *words], log)
 
 

@@ -30,7 +30,7 @@ from modular_fairseq_cli.files import read_json, write_file
 # A format may differ from float32 by the first number of nats per token, whatever stock does, and by at most
 # the second one.
 SMALLEST_BAND, LARGEST_BAND = 0.05, 0.2
-SMALL = 8, 16  # sentences of a batch in float64, which some GPUs multiply slowly, and their length
+SMALL = 8, 16  # sentences, and tokens of a sentence, in float64, which some GPUs compute slowly
 LOWEST_BLEU = 97.0  # BLEU that a demo reaches on a CPU, whatever the processor
 
 STOCK_NAME = "stock"

@@ -2,11 +2,14 @@
 
 import importlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
@@ -1001,24 +1004,91 @@ def test_the_evidence_is_made_from_registered_data_and_shown(evidence, data, tmp
             command(args, claims)
 
 
-def test_runs_are_made_side_by_side_and_none_begins_after_a_failure(evidence, tmp_path, monkeypatch):
+@pytest.fixture
+def compared(evidence, tmp_path, monkeypatch):
+    """A comparison of the rows a, b and c with the seeds 1 and 2."""
     runs = sys.modules["recorded_runs"]
     monkeypatch.setattr(runs, "git", lambda word, *_: "0123abc" * (word == "rev-parse"))
     for name in ("results", "work"):
         (tmp_path / name).mkdir()
-    compared = runs.Comparison(tmp_path / "results", [1, 2], {"c": "", "a": "", "b": ""}, {}, ())
-    together, begun = threading.Barrier(2), []
+    return runs.Comparison(tmp_path / "results", [1, 2], {"a": "", "b": "", "c": ""}, {}, ())
+
+
+def test_runs_are_made_side_by_side_and_none_begins_after_a_failure(compared, tmp_path, capsys):
+    """The second run fails while the first one is made, which is finished."""
+    together, failed, begun = threading.Barrier(2), threading.Event(), []
 
     def make(folder, row, seed):
         begun.append(folder.name)
-        if row != "c":
-            together.wait(60)  # neither run ends before the other one is made, too
-            raise UsageError("it failed")
+        together.wait(60)  # neither run ends before the other one is made, too
+        if row == "b":
+            failed.set()
+            raise UsageError("no memory")
+        assert failed.wait(60)
         return {"score": seed}
 
-    with pytest.raises(UsageError, match="it failed"):
+    with pytest.raises(UsageError, match="^no memory$"):
         compared.make(tmp_path / "work", make, jobs=2)
-    assert sorted(begun) == ["a-1", "b-1", "c-1"] and list(compared.records()) == [("c", 1)]
+    assert sorted(begun) == ["a-1", "b-1"] and list(compared.records()) == [("a", 1)]
+    assert "b-1 failed: no memory" in capsys.readouterr().err
+
+
+def test_a_record_that_cannot_be_written_stops_the_other_runs(compared, tmp_path):
+    begun = []
+
+    def make(folder, row, seed):
+        begun.append(folder.name)
+        compared.path(row, seed).mkdir()
+        return {}
+
+    with pytest.raises(OSError):
+        compared.make(tmp_path / "work", make)
+    assert begun == ["a-1"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_the_commands_and_leaves_no_record(compared, tmp_path, jobs):
+    """The commands end with status 0 when they are interrupted, as JoeyNMT does."""
+    runs = sys.modules["recorded_runs"]
+    code = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+    going, ended = [], []
+
+    def make(folder, row, seed):
+        going.append(folder / "going")
+        runs.call([sys.executable, "-c", code, going[-1]], folder / "log", own=False)
+        ended.append(folder)
+        return {}
+
+    def interrupt():
+        deadline = time.monotonic() + 60
+        while len(going) < jobs or not all(path.exists() for path in going):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        compared.make(tmp_path / "work", make, jobs=jobs)
+    thread.join()
+    assert len(going) == jobs and not ended and not compared.records()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("speech_evidence", []), ("toolkits", ["corpus", "--joeynmt", "p"])]
+)
+@pytest.mark.parametrize("jobs", ["0", "-1", "x"])
+def test_a_number_of_jobs_is_at_least_one(name, words, jobs, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "run", *words, "--work", "w", "--jobs", jobs])
+    with pytest.raises(SystemExit):
+        script(name).main()
+    assert f"argument --jobs: must be a whole number of at least 1, not {jobs}" in capsys.readouterr().err
 
 
 def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):

@@ -137,7 +137,11 @@ def record_of(
 
 
 def made(device: str) -> dict[str, Any]:
-    """Return when and by what a run was made, for its record, if it was made on a `device`."""
+    """Return when, on which device and with which versions a run was made, for its record.
+
+    Args:
+        device: "cpu", "cuda" or the name of a GPU.
+    """
     return {
         "date": datetime.date.today().isoformat(),
         "device": device,
