@@ -19,9 +19,9 @@ score` scores all translations. What is not the same:
     beam search     fairseq divides a score by the length, and JoeyNMT by ((5 + length) / 6)
 
 fairseq-generate loads the plugin for both rows of fairseq, because fairseq-fixed alone cannot load a
-checkpoint with a present torch. Each run has one thread, and `run --jobs N` makes N runs at a time. A run that has a record in results/toolkits is not
-made again. A run of this project that was killed continues, and the others begin again. `time` keeps the
-rounds that it has finished.
+checkpoint with a present torch. Each run has one thread, and `run --jobs N` makes N runs at a time. A run
+that has a record in results/toolkits is not made again. A run of this project that was killed continues,
+and the others begin again. `time` keeps the rounds that it has finished.
 """
 
 import argparse

@@ -1014,7 +1014,7 @@ def compared(evidence, tmp_path, monkeypatch):
     return runs.Comparison(tmp_path / "results", [1, 2], {"a": "", "b": "", "c": ""}, {}, ())
 
 
-def test_runs_are_made_side_by_side_and_none_begins_after_a_failure(compared, tmp_path, capsys):
+def test_runs_are_made_side_by_side_and_none_begins_after_a_failure(compared, tmp_path, monkeypatch, capsys):
     """The second run fails while the first one is made, which is finished."""
     together, failed, begun = threading.Barrier(2), threading.Event(), []
 
@@ -1022,11 +1022,15 @@ def test_runs_are_made_side_by_side_and_none_begins_after_a_failure(compared, tm
         begun.append(folder.name)
         together.wait(60)  # neither run ends before the other one is made, too
         if row == "b":
-            failed.set()
             raise UsageError("no memory")
         assert failed.wait(60)
         return {"score": seed}
 
+    def tell(*words, **options):
+        print(*words, **options)
+        failed.set()
+
+    monkeypatch.setattr(sys.modules["recorded_runs"], "print", tell, raising=False)
     with pytest.raises(UsageError, match="^no memory$"):
         compared.make(tmp_path / "work", make, jobs=2)
     assert sorted(begun) == ["a-1", "b-1"] and list(compared.records()) == [("a", 1)]
