@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modular_fairseq.modules.autocasting import no_autocast
 from modular_fairseq.modules.gaussian_densities import Clustering
 from modular_fairseq.modules.gaussian_mixture import GaussianMixture, cluster_together, stack
 from modular_fairseq.modules.mutual_information import (
@@ -139,7 +140,7 @@ def diversity(posterior: Tensor, valid: Tensor) -> Tensor:
         posterior: p(c | z_i^h) or p(c | q_i^h), [B, H, C, T].
         valid: bool [B, T], False = padding.
     """
-    with torch.autocast(posterior.device.type, enabled=False):
+    with no_autocast(posterior):
         n = valid.sum(dim=1).clamp_min(1).to(posterior.dtype)
         counted = posterior * valid[:, None, None]
         all_pairs = torch.matmul(counted, counted.transpose(2, 3)).square().sum(dim=(2, 3))

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from modular_fairseq.modules.autocasting import no_autocast
 from modular_fairseq.modules.gate_inputs import RunningMean, sentence_mean, valid_positions
 from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.modules.gates import GateNetwork
@@ -229,10 +230,7 @@ class ExpertMixture(IncrementalModule):
         """Compute the head scales [B, T or 1, H] that the gate gives in the present mode, in float32."""
         assert self.gate_network is not None
         learning = self.training and (not self.alternates or self._bcd_step() == "G")
-        with (
-            torch.set_grad_enabled(learning and torch.is_grad_enabled()),
-            torch.autocast(x.device.type, enabled=False),
-        ):
+        with torch.set_grad_enabled(learning and torch.is_grad_enabled()), no_autocast(x):
             if self.running_mean is None:
                 context, valid = sentence_mean(x, padding_mask), None
             else:

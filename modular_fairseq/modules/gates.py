@@ -164,7 +164,8 @@ class GateNetwork(nn.Module):
         norm = self.norm
         if isinstance(norm, GateNorm):
             if self.kept is not None and not self.training:
-                used = [*self.fc1.parameters(), norm.weight, norm.bias, norm.running_mean, norm.running_var]
+                fc1 = self.fc1
+                used = [fc1.weight, fc1.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
                 weight, bias = self.kept.get(used, lambda: self._first_layer(norm, x, valid))
             else:
                 weight, bias = self._first_layer(norm, x, valid)

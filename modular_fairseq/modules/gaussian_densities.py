@@ -91,7 +91,7 @@ def log_joint_of(densities: Densities, z: Tensor, noise: Tensor | None = None) -
         return (x.permute(0, 3, 1, 2, 4) if groups > 1 else x).reshape(modules * groups, -1, dim)
 
     a, b = densities.quadratic.flatten(0, 1), densities.linear.flatten(0, 1)
-    sums = WeightedSums.apply(by_group(z), a, b)
+    sums = (WeightedSums.apply if torch.is_grad_enabled() else weighted_sums)(by_group(z), a, b)
     if noise is not None and densities.expected is None:
         sums = sums + torch.bmm(a, by_group(noise.exp()).transpose(1, 2))
     if groups > 1:
@@ -125,16 +125,21 @@ class Sample(torch.autograd.Function):
         return gradient, 0.5 * (slope if ctx.per_vector else slope.sum(dim=(1, 2)))
 
 
-class WeightedSums(torch.autograd.Function):
-    """Compute sum_d a_cd x_d^2 + b_cd x_d: x [G, N, D], a and b [G, C, D] -> [G, C, N].
+def weighted_sums(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Compute sum_d a_cd x_d^2 + b_cd x_d: x [G, N, D], a and b [G, C, D] -> [G, C, N]."""
+    return torch.bmm(b, x.transpose(1, 2)).baddbmm_(a, x.square().transpose(1, 2))
 
-    The backward pass needs x, which other functions keep anyway, and not its square.
+
+class WeightedSums(torch.autograd.Function):
+    """`weighted_sums` with a backward pass that needs x, and not its square.
+
+    Other functions keep x anyway.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(x, a, b)
-        return torch.bmm(b, x.transpose(1, 2)).baddbmm_(a, x.square().transpose(1, 2))
+        return weighted_sums(x, a, b)
 
     @staticmethod
     @once_differentiable

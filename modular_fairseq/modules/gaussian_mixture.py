@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modular_fairseq.modules.autocasting import no_autocast
 from modular_fairseq.modules.choices import check_choice
 from modular_fairseq.modules.gaussian_densities import (
     Clustering,
@@ -137,7 +138,7 @@ class GaussianMixture(nn.Module):
 
     def draw(self, x: Tensor) -> Tensor:
         """Draw z ~ q(z | x) for vectors x [T, B, H, D], in float32 or better."""
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x):
             x = x.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(0)
             return Sample.apply(x, _noise_of([self], densities_of([self], x.dtype), x)).squeeze(0)
 
@@ -208,7 +209,7 @@ def cluster_together(
         densities: what `densities_of` returned for the mixtures.
     """
     first = mixtures[0]
-    with torch.autocast(x.device.type, enabled=False):
+    with no_autocast(x):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         if densities is None or densities.linear.dtype != x.dtype or densities.linear.device != x.device:
             densities = densities_of(mixtures, x.dtype)
@@ -261,7 +262,7 @@ def compute_densities(mixtures: Sequence[GaussianMixture]) -> None:
         alike.setdefault(mixture.kind(), []).append(mixture)
     for group in alike.values():
         dtype = torch.promote_types(group[0].logits.dtype, torch.float32)
-        with torch.autocast(group[0].logits.device.type, enabled=False):
+        with no_autocast(group[0].logits):
             densities = densities_of(group, dtype).one_by_one()
         for mixture, each in zip(group, densities, strict=True):
             mixture.prepared = each

@@ -70,7 +70,8 @@ class GroupLinear(nn.Module):
         """
         rows = x.reshape(-1, self.in_features)
         known = (  # autocast, torch.compile and vmap need operations that they know
-            torch.is_autocast_enabled(x.device.type)
+            not torch.is_grad_enabled()
+            or torch.is_autocast_enabled(x.device.type)
             or torch.compiler.is_compiling()
             or any(map(is_batchedtensor, (x, weight, bias)))
         )
@@ -89,7 +90,7 @@ def _baddbmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
     """Return a view [groups, N, d] of x [N, groups x d]."""
-    return x.unflatten(1, (groups, -1)).transpose(0, 1)
+    return x.view(len(x), groups, x.size(1) // groups).transpose(0, 1)
 
 
 def _side_by_side(parts: Tensor) -> Tensor:
@@ -142,7 +143,7 @@ class GroupLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(groups, features // groups))
 
     def forward(self, x: Tensor) -> Tensor:
-        groups = x.unflatten(-1, self.weight.shape)
+        groups = x.view(*x.shape[:-1], *self.weight.shape)
         return torch.addcmul(
             self.bias, F.layer_norm(groups, groups.shape[-1:], eps=self.eps), self.weight
         ).flatten(-2)

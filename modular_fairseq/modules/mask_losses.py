@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
+from modular_fairseq.modules.autocasting import no_autocast
 from modular_fairseq.modules.disentangled_heads import (
     LossSettings,
     diversity,
@@ -70,7 +71,7 @@ def _divergence(masks: list[SemanticMask], clusters: list[Clustering]) -> Tensor
     if known:
         return stack(known)
     log_joint = stack([each.log_joint for each in clusters])
-    with torch.autocast(log_joint.device.type, enabled=False):
+    with no_autocast(log_joint):
         noise = densities_of([mask.tokens for mask in masks], log_joint.dtype).noise
         assert noise is not None  # it does not depend on the vectors
         return divergence_of(log_joint, noise)

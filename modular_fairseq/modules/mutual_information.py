@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from modular_fairseq.modules.autocasting import no_autocast
 from modular_fairseq.modules.choices import check_choice
 
 DENSITIES = ("pooled", "per_head", "gmm")
@@ -135,7 +136,7 @@ def released_estimate(
         ValueError: `densities` is unknown.
     """
     check_choice("densities", densities, DENSITIES)
-    with torch.autocast(posterior.device.type, enabled=False):
+    with no_autocast(posterior):
         log_p, log_sums = _class_sums(log_joint, valid, densities)
         likelihoods = (log_p - log_sums).exp()  # p(q_i | c), 0 for padding
         same_token = torch.einsum("bhct,bgct->bhgt", likelihoods, posterior).clamp(max=1)
@@ -157,7 +158,7 @@ def cluster_information(posterior: Tensor, valid: Tensor) -> Tensor:
         [B] in nats, between 0 and log C; 0 for a sentence without tokens and for 1 head.
     """
     sentences, heads, clusters, length = posterior.shape
-    with torch.autocast(posterior.device.type, enabled=False):
+    with no_autocast(posterior):
         n = valid.sum(dim=1).clamp_min(1).to(posterior.dtype)
         counted = (posterior * valid[:, None, None]).flatten(1, 2)
         joint = torch.bmm(counted, counted.transpose(1, 2)) / n[:, None, None]
@@ -267,7 +268,7 @@ def _with_gradient(
     bound: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, y: Tensor
 ) -> Tensor:
     """Return the value [B] of `bound(x, y)`; its backward pass uses the gradients that `bound` returns."""
-    with torch.autocast(x.device.type, enabled=False):
+    with no_autocast(x):
         return _WithGradient.apply(bound, x, y)
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from modular_fairseq.modules.autocasting import no_autocast
 from modular_fairseq.modules.beams import fold_beam, sentence_order
 from modular_fairseq.modules.disentangled_heads import DisentangledHeads, LossSettings
 from modular_fairseq.modules.divided_input import DividesInput
@@ -255,13 +256,14 @@ def log_overlap(p: Tensor, k: Tensor) -> Tensor:
     If none of the keys is in the clusters of a query, the lower limit lets it attend as without a mask.
     Posteriors are in float32 or better, because in bfloat16 G would be wrong by up to a hundredth.
     """
-    if torch.compiler.is_compiling():  # the compiler cannot trace a function of our own with autocast
+    # The compiler cannot trace a function of our own with autocast, and only a backward pass needs one.
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return _overlap(p, k).clamp(min=SMALLEST_OVERLAP).log()
     return _LogOverlap.apply(p, k)
 
 
 def _overlap(p: Tensor, k: Tensor) -> Tensor:
-    with torch.autocast(p.device.type, enabled=False):
+    with no_autocast(p):
         return torch.matmul(p.transpose(2, 3), k)
 
 

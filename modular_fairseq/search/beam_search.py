@@ -87,6 +87,11 @@ class _Search:
         self.finished = [False] * self.sentences
         self.never = torch.tensor([generator.pad], device=self.device)
         self.not_yet = torch.tensor([generator.pad, generator.eos], device=self.device)
+        # A decoder has hundreds of modules, and few of them keep states.
+        self.stateful = [
+            [module for module in model.decoder.modules() if hasattr(module, "reorder_incremental_state")]
+            for model in generator.model.models
+        ]
         self._number_rows()
 
     def _number_rows(self) -> None:
@@ -106,7 +111,7 @@ class _Search:
             parents = self._advance(step, log_probs, attn)
             if parents is None:
                 break
-            self.model.reorder_incremental_state(states, parents)
+            self._reorder_states(states, parents)
             encoder_outs = self.model.reorder_encoder_out(encoder_outs, parents)
         if not all(self.finalized):
             raise UsageError(
@@ -114,6 +119,13 @@ class _Search:
                 "to return; use a checkpoint from before the training diverged"
             )
         return [self._sorted(hypotheses) for hypotheses in self.finalized]
+
+    def _reorder_states(self, states: list[dict], order: Tensor) -> None:
+        """Do what the decoders' `reorder_incremental_state_scripting` does."""
+        for modules, state in zip(self.stateful, states, strict=True):
+            for module in modules:
+                result = module.reorder_incremental_state(state, order)
+                state = state if result is None else result
 
     def _advance(self, step: int, log_probs: Tensor, attn: Tensor | None) -> Tensor | None:
         """Choose the hypotheses of the next step.

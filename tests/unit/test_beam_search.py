@@ -80,6 +80,26 @@ def test_it_searches_with_an_ensemble_and_another_first_token():
             same(found, by_fairseq(generator, batch(LENGTHS), bos_token=bos_token))
 
 
+@pytest.mark.parametrize(("changes", "end_more"), MODELS, ids=str)
+def test_a_step_does_nothing_that_only_training_needs(changes, end_more, monkeypatch):
+    """On a GPU a step of a small model takes as long as Python needs to start its kernels."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("this is for training, or for autocast")
+
+    looked = []
+    with torch.no_grad():
+        model = decided(end_more, **changes)
+        generator = generator_of([model], beam_size=3, max_len_b=12)
+        expected = beam_search(generator, batch(LENGTHS))
+        modules = model.decoder.modules
+        monkeypatch.setattr(model.decoder, "modules", lambda: looked.append(True) or modules())
+        monkeypatch.setattr(torch, "autocast", refuse)
+        monkeypatch.setattr(torch.autograd.Function, "apply", refuse)
+        same(beam_search(generator, batch(LENGTHS)), expected)
+    assert len(looked) == 1  # and not once in each step
+
+
 def test_it_needs_no_lengths_of_the_sources():
     sample = batch(LENGTHS)
     with torch.no_grad():
