@@ -79,15 +79,17 @@ class Comparison(NamedTuple):
                 self.check_code(self.path(*key), record["commit"])
             keys = [(row, seed) for seed in self.seeds for row in self.options]
             missing = [key for key in keys if self.read(*key) is None]
-            _interrupted.clear()
-            with ThreadPoolExecutor(jobs) as pool:
-                try:
-                    list(pool.map(one, missing))
-                except BaseException:  # Ctrl-C reaches this thread alone
-                    _interrupted.set()
-                    for child in list(_children):
-                        child.terminate()
-                    raise
+            try:
+                with ThreadPoolExecutor(jobs) as pool:
+                    try:
+                        list(pool.map(one, missing))
+                    except BaseException:  # Ctrl-C reaches this thread alone
+                        _interrupted.set()
+                        for child in list(_children):
+                            child.terminate()
+                        raise
+            finally:
+                _interrupted.clear()  # all threads have ended
         if failures:
             raise failures[0]
 

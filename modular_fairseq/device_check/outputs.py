@@ -62,7 +62,7 @@ def compare_outputs(
 
     Args:
         model: an arch and options.
-        cfg: its configuration.
+        cfg: its configuration, in which GELU takes the place of ReLU.
         task: a task without data.
         device: "cuda" or "cpu".
         dtype: the type of the weights, and of all that is computed but the loss; float32 or float64.

@@ -203,7 +203,7 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(
     while not list(out.glob(f"{stage}.part*/*" if stage != "bin" else "bin.part*")):
         assert process.poll() is None
         time.sleep(0.01)
-    print(f"the time of the kill is that of seed {os.getpid()}")
+    print(f"the delay before the kill was drawn with the seed {os.getpid()}")
     time.sleep(random.Random(os.getpid()).uniform(0, 1.0) if stage == "bin" else 0)
     assert process.poll() is None
     process.kill()  # the shell has been replaced by the program

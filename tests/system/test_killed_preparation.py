@@ -41,7 +41,7 @@ def test_a_run_that_is_killed_again_and_again_ends_equal(scripts_root, talks, ta
     args = command(scripts_root, "iwslt14-de-en", "--out", out, "--bpe-merges", 200, "--workers", 2)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{talks_archive.parent}"}
     rng = random.Random(seed := os.getpid())
-    print(f"the times of the kills are those of seed {seed}")
+    print(f"the delays before the kills were drawn with the seed {seed}")
     for attempt in range(5):
         process = subprocess.Popen(args, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
         while attempt == 4 and not list(out.glob("bin.part*")):  # the last time while fairseq-preprocess runs
