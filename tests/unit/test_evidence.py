@@ -25,6 +25,7 @@ from modular_fairseq.runs.evidence.records import (
     unpacked_parts,
     write_record,
 )
+from modular_fairseq.runs.evidence.rows import time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.papers.table import find_table, read_table
 from modular_fairseq_cli.errors import UsageError
@@ -617,10 +618,22 @@ def test_a_run_is_expected_to_take_as_long_as_its_row_or_its_table_or_all():
     names = ("a/x/seed-1", "a/x/seed-2", "a/y/seed-1", "a/z/seed-1", "b/x/seed-1", "c/x/seed-1")
     jobs = [SimpleNamespace(run=SimpleNamespace(name=name)) for name in names]
     minutes = {"a/x/seed-1": 60, "a/y/seed-1": 120, "b/x/seed-1": 240}
-    records = {name: {"core_minutes": value} for name, value in minutes.items()}
+    records = {name: {"core_minutes": value, "made": {"device": "cpu"}} for name, value in minutes.items()}
     # a/x/seed-2 has a row, a/z/seed-1 has the table a, and c/x/seed-1 has neither
     assert hours_left(jobs, records) == pytest.approx(1 + 1.5 + (1 + 2 + 4) / 3)
     assert hours_left(jobs, {}) is None and hours_left(jobs[:1], records) == 0
+
+
+def test_time_on_a_cpu_and_time_with_a_gpu_are_told_apart():
+    names = ("a/x/seed-1", "a/x/seed-2", "a/x/seed-3")
+    jobs = [SimpleNamespace(run=SimpleNamespace(name=name)) for name in names]
+    cpu, gpu = ({"core_minutes": value, "made": {"device": of}} for value, of in ((90, "cpu"), (6, "cuda")))
+    assert time_spent([cpu, cpu]) == "3.0 core-hours" and time_spent([]) == "0.0 core-hours"
+    assert time_spent([gpu, cpu, gpu]) == "1.5 core-hours on CPUs and 0.2 with a GPU"
+    assert time_spent([gpu]) == "0.1 core-hours with a GPU"
+    # the rest is expected to take as long as the runs on a CPU, if there are any
+    assert hours_left(jobs, {names[0]: cpu, names[1]: gpu}) == 1.5
+    assert hours_left(jobs, {names[1]: gpu}) == pytest.approx(0.2)
 
 
 def test_claims_are_counted_by_paper_and_by_what_was_found():

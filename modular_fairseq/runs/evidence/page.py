@@ -21,7 +21,7 @@ from modular_fairseq.runs.evidence.overview import (
     values_of,
 )
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.evidence.rows import Records, corpora_of, hours_of, lines_of
+from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.errors import UsageError
@@ -100,12 +100,12 @@ other primary claims lack runs, an *open* claim may still become one that holds 
 SAYS = {"primary": "Verdict", "secondary": "The interval says"}
 TABLES = """\
 Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
-The bands of figures are 95 % intervals of the mean over seeds, whose number stands in brackets. The axis of
-perplexities is logarithmic. A table with several baselines has a figure for each of them. Figures of runs
-that validate only a few times show the perplexity of training batches. The validation perplexity is the one
-that fairseq logs while it trains. In tables
-of masked language models it counts the masked symbols `<s>` and `</s>`, too. The perplexity of masked words
-does not count them."""
+Core-hours are means of the runs on a CPU; runs with a GPU do not count there. The bands of figures are 95 %
+intervals of the mean over seeds, whose number stands in brackets. The axis of perplexities is logarithmic.
+A table with several baselines has a figure for each of them. Figures of runs that validate only a few times
+show the perplexity of training batches. The validation perplexity is the one that fairseq logs while it
+trains. In tables of masked language models it counts the masked symbols `<s>` and `</s>`, too. The
+perplexity of masked words does not count them."""
 EACH = """\
 A record is a JSON file with the scores, the learning curves, the commands, the settings, and digests of the
 corpus and the weights. The log of a training stays on the machine that made it, as `train.log` in the folder
@@ -117,7 +117,7 @@ HEAD = """\
 <!-- Made by `modular-fairseq evidence {path} --page FILE`. Do not edit. -->
 
 After this page you know what the registered runs say about the claims of the papers. {done} of {all} runs are
-done ({primary_done} of {primary} for primary claims), in {hours:,.1f} core-hours. {complete} of {claims}
+done ({primary_done} of {primary} for primary claims), in {spent}. {complete} of {claims}
 primary claims have all of their runs.
 {left}{diverged}
 
@@ -132,7 +132,7 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
     primary = [job for job in plan.jobs if job.primary]
     claims = [finding for finding in findings.all if finding.claim.kind == "primary"]
     expected = hours_left(plan.jobs, records)
-    about = f", which take about {expected:,.0f} core-hours," if expected else ""
+    about = f", which take about {expected:,.0f} core-hours on a CPU," if expected else ""
     left = (
         f"The other runs{about} are still to be made, and intervals of claims without all runs are interim."
     )
@@ -144,7 +144,7 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
         all=len(plan.jobs),
         primary_done=sum(job.run.name in records for job in primary),
         primary=len(primary),
-        hours=hours_of(records.values()),
+        spent=time_spent(records.values()),
         complete=sum(not finding.waits for finding in claims),
         claims=len(claims),
         left="" if len(records) == len(plan.jobs) else left,
@@ -178,7 +178,7 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
     jobs = [job for job in plan.jobs if claim.name in job.claims and job.seed in finding.values]
     starts = [job.run.start.name for job in jobs if isinstance(job.run.start, Run)]
     names = [name for name in dict.fromkeys([*starts, *(job.run.name for job in jobs)]) if name in records]
-    hours = hours_of(records[name] for name in names)
+    spent = time_spent(records[name] for name in names)
     ours, theirs = (
         f"`{row}`" + (f" less `{minus}`" if minus else "")
         for row, minus in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
@@ -193,7 +193,7 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
         f"{', '.join(map(str, claim.seeds))} (`configs/{claim.table_name}/table.yaml`)",
         f"- Found: {_found(finding)}",
         f"- {SAYS[claim.kind]}: {said(finding, findings)}" + _p_values(findings.p_values(finding)),
-        f"- Runs: {_records(plan, names)}; {hours:,.1f} core-hours",
+        f"- Runs: {_records(plan, names)}; {spent}",
         f"- Commands: `bash scripts/evidence.sh TEXT {_only(jobs)}` makes the runs again if their records "
         "are removed, and each record has the `commands` of its run",
     ]

@@ -14,7 +14,7 @@ Records = dict[str, dict[str, Any]]  # by the names of their runs
 
 def lines_of(plan: Plan, table: Table, records: Records) -> list[str]:
     """Return the lines of a table of all rows that have a record, with means over seeds."""
-    heads = ["", *(COLUMNS[name].heading for name in table.columns), "seeds", "core-hours each"]
+    heads = ["", *(COLUMNS[name].heading for name in table.columns), "seeds", "core-hours each, on a CPU"]
     lines = []
     for row in table.rows:
         found = of_row(plan, table, row, records)
@@ -24,8 +24,9 @@ def lines_of(plan: Plan, table: Table, records: Records) -> list[str]:
         for column in table.columns:
             values = [value_of(record, table, row, column) for record in found]
             cells.append(shown([value for value in values if value is not None], COLUMNS[column].pattern))
-        hours = hours_of(found) / len(found)
-        lines.append([*cells, str(len(found)), f"{hours:.1f}"])
+        on_cpu = [record for record in found if is_of_cpu(record)]
+        hours = f"{hours_of(on_cpu) / len(on_cpu):.1f}" if on_cpu else ""
+        lines.append([*cells, str(len(found)), hours])
     if not lines:
         return []
     kept = [number for number in range(len(heads)) if any(line[number] for line in lines)]
@@ -62,5 +63,22 @@ def value_of(record: dict[str, Any], table: Table, row: Row, column: str) -> flo
 
 
 def hours_of(records: Iterable[dict[str, Any]]) -> float:
-    """Return the core-hours of runs."""
+    """Return the core-hours of runs, whatever their device."""
     return sum(record["core_minutes"] for record in records) / 60
+
+
+def is_of_cpu(record: dict[str, Any]) -> bool:
+    """Return whether a run was made on a CPU."""
+    return bool(record["made"].get("device", "cpu") == "cpu")
+
+
+def time_spent(records: Iterable[dict[str, Any]]) -> str:
+    """Return what runs took: "1.4 core-hours", or "1.4 core-hours on CPUs and 0.2 with a GPU"."""
+    every = list(records)
+    on_cpu = [record for record in every if is_of_cpu(record)]
+    with_gpu = [record for record in every if not is_of_cpu(record)]
+    if not with_gpu:
+        return f"{hours_of(on_cpu):,.1f} core-hours"
+    if not on_cpu:
+        return f"{hours_of(with_gpu):,.1f} core-hours with a GPU"
+    return f"{hours_of(on_cpu):,.1f} core-hours on CPUs and {hours_of(with_gpu):,.1f} with a GPU"
