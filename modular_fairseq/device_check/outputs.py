@@ -5,7 +5,8 @@ zero pass a ReLU, and each such unit changes the gradients of its weights. Gradi
 differed by up to 1.1e-3 between an H200 and a CPU. They differ as much on a CPU alone, between float32 and
 float64 (1.2e-3), and with GELU by 2e-5. So the limit of gradients in float32 is far above rounding. It is
 lower in float64, for which torch may use other kernels, so that neither comparison replaces the other.
-fairseq's log-softmax computes the loss in float32 in both cases; gradients in float64 differed by 3.4e-6.
+fairseq's log-softmax and GELU compute in float32 in both cases. With weights in float64, logits differed by
+1.9e-8 and gradients by 3.4e-6.
 """
 
 from dataclasses import dataclass
