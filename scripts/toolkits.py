@@ -19,9 +19,10 @@ score` scores all translations. What is not the same:
     beam search     fairseq divides a score by the length, and JoeyNMT by ((5 + length) / 6)
 
 fairseq-generate loads the plugin for both rows of fairseq, because fairseq-fixed alone cannot load a
-checkpoint with a present torch. Each run has one thread, and `run --jobs N` makes N runs at a time. A run
-that has a record in results/toolkits is not made again. A run of this project that was killed continues,
-and the others begin again. `time` keeps the rounds that it has finished.
+checkpoint with a present torch. Each run has one thread, and `run --jobs N` makes N runs at a time. With
+`--device cuda` all runs are made on a GPU. Runs on different devices are not compared, but times may be
+measured on both. A run that has a record in results/toolkits is not made again. A run of this project that
+was killed continues, and the others begin again. `time` keeps the rounds that it has finished.
 """
 
 import argparse
@@ -33,10 +34,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
 import yaml
 from recorded_runs import PACKAGES, ROOT, Comparison, add_jobs, call, compare
 from tabulate import tabulate
 
+from modular_fairseq.runs.evidence.records import made
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, only_one, write_file
 from modular_fairseq_cli.scoring.spread import shown
@@ -58,9 +61,11 @@ ROWS = {
 }
 SHORT, LONG, ROUNDS = 20, 60, 3  # updates of the two trainings that are timed, and how often
 BASELINE = "fairseq"
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+OF_FAIRSEQ = {"cpu": " --cpu", "cuda": ""}  # fairseq takes a GPU that it sees, unless it has this option
 
 
-def fairseq_options(row: str) -> str:
+def fairseq_options(row: str, device: str) -> str:
     """Return the options of fairseq-train for a row of fairseq, without the budget."""
     own = {
         "fairseq": "--arch transformer --criterion label_smoothed_cross_entropy",
@@ -83,18 +88,23 @@ def fairseq_options(row: str) -> str:
         f"--label-smoothing {SMOOTHING} --optimizer adam --adam-betas (0.9,0.98) --weight-decay {DECAY} "
         f"--clip-norm {CLIP} --lr {RATE} --lr-scheduler inverse_sqrt --warmup-updates {WARMUP} "
         f"--max-tokens {TOKENS} --update-epoch-batch-itr True --num-workers 0 --log-format json "
-        "--log-interval 100 --no-epoch-checkpoints"
+        f"--log-interval 100 --no-epoch-checkpoints{OF_FAIRSEQ[device]}"
     )
 
 
-def fairseq_words(row: str, corpus: Path, folder: Path, seed: int, updates: int = 0) -> list[str]:
+def fairseq_words(
+    row: str, corpus: Path, folder: Path, seed: int, updates: int = 0, device: str = "cpu"
+) -> list[str]:
     """Return the command that trains a row of fairseq."""
     budget = f"--max-update {updates} --no-save --disable-validation" if updates else f"--max-epoch {EPOCHS}"
-    words = [sys.executable, "-m", "fairseq_cli.train", str(corpus / "bin"), *fairseq_options(row).split()]
+    words = [sys.executable, "-m", "fairseq_cli.train", str(corpus / "bin")]
+    words += fairseq_options(row, device).split()
     return [*words, *budget.split(), "--seed", str(seed), "--save-dir", str(folder)]
 
 
-def joeynmt_config(corpus: Path, folder: Path, seed: int, updates: int = 0) -> dict[str, Any]:
+def joeynmt_config(
+    corpus: Path, folder: Path, seed: int, updates: int = 0, device: str = "cpu"
+) -> dict[str, Any]:
     """Return the configuration of JoeyNMT for the same model and budget."""
     stack = {
         "type": "transformer",
@@ -111,7 +121,7 @@ def joeynmt_config(corpus: Path, folder: Path, seed: int, updates: int = 0) -> d
         "name": "toolkits",
         "joeynmt_version": "2.3.0",
         "model_dir": str(folder / "model"),
-        "use_cuda": False,
+        "use_cuda": device == "cuda",
         "random_seed": seed,
         "data": {
             **{part: str(corpus / "bpe" / part) for part in ("train", "test")},
@@ -162,21 +172,21 @@ def joeynmt_config(corpus: Path, folder: Path, seed: int, updates: int = 0) -> d
     }
 
 
-def write_joeynmt(corpus: Path, folder: Path, seed: int, updates: int = 0) -> Path:
+def write_joeynmt(corpus: Path, folder: Path, seed: int, updates: int = 0, device: str = "cpu") -> Path:
     """Write the configuration of JoeyNMT and its vocabulary, and return the path of the former."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [line.rpartition(" ")[0] for line in (corpus / f"bin/dict.{SOURCE}.txt").read_text().splitlines()]
     write_file(folder / "vocabulary.txt", "".join(f"{word}\n" for word in words))
     path = folder / "config.yaml"
-    write_file(path, yaml.safe_dump(joeynmt_config(corpus, folder, seed, updates)))
+    write_file(path, yaml.safe_dump(joeynmt_config(corpus, folder, seed, updates, device)))
     return path
 
 
 def training_of(row: str, args: argparse.Namespace, folder: Path, seed: int, updates: int = 0) -> list[str]:
     """Return the command that trains a row."""
     if row != "joeynmt":
-        return fairseq_words(row, args.corpus, folder, seed, updates)
-    config = write_joeynmt(args.corpus, folder, seed, updates)
+        return fairseq_words(row, args.corpus, folder, seed, updates, args.device)
+    config = write_joeynmt(args.corpus, folder, seed, updates, args.device)
     return [str(args.joeynmt), "-m", "joeynmt", "train", str(config), "--skip-test"]
 
 
@@ -188,6 +198,7 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
         words += ["--user-dir", "modular_fairseq"]  # stock fairseq cannot load a checkpoint here
         words += ["--path", str(folder / "checkpoint_best.pt"), "--beam", str(BEAM), "--remove-bpe"]
         out.unlink(missing_ok=True)
+        words += OF_FAIRSEQ[args.device].split()
         call([*words, "--max-tokens", "4096", "--num-workers", "0"], out)
         return out
     words = [args.joeynmt, "-m", "joeynmt", "test", folder / "config.yaml"]
@@ -205,7 +216,7 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
 def run(args: argparse.Namespace) -> None:
     """Make the runs that have no record."""
     check(args)
-    comparison_of(data_of(args.corpus)).make(
+    comparison_of(data_of(args.corpus), args.device).make(
         args.work, lambda folder, row, seed: make(folder, row, seed, args), args.jobs
     )
 
@@ -233,12 +244,14 @@ def data_of(corpus: Path) -> dict[str, str]:
     return {name: digest(corpus / name)[:16] for name in names}
 
 
-def comparison_of(data: dict[str, str]) -> Comparison:
-    """Return the runs that are compared, on data with these digests."""
-    config = joeynmt_config(Path(), Path(), 0)
-    search = f"fairseq-generate --beam {BEAM} --remove-bpe"
+def comparison_of(data: dict[str, str], device: str) -> Comparison:
+    """Return the runs that are compared, on data with these digests, and on a device."""
+    config = joeynmt_config(Path(), Path(), 0, device=device)
+    search = f"fairseq-generate --beam {BEAM} --remove-bpe{OF_FAIRSEQ[device]}"
     options = {
-        row: f"{fairseq_options(row)} --max-epoch {EPOCHS}; {search}" for row in ROWS if row != "joeynmt"
+        row: f"{fairseq_options(row, device)} --max-epoch {EPOCHS}; {search}"
+        for row in ROWS
+        if row != "joeynmt"
     }
     of_all = {
         name: value for name, value in config.items() if name not in ("data", "model_dir", "random_seed")
@@ -259,7 +272,13 @@ def make(folder: Path, row: str, seed: int, args: argparse.Namespace) -> dict[st
     words = [sys.executable, "-m", "modular_fairseq_cli", "score", "--reference", str(reference), str(out)]
     call([*words, "--metrics", "bleu", "--json", str(scores)], folder / "score.log")
     [scored] = json.loads(scores.read_text())["files"]
-    return {"bleu": scored["bleu"], "updates": updates_of(row, args, folder)}
+    found = {"bleu": scored["bleu"], "updates": updates_of(row, args, folder)}
+    return found | {"made": made(name_of(args.device))}
+
+
+def name_of(device: str) -> str:
+    """Return the name of a device: "cpu", or the name of the GPU."""
+    return torch.cuda.get_device_name() if device == "cuda" else device
 
 
 def updates_of(row: str, args: argparse.Namespace, folder: Path) -> int:
@@ -272,7 +291,9 @@ def updates_of(row: str, args: argparse.Namespace, folder: Path) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError if Python has no JoeyNMT."""
+    """Raise UsageError if Python has no JoeyNMT, or torch sees no GPU that is asked for."""
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch sees no GPU; use --device cpu")
     words = [str(args.joeynmt), "-c", "import joeynmt"]
     try:
         status = subprocess.run(words, capture_output=True).returncode
@@ -287,7 +308,8 @@ def check(args: argparse.Namespace) -> None:
 def measure(args: argparse.Namespace) -> None:
     """Measure the seconds of an update: a long and a short training, in turn with the other toolkits."""
     check(args)
-    comparison, folder = comparison_of(data_of(args.corpus)), args.work / "time"
+    comparison = comparison_of(data_of(args.corpus), args.device)
+    folder = args.work / f"time-{args.device}"
     about = about_times(comparison)
     with only_one(args.work, "--work"):
         about |= {"commit": comparison.begin(folder, about)}
@@ -306,7 +328,13 @@ def measure(args: argparse.Namespace) -> None:
             found.append(seconds)
             write_file(kept, json.dumps(found, indent=1) + "\n")
         comparison.check_code(folder, about["commit"])  # it may have changed meanwhile
-        write_file(RESULTS / "time.json", json.dumps(about | {"rounds": found}, indent=1) + "\n")
+        times = about | {"made": made(name_of(args.device)), "rounds": found}
+        write_file(times_of(args.device), json.dumps(times, indent=1) + "\n")
+
+
+def times_of(device: str) -> Path:
+    """Return the file that has the times of updates on a device."""
+    return RESULTS / f"time-{device}.json"
 
 
 def about_times(comparison: Comparison) -> dict[str, Any]:
@@ -316,14 +344,16 @@ def about_times(comparison: Comparison) -> dict[str, Any]:
 
 def table(args: argparse.Namespace) -> None:
     """Write the table of all records."""
-    path, rounds = RESULTS / "time.json", []
     paths = sorted(RESULTS.glob("*.json"))
-    comparison = comparison_of(json.loads(paths[0].read_text())["data"] if paths else {})
-    every = comparison.records()
-    if path.exists():
-        measured = json.loads(path.read_text())
-        compare(path, measured, about_times(comparison), "remove it")
-        rounds = measured["rounds"]
+    about = json.loads(paths[0].read_text()) if paths else {"data": {}, "made": {"device": "cpu"}}
+    device = "cpu" if about["made"]["device"] == "cpu" else "cuda"
+    every = comparison_of(about["data"], device).records()
+    rounds: dict[str, list[dict[str, float]]] = {}  # by device
+    for each in DEVICES:
+        if times_of(each).exists():
+            measured = json.loads(times_of(each).read_text())
+            compare(times_of(each), measured, about_times(comparison_of(about["data"], each)), "remove it")
+            rounds[each] = measured["rounds"]
     lines = []
     for row, label in {**ROWS, f"{BASELINE} again": f"{ROWS[BASELINE]}, timed again"}.items():
         records = [record for (name, _), record in every.items() if name == row]
@@ -331,15 +361,15 @@ def table(args: argparse.Namespace) -> None:
             shown([record[key] for record in records], pattern)
             for key, pattern in (("bleu", "{:.2f}"), ("updates", "{:,.0f}"))
         ]
-        seconds = per_epoch = ""
-        times = [each[row] for each in rounds]
-        if times:
-            seconds = f"{median(times):.3f} ({min(times):.3f} to {max(times):.3f})"
-        if times and records:
-            updates = sum(record["updates"] for record in records) / len(records)
-            per_epoch = f"{median(times) * updates / EPOCHS / 60:.1f}"
-        lines.append([label, *cells, seconds, per_epoch, len(records) or ""])
-    head = ["toolkit", "BLEU", "updates", "seconds per update", "minutes per epoch", "seeds"]
+        for measured_rounds in rounds.values():
+            times = [each[row] for each in measured_rounds]
+            cells.append(f"{median(times):.3f} ({min(times):.3f} to {max(times):.3f})")
+            updates = sum(record["updates"] for record in records) / len(records) if records else 0
+            cells.append(f"{median(times) * updates / EPOCHS / 60:.1f}" if updates else "")
+        lines.append([label, *cells, len(records) or ""])
+    columns = "seconds per update", "minutes per epoch"
+    of_device = [f"{column}, {DEVICES[each]}" for each in rounds for column in columns]
+    head = ["toolkit", "BLEU", "updates", *of_device, "seeds"]
     text = tabulate(lines, head, tablefmt="github", disable_numparse=True) + "\n"
     write_file(RESULTS / "table.md", text)
     print(text, end="")
@@ -361,6 +391,7 @@ def main() -> None:
             command.add_argument("corpus", type=Path, metavar="CORPUS", help="prepared corpus")
             command.add_argument("--work", type=Path, required=True, help="folder for the runs")
             command.add_argument("--joeynmt", type=Path, required=True, help="Python that has JoeyNMT")
+            command.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
         if function is run:
             add_jobs(command)
     args = parser.parse_args()

@@ -53,11 +53,11 @@ def args(corpus, tmp_path):
     python.write_text(STAND_IN.replace("REFERENCES", str(corpus / "bpe/test.en")))
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "work").mkdir()
-    return Namespace(corpus=corpus, work=tmp_path / "work", joeynmt=python, jobs=1)
+    return Namespace(corpus=corpus, work=tmp_path / "work", joeynmt=python, jobs=1, device="cpu")
 
 
 def test_both_rows_of_fairseq_have_the_same_options(toolkits):
-    stock, own = (toolkits.fairseq_options(row) for row in ("fairseq", "modular_fairseq"))
+    stock, own = (toolkits.fairseq_options(row, "cpu") for row in ("fairseq", "modular_fairseq"))
     first, second = "--criterion label_smoothed_cross_entropy ", "--criterion modular_cross_entropy "
     assert stock.partition(first)[2] == own.partition(second)[2] != ""
     assert stock.startswith("--arch transformer --crit") and own.startswith(
@@ -98,9 +98,13 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
     ]
     assert curves[0][-1][1] == pytest.approx(curves[1][-1][1], rel=2e-3)
     seconds = {"modular_fairseq": 1.5, "fairseq again": 1.5, "joeynmt": 4.0}
-    times = toolkits.about_times(toolkits.comparison_of(own["data"]))
+    times = toolkits.about_times(toolkits.comparison_of(own["data"], "cpu"))
     times |= {"rounds": [seconds | {"fairseq": value} for value in (3.0, 1.0, 2.0)]}
-    (tmp_path / "results/time.json").write_text(json.dumps(times))
+    (tmp_path / "results/time-cpu.json").write_text(json.dumps(times))
+    # times may be measured on another device, too
+    on_gpu = toolkits.about_times(toolkits.comparison_of(own["data"], "cuda"))
+    on_gpu |= {"rounds": [dict.fromkeys([*toolkits.ROWS, "fairseq again"], 0.5)]}
+    (tmp_path / "results/time-cuda.json").write_text(json.dumps(on_gpu))
     capsys.readouterr()
     toolkits.table(args)
     lines = [
@@ -111,8 +115,11 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
         f"{stock['updates']:,}",
         "2.000 (1.000 to 3.000)",
         f"{2 * stock['updates'] / 2 / 60:.1f}",
+        "0.500 (0.500 to 0.500)",
+        f"{0.5 * stock['updates'] / 2 / 60:.1f}",
         "1",
     ]
+    assert lines[0][3:7:2] == ["seconds per update, CPU", "seconds per update, GPU"]
     assert lines[4][1:4] == ["100.00", "120", "4.000 (4.000 to 4.000)"]
     assert lines[5][1:4] == ["", "", "1.500 (1.500 to 1.500)"] and lines[3][3] == lines[5][3]
     before = (tmp_path / "results/joeynmt-1.json").stat().st_mtime_ns
@@ -129,8 +136,8 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
     ):
         toolkits.table(args)
     (tmp_path / "results/joeynmt-1.json").unlink()
-    (tmp_path / "results/time.json").write_text(json.dumps(times | {"updates": [1, 2]}))
-    with pytest.raises(UsageError, match="time.json: updates is not what this comparison has; remove it"):
+    (tmp_path / "results/time-cpu.json").write_text(json.dumps(times | {"updates": [1, 2]}))
+    with pytest.raises(UsageError, match="time-cpu.json: updates is not what this comparison has; remove it"):
         toolkits.table(args)
     monkeypatch.setattr(toolkits, "EPOCHS", 3)
     with pytest.raises(UsageError, match="fairseq-1.json: options is not what this comparison has"):
@@ -168,9 +175,46 @@ def test_joeynmt_gets_the_same_model_words_and_budget(toolkits, args):
     ):  # JoeyNMT has one for all three
         assert float(given[option]) == encoder["dropout"]
     assert given["--seed"] == str(config["random_seed"])
+    assert "--cpu" in words and config["use_cuda"] is False
     vocabulary = (path.parent / "vocabulary.txt").read_text().splitlines()
     lines = (args.corpus / "bin/dict.de.txt").read_text().splitlines()
     assert [f"{word} " for word in vocabulary] == [line[: line.rindex(" ") + 1] for line in lines]
+
+
+def test_on_a_gpu_all_toolkits_train_there_and_the_records_say_so(toolkits, args, monkeypatch):
+    """No GPU is needed: the commands are not run."""
+    on_cpu = toolkits.comparison_of({}, "cpu").options
+    on_gpu = toolkits.comparison_of({}, "cuda").options
+    for row in ("fairseq", "modular_fairseq"):
+        assert on_gpu[row] == on_cpu[row].replace(" --cpu", "") and on_cpu[row].count(" --cpu") == 2
+    assert on_gpu["joeynmt"] == on_cpu["joeynmt"].replace('"use_cuda": false', '"use_cuda": true')
+    args.device = "cuda"
+    trained = toolkits.training_of("joeynmt", args, args.work / "a", 1)[4]
+    assert yaml.safe_load(Path(trained).read_text())["use_cuda"] is True
+    assert "--cpu" not in toolkits.training_of("fairseq", args, args.work / "b", 1)
+    calls = []
+    monkeypatch.setattr(toolkits, "call", lambda words, log, own=True: calls.append(words))
+    toolkits.translate("fairseq", args, args.work)
+    args.device = "cpu"
+    toolkits.translate("fairseq", args, args.work)
+    assert ["--cpu" in words for words in calls] == [False, True]
+
+
+def test_runs_on_different_devices_are_not_compared(toolkits, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(toolkits, "RESULTS", tmp_path)
+
+    def record(row, device, name):
+        about = toolkits.comparison_of({}, device).about(row, 1)
+        found = {"commit": "0123", "bleu": 30.0, "updates": 9, "made": {"device": name}}
+        (tmp_path / f"{row}-1.json").write_text(json.dumps(about | found))
+
+    record("joeynmt", "cuda", "NVIDIA H200")
+    record("fairseq", "cuda", "NVIDIA H200")
+    toolkits.table(None)
+    assert capsys.readouterr().out.count("30.00") == 2
+    record("fairseq", "cpu", "cpu")
+    with pytest.raises(UsageError, match="joeynmt-1.json: options is not what this comparison has; remove"):
+        toolkits.table(None)
 
 
 def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
@@ -187,7 +231,7 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
         row = log.stem
         assert own == (row != "joeynmt")
         if row == "joeynmt":
-            config = yaml.safe_load((args.work / "time/joeynmt/config.yaml").read_text())
+            config = yaml.safe_load((args.work / "time-cpu/joeynmt/config.yaml").read_text())
             updates = config["training"]["updates"]
         else:
             updates = int(words[words.index("--max-update") + 1])
@@ -198,15 +242,18 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
     monkeypatch.setattr(sys.modules["recorded_runs"], "git", lambda word, *_: "0123" * (word == "rev-parse"))
     with pytest.raises(KeyboardInterrupt):
         toolkits.measure(args)
-    assert not (tmp_path / "time.json").exists()
+    assert not (tmp_path / "time-cpu.json").exists()
     calls.append("")
     toolkits.measure(args)
     assert len(calls) == 12 + 16  # the first round is kept
-    found = json.loads((tmp_path / "time.json").read_text())
+    found = json.loads((tmp_path / "time-cpu.json").read_text())
+    assert found["made"]["device"] == "cpu"
     assert found["commit"] == "0123" and "--arch transformer" in found["options"]["fairseq"]
     assert found["rounds"] == [pytest.approx({**seconds, "fairseq again": 0.5})] * 3
     monkeypatch.setattr(toolkits, "WIDTH", 8)
-    with pytest.raises(UsageError, match="time: options is not what this comparison has; remove the folder"):
+    with pytest.raises(
+        UsageError, match="time-cpu: options is not what this comparison has; remove the folder"
+    ):
         toolkits.measure(args)
 
 
@@ -221,6 +268,7 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
             {"corpus": Path("/no/corpus")},
             "/no/corpus has no bpe/train.de; prepare de-en there by modular-fairseq prepare raw",
         ),
+        ({"device": "cuda"}, "--device cuda: torch sees no GPU; use --device cpu"),
     ],
 )
 def test_what_is_missing_is_told_before_any_run(toolkits, args, changes, sentence):
