@@ -294,14 +294,17 @@ def check(args: argparse.Namespace) -> None:
     """Raise UsageError if Python has no JoeyNMT, or torch sees no GPU that is asked for."""
     if args.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch sees no GPU; use --device cpu")
-    words = [str(args.joeynmt), "-c", "import joeynmt"]
+    words = [str(args.joeynmt), "-c", "import joeynmt.training"]
     try:
-        status = subprocess.run(words, capture_output=True).returncode
-    except OSError:
-        status = -1
+        done = subprocess.run(words, capture_output=True, text=True)
+        status, said = done.returncode, done.stderr
+    except OSError as error:
+        status, said = -1, str(error)
     if status:
+        why = said.strip().rpartition("\n")[2] or f"status {status}"
         raise UsageError(
-            f"--joeynmt {args.joeynmt}: cannot import joeynmt; give the Python of its environment"
+            f"--joeynmt {args.joeynmt}: cannot import joeynmt.training ({why}); give the Python of an "
+            "environment with JoeyNMT"
         )
 
 

@@ -262,7 +262,7 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
     [
         (
             {"joeynmt": Path("/no/python")},
-            "--joeynmt /no/python: cannot import joeynmt; give the Python of its",
+            r"--joeynmt /no/python: cannot import joeynmt.training \(.*No such file.*\); give the Python of",
         ),
         (
             {"corpus": Path("/no/corpus")},
@@ -274,6 +274,14 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
 def test_what_is_missing_is_told_before_any_run(toolkits, args, changes, sentence):
     with pytest.raises(UsageError, match=sentence):
         toolkits.run(Namespace(**vars(args) | changes))
+
+
+def test_a_module_that_joeynmt_lacks_is_named(toolkits, args):
+    args.joeynmt.write_text(
+        "#!/bin/sh\nprintf 'Traceback:\\nNo module named importlib_metadata\\n' >&2\nexit 1\n"
+    )
+    with pytest.raises(UsageError, match=r"joeynmt.training \(No module named importlib_metadata\); give"):
+        toolkits.run(args)
 
 
 def test_a_toolkit_that_fails_is_named_with_its_log(toolkits, args):
