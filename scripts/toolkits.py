@@ -20,7 +20,7 @@ score` scores all translations. What is not the same:
 
 fairseq-generate loads the plugin for both rows of fairseq, because fairseq-fixed alone cannot load a
 checkpoint with a present torch. Each run has one thread, and `run --jobs N` makes N runs at a time. With
-`--device cuda` all runs are made on a GPU. Runs on different devices are not compared, but times may be
+`--device cuda` all runs are made on a GPU. Runs on a CPU and on a GPU are not compared, but times may be
 measured on both. A run that has a record in results/toolkits is not made again. A run of this project that
 was killed continues, and the others begin again. `time` keeps the rounds that it has finished.
 """
@@ -39,7 +39,7 @@ import yaml
 from recorded_runs import PACKAGES, ROOT, Comparison, add_jobs, call, compare
 from tabulate import tabulate
 
-from modular_fairseq.runs.evidence.records import made
+from modular_fairseq.runs.evidence.records import is_of_cpu, made
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, only_one, write_file
 from modular_fairseq_cli.scoring.spread import shown
@@ -59,10 +59,17 @@ ROWS = {
     "modular_fairseq": "this project, modular_transformer",
     "joeynmt": "JoeyNMT 2.3.0",
 }
-SHORT, LONG, ROUNDS = 20, 60, 3  # updates of the two trainings that are timed, and how often
+TIMED = {"cpu": (20, 60), "cuda": (100, 600)}  # updates of the two trainings that are timed
+ROUNDS = 3  # how often they are timed
 BASELINE = "fairseq"
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
-OF_FAIRSEQ = {"cpu": " --cpu", "cuda": ""}  # fairseq takes a GPU that it sees, unless it has this option
+CPU_OPTION = {"cpu": ["--cpu"], "cuda": []}  # fairseq takes a GPU that it sees, unless it has this option
+# What a Python with JoeyNMT prints about itself. JoeyNMT takes the CPU if its torch sees no GPU.
+ABOUT = """
+import json, platform, torch, joeynmt.training
+versions = {"python": platform.python_version(), "torch": torch.__version__}
+print(json.dumps(versions | {"cuda": torch.cuda.is_available()}))
+"""
 
 
 def fairseq_options(row: str, device: str) -> str:
@@ -82,18 +89,19 @@ def fairseq_options(row: str, device: str) -> str:
             ("attention-heads", HEADS),
         )
     ]
-    return (
+    options = (
         f"{own} {' '.join(size)} --share-all-embeddings --dropout {DROPOUT} "
         f"--attention-dropout {DROPOUT} --activation-dropout {DROPOUT} --required-batch-size-multiple 1 "
         f"--label-smoothing {SMOOTHING} --optimizer adam --adam-betas (0.9,0.98) --weight-decay {DECAY} "
         f"--clip-norm {CLIP} --lr {RATE} --lr-scheduler inverse_sqrt --warmup-updates {WARMUP} "
         f"--max-tokens {TOKENS} --update-epoch-batch-itr True --num-workers 0 --log-format json "
-        f"--log-interval 100 --no-epoch-checkpoints{OF_FAIRSEQ[device]}"
+        f"--log-interval 100 --no-epoch-checkpoints"
     )
+    return " ".join([options, *CPU_OPTION[device]])
 
 
 def fairseq_words(
-    row: str, corpus: Path, folder: Path, seed: int, updates: int = 0, device: str = "cpu"
+    row: str, corpus: Path, folder: Path, seed: int, device: str, updates: int = 0
 ) -> list[str]:
     """Return the command that trains a row of fairseq."""
     budget = f"--max-update {updates} --no-save --disable-validation" if updates else f"--max-epoch {EPOCHS}"
@@ -102,9 +110,7 @@ def fairseq_words(
     return [*words, *budget.split(), "--seed", str(seed), "--save-dir", str(folder)]
 
 
-def joeynmt_config(
-    corpus: Path, folder: Path, seed: int, updates: int = 0, device: str = "cpu"
-) -> dict[str, Any]:
+def joeynmt_config(corpus: Path, folder: Path, seed: int, device: str, updates: int = 0) -> dict[str, Any]:
     """Return the configuration of JoeyNMT for the same model and budget."""
     stack = {
         "type": "transformer",
@@ -172,21 +178,21 @@ def joeynmt_config(
     }
 
 
-def write_joeynmt(corpus: Path, folder: Path, seed: int, updates: int = 0, device: str = "cpu") -> Path:
+def write_joeynmt(corpus: Path, folder: Path, seed: int, device: str, updates: int = 0) -> Path:
     """Write the configuration of JoeyNMT and its vocabulary, and return the path of the former."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [line.rpartition(" ")[0] for line in (corpus / f"bin/dict.{SOURCE}.txt").read_text().splitlines()]
     write_file(folder / "vocabulary.txt", "".join(f"{word}\n" for word in words))
     path = folder / "config.yaml"
-    write_file(path, yaml.safe_dump(joeynmt_config(corpus, folder, seed, updates, device)))
+    write_file(path, yaml.safe_dump(joeynmt_config(corpus, folder, seed, device, updates)))
     return path
 
 
 def training_of(row: str, args: argparse.Namespace, folder: Path, seed: int, updates: int = 0) -> list[str]:
     """Return the command that trains a row."""
     if row != "joeynmt":
-        return fairseq_words(row, args.corpus, folder, seed, updates, args.device)
-    config = write_joeynmt(args.corpus, folder, seed, updates, args.device)
+        return fairseq_words(row, args.corpus, folder, seed, args.device, updates)
+    config = write_joeynmt(args.corpus, folder, seed, args.device, updates)
     return [str(args.joeynmt), "-m", "joeynmt", "train", str(config), "--skip-test"]
 
 
@@ -197,8 +203,8 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
         words = [sys.executable, "-m", "fairseq_cli.generate", str(args.corpus / "bin")]
         words += ["--user-dir", "modular_fairseq"]  # stock fairseq cannot load a checkpoint here
         words += ["--path", str(folder / "checkpoint_best.pt"), "--beam", str(BEAM), "--remove-bpe"]
+        words += CPU_OPTION[args.device]
         out.unlink(missing_ok=True)
-        words += OF_FAIRSEQ[args.device].split()
         call([*words, "--max-tokens", "4096", "--num-workers", "0"], out)
         return out
     words = [args.joeynmt, "-m", "joeynmt", "test", folder / "config.yaml"]
@@ -215,10 +221,15 @@ def translate(row: str, args: argparse.Namespace, folder: Path) -> Path:
 
 def run(args: argparse.Namespace) -> None:
     """Make the runs that have no record."""
-    check(args)
-    comparison_of(data_of(args.corpus), args.device).make(
-        args.work, lambda folder, row, seed: make(folder, row, seed, args), args.jobs
-    )
+    of_joeynmt = check(args)
+
+    def make_one(folder: Path, row: str, seed: int) -> dict[str, Any]:
+        record = make(folder, row, seed, args)
+        if row == "joeynmt":
+            record["made"] |= {name: of_joeynmt[name] for name in ("python", "torch")}
+        return record
+
+    comparison_of(data_of(args.corpus), args.device).make(args.work, make_one, args.jobs)
 
 
 def data_of(corpus: Path) -> dict[str, str]:
@@ -246,8 +257,8 @@ def data_of(corpus: Path) -> dict[str, str]:
 
 def comparison_of(data: dict[str, str], device: str) -> Comparison:
     """Return the runs that are compared, on data with these digests, and on a device."""
-    config = joeynmt_config(Path(), Path(), 0, device=device)
-    search = f"fairseq-generate --beam {BEAM} --remove-bpe{OF_FAIRSEQ[device]}"
+    config = joeynmt_config(Path(), Path(), 0, device)
+    search = " ".join(["fairseq-generate --beam", str(BEAM), "--remove-bpe", *CPU_OPTION[device]])
     options = {
         row: f"{fairseq_options(row, device)} --max-epoch {EPOCHS}; {search}"
         for row in ROWS
@@ -290,13 +301,14 @@ def updates_of(row: str, args: argparse.Namespace, folder: Path) -> int:
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
-def check(args: argparse.Namespace) -> None:
-    """Raise UsageError if Python has no JoeyNMT, or torch sees no GPU that is asked for."""
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch sees no GPU; use --device cpu")
-    words = [str(args.joeynmt), "-c", "import joeynmt.training"]
+def check(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the versions of the Python with JoeyNMT and of its torch, and whether that torch sees a GPU.
+
+    Raises:
+        UsageError: this Python has no JoeyNMT; or a torch sees no GPU, and one is asked for.
+    """
     try:
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = subprocess.run([str(args.joeynmt), "-c", ABOUT], capture_output=True, text=True)
         status, said = done.returncode, done.stderr
     except OSError as error:
         status, said = -1, str(error)
@@ -306,6 +318,12 @@ def check(args: argparse.Namespace) -> None:
             f"--joeynmt {args.joeynmt}: cannot import joeynmt.training ({why}); give the Python of an "
             "environment with JoeyNMT"
         )
+    about: dict[str, Any] = json.loads(done.stdout)
+    if args.device == "cuda":
+        for found, whose in ((torch.cuda.is_available(), "torch"), (about["cuda"], "the torch of JoeyNMT")):
+            if not found:
+                raise UsageError(f"--device cuda: {whose} sees no GPU; use --device cpu")
+    return about
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -313,7 +331,8 @@ def measure(args: argparse.Namespace) -> None:
     check(args)
     comparison = comparison_of(data_of(args.corpus), args.device)
     folder = args.work / f"time-{args.device}"
-    about = about_times(comparison)
+    about = about_times(comparison, args.device) | {"device": name_of(args.device)}
+    short, long = about["updates"]
     with only_one(args.work, "--work"):
         about |= {"commit": comparison.begin(folder, about)}
         kept = folder / "seconds.json"
@@ -322,11 +341,11 @@ def measure(args: argparse.Namespace) -> None:
             seconds = {}
             for name in [*ROWS, f"{BASELINE} again"]:
                 row, took = name.removesuffix(" again"), {}
-                for updates in (SHORT, LONG):
+                for updates in (short, long):
                     shutil.rmtree(folder / row, ignore_errors=True)
                     words = training_of(row, args, folder / row, 1, updates)
                     took[updates] = call(words, folder / f"{row}.log", own=row != "joeynmt")
-                seconds[name] = (took[LONG] - took[SHORT]) / (LONG - SHORT)
+                seconds[name] = (took[long] - took[short]) / (long - short)
                 print(f"round {len(found) + 1}: {name} {seconds[name]:.3f} s", flush=True)
             found.append(seconds)
             write_file(kept, json.dumps(found, indent=1) + "\n")
@@ -340,23 +359,28 @@ def times_of(device: str) -> Path:
     return RESULTS / f"time-{device}.json"
 
 
-def about_times(comparison: Comparison) -> dict[str, Any]:
+def about_times(comparison: Comparison, device: str) -> dict[str, Any]:
     """Return what the measured times are of."""
-    return {"options": comparison.options, "data": comparison.data, "updates": [SHORT, LONG]}
+    return {"options": comparison.options, "data": comparison.data, "updates": [*TIMED[device]]}
 
 
 def table(args: argparse.Namespace) -> None:
     """Write the table of all records."""
-    paths = sorted(RESULTS.glob("*.json"))
-    about = json.loads(paths[0].read_text()) if paths else {"data": {}, "made": {"device": "cpu"}}
-    device = "cpu" if about["made"]["device"] == "cpu" else "cuda"
-    every = comparison_of(about["data"], device).records()
+    found = {path: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    data = next((each["data"] for each in found.values()), {})
+    of_runs = {
+        DEVICES["cpu" if is_of_cpu(each) else "cuda"]: path for path, each in found.items() if "row" in each
+    }
+    if len(of_runs) > 1:
+        told = ", and ".join(f"{path} was made on a {name}" for name, path in of_runs.items())
+        raise UsageError(f"{told}; remove one of them")
+    every = comparison_of(data, "cuda" if DEVICES["cuda"] in of_runs else "cpu").records()
     rounds: dict[str, list[dict[str, float]]] = {}  # by device
-    for each in DEVICES:
-        if times_of(each).exists():
-            measured = json.loads(times_of(each).read_text())
-            compare(times_of(each), measured, about_times(comparison_of(about["data"], each)), "remove it")
-            rounds[each] = measured["rounds"]
+    for device in DEVICES:
+        if measured := found.get(times_of(device)):
+            wanted = about_times(comparison_of(data, device), device)
+            compare(times_of(device), measured, wanted, "remove it")
+            rounds[device] = measured["rounds"]
     lines = []
     for row, label in {**ROWS, f"{BASELINE} again": f"{ROWS[BASELINE]}, timed again"}.items():
         records = [record for (name, _), record in every.items() if name == row]
@@ -365,13 +389,13 @@ def table(args: argparse.Namespace) -> None:
             for key, pattern in (("bleu", "{:.2f}"), ("updates", "{:,.0f}"))
         ]
         for measured_rounds in rounds.values():
-            times = [each[row] for each in measured_rounds]
+            times = [seconds[row] for seconds in measured_rounds]
             cells.append(f"{median(times):.3f} ({min(times):.3f} to {max(times):.3f})")
             updates = sum(record["updates"] for record in records) / len(records) if records else 0
             cells.append(f"{median(times) * updates / EPOCHS / 60:.1f}" if updates else "")
         lines.append([label, *cells, len(records) or ""])
     columns = "seconds per update", "minutes per epoch"
-    of_device = [f"{column}, {DEVICES[each]}" for each in rounds for column in columns]
+    of_device = [f"{column}, {DEVICES[device]}" for device in rounds for column in columns]
     head = ["toolkit", "BLEU", "updates", *of_device, "seeds"]
     text = tabulate(lines, head, tablefmt="github", disable_numparse=True) + "\n"
     write_file(RESULTS / "table.md", text)

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from modular_fairseq_cli import main as cli
@@ -17,7 +18,10 @@ from tests.scripts import script
 # It stands for the Python that has JoeyNMT: it "trains", and translates the test set into its references.
 STAND_IN = """#!/bin/sh
 if [ "$1" = -c ]; then
-    echo 120  # `import joeynmt` succeeds, and a checkpoint has so many steps
+    case "$2" in
+        *joeynmt.training*) echo '{"python": "3.9", "torch": "1.0", "cuda": false}' ;;
+        *) echo 120 ;;  # the steps of a checkpoint
+    esac
     exit 0
 fi
 [ "$1 $2" = "-m joeynmt" ] || exit 9
@@ -87,6 +91,8 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
     found = {row: json.loads((tmp_path / f"results/{row}-1.json").read_text()) for row in toolkits.ROWS}
     joeynmt = found["joeynmt"]
     assert joeynmt["bleu"] == pytest.approx(100) and joeynmt["updates"] == 120
+    assert (joeynmt["made"]["device"], joeynmt["made"]["torch"]) == ("cpu", "1.0")  # of its own Python
+    assert found["fairseq"]["made"]["torch"] == torch.__version__
     stock, own = found["fairseq"], found["modular_fairseq"]
     assert stock["updates"] == own["updates"] > 2
     assert stock["data"] == own["data"] == joeynmt["data"] and own["commit"] == "0123"
@@ -98,11 +104,11 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
     ]
     assert curves[0][-1][1] == pytest.approx(curves[1][-1][1], rel=2e-3)
     seconds = {"modular_fairseq": 1.5, "fairseq again": 1.5, "joeynmt": 4.0}
-    times = toolkits.about_times(toolkits.comparison_of(own["data"], "cpu"))
+    times = toolkits.about_times(toolkits.comparison_of(own["data"], "cpu"), "cpu")
     times |= {"rounds": [seconds | {"fairseq": value} for value in (3.0, 1.0, 2.0)]}
     (tmp_path / "results/time-cpu.json").write_text(json.dumps(times))
     # times may be measured on another device, too
-    on_gpu = toolkits.about_times(toolkits.comparison_of(own["data"], "cuda"))
+    on_gpu = toolkits.about_times(toolkits.comparison_of(own["data"], "cuda"), "cuda")
     on_gpu |= {"rounds": [dict.fromkeys([*toolkits.ROWS, "fairseq again"], 0.5)]}
     (tmp_path / "results/time-cuda.json").write_text(json.dumps(on_gpu))
     capsys.readouterr()
@@ -149,9 +155,9 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
 
 
 def test_joeynmt_gets_the_same_model_words_and_budget(toolkits, args):
-    path = toolkits.write_joeynmt(args.corpus, args.work / "joeynmt-2", 2)
+    path = toolkits.write_joeynmt(args.corpus, args.work / "joeynmt-2", 2, "cpu")
     config = yaml.safe_load(path.read_text())
-    words = toolkits.fairseq_words("fairseq", args.corpus, args.work, 2)
+    words = toolkits.fairseq_words("fairseq", args.corpus, args.work, 2, "cpu")
     given = {words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--")}
     encoder, training = config["model"]["encoder"], config["training"]
     assert given["--encoder-layers"] == str(encoder["num_layers"]) == given["--decoder-layers"]
@@ -181,7 +187,15 @@ def test_joeynmt_gets_the_same_model_words_and_budget(toolkits, args):
     assert [f"{word} " for word in vocabulary] == [line[: line.rindex(" ") + 1] for line in lines]
 
 
-def test_on_a_gpu_all_toolkits_train_there_and_the_records_say_so(toolkits, args, monkeypatch):
+@pytest.mark.parametrize(("sees", "whose"), [(False, "torch"), (True, "the torch of JoeyNMT")])
+def test_a_gpu_that_a_torch_does_not_see_is_refused(toolkits, args, monkeypatch, sees, whose):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: sees)
+    args.device = "cuda"
+    with pytest.raises(UsageError, match=f"--device cuda: {whose} sees no GPU; use --device cpu"):
+        toolkits.run(args)
+
+
+def test_on_a_gpu_all_toolkits_train_there(toolkits, args, monkeypatch):
     """No GPU is needed: the commands are not run."""
     on_cpu = toolkits.comparison_of({}, "cpu").options
     on_gpu = toolkits.comparison_of({}, "cuda").options
@@ -213,7 +227,8 @@ def test_runs_on_different_devices_are_not_compared(toolkits, tmp_path, monkeypa
     toolkits.table(None)
     assert capsys.readouterr().out.count("30.00") == 2
     record("fairseq", "cpu", "cpu")
-    with pytest.raises(UsageError, match="joeynmt-1.json: options is not what this comparison has; remove"):
+    said = "fairseq-1.json was made on a CPU, and .*joeynmt-1.json was made on a GPU; remove one of them"
+    with pytest.raises(UsageError, match=said):
         toolkits.table(None)
 
 
@@ -268,7 +283,6 @@ def test_the_time_of_an_update_is_of_the_longer_training_less_the_shorter(
             {"corpus": Path("/no/corpus")},
             "/no/corpus has no bpe/train.de; prepare de-en there by modular-fairseq prepare raw",
         ),
-        ({"device": "cuda"}, "--device cuda: torch sees no GPU; use --device cpu"),
     ],
 )
 def test_what_is_missing_is_told_before_any_run(toolkits, args, changes, sentence):

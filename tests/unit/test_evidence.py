@@ -25,7 +25,7 @@ from modular_fairseq.runs.evidence.records import (
     unpacked_parts,
     write_record,
 )
-from modular_fairseq.runs.evidence.rows import time_spent
+from modular_fairseq.runs.evidence.rows import lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.papers.table import find_table, read_table
 from modular_fairseq_cli.errors import UsageError
@@ -629,11 +629,27 @@ def test_time_on_a_cpu_and_time_with_a_gpu_are_told_apart():
     jobs = [SimpleNamespace(run=SimpleNamespace(name=name)) for name in names]
     cpu, gpu = ({"core_minutes": value, "made": {"device": of}} for value, of in ((90, "cpu"), (6, "cuda")))
     assert time_spent([cpu, cpu]) == "3.0 core-hours" and time_spent([]) == "0.0 core-hours"
-    assert time_spent([gpu, cpu, gpu]) == "1.5 core-hours on CPUs and 0.2 with a GPU"
-    assert time_spent([gpu]) == "0.1 core-hours with a GPU"
-    # the rest is expected to take as long as the runs on a CPU, if there are any
+    assert time_spent([gpu, cpu, gpu]) == "1.5 core-hours on CPUs and 0.2 beside a GPU"
+    assert time_spent([gpu]) == "0.1 core-hours beside a GPU"
+    # the rest is expected to take as long as the runs on a CPU
     assert hours_left(jobs, {names[0]: cpu, names[1]: gpu}) == 1.5
-    assert hours_left(jobs, {names[1]: gpu}) == pytest.approx(0.2)
+    assert hours_left(jobs, {names[1]: gpu}) is None
+
+
+def test_core_hours_of_a_row_are_the_mean_of_its_runs_on_a_cpu():
+    rows = [SimpleNamespace(name=name, label=name.upper(), percent=100) for name in "xy"]
+    table = SimpleNamespace(name="a", columns=[], rows=rows)
+    plan, records = SimpleNamespace(jobs=[]), {}
+    for row, seed, minutes, device in (
+        ("x", 1, 60, "cpu"),
+        ("x", 2, 120, "cpu"),
+        ("x", 3, 6, "cuda"),
+        ("y", 1, 6, "cuda"),
+    ):
+        name = f"a/{row}/seed-{seed}"
+        plan.jobs.append(SimpleNamespace(run=SimpleNamespace(name=name), seed=seed))
+        records[name] = {"core_minutes": minutes, "made": {"device": device}, "rows": {f"a/{row}": []}}
+    assert lines_of(plan, table, records)[2:] == ["| X | 3 | 1.5 |", "| Y | 1 |  |"]
 
 
 def test_claims_are_counted_by_paper_and_by_what_was_found():

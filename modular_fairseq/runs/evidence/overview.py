@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from modular_fairseq.runs.evidence.claims import KINDS
 from modular_fairseq.runs.evidence.jobs import Job, Plan, row_of, table_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.evidence.rows import Records, is_of_cpu, time_spent
+from modular_fairseq.runs.evidence.records import is_of_cpu
+from modular_fairseq.runs.evidence.rows import Records, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq_cli.scoring.spread import shown
@@ -33,7 +34,7 @@ def status(jobs: Sequence[Job], records: Records, at_a_time: int) -> str:
     if left is not None:
         spent = time_spent(records[job.run.name] for job in jobs if job.run.name in records)
         lines.append(
-            f"{spent} were spent; about {left:.1f} are left, which take "
+            f"{spent} were spent; about {left:.1f} core-hours on a CPU are left, which take "
             f"{left / at_a_time:.1f} hours with --jobs {at_a_time}"
         )
     lines.append(f"next: {', '.join(coming[:3])}" if coming else "all runs are done")
@@ -41,16 +42,16 @@ def status(jobs: Sequence[Job], records: Records, at_a_time: int) -> str:
 
 
 def hours_left(jobs: Sequence[Job], records: Records) -> float | None:
-    """Return an estimate of the core-hours of the runs without a record, on a CPU; None if no run has one.
+    """Return the core-hours on a CPU of the runs without a record; None if no record is of a run on a CPU.
 
-    Runs that were made with a GPU do not count, unless there are no others. A run is expected to take as
-    long as the mean of its row. If its row has no record, the mean of its table is taken, and otherwise the
-    mean of all runs.
+    A run is expected to take as long as the mean of its row on a CPU. If its row has no such record, the mean
+    of its table is taken, and otherwise the mean of all runs.
     """
     groups = {job.run.name: (row_of(job.run), table_of(job.run), "") for job in jobs}
     minutes: dict[str, list[float]] = {}
-    done = groups.keys() & records.keys()
-    for name in {name for name in done if is_of_cpu(records[name])} or done:
+    for name in groups.keys() & records.keys():
+        if not is_of_cpu(records[name]):
+            continue
         for group in groups[name]:
             minutes.setdefault(group, []).append(records[name]["core_minutes"])
     if not minutes:

@@ -152,6 +152,11 @@ def made(device: str) -> dict[str, Any]:
     }
 
 
+def is_of_cpu(record: dict[str, Any]) -> bool:
+    """Return whether a record is of a run on a CPU."""
+    return bool(record["made"]["device"] == "cpu")
+
+
 def preloaded_libraries() -> list[str]:
     """Return the names of the libraries that LD_PRELOAD puts before others, without their folders."""
     paths = re.split("[ :]+", os.environ.get("LD_PRELOAD", ""))

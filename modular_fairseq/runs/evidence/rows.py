@@ -6,6 +6,7 @@ from typing import Any
 
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.records import is_of_cpu
 from modular_fairseq.runs.papers.table import COLUMNS, Row, Table
 from modular_fairseq_cli.scoring.spread import shown
 
@@ -67,18 +68,15 @@ def hours_of(records: Iterable[dict[str, Any]]) -> float:
     return sum(record["core_minutes"] for record in records) / 60
 
 
-def is_of_cpu(record: dict[str, Any]) -> bool:
-    """Return whether a run was made on a CPU."""
-    return bool(record["made"].get("device", "cpu") == "cpu")
-
-
 def time_spent(records: Iterable[dict[str, Any]]) -> str:
-    """Return what runs took: "1.4 core-hours", or "1.4 core-hours on CPUs and 0.2 with a GPU"."""
+    """Return the time of processors that runs took: "1.4 core-hours", or, if some of them had a GPU, "1.4
+    core-hours on CPUs and 0.2 beside a GPU".
+    """
     every = list(records)
     on_cpu = [record for record in every if is_of_cpu(record)]
     with_gpu = [record for record in every if not is_of_cpu(record)]
     if not with_gpu:
         return f"{hours_of(on_cpu):,.1f} core-hours"
     if not on_cpu:
-        return f"{hours_of(with_gpu):,.1f} core-hours with a GPU"
-    return f"{hours_of(on_cpu):,.1f} core-hours on CPUs and {hours_of(with_gpu):,.1f} with a GPU"
+        return f"{hours_of(with_gpu):,.1f} core-hours beside a GPU"
+    return f"{hours_of(on_cpu):,.1f} core-hours on CPUs and {hours_of(with_gpu):,.1f} beside a GPU"
