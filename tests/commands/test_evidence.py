@@ -265,6 +265,18 @@ def test_runs_with_records_are_not_made_again(place, capsys):
     assert (place / "evidence/mine/plain/seed-2.json").read_bytes() == before
 
 
+def test_a_run_whose_pair_was_made_on_another_device_is_left_out(place, capsys):
+    pair = place / "evidence/mine/plain/seed-2.json"
+    pair.write_text(json.dumps(record(place, "plain", 2) | {"made": {"device": "cuda"}}))
+    missing = place / "evidence/mine/experts/seed-2.json"
+    missing.unlink()
+    make(place)
+    said = (
+        "1 of 1 runs are left out, such as mine/experts/seed-2: mine/plain/seed-2 of the same claim and seed"
+    )
+    assert said in capsys.readouterr().err and not missing.exists()
+
+
 def test_a_lost_checkpoint_that_is_fine_tuned_is_made_again_without_its_record(place):
     path = place / "evidence/mine/experts/seed-2.json"
     before = path.read_bytes()

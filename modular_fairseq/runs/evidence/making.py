@@ -82,8 +82,8 @@ def make_all(
     """Make the given runs, as far as they have no record yet, several at a time.
 
     A run that another one is fine-tuned from is made again if its checkpoint was lost. Its record stays. A
-    run that diverged is not made again. The runs read a copy of the claims, so changes of the file do not
-    reach them.
+    run that diverged is not made again. A run whose pair was made on another device is left out, because the
+    two would be no pair. The runs read a copy of the claims, so changes of the file do not reach them.
 
     Args:
         plan: the plan.
@@ -96,11 +96,22 @@ def make_all(
         UsageError: some runs failed. The others are made nevertheless.
     """
     missing = [job for job in jobs if job.run.name not in records]
-    starts = {job.run.start.name for job in missing if isinstance(job.run.start, Run)}
+    elsewhere = {
+        job.run.name: pair for job in missing if (pair := _pair_elsewhere(job, plan, records, args.device))
+    }
+    if elsewhere:
+        name, pair = next(iter(elsewhere.items()))
+        say(
+            f"{len(elsewhere)} of {len(missing)} runs are left out, such as {name}: {pair} of the same claim "
+            f"and seed was made on {records[pair]['made']['device']}, and runs on two devices are no pair; "
+            "make them with another --device"
+        )
+    wanted = {job.run.name: job for job in missing if job.run.name not in elsewhere}
+    starts = {job.run.start.name for job in wanted.values() if isinstance(job.run.start, Run)}
     missing = [
         job
         for job in jobs
-        if job.run.name not in records or (job.run.name in starts and _is_lost(job.run, records))
+        if job.run.name in wanted or (job.run.name in starts & records.keys() and _is_lost(job.run, records))
     ]
     for corpus in dict.fromkeys(job.run.corpus for job in missing):
         if not os.path.isdir(corpus.whole):
@@ -140,6 +151,18 @@ def make_all(
             list(pool.map(make, range(1, len(missing) + 1), missing))
     if failures:
         raise UsageError(f"these runs failed: {', '.join(failures)}; the messages above say why")
+
+
+def _pair_elsewhere(job: Job, plan: Plan, records: dict[str, Any], device: str) -> str | None:
+    """Return the name of a recorded run of a claim and the seed of a job that has another device, or None."""
+    others = (
+        other.run.name
+        for other in plan.jobs
+        if other.seed == job.seed and job.claims.keys() & other.claims.keys()
+    )
+    return next(
+        (name for name in others if name in records and records[name]["made"]["device"] != device), None
+    )
 
 
 def _is_lost(run: Run, records: dict[str, Any]) -> bool:
