@@ -155,7 +155,8 @@ def check_options(options: Options, family: type) -> None:
                     )
     for kinds in (("encoder", "layer"), tuple(SEAMS)):
         for mechanism in of_kind(*kinds):
-            if not mechanism.is_used(options):
+            idle = not mechanism.is_used(options)
+            if idle and not choice.changed.isdisjoint(mechanism.option_names):
                 choice.refuse(mechanism.option_names, f"without {what_turns_on(mechanism)}")
         for mechanism in of_kind(*kinds):
             if mechanism.is_used(options):

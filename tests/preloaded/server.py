@@ -48,6 +48,7 @@ def preload() -> None:
     import fairseq.sequence_generator
     import fairseq.tasks
     import fairseq.trainer  # noqa: F401
+    import torch._dynamo  # noqa: F401  (optimizers import it when they are made)
 
 
 def receive(client: socket.socket) -> tuple[Command, list[int]]:

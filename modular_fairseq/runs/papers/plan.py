@@ -189,10 +189,13 @@ class RowPlanner:
         self.trials = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
         self.folder = os.path.join(os.path.abspath(args.out), args.scale)
         self.data = os.path.abspath(args.data)
+        self._configs: dict[str, Config] = {}
 
     def config(self, path: str) -> Config:
-        """Read the file of a row, and apply the scale."""
-        return scaled(read_config(path), self.scale)
+        """Return the content of the file of a row, after scaling. A planner reads each file once."""
+        if path not in self._configs:
+            self._configs[path] = scaled(read_config(path), self.scale)
+        return self._configs[path]
 
     def run(self, config: Config, seed: int, trains: bool = True) -> Run:
         """Return the run of a row with one seed.
