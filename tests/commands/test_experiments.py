@@ -15,6 +15,7 @@ from fnmatch import fnmatch
 
 import pytest
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from omegaconf import OmegaConf
 
 from modular_fairseq.models.checks import check_options
@@ -102,17 +103,35 @@ def model_options(config):
     return Namespace(**{name: value for name, value in config.values["model"].items() if name != "_name"})
 
 
+def covering(parts):
+    """Return names that have all parts together; `parts` has a set of parts for each name."""
+    chosen, missing = [], set().union(*parts.values())
+    while missing:
+        chosen.append(max(parts, key=lambda each: len(parts[each] & missing)))
+        missing -= parts[chosen[-1]]
+    return chosen
+
+
+def test_covering_names_have_all_parts_together():
+    assert covering({"a": {1, 2}, "b": {2}, "c": {2, 3}}) == ["a", "c"]
+
+
+def keys_with_types(path):
+    """Return each key of a row with the type of its value, beside its task, model, criterion and so on."""
+    values = read_config(path).values
+    selected = tuple(group.get("_name") for group in values.values())
+    return {
+        (selected, group, key, type(value)) for group, keys in values.items() for key, value in keys.items()
+    }
+
+
 def test_the_shell_and_hydra_get_the_same():
     """All options of every group are compared, whether the file sets them or not.
 
-    Data and decoding are left out, because they are no options of fairseq-train. Rows with the same keys are
-    tested once.
+    Data and decoding are left out, because they are no options of fairseq-train. Each key is tested in some
+    row with each type of value that it has, for each task, model, criterion and optimizer.
     """
-    by_keys = {
-        str([(group, [*values]) for group, values in read_config(path).values.items()]): str(path)
-        for path in [*ROWS, *MANUALS.values()]
-    }
-    files = [*by_keys.values()]
+    files = covering({str(path): keys_with_types(path) for path in [*ROWS, *MANUALS.values()]})
     assert len(files) > 10
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", HYDRA, *files], capture_output=True, text=True
@@ -147,14 +166,21 @@ def test_the_shell_and_hydra_get_the_same():
 
 
 def test_each_arch_is_a_config_group_of_hydra_with_the_same_options():
+    """Archs are composed that have each option together, with each type of value."""
     written = {
         str(path.relative_to(CONFIGS / "hydra")): path.read_text()
         for path in (CONFIGS / "hydra").glob("*/*.yaml")
     }
     program = runpy.run_path(str(ROOT / "scripts/hydra_groups.py"))
     assert written == program["groups"](), "run python scripts/hydra_groups.py"
-    archs = [arch for arch in PRESETS if f"model/{arch}.yaml" in written]
-    assert len(archs) > 30
+    assert len(PRESETS) > 30 and {f"model/{arch}.yaml" for arch in PRESETS} <= written.keys()
+    archs = covering(
+        {
+            arch: {(ARCH_MODEL_NAME_REGISTRY[arch], key, type(value)) for key, value in preset.items()}
+            for arch, preset in PRESETS.items()
+        }
+    )
+    assert {ARCH_MODEL_NAME_REGISTRY[arch] for arch in archs} == {*MANUALS}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GROUPS, str(CONFIGS / "hydra"), *archs],
         capture_output=True,
