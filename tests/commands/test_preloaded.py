@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modular_fairseq_cli import lifetime
 from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
 
@@ -35,6 +36,7 @@ PROGRAMS = {
     "torch's threads": ["-c", "import torch; print(torch.get_num_threads())"],
     "a missing script": ["nosuch.py"],
     "a missing module": ["-m", "nosuch"],
+    "a module that ends with its parent": lifetime.command("modular_fairseq_cli", "--version")[1:],
     "an option of Python": ["-W", "error", "-c", "import sys; print(sys.warnoptions)"],
 }
 
@@ -106,6 +108,20 @@ def test_a_command_ends_with_its_client_whenever_that_is_killed(preloaded, tmp_p
     client.wait()
     time.sleep(0.2)
     assert not (tmp_path / "id").exists() or ended(int((tmp_path / "id").read_text()))
+
+
+def test_a_command_that_is_tied_to_its_parent_ends_with_it(preloaded, tmp_path):
+    (tmp_path / "asleep.py").write_text(ASLEEP)
+    tied = "import os, pathlib, subprocess; from modular_fairseq_cli import lifetime"
+    tied += (
+        "; pathlib.Path('parent').write_text(str(os.getpid())); subprocess.run(lifetime.command('asleep'))"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    client = subprocess.Popen([preloaded.python, "-c", tied], cwd=tmp_path, env=environment)
+    process = int(waits(tmp_path / "id"))
+    os.kill(int(waits(tmp_path / "parent")), signal.SIGKILL)
+    client.wait()
+    assert ended(process)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -15,6 +15,9 @@ A command differs from one of a fresh interpreter in these points:
 - All commands of one server hash strings alike.
 - It has the limits (`ulimit`) and the locale of the server, and no open files but the standard streams.
 
+- A program that `modular_fairseq_cli.lifetime` ties to its parent is run as `python -m`. Its client is tied
+  instead, so it ends in the same way. But it finds modules in the present folder, too.
+
 The real interpreter runs instead if a call has options of Python other than -m and -c, or if the environment
 sets how Python itself works (PYTHONHASHSEED, PYTHONWARNINGS, ...).
 """

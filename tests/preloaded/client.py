@@ -12,6 +12,21 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 SUPPORTED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONNOUSERSITE")
 
 
+def tied_module(arguments: list[str]) -> list[str]:
+    """Return what follows -m, if this is the program of `modular_fairseq_cli.lifetime`; otherwise nothing."""
+    of_lifetime = len(arguments) > 3 and arguments[0] == "-P" and arguments[1].endswith("/lifetime.py")
+    return arguments[3:] if of_lifetime else []
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent ends. The server then ends the command."""
+    import ctypes  # which few clients need
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
 def is_supported(arguments: list[str]) -> bool:
     if not arguments or any(name.startswith("PYTHON") and name not in SUPPORTED for name in os.environ):
         return False
@@ -29,6 +44,9 @@ def receive(server: socket.socket) -> str:
 
 def main() -> None:
     arguments = sys.argv[1:]
+    if tied := tied_module(arguments):
+        end_with(int(arguments[2]))
+        arguments = ["-m", *tied]
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     supported = is_supported(arguments)
     if supported:
