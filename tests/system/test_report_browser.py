@@ -222,6 +222,8 @@ def test_pictures_have_maps_of_mechanisms_and_a_chart_over_the_training(driver, 
     }
     page = Page(driver, folder / "pictures.html").open()
     assert [section.get_attribute("id") for section in page.all("section")] == ["overview", "pictures"]
+    overview = page.one("#overview").text
+    assert re.search(r"\d pictures", overview) and "sentences" not in overview
     for mechanism in (0, 1):
         page.choose("pictureMechanism", str(mechanism + 1))
         expected = []

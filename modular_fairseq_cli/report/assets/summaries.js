@@ -26,7 +26,7 @@ const FACTS = [
     "data",
     (run) =>
       run.facts.sentences && [
-        `${grouped(run.facts.sentences)} sentences`,
+        `${grouped(run.facts.sentences)} ${run.analyses.pictures ? "pictures" : "sentences"}`,
         [run.facts.subset, [run.facts.source_lang, run.facts.target_lang].filter(Boolean).join(" → ")]
           .filter(Boolean)
           .join(", "),
