@@ -116,8 +116,8 @@ MUTATIONS = [
     Mutation(
         "refusal",
         f"{MODELS}/checks.py",
-        "if not mechanism.is_used(options):",
-        'if not mechanism.is_used(options) and mechanism.name != "dma":',
+        "idle = not mechanism.is_used(options)",
+        'idle = not mechanism.is_used(options) and mechanism.name != "dma"',
         "test_disentangled",
     ),
     Mutation(
