@@ -156,6 +156,7 @@ def check_options(options: Options, family: type) -> None:
     for kinds in (("encoder", "layer"), tuple(SEAMS)):
         for mechanism in of_kind(*kinds):
             idle = not mechanism.is_used(options)
+            # `what_turns_on` looks at every arch, so it is asked only for an error.
             if idle and not choice.changed.isdisjoint(mechanism.option_names):
                 choice.refuse(mechanism.option_names, f"without {what_turns_on(mechanism)}")
         for mechanism in of_kind(*kinds):

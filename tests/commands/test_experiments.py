@@ -116,12 +116,17 @@ def test_covering_names_have_all_parts_together():
     assert covering({"a": {1, 2}, "b": {2}, "c": {2, 3}}) == ["a", "c"]
 
 
-def keys_with_types(path):
-    """Return each key of a row with the type of its value, beside its task, model, criterion and so on."""
+def form(value):
+    """Return what decides how a value is written and read: itself if it is true or false, else its type."""
+    return value if isinstance(value, bool) else type(value)
+
+
+def forms_of_keys(path):
+    """Return each key of a row with the form of its value, beside its task, model, criterion and so on."""
     values = read_config(path).values
     selected = tuple(group.get("_name") for group in values.values())
     return {
-        (selected, group, key, type(value)) for group, keys in values.items() for key, value in keys.items()
+        (selected, group, key, form(value)) for group, keys in values.items() for key, value in keys.items()
     }
 
 
@@ -129,9 +134,9 @@ def test_the_shell_and_hydra_get_the_same():
     """All options of every group are compared, whether the file sets them or not.
 
     Data and decoding are left out, because they are no options of fairseq-train. Each key is tested in some
-    row with each type of value that it has, for each task, model, criterion and optimizer.
+    row with each form of value that it has, for each task, model, criterion and optimizer.
     """
-    files = covering({str(path): keys_with_types(path) for path in [*ROWS, *MANUALS.values()]})
+    files = covering({str(path): forms_of_keys(path) for path in [*ROWS, *MANUALS.values()]})
     assert len(files) > 10
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", HYDRA, *files], capture_output=True, text=True
@@ -166,7 +171,7 @@ def test_the_shell_and_hydra_get_the_same():
 
 
 def test_each_arch_is_a_config_group_of_hydra_with_the_same_options():
-    """Archs are composed that have each option together, with each type of value."""
+    """Archs are composed that have each option together, with each form of its value."""
     written = {
         str(path.relative_to(CONFIGS / "hydra")): path.read_text()
         for path in (CONFIGS / "hydra").glob("*/*.yaml")
@@ -176,7 +181,7 @@ def test_each_arch_is_a_config_group_of_hydra_with_the_same_options():
     assert len(PRESETS) > 30 and {f"model/{arch}.yaml" for arch in PRESETS} <= written.keys()
     archs = covering(
         {
-            arch: {(ARCH_MODEL_NAME_REGISTRY[arch], key, type(value)) for key, value in preset.items()}
+            arch: {(ARCH_MODEL_NAME_REGISTRY[arch], key, form(value)) for key, value in preset.items()}
             for arch, preset in PRESETS.items()
         }
     )

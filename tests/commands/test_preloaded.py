@@ -98,6 +98,12 @@ def ended(process: int, seconds: float = 20) -> bool:
 
 
 ASLEEP = "import os, pathlib, time; pathlib.Path('id').write_text(str(os.getpid())); time.sleep(600)"
+TIED = """
+import os, pathlib, subprocess
+from modular_fairseq_cli import lifetime
+pathlib.Path("parent").write_text(str(os.getpid()))
+subprocess.run(lifetime.command("asleep"))
+"""
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 1.0])
@@ -111,16 +117,13 @@ def test_a_command_ends_with_its_client_whenever_that_is_killed(preloaded, tmp_p
 
 
 def test_a_command_that_is_tied_to_its_parent_ends_with_it(preloaded, tmp_path):
-    (tmp_path / "asleep.py").write_text(ASLEEP)
-    tied = "import os, pathlib, subprocess; from modular_fairseq_cli import lifetime"
-    tied += (
-        "; pathlib.Path('parent').write_text(str(os.getpid())); subprocess.run(lifetime.command('asleep'))"
-    )
+    in_the_server = "import sys; assert 'torch' in sys.modules; "
+    (tmp_path / "asleep.py").write_text(in_the_server + ASLEEP)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    client = subprocess.Popen([preloaded.python, "-c", tied], cwd=tmp_path, env=environment)
+    client = subprocess.Popen([preloaded.python, "-c", TIED], cwd=tmp_path, env=environment)
     process = int(waits(tmp_path / "id"))
     os.kill(int(waits(tmp_path / "parent")), signal.SIGKILL)
-    client.wait()
+    client.wait(timeout=20)
     assert ended(process)
 
 

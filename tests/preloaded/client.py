@@ -55,7 +55,7 @@ def main() -> None:
         except OSError:  # the server has ended
             supported = False
     if not supported:
-        os.execv(REAL_PYTHON, [REAL_PYTHON, *arguments])
+        os.execv(REAL_PYTHON, [REAL_PYTHON, *sys.argv[1:]])
     umask = os.umask(0)
     os.umask(umask)
     ignored = [number for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN]

@@ -192,7 +192,10 @@ class RowPlanner:
         self._configs: dict[str, Config] = {}
 
     def config(self, path: str) -> Config:
-        """Return the content of the file of a row, after scaling. A planner reads each file once."""
+        """Return the content of the file of a row, after scaling.
+
+        A planner reads each file once, so callers must not change what they get.
+        """
         if path not in self._configs:
             self._configs[path] = scaled(read_config(path), self.scale)
         return self._configs[path]
