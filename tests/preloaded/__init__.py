@@ -14,9 +14,9 @@ A command differs from one of a fresh interpreter in these points:
   killed leaves a moment later, so a test of kills takes the real interpreter (the fixture `real_commands`).
 - All commands of one server hash strings alike.
 - It has the limits (`ulimit`) and the locale of the server, and no open files but the standard streams.
-- A program that `modular_fairseq_cli.lifetime` ties to its parent is run as `python -m`, and its client is tied
-  instead. It ends with its parent, but processes that it has forked stay if it is killed itself. It finds
-  modules in the present folder, too.
+- A program that `modular_fairseq_cli.lifetime` ties to its parent is run as `python -m`, and its client is
+  tied instead. It ends with its parent, but processes that it has forked stay if it is killed itself. It
+  finds modules in the present folder, too.
 
 The real interpreter runs instead if a call has options of Python other than -m and -c, or if the environment
 sets how Python itself works (PYTHONHASHSEED, PYTHONWARNINGS, ...).
