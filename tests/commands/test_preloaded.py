@@ -127,6 +127,14 @@ def test_a_command_that_is_tied_to_its_parent_ends_with_it(preloaded, tmp_path):
     assert ended(process)
 
 
+def test_a_tied_command_that_the_server_cannot_run_finds_no_module_in_the_present_folder(preloaded, tmp_path):
+    (tmp_path / "beside.py").write_text("print('found')")
+    arguments = lifetime.command("beside")[1:]
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    code, out, err = call(preloaded.python, arguments, tmp_path, env=environment)
+    assert (code, out) == (1, "") and "No module named beside" in err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("ignored", [False, True])
 def test_signals_are_forwarded_unless_they_are_ignored(preloaded, tmp_path, number, ignored):
