@@ -10,6 +10,7 @@ from modular_fairseq.runs.evidence.verdicts import Finding
 COUNTED = {  # what is found of a claim, and how it is said of one and of several
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
+    "smaller": ("fails (smaller than claimed)", "fail (smaller than claimed)"),
     "open": ("is open", "are open"),
     "as claimed": ("is as claimed", "are as claimed"),
     "the opposite": ("is the opposite", "are the opposite"),
@@ -41,14 +42,27 @@ def by_paper(findings: Findings) -> str:
         paper = finding.claim.paper.partition(",")[0]
         paper = "questions of our own" if paper.lower().startswith("no ") else paper
         kinds = found.setdefault(paper, {kind: [] for kind in KINDS})
-        word = "lost" if finding.lost else said(finding, findings)
-        kinds[finding.claim.kind].append("missing" if finding.waits else word)
+        kinds[finding.claim.kind].append(_word(finding, findings))
     heads = ["paper", *(f"{kind} claims" for kind in KINDS)]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for paper, kinds in found.items():
         cells = [_counted(words) for words in kinds.values()]
         lines.append(f"| {paper} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _word(finding: Finding, findings: Findings) -> str:
+    """Return the key of `COUNTED` for a claim, or "missing" if it lacks runs.
+
+    A claim that fails is "smaller" if it has a margin, and its whole interval is on the claimed side of 0.
+    """
+    if finding.lost or finding.waits:
+        return "missing" if finding.waits else "lost"
+    word, claim = said(finding, findings), finding.claim
+    if word == "fails" and claim.margin > 0 and claim.baseline and finding.interval:
+        low, high = finding.interval.low, finding.interval.high
+        return "smaller" if (low > 0 if claim.expected == "above" else high < 0) else word
+    return word
 
 
 def _counted(found: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from modular_fairseq.runs.evidence.claims import Register
 from modular_fairseq.runs.evidence.corpora import compare
 from modular_fairseq.runs.evidence.jobs import Job, Plan
 from modular_fairseq.runs.evidence.processor_time import measured
-from modular_fairseq.runs.evidence.records import record_of, weights_digest, write_record
+from modular_fairseq.runs.evidence.records import Folders, record_of, weights_digest, write_log, write_record
 from modular_fairseq.runs.run import PLUGIN, Diverged, Run
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
@@ -178,14 +178,16 @@ def _is_there(run: Run) -> bool:
 def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> None:
     """Make a run and write its record.
 
-    A run that diverges is recorded as such. A run that should start from it is recorded, but not made. When a
-    record is written, the checkpoint that training would continue from is removed.
+    The log of a run for a primary claim is kept beside the record. A run that diverges is recorded as such. A
+    run that should start from it is recorded, but not made. When a record is written, the checkpoint that
+    training would continue from is removed.
 
     Args:
         plan: the plan.
         name: the name of the run.
         results: the folder of records.
-        args: `commit` is the commit that makes it, and `device` where.
+        args: `commit` is the commit that makes it, `device` where, and `data` and `out` are the folders of
+            the corpora and of runs.
 
     Raises:
         UsageError: there is no such run; it failed; the run that it starts from is not finished; or it was
@@ -208,7 +210,10 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
         return
     minutes = (read_json(run.path(TIME)) or 0.0) / 60
     measurements = {} if diverged else job.measurements
-    record = record_of(run, measurements, args.commit, job.claims, minutes, args.device, diverged)
+    folders = Folders(args.data, args.out, CODE)
+    record = record_of(run, measurements, args.commit, job.claims, minutes, args.device, folders, diverged)
+    if job.primary and os.path.exists(run.path("train.log")):  # a run that was not made has no log
+        write_log(results, run, args.commit, folders)
     write_record(results, name, record)
     if not diverged and os.path.exists(run.last):
         os.remove(run.last)

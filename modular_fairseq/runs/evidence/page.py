@@ -7,6 +7,7 @@ beside it, in a folder of its name. They are made from the curves and numbers of
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claims import KINDS, Claim
@@ -21,6 +22,7 @@ from modular_fairseq.runs.evidence.overview import (
     values_of,
 )
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.records import is_of_cpu, log_of
 from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq.runs.run import Run
@@ -70,7 +72,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
             shown_images = [f"![{images[name].alternative}]({folder}/{name})" for name in named]
             about = f"{table.title}. Corpus here: {corpora_of(plan, table)}."
             parts += [f"### Table {table.name}", about, "\n".join(lines), *shown_images]
-    parts += ["## Each claim", EACH.format(path=plan.register.path)]
+    parts += ["## Each claim", EACH.format(path=plan.register.path, folder=_folder(plan))]
     parts += [_about(plan, finding, findings, records) for finding in findings.all if finding.values]
     if plan.register.changes:
         parts += ["## What was changed after it was registered", _changes(plan)]
@@ -108,9 +110,15 @@ trains. In tables of masked language models it counts the masked symbols `<s>` a
 perplexity of masked words does not count them."""
 EACH = """\
 A record is a JSON file with the scores, the learning curves, the commands, the settings, and digests of the
-corpus and the weights. The log of a training stays on the machine that made it, as `train.log` in the folder
-of the run ([Make the runs](evidence.md#make-the-runs)). `git log --reverse -S'name: NAME' -- {path}` shows
-when a claim was registered."""
+corpus and the weights. The log of a training for a primary claim lies beside the record since 2026-11-28, and
+`zcat` shows it. Earlier logs were left on the machines that made them. These commands show the commits that
+registered or changed the text of a claim, and the commit that added a record. What was changed apart from the
+text, such as a row, is in the [last section](#what-was-changed-after-it-was-registered).
+
+```bash
+git log -s --format='%h %ad %s' --date=iso -L '/name: mae-7-above-base$/,/differ/:{path}'
+git log --format='%h %ad %s' --date=iso --diff-filter=A -- {folder}/multi30k/mae-7/seed-1.json
+```"""
 HEAD = """\
 # Results
 
@@ -186,16 +194,18 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
     margin = f", by more than {claim.margin:g}" if claim.margin > 0 else ""
     margin = f", or at most {-claim.margin:g} on the other side" if claim.margin < 0 else margin
     compared = f"{claim.expected} {theirs}{margin}" if claim.baseline else f"{claim.expected} {claim.bound:g}"
+    made = [records[name] for name in names]
+    registered = f"registered on {claim.registered}{_changed(plan, claim)}"
     lines = [
-        f"**{claim.says}.** {claim.kind.capitalize()}, registered on {claim.registered}.",
+        f"**{claim.says}.** {claim.kind.capitalize()}, {registered}.",
         f"- Paper: {claim.paper}",
         f"- Tested: {QUANTITIES[claim.quantity].heading}: {ours} {compared}, with the seeds "
         f"{', '.join(map(str, claim.seeds))} (`configs/{claim.table_name}/table.yaml`)",
         f"- Found: {_found(finding)}",
         f"- {SAYS[claim.kind]}: {said(finding, findings)}" + _p_values(findings.p_values(finding)),
-        f"- Runs: {_records(plan, names)}; {spent}",
-        f"- Commands: `bash scripts/evidence.sh TEXT {_only(jobs)}` makes the runs again if their records "
-        "are removed, and each record has the `commands` of its run",
+        f"- Runs: {_records(plan, names)}; {spent}; {_commits(made)}",
+        *_logs(plan, names),
+        f"- Commands: {_makes_again(jobs, records)} Each record has the `commands` of its run.",
     ]
     return f"### {claim.name}\n\n{lines[0]}\n\n" + "\n".join(lines[1:])
 
@@ -229,8 +239,53 @@ def _records(plan: Plan, names: Iterable[str]) -> str:
     shown_seeds = {
         row: found[0] if len(found) == 1 else f"{{{','.join(found)}}}" for row, found in seeds.items()
     }
-    folder = Path(plan.register.path).parent / "evidence"
-    return ", ".join(f"`{folder}/{row}/seed-{found}.json`" for row, found in shown_seeds.items())
+    return ", ".join(f"`{_folder(plan)}/{row}/seed-{found}.json`" for row, found in shown_seeds.items())
+
+
+def _folder(plan: Plan) -> Path:
+    """Return the folder of the records."""
+    return Path(plan.register.path).parent / "evidence"
+
+
+def _logs(plan: Plan, names: Sequence[str]) -> list[str]:
+    """Return a line with the logs that were kept, if there are any."""
+    kept = [path for name in names if (path := log_of(_folder(plan), name)).exists()]
+    return [f"- Logs: {', '.join(f'`{path}`' for path in kept)}"] if kept else []
+
+
+def _commits(made: Sequence[dict[str, Any]]) -> str:
+    """Return which commits made some records, and when."""
+    made = sorted(made, key=lambda record: record["made"]["date"])
+    first, last = (record["made"]["date"] for record in (made[0], made[-1]))
+    commits = [f"`{commit[:7]}`" for commit in dict.fromkeys(record["commit"] for record in made)]
+    when = f"on {first}" if first == last else f"from {first} to {last}"
+    return f"finished {when}, made by commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
+
+
+def _changed(plan: Plan, claim: Claim) -> str:
+    """Return when the text of a claim, or a row that it compares, was changed after it was registered."""
+    rows = {f"{claim.table_name}/{row}" for row in claim.rows}
+    dates = [
+        change.date
+        for change in plan.register.changes
+        if claim.name in change.claims or not rows.isdisjoint(change.rows)
+    ]
+    if not dates:
+        return ""
+    what = "; it or its rows were [changed](#what-was-changed-after-it-was-registered) on "
+    return what + " and ".join(dict.fromkeys(dates))
+
+
+def _makes_again(jobs: Sequence[Job], records: Records) -> str:
+    """Return sentences about the command that makes the runs again, and the device that they were made on."""
+    again = f"`bash scripts/evidence.sh TEXT {_only(jobs)}`"
+    of_gpu = sorted({job.seed for job in jobs if not is_of_cpu(records[job.run.name])})
+    of_cpu = sorted({job.seed for job in jobs if is_of_cpu(records[job.run.name])})
+    told = f"{again} makes the runs again if their records are removed."
+    if not of_gpu:
+        return told
+    which = f"Seeds {', '.join(map(str, of_gpu))}" if of_cpu else "They"
+    return f"{told} {which} were made with `--device cuda`; a pair must be made on one device."
 
 
 def _only(jobs: Sequence[Job]) -> str:

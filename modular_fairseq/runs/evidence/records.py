@@ -8,7 +8,8 @@ A record has no text of a corpus. Its keys are
     weights       the digest of the weights of the model that is measured (`weights_digest`)
     start         for a fine-tuned run the name of the run that it starts from, and the digest of the weights
                   of that run
-    commands      the commands that made the run
+    commands      the commands that made the run, in which the folders of the corpora, of runs and of the code
+                  have the names that scripts/evidence.sh gives them (`Folders.neutral`)
     claims        for each claim that needs the run its digest (`Claim.digest`) when the run was made
     training      the statistics of the training (`Run.statistics`)
     curves        the curves of the log, by split and name, as lists of [update, value]; of the split
@@ -24,6 +25,9 @@ A record has no text of a corpus. Its keys are
 
 Older records lack "train_inner", "parts", and the last two of "made".
 
+The log of a training for a primary claim is kept beside its record as seed-N.log.gz (`write_log`). Older
+records have none.
+
 `read_record` adds "by_unit" to a measurement: for BLEU and for a quantity of `OF_PARTS` the pseudo-values of
 the sentences or parts, which follow from the counts or parts (`scoring.intervals.jackknife`).
 
@@ -33,6 +37,7 @@ A training that diverged, and a run that should start from one, have records too
 
 import base64
 import datetime
+import gzip
 import hashlib
 import json
 import math
@@ -42,7 +47,7 @@ import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -88,6 +93,33 @@ KEYS: dict[str, type | tuple[type, ...]] = {
 }
 
 
+class Folders(NamedTuple):
+    """The folders of a machine that are in commands and logs.
+
+    Args:
+        data: the prepared corpora.
+        out: the files of runs.
+        code: the code that makes the runs.
+    """
+
+    data: str
+    out: str
+    code: str
+
+    def neutral(self, text: str, commit: str) -> str:
+        """Return a text in which the folders have the names that scripts/evidence.sh gives them.
+
+        Args:
+            text: commands, or a log.
+            commit: the commit of the code.
+        """
+        named = {self.data: "evidence/data", self.out: "evidence/runs", self.code: f"evidence/{commit}"}
+        # A folder comes before the one that it lies in.
+        for folder, name in sorted(named.items(), key=lambda each: -len(each[0])):
+            text = re.sub(rf"(?<![\w./-]){re.escape(os.path.abspath(folder))}(?![\w.-])", name, text)
+        return text
+
+
 def record_of(
     run: Run,
     measurements: dict[str, list[Measurement]],
@@ -95,6 +127,7 @@ def record_of(
     claims: dict[str, str],
     core_minutes: float,
     device: str,
+    folders: Folders,
     diverged: bool = False,
 ) -> dict[str, Any]:
     """Return the record of a finished run.
@@ -106,6 +139,7 @@ def record_of(
         claims: the digest of each claim that needs it.
         core_minutes: the time of processors that it has taken.
         device: where it was made, cpu or cuda.
+        folders: the folders that have other names in the record.
         diverged: whether the run diverged, or was not made because it should start from one that diverged.
             It has no measurements then.
     """
@@ -118,7 +152,7 @@ def record_of(
     start = None
     if isinstance(run.start, Run) and run.start.training:
         start = {"run": run.start.name, "weights": weights_digest(run.start.checkpoint)}
-    commands = [" ".join(command) for command in run.commands]
+    commands = [folders.neutral(" ".join(command), commit) for command in run.commands]
     return {
         "commit": commit,
         "corpus": run.corpus.contents(),
@@ -334,3 +368,15 @@ def write_record(results: str | os.PathLike, name: str, record: dict[str, Any]) 
     path = path_of(results, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, json.dumps(record, indent=None, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+
+
+def log_of(results: str | os.PathLike, name: str) -> Path:
+    """Return the path of the log of a run, beside its record."""
+    return Path(results, f"{name}.log.gz")
+
+
+def write_log(results: str | os.PathLike, run: Run, commit: str, folders: Folders) -> None:
+    """Keep the log of a run, compressed. The same log gives the same file."""
+    text = Path(run.path("train.log")).read_text(encoding="utf-8")
+    content = gzip.compress(folders.neutral(text, commit).encode(), compresslevel=9, mtime=0)
+    write_file(log_of(results, run.name), content)
