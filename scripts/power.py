@@ -3,22 +3,32 @@
 
     python scripts/power.py                          # 5 seeds, as primary claims have; it takes a minute
     python scripts/power.py --alpha .00556           # the first of nine claims in Holm's order: .05 / 9
+    python scripts/power.py --errors                 # the standard errors by sentences in the records
 
 The differences of two systems are drawn from the model of modular_fairseq_cli/scoring/intervals.py. The
 choice of the test sentences gives the difference of a pair of trainings a standard error of --sentence-error.
 The share --common of its square is the same in all pairs: an assumption, as most of it is particular to the
 two trainings. Seeds add a standard deviation of --seed-noise to the difference of a pair. A claim holds if
 its one-sided p-value is below --alpha.
+
+--errors shows the standard error by sentences for all pairs of trainings of table multi30k that a claim about
+BLEU compares, as far as both have records, made on one device.
 """
 
 import argparse
 import math
+from pathlib import Path
+from statistics import median
 
 import numpy as np
 from scipy.optimize import brentq
 
+from modular_fairseq.runs.evidence.claims import read_claims
+from modular_fairseq.runs.evidence.records import read_record
 from modular_fairseq_cli.scoring.intervals import over_seeds_and_sentences
 
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+TABLE = "multi30k"
 SENTENCES = 100  # a test set has more; with the same standard error the power is about the same
 REPEATED = 2000
 
@@ -37,6 +47,29 @@ def _holds(differences: np.ndarray, alpha: float) -> bool:
     found = over_seeds_and_sentences(differences.mean(axis=1).tolist(), differences)
     assert found is not None  # as there are several seeds and sentences
     return found.difference > 0 and found.p_value / 2 < alpha
+
+
+def errors() -> list[float]:
+    """Return the standard error by sentences of the difference of each pair of trainings."""
+    claims = read_claims(RESULTS / "claims.yaml").claims
+    pairs = {
+        (claim.row, claim.baseline, seed)
+        for claim in claims
+        if claim.table_name == TABLE and claim.quantity == "bleu" and claim.baseline
+        for seed in claim.seeds
+    }
+    found = []
+    for *rows, seed in sorted(pairs):
+        records = [read_record(RESULTS / "evidence", f"{TABLE}/{row}/seed-{seed}") for row in rows]
+        sides = [
+            each["rows"][f"{TABLE}/{row}"][0]["by_unit"]["bleu"]
+            for row, each in zip(rows, records, strict=True)
+            if each and not each["diverged"]
+        ]
+        if len(sides) == 2 and len({each["made"]["device"] for each in records if each}) == 1:
+            difference = sides[0] - sides[1]
+            found.append(float(difference.std(ddof=1)) / math.sqrt(len(difference)))
+    return found
 
 
 def main() -> None:
@@ -63,7 +96,13 @@ def main() -> None:
     for name, default, text, _ in options:
         text = f"{text} (default: {default})"
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
+    parser.add_argument("--errors", action="store_true", help="show the standard errors of recorded pairs")
     args = parser.parse_args()
+    if args.errors:
+        found = errors()
+        told = f"{min(found):.2f} to {max(found):.2f}, median {median(found):.2f}"
+        print(f"standard errors by sentences of {len(found)} pairs, in BLEU: {told}")
+        return
     for name, _, text, fits in options:
         if not fits(value := getattr(args, name.replace("-", "_"))):
             parser.error(f"--{name} {value}: give a {text}")

@@ -1,8 +1,10 @@
 """Test how claims are read, refused, and decided by records."""
 
 import copy
+import gzip
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +19,7 @@ from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import (
+    Folders,
     packed_parts,
     plain,
     preloaded_libraries,
@@ -30,6 +33,7 @@ from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.papers.table import find_table, read_table
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
+from modular_fairseq_cli.training_log import read_log
 from tests.places import ROOT
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -99,6 +103,7 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
     others = [{"row": "c"}, {"margin": 0.1}, {"seeds": [1, 2]}, {"says": "x"}, {"expected": "below"}]
     assert len(digests | {claim(**change).digest for change in others}) == 1 + len(others)
     assert claim(margin=0.0, row_minus="").digest in digests  # as if claims had no such keys
+    assert claim(remark="B was trained with less.").digest in digests
 
 
 @pytest.mark.parametrize(
@@ -552,6 +557,57 @@ def test_no_record_names_a_folder_of_a_machine(path):
     assert commands and not [word for each in commands for word in each.split() if word.startswith("/")]
 
 
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("results/evidence/*/*/*.log.gz")), ids=lambda path: path.parent.name
+)
+def test_a_log_that_was_kept_has_the_curves_of_its_record(tmp_path, path):
+    text = gzip.decompress(path.read_bytes()).decode()
+    assert not re.search(r"(?<![\w.])/(work|home|root|mnt|srv)/", text)
+    (tmp_path / "train.log").write_text(text)
+    found, name = read_log(tmp_path / "train.log"), path.name.removesuffix(".log.gz")
+    curves = json.loads((path.parent / f"{name}.json").read_text())["curves"]
+    assert curves.keys() == {"train", "valid", "train_inner"}
+    for split, by_name in curves.items():
+        for key, points in by_name.items():
+            assert [[at, value] for at, value in found[split][key]] == points
+
+
+def test_folders_of_a_machine_have_neutral_names():
+    folders = Folders("/a/evidence/data", "/a/evidence", "/a/evidence/0123")
+    for text, expected in {
+        "x /a/evidence/data/c/bin": "x evidence/data/c/bin",
+        "--user-dir=/a/evidence/0123/modular_fairseq": "--user-dir=evidence/0123/modular_fairseq",
+        "'/a/evidence/x', /a/evidence": "'evidence/runs/x', evidence/runs",
+        "/a/evidences /b/a/evidence": "/a/evidences /b/a/evidence",
+    }.items():
+        assert folders.neutral(text, "0123") == expected
+
+
+def test_the_page_tells_when_a_claim_or_its_rows_were_changed():
+    changes = [
+        Change("2026-11-23", "a", rows=("multi30k/b",), before=COMMIT),
+        Change("2026-11-24", "b", rows=("multi30k/c", "other/a"), before=COMMIT),
+        Change("2026-11-25", "c", claims={"first": "0"}),
+        Change("2026-11-25", "d", claims={"second": "0", "first": "1"}),
+    ]
+    plan = SimpleNamespace(register=SimpleNamespace(changes=changes))
+    assert page._changed(plan, claim()).endswith(" on 2026-11-23 and 2026-11-25")
+    assert page._changed(plan, claim(name="third", row="d", baseline="e")) == ""
+
+
+def test_the_page_names_the_device_that_made_the_runs():
+    runs = {f"t/{row}/seed-{seed}": (row, seed) for row in "ab" for seed in (1, 2)}
+    jobs = [SimpleNamespace(run=SimpleNamespace(name=name), seed=seed) for name, (_, seed) in runs.items()]
+
+    def told(*devices):
+        made = {name: {"made": {"device": devices[seed - 1]}} for name, (_, seed) in runs.items()}
+        return page._devices(jobs, made)
+
+    assert told("cpu", "cpu") == ""
+    assert told("cpu", "cuda").startswith(" Seed 2 was made with `--device cuda`;")
+    assert told("cuda", "cuda").startswith(" They were made with `--device cuda`;")
+
+
 def sacrebleus(counts):
     return BLEU.compute_bleu([*counts[2:6]], [*counts[6:]], counts[0], counts[1], smooth_method="exp").score
 
@@ -663,18 +719,29 @@ def test_claims_are_counted_by_paper_and_by_what_was_found():
         found("f", "No place: it is ours", kind="secondary"),
         found("b", "Li 2021, figure 2"),
         found("h", "Li 2021, figure 3"),
+        found("j", "Li 2021, figure 3"),
+        found("k", "Li 2021, figure 4", low=0.1),
         found("c", "Wu 2020"),
         found("d", "Wu 2020, table 2", missing=[3]),
         found("e", "Wu 2020, table 3", kind="secondary", low=-0.5),
         found("i", "Wu 2020, table 3", kind="secondary", low=-2.0),
         found("g", "no paper has it", kind="secondary", missing=[1, 2]),
     ]
-    p = {"a": (0.01, 0.99), "b": (0.4, 0.6), "c": (0.01, 0.99), "d": (None, None), "h": (0.99, 0.01)}
+    all_of_them = [
+        each._replace(claim=each.claim._replace(margin=5.0)) if each.claim.name in "hjk" else each
+        for each in all_of_them
+    ]
+    all_of_them = [
+        each._replace(interval=each.interval._replace(low=-0.1)) if each.claim.name == "h" else each
+        for each in all_of_them
+    ]
+    p = {"a": (0.01, 0.99), "b": (0.4, 0.6), "c": (0.01, 0.99), "d": (None, None)}
+    p |= dict.fromkeys("hjk", (0.99, 0.01))
     lines = by_paper(Findings(all_of_them, p)).splitlines()
     assert lines[0] == "| paper | primary claims | secondary claims |"
     assert lines[2:] == [
         "| Wu 2020 | 2 of 3 done: 2 hold | 1 is the opposite, 1 is undecided |",
-        "| Li 2021 | 1 fails, 1 is open |  |",
+        "| Li 2021 | 1 fails, 2 fail (smaller than claimed), 1 is open |  |",
         "| questions of our own |  | 1 of 2 done: 1 is as claimed |",
     ]
 

@@ -18,6 +18,7 @@ from modular_fairseq_cli.scoring.intervals import (
     pseudo_values,
 )
 from modular_fairseq_cli.scoring.significance import bootstrap_p
+from tests.places import ROOT
 from tests.scripts import script
 
 SENTENCES = 60
@@ -64,6 +65,13 @@ def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["power.py", "--seed-noise", "300", "--common", "0"])
     power.main()
     assert float(capsys.readouterr().out.split()[3]) > 100
+    monkeypatch.setattr("sys.argv", ["power.py", "--errors"])
+    power.main()
+    told = capsys.readouterr().out.partition("sentences ")[2].split()
+    page = (ROOT / "docs/evidence.md").read_text()
+    number, low, high, middle = told[1], told[5], told[7].rstrip(","), told[9]
+    assert f"in the {number} pairs of runs that had records" in page
+    assert f"of {low} to {high} BLEU, with a median of {middle}," in page
     monkeypatch.setattr("sys.argv", ["power.py", "--seeds", "1"])
     with pytest.raises(SystemExit) as error:
         power.main()

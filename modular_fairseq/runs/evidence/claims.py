@@ -29,7 +29,8 @@ A claims.yaml has these keys:
 A claim about a loss, as of a row with a single expert against the same row with all, also has `row_minus` and
 `baseline_minus`: the rows whose quantity is subtracted first. A claim about a single row, such as that a
 quantity falls during training, has neither `baseline` nor `differ`: the quantity itself is above or below
-`margin`.
+`margin`. A `remark` says how to read what was found. It is shown on the page of results, and is no part of
+what was registered, so it may be added later.
 """
 
 import datetime
@@ -79,6 +80,7 @@ class Claim(NamedTuple):
     printed: float | None = None
     row_minus: str = ""
     baseline_minus: str = ""
+    remark: str = ""
 
     @property
     def rows(self) -> list[str]:
@@ -103,10 +105,11 @@ class Claim(NamedTuple):
         """A digest of what was claimed, which every result that the claim needs records.
 
         Keys with their default values do not count, so a claim keeps its digest if claims get another key.
+        The remark does not count either.
         """
         given = {
             key: value
-            for key, value in self._replace(table=self.table_name)._asdict().items()
+            for key, value in self._replace(table=self.table_name, remark="")._asdict().items()
             if key not in self._field_defaults or value != self._field_defaults[key]
         }
         content = json.dumps(given, ensure_ascii=True, sort_keys=True)

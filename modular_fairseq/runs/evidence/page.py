@@ -203,9 +203,11 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
         f"{', '.join(map(str, claim.seeds))} (`configs/{claim.table_name}/table.yaml`)",
         f"- Found: {_found(finding)}",
         f"- {SAYS[claim.kind]}: {said(finding, findings)}" + _p_values(findings.p_values(finding)),
+        *([f"- Remark: {claim.remark}"] if claim.remark else []),
         f"- Runs: {_records(plan, names)}; {spent}; {_commits(made)}",
         *_logs(plan, names),
-        f"- Commands: {_makes_again(jobs, records)} Each record has the `commands` of its run.",
+        f"- Commands: `bash scripts/evidence.sh TEXT {_only(jobs)}` makes the runs again if their records "
+        f"are removed.{_devices(jobs, records)} Each record has the `commands` of its run.",
     ]
     return f"### {claim.name}\n\n{lines[0]}\n\n" + "\n".join(lines[1:])
 
@@ -276,16 +278,15 @@ def _changed(plan: Plan, claim: Claim) -> str:
     return what + " and ".join(dict.fromkeys(dates))
 
 
-def _makes_again(jobs: Sequence[Job], records: Records) -> str:
-    """Return sentences about the command that makes the runs again, and the device that they were made on."""
-    again = f"`bash scripts/evidence.sh TEXT {_only(jobs)}`"
+def _devices(jobs: Sequence[Job], records: Records) -> str:
+    """Return a sentence about the seeds that were made on a GPU, or "" if none was."""
     of_gpu = sorted({job.seed for job in jobs if not is_of_cpu(records[job.run.name])})
     of_cpu = sorted({job.seed for job in jobs if is_of_cpu(records[job.run.name])})
-    told = f"{again} makes the runs again if their records are removed."
     if not of_gpu:
-        return told
-    which = f"Seeds {', '.join(map(str, of_gpu))}" if of_cpu else "They"
-    return f"{told} {which} were made with `--device cuda`; a pair must be made on one device."
+        return ""
+    several = f"Seeds {', '.join(map(str, of_gpu))} were" if len(of_gpu) > 1 else f"Seed {of_gpu[0]} was"
+    which = several if of_cpu else "They were"
+    return f" {which} made with `--device cuda`; a pair must be made on one device."
 
 
 def _only(jobs: Sequence[Job]) -> str:

@@ -1,0 +1,55 @@
+"""Test scripts/mae_deficit.py, which asks the records why MAE-7 is below the Transformer."""
+
+import numpy as np
+import pytest
+
+from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
+from tests.places import ROOT
+from tests.scripts import script
+
+RANDOM = np.random.default_rng(3)
+SENTENCES = {(row, seed): RANDOM.normal(30, 5, 20) for row in "abc" for seed in (1, 2, 3, 4)}
+
+
+@pytest.fixture(scope="module")
+def deficit():
+    return script("mae_deficit")
+
+
+@pytest.fixture
+def records():
+    """Return records of three rows; the third has other devices with seed 3, and none with seed 4."""
+    found = {row: {} for row in "abc"}
+    for (row, seed), values in SENTENCES.items():
+        device = "cuda" if (row, seed) == ("c", 3) else "cpu"
+        curves = {"valid": {"nll_loss": [[10, 5.0], [20, 3.0 + values[0]]]}, "train": {"loss": [[20, 7.0]]}}
+        measured = {"bleu": float(values.mean()), "by_unit": {"bleu": values}}
+        rows = {f"multi30k/{row}": [measured]}
+        found[row][seed] = {"made": {"device": device}, "curves": curves, "rows": rows}
+    del found["c"][4]
+    return found
+
+
+def test_seeds_are_those_of_all_rows_on_one_device(deficit, records):
+    assert deficit.seeds_of(records, {"a": 1, "b": -1}) == [1, 2, 3, 4]
+    assert deficit.seeds_of(records, {"a": 1, "c": -1}) == [1, 2]
+
+
+def test_a_contrast_is_a_weighted_sum_with_the_interval_of_the_claims(deficit, records):
+    weights = {"a": 0.5, "b": 0.5, "c": -1}
+    sums = np.stack([sum(w * SENTENCES[row, seed] for row, w in weights.items()) for seed in (1, 2)])
+    expected = over_seeds_and_sentences(list(sums.mean(axis=1)), sums)
+    assert deficit.contrast(records, weights, deficit.bleu) == pytest.approx(expected)
+    losses = [sum(w * SENTENCES[row, seed][0] for row, w in weights.items()) for seed in (1, 2)]
+    last, second = (deficit.at_epoch("valid", "nll_loss", epoch) for epoch in (-1, 2))
+    assert deficit.contrast(records, weights, last) == pytest.approx(over_seeds(losses))
+    assert deficit.contrast(records, weights, second) == deficit.contrast(records, weights, last)
+    del records["c"][1]
+    with pytest.raises(SystemExit, match="a, b, c have too few seeds in common"):
+        deficit.contrast(records, weights, last)
+
+
+def test_the_page_about_mae_has_the_tables_of_the_records(deficit):
+    page = (ROOT / "docs/mechanisms/mae.md").read_text()
+    missing = [table for table in deficit.tables() if table not in page]
+    assert not missing, "docs/mechanisms/mae.md has not what python scripts/mae_deficit.py prints"
