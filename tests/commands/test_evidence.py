@@ -1,6 +1,7 @@
 """Test that `modular-fairseq evidence` makes the registered runs once, records them and tests the claims."""
 
 import contextlib
+import gzip
 import io
 import json
 import re
@@ -151,6 +152,21 @@ def test_each_run_leaves_a_record_without_text(made):
     words = set((place / "data/toy.de-en/raw/test.en").read_text().split())
     text = (place / "evidence/mine/experts/seed-1.json").read_text()
     assert words and not [word for word in words if f" {word} " in text or f'"{word}"' in text]
+
+
+def test_folders_have_neutral_names_and_logs_of_primary_claims_are_kept(made):
+    place, _ = made
+    command, *others = record(place)["commands"]
+    assert str(place) not in " ".join([command, *others])
+    folder = f"evidence/runs/{COMMIT}/paper/mine/experts/seed-1/"
+    assert command.startswith("fairseq-train evidence/data/toy.de-en/bin ")
+    assert f"--user-dir evidence/{COMMIT}/modular_fairseq --save-dir {folder} " in command
+    log = gzip.decompress((place / "evidence/mine/experts/seed-1.log.gz").read_bytes()).decode()
+    whole = (place / folder.removeprefix("evidence/") / "train.log").read_text()
+    assert str(place) in whole and str(place) not in log and "evidence/data/toy.de-en/bin" in log
+    assert len(log.splitlines()) == len(whole.splitlines())
+    kept = {path.parent.name for path in (place / "evidence/mine").glob("*/*.log.gz")}
+    assert kept == {"experts", "plain"}  # fine-tuned runs are for secondary claims
 
 
 def test_a_fine_tuned_run_starts_from_its_own_seed_and_names_the_checkpoint(made):

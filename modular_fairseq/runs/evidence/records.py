@@ -379,4 +379,6 @@ def write_log(results: str | os.PathLike, run: Run, commit: str, folders: Folder
     """Keep the log of a run, compressed. The same log gives the same file."""
     text = Path(run.path("train.log")).read_text(encoding="utf-8")
     content = gzip.compress(folders.neutral(text, commit).encode(), compresslevel=9, mtime=0)
-    write_file(log_of(results, run.name), content)
+    path = log_of(results, run.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
