@@ -115,6 +115,7 @@ corpus and the weights. The log of a training for a primary claim lies beside th
 registered or changed the text of a claim, and the commit that added a record. What was changed apart from the
 text, such as a row, is in the [last section](#what-was-changed-after-it-was-registered).
 
+<!-- not run: it needs the history of the repository, which an archive of the files does not have -->
 ```bash
 git log -s --format='%h %ad %s' --date=iso -L '/name: mae-7-above-base$/,/differ/:{path}'
 git log --format='%h %ad %s' --date=iso --diff-filter=A -- {folder}/multi30k/mae-7/seed-1.json
