@@ -20,18 +20,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
+from tabulate import tabulate
 
-from modular_fairseq.runs.evidence.records import read_record
-from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.records import of_one_device, read_record
+from modular_fairseq.runs.evidence.verdicts import interval_of, weighted
+from modular_fairseq_cli.scoring.intervals import Interval
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "evidence"
 TABLE = "multi30k"
 SEEDS = (1, 2, 3, 4, 5)
 NAMES = {"base": "Transformer", "mae-7": "MAE-7", "uni-mae-7": "UNI-MAE-7", "nobcd": "NOBCD"}
-Weights = Mapping[str, float]
-Records = dict[str, dict[int, dict[str, Any]]]
-Value = Callable[[dict[str, Any], str], float]
+Record = dict[str, Any]
+Records = dict[tuple[str, int], Record]  # keyed by TABLE/ROW and the seed
+Weights = Mapping[str, float]  # of rows
+Value = Callable[[Record, str], float]
 
 PAIRS = [
     ("mae-7", "base"),
@@ -50,12 +53,12 @@ EPOCHS = (1, 2, 4, 6, 8, 10, 12)
 G_EPOCHS = (5, 10)  # the epochs of 12 that have G steps, with --mae-gate-interval 5
 
 
-def at_epoch(split: str, name: str, epoch: int) -> Value:
-    """Return a function that reads a curve at the end of an epoch; -1 is the last one."""
+def loss(split: str, name: str, epoch: int) -> Value:
+    """Return a function that reads a loss at the end of an epoch; epoch 0 is the last one."""
 
-    def read(record: dict[str, Any], row: str) -> float:
+    def read(record: Record, row: str) -> float:
         ends = [at for at, _ in record["curves"]["valid"]["nll_loss"]]
-        return dict(record["curves"][split][name])[ends[epoch if epoch < 0 else epoch - 1]]
+        return float(dict(record["curves"][split][name])[ends[epoch - 1]])
 
     return read
 
@@ -63,66 +66,68 @@ def at_epoch(split: str, name: str, epoch: int) -> Value:
 def lr_of(module: str) -> Value:
     """Return a function that reads LR (divergence) of the heads of one type of modules."""
 
-    def read(record: dict[str, Any], row: str) -> float:
-        types = record["rows"][f"{TABLE}/{row}"][0]["redundancy"]["types"]
-        return next(each["LR_divergence"] for each in types if each["type"] == module)
+    def read(record: Record, row: str) -> float:
+        types = record["rows"][row][0]["redundancy"]["types"]
+        return float(next(each["LR_divergence"] for each in types if each["type"] == module))
 
     return read
 
 
-def bleu(record: dict[str, Any], row: str) -> float:
-    return record["rows"][f"{TABLE}/{row}"][0]["bleu"]
+def less(one: Value, other: Value) -> Value:
+    """Return a function that reads a difference of two quantities."""
+    return lambda record, row: one(record, row) - other(record, row)
 
 
-def seeds_of(records: Records, rows: Weights) -> list[int]:
+def training_loss_with_all_heads(epoch: int) -> Value:
+    """Return a function that reads the training loss: of G steps, where a row has them."""
+
+    def read(record: Record, row: str) -> float:
+        name = "g_loss" if "g_loss" in record["curves"]["train"] else "loss"
+        return loss("train", name, epoch)(record, row)
+
+    return read
+
+
+def seeds_of(records: Records, weights: Weights) -> list[int]:
     """Return the seeds that all rows have, if all of their runs were made on one device."""
-    return [
-        seed
-        for seed in SEEDS
-        if all(seed in records[row] for row in rows)
-        and len({records[row][seed]["made"]["device"] for row in rows}) == 1
-    ]
+    found = {seed: [records.get((f"{TABLE}/{row}", seed)) for row in weights] for seed in SEEDS}
+    return [seed for seed, each in found.items() if all(each) and of_one_device(filter(None, each))]
 
 
-def contrast(records: Records, weights: Weights, value: Value, seeds: list[int] | None = None) -> Interval:
-    """Return a weighted sum of a quantity over rows, with its interval."""
-    seeds = seeds_of(records, weights) if seeds is None else seeds
-    sums = [sum(w * value(records[row][seed], row) for row, w in weights.items()) for seed in seeds]
-    if value is bleu:
-        by_sentence = [
-            sum(
-                w * records[row][seed]["rows"][f"{TABLE}/{row}"][0]["by_unit"]["bleu"]
-                for row, w in weights.items()
-            )
-            for seed in seeds
-        ]
-        found = over_seeds_and_sentences(sums, np.stack(by_sentence))
-    else:
-        found = over_seeds(sums)
-    if found is None:
+def contrast(records: Records, weights: Weights, value: Value | None) -> Interval:
+    """Return a weighted sum over rows with its interval: of a quantity, or of BLEU if it is None.
+
+    Raises:
+        SystemExit: fewer than two seeds have all rows.
+    """
+    named = {f"{TABLE}/{row}": weight for row, weight in weights.items()}
+    of, units = (value, "") if value else (QUANTITIES["bleu"].of, "bleu")
+    found = [weighted(records, seed, named, of, units) for seed in seeds_of(records, weights)]
+    interval = interval_of([total for total, _ in found if total is not None], [each for _, each in found])
+    if interval is None:
         raise SystemExit(f"mae_deficit.py: {', '.join(weights)} have too few seeds in common; make more runs")
-    return found
+    return interval
 
 
-def shown(found: Interval, digits: int) -> str:
+def shown(found: Interval, digits: int = 3) -> str:
     """Return such as "-0.89 [-1.34, -0.45]"."""
     return f"{found.difference:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
-    """Return a table in Markdown, whose first column has names."""
-    rule = ["---", *["---:"] * (len(heads) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))
+    """Return a table in Markdown."""
+    return tabulate(lines, heads, tablefmt="github", disable_numparse=True)
 
 
 def comparisons(records: Records) -> str:
     """Return the table that compares pairs of rows at the end of the training."""
-    last = [at_epoch(split, "nll_loss", -1) for split in ("valid", "train")]
     lines = []
     for row, other in PAIRS:
         weights = {row: 1.0, other: -1.0}
-        cells = [shown(contrast(records, weights, bleu), 2)]
-        cells += [shown(contrast(records, weights, value), 3) for value in last]
+        cells = [shown(contrast(records, weights, None), 2)]
+        cells += [
+            shown(contrast(records, weights, loss(split, "nll_loss", 0))) for split in ("valid", "train")
+        ]
         seeds = ", ".join(map(str, seeds_of(records, weights)))
         lines.append([f"{NAMES[row]} less {NAMES[other]}", *cells, seeds])
     return table(["comparison", "BLEU", "validation loss, bits", "training loss, bits", "seeds"], lines)
@@ -130,10 +135,10 @@ def comparisons(records: Records) -> str:
 
 def effects(records: Records) -> str:
     """Return the table of what F steps and learnt gates do by themselves."""
-    quantities: dict[str, tuple[Value, int]] = {
-        "BLEU": (bleu, 2),
-        "validation loss, bits": (at_epoch("valid", "nll_loss", -1), 3),
-        "training loss, bits": (at_epoch("train", "nll_loss", -1), 3),
+    quantities: dict[str, tuple[Value | None, int]] = {
+        "BLEU": (None, 2),
+        "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
+        "training loss, bits": (loss("train", "nll_loss", 0), 3),
         "LR, encoder": (lr_of("encoder self-attention"), 3),
         "LR, decoder": (lr_of("decoder self-attention"), 3),
         "LR, cross-attention": (lr_of("cross-attention"), 3),
@@ -146,52 +151,39 @@ def effects(records: Records) -> str:
 
 
 def over_epochs(records: Records) -> str:
-    """Return the table of validation losses less that of the Transformer, after some epochs."""
+    """Return the table of the Transformer's validation losses, and of how far other rows are above them."""
     rows = ("mae-7", "uni-mae-7", "nobcd")
     lines = []
     for epoch in EPOCHS:
-        value = at_epoch("valid", "nll_loss", epoch)
-        base = fmean(value(records["base"][seed], "base") for seed in seeds_of(records, {"base": 1}))
-        differences = [shown(contrast(records, {row: 1, "base": -1}, value), 3) for row in rows]
+        value = loss("valid", "nll_loss", epoch)
+        base = fmean(value(records[f"{TABLE}/base", seed], "") for seed in seeds_of(records, {"base": 1}))
+        differences = [shown(contrast(records, {row: 1, "base": -1}, value)) for row in rows]
         lines.append([str(epoch), f"{base:.3f}", *differences])
     heads = [f"{NAMES[row]} less Transformer" for row in rows]
     return table(["epoch", "Transformer", *heads], lines)
 
 
 def with_all_heads(records: Records) -> str:
-    """Return the table of training losses of MAE-7 in G steps, which leave no head out, and in F steps."""
-    seeds = seeds_of(records, {"mae-7": 1, "base": -1, "nobcd": -1})
+    """Return the table of the training losses of MAE-7 in G steps, which leave no head out."""
     lines = []
     for epoch in G_EPOCHS:
-        f_steps, g_steps = (at_epoch("train", name, epoch) for name in ("loss", "g_loss"))
-        valid = at_epoch("valid", "loss", epoch)
-
-        def g_or_training(record: dict[str, Any], row: str, f: Value = f_steps, g: Value = g_steps) -> float:
-            return (g if row == "mae-7" else f)(record, row)
-
-        def gap(
-            record: dict[str, Any], row: str, valid: Value = valid, train: Value = g_or_training
-        ) -> float:
-            return valid(record, row) - train(record, row)
-
-        def head(record: dict[str, Any], row: str, f: Value = f_steps, g: Value = g_steps) -> float:
-            return f(record, row) - g(record, row)
-
+        all_heads = training_loss_with_all_heads(epoch)
+        missing_head = less(loss("train", "loss", epoch), all_heads)
+        gap = less(loss("valid", "loss", epoch), all_heads)
         found = [
-            contrast(records, {"mae-7": 1}, head, seeds),
-            contrast(records, {"mae-7": 1, "base": -1}, g_or_training, seeds),
-            contrast(records, {"mae-7": 1, "nobcd": -1}, g_or_training, seeds),
-            contrast(records, {"mae-7": 1, "base": -1}, gap, seeds),
+            contrast(records, {"mae-7": 1}, missing_head),
+            contrast(records, {"mae-7": 1, "base": -1}, all_heads),
+            contrast(records, {"mae-7": 1, "nobcd": -1}, all_heads),
+            contrast(records, {"mae-7": 1, "base": -1}, gap),
         ]
-        lines.append([str(epoch), *(shown(each, 3) for each in found)])
+        lines.append([str(epoch), *map(shown, found)])
     heads = [
-        "epoch",
-        "MAE-7: F steps less G steps",
-        "G steps less Transformer",
-        "G steps less NOBCD",
-        "gap to validation, less that of the Transformer",
+        "what a missing head adds to the training loss of MAE-7",
+        "training loss, MAE-7 less Transformer",
+        "training loss, MAE-7 less NOBCD",
+        "validation less training loss, MAE-7 less Transformer",
     ]
-    return table(heads, lines)
+    return table(["epoch", *heads], lines)
 
 
 def tables() -> list[str]:
@@ -200,10 +192,9 @@ def tables() -> list[str]:
     Raises:
         UsageError: a record cannot be read.
     """
-    records: Records = {}
-    for row in NAMES:
-        found = {seed: read_record(RESULTS, f"{TABLE}/{row}/seed-{seed}") for seed in SEEDS}
-        records[row] = {seed: record for seed, record in found.items() if record and not record["diverged"]}
+    names = {(f"{TABLE}/{row}", seed): f"{TABLE}/{row}/seed-{seed}" for row in NAMES for seed in SEEDS}
+    found = {key: read_record(RESULTS, name) for key, name in names.items()}
+    records = {key: record for key, record in found.items() if record and not record["diverged"]}
     return [make(records) for make in (comparisons, effects, over_epochs, with_all_heads)]
 
 

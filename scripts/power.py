@@ -24,7 +24,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 from modular_fairseq.runs.evidence.claims import read_claims
-from modular_fairseq.runs.evidence.records import read_record
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.records import of_one_device, read_record
+from modular_fairseq.runs.evidence.verdicts import weighted
 from modular_fairseq_cli.scoring.intervals import over_seeds_and_sentences
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -59,15 +61,12 @@ def errors() -> list[float]:
         for seed in claim.seeds
     }
     found = []
-    for *rows, seed in sorted(pairs):
-        records = [read_record(RESULTS / "evidence", f"{TABLE}/{row}/seed-{seed}") for row in rows]
-        sides = [
-            each["rows"][f"{TABLE}/{row}"][0]["by_unit"]["bleu"]
-            for row, each in zip(rows, records, strict=True)
-            if each and not each["diverged"]
-        ]
-        if len(sides) == 2 and len({each["made"]["device"] for each in records if each}) == 1:
-            difference = sides[0] - sides[1]
+    for row, baseline, seed in sorted(pairs):
+        weights = {f"{TABLE}/{row}": 1, f"{TABLE}/{baseline}": -1}
+        records = {(name, seed): read_record(RESULTS / "evidence", f"{name}/seed-{seed}") for name in weights}
+        present = {key: record for key, record in records.items() if record and not record["diverged"]}
+        if len(present) == 2 and of_one_device(present.values()):
+            _, difference = weighted(present, seed, weights, QUANTITIES["bleu"].of, "bleu")
             found.append(float(difference.std(ddof=1)) / math.sqrt(len(difference)))
     return found
 

@@ -2,6 +2,8 @@
 
     python tests/system/compare_versions.py OTHER_CHECKOUT            # about 10 minutes on one core
     python tests/system/compare_versions.py OTHER_CHECKOUT --only mae dma --keep work/compared
+    python tests/system/compare_versions.py OTHER_CHECKOUT --data evidence/data \\
+        --records results/evidence/multi30k/*/seed-1.json
 
 Each of `ROWS` is trained for 20 updates on a toy corpus with the demo's options, G steps included, and its
 test set is translated: once by OTHER_CHECKOUT and once by the checkout that this file is in. Each does so in
@@ -9,17 +11,23 @@ a process of its own, on one thread, with the Python of this process and the pac
 for each row says whether all weights, the optimizer's state and the output are equal. The exit code is 1 if
 a row differs or fails.
 
+With --records, each checkout runs the training commands of these records of registered runs for 12 updates
+instead, with G steps in every epoch, and nothing is translated. `modular-fairseq evidence --prepare` has put
+their corpora into the folder --data.
+
 The scores in the output of the rows in `ROUNDED` may differ by `TOLERANCE`. Their weights are frozen, and
 since version 0.1 such weights are multiplied by another operation, which is faster and rounds otherwise.
 """
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -61,6 +69,8 @@ ROWS = {
     "lm-mae": f"mae_transformer_lm_tiny_cpu {G}",
     "lm-tim": "modular_transformer_lm_tiny_cpu --tim-layers all",
 }
+OF_RECORDS = "--max-update 12 --disable-validation --num-workers 0 --cpu"
+DATA = "evidence/data/"  # where the commands of records look for corpora
 NUMBER = re.compile(r"-?\d+\.\d+")
 ROUNDED, TOLERANCE = ("ftg", "ftg+"), 2e-4  # scores have four digits after the point
 RENAMED = {"joint_main": "joint"}  # values that version 0.1 calls otherwise
@@ -93,6 +103,18 @@ def run(folder: Path, checkout: Path, *command: str) -> str:
     return done.stdout
 
 
+def execute(folder: Path, checkout: Path, *commands: list[str]) -> str:
+    """Run commands of fairseq with the code of a checkout and return what they print.
+
+    Raises:
+        RuntimeError: a command fails, or Python imported the package from another folder than the checkout.
+    """
+    output = run(folder, checkout, "-c", COMMANDS, repr(commands))
+    if f"plugin {checkout}/modular_fairseq/" not in output:
+        raise RuntimeError(f"Python did not take modular_fairseq from {checkout}")
+    return output
+
+
 def make_data(folder: Path) -> None:
     """Write data (German-English) and data-en (English alone), binarized."""
     sizes = ["--train", "200", "--valid", "10", "--test", "30"]
@@ -118,15 +140,39 @@ def train_and_translate(folder: Path, checkout: Path, name: str) -> tuple[dict, 
         second = ["eval_lm", "data-en", *plugin, *path, "--output-word-probs", "--tokens-per-sample", "64"]
     else:
         second = ["generate", "data", *plugin, *path, "--beam", "5", "--min-len", "6"]
-    output = run(folder, checkout, "-c", COMMANDS, repr([training, second]))
+    output = execute(folder, checkout, training, second)
     (folder / f"{name}.log").write_text(output)
-    if f"plugin {checkout}/modular_fairseq/" not in output:
-        raise RuntimeError(f"Python did not take modular_fairseq from {checkout}")
     log, _, found = output.partition(f"command {second[0]}")
     if G in ROWS[name] and "g_loss" not in log:
         raise RuntimeError(f"{checkout} trained without a G step")
     state = torch.load(folder / name / "checkpoint_last.pt", weights_only=False)  # written a moment ago
     return state, [line for line in map(without_time, found.splitlines()) if line]
+
+
+def command_of(record: Path) -> list[str]:
+    """Return the words of the training command of a record, without fairseq-train.
+
+    Raises:
+        ValueError: the file is no record of a training from scratch.
+    """
+    try:
+        command = json.loads(record.read_text())["commands"][0]
+    except (OSError, ValueError, LookupError, TypeError):
+        command = ""
+    if not command.startswith("fairseq-train ") or "--finetune-from-model" in command:
+        raise ValueError(f"{record} is no record of a training from scratch, as results/evidence has them")
+    return command.split()[1:]  # records write commands without quotes, and no value contains a blank
+
+
+def train_as_recorded(folder: Path, checkout: Path, command: list[str], data: Path) -> tuple[dict, list[str]]:
+    """Train as a record says, for a few updates. Return the state in the checkpoint, and no output."""
+    words = [str(data / word.removeprefix(DATA)) if word.startswith(DATA) else word for word in command]
+    # The last of several values of an option counts.
+    words += [*OF_RECORDS.split(), "--user-dir", str(checkout / "modular_fairseq"), "--save-dir", "model"]
+    words += ["--mae-gate-interval", "1"] if "--mae-gate-interval" in words else []
+    folder.mkdir(parents=True)
+    (folder / "train.log").write_text(execute(folder, checkout, ["train", *words]))
+    return torch.load(folder / "model/checkpoint_last.pt", weights_only=False), []
 
 
 def without_time(line: str) -> str:
@@ -175,18 +221,19 @@ def difference(ours: tuple[dict, list[str]], others: tuple[dict, list[str]], tol
     return "; ".join(found)
 
 
-def compare(folder: Path, checkouts: dict[str, Path], names: list[str]) -> int:
-    """Print a line for each row; return the number of rows that differ or fail."""
-    for side in checkouts:
-        (folder / side).mkdir(parents=True)
-        make_data(folder / side)
+def compare(names: list[str], train: Callable, checkouts: dict[str, Path]) -> int:
+    """Print a line for each name; return the number of those that differ or fail.
+
+    Args:
+        names: what is trained.
+        train: `(name, side, checkout)` -> the state and lines of output (`train_and_translate`).
+        checkouts: the checkout of each side.
+    """
     failed = 0
     for name in names:
         start = time.time()
         try:
-            results = [train_and_translate(folder / side, path, name) for side, path in checkouts.items()]
-            if not results[0][1]:
-                raise RuntimeError("there is no output to compare")
+            results = [train(name, side, path) for side, path in checkouts.items()]
             verdict = difference(*results, TOLERANCE if name in ROUNDED else 0.0)
         except RuntimeError as error:
             verdict = f"failed: {error}"
@@ -196,14 +243,44 @@ def compare(folder: Path, checkouts: dict[str, Path], names: list[str]) -> int:
     return failed
 
 
+def compare_rows(folder: Path, checkouts: dict[str, Path], names: list[str]) -> int:
+    """Compare the given rows of `ROWS` on a toy corpus (`compare`)."""
+    for side in checkouts:
+        (folder / side).mkdir(parents=True)
+        make_data(folder / side)
+
+    def train(name: str, side: str, checkout: Path) -> tuple[dict, list[str]]:
+        state, lines = train_and_translate(folder / side, checkout, name)
+        if not lines:
+            raise RuntimeError("there is no output to compare")
+        return state, lines
+
+    return compare(names, train, checkouts)
+
+
+def compare_records(
+    folder: Path, checkouts: dict[str, Path], commands: dict[str, list[str]], data: Path
+) -> int:
+    """Compare trainings by the commands of records, which are given by the path of the record (`compare`)."""
+
+    def train(name: str, side: str, checkout: Path) -> tuple[dict, list[str]]:
+        place = folder / side / str(list(commands).index(name))
+        return train_as_recorded(place, checkout, commands[name], data)
+
+    return compare(list(commands), train, checkouts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("other", type=Path, metavar="OTHER_CHECKOUT", help="folder of the other version")
-    parser.add_argument(
-        "--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="these rows"
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="these rows")
+    what.add_argument(
+        "--records", nargs="+", type=Path, metavar="FILE", help="the trainings of these records"
     )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the corpora of --records")
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="keep data, logs and checkpoints in a new folder"
     )
@@ -211,12 +288,23 @@ def main() -> None:
     other = args.other.resolve()
     if not (other / "modular_fairseq").is_dir():
         parser.error(f"{other} has no folder modular_fairseq; name a checkout of this project")
-    names = args.only
-    if {"ftg", "ftg+"} & set(names) and "modular_transformer" not in names:
-        names = ["modular_transformer", *names]  # the fine-tuned rows start from it
+    if bool(args.records) != bool(args.data):
+        parser.error("--records and --data belong together; give both or neither")
+    checkouts = {"here": HERE, "other": other}
     with tempfile.TemporaryDirectory() as temporary:
-        failed = compare(args.keep or Path(temporary), {"here": HERE, "other": other}, names)
-    print(f"{len(names) - failed} of {len(names)} rows are equal in {HERE} and {other}")
+        folder = (args.keep or Path(temporary)).resolve()
+        if args.records:
+            try:
+                names = {str(record): command_of(record) for record in args.records}
+            except ValueError as error:
+                parser.error(str(error))
+            failed = compare_records(folder, checkouts, names, args.data.resolve())
+        else:
+            names = args.only
+            if {"ftg", "ftg+"} & set(names) and "modular_transformer" not in names:
+                names = ["modular_transformer", *names]  # the fine-tuned rows start from it
+            failed = compare_rows(folder, checkouts, names)
+    print(f"{len(names) - failed} of {len(names)} trainings are equal in {HERE} and {other}")
     sys.exit(failed > 0)
 
 

@@ -14,18 +14,16 @@ from sacrebleu.metrics import BLEU
 
 from modular_fairseq.runs.evidence import figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
+from modular_fairseq.runs.evidence.by_unit import packed_parts, unpacked, unpacked_parts
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import (
     Folders,
-    packed_parts,
     plain,
     preloaded_libraries,
     read_record,
-    unpacked,
-    unpacked_parts,
     write_record,
 )
 from modular_fairseq.runs.evidence.rows import lines_of, time_spent

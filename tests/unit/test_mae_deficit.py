@@ -18,15 +18,19 @@ def deficit():
 
 @pytest.fixture
 def records():
-    """Return records of three rows; the third has other devices with seed 3, and none with seed 4."""
-    found = {row: {} for row in "abc"}
+    """Return records of three rows; the third has another device with seed 3, and no record with seed 4."""
+    found = {}
     for (row, seed), values in SENTENCES.items():
-        device = "cuda" if (row, seed) == ("c", 3) else "cpu"
         curves = {"valid": {"nll_loss": [[10, 5.0], [20, 3.0 + values[0]]]}, "train": {"loss": [[20, 7.0]]}}
-        measured = {"bleu": float(values.mean()), "by_unit": {"bleu": values}}
-        rows = {f"multi30k/{row}": [measured]}
-        found[row][seed] = {"made": {"device": device}, "curves": curves, "rows": rows}
-    del found["c"][4]
+        if row == "a":
+            curves["train"]["g_loss"] = [[20, 6.5]]
+        found[f"multi30k/{row}", seed] = {
+            "made": {"device": "cuda" if (row, seed) == ("c", 3) else "cpu"},
+            "curves": curves,
+            "rows": {f"multi30k/{row}": [{"bleu": float(values.mean()), "by_unit": {"bleu": values}}]},
+            "training": {},
+        }
+    del found["multi30k/c", 4]
     return found
 
 
@@ -39,14 +43,21 @@ def test_a_contrast_is_a_weighted_sum_with_the_interval_of_the_claims(deficit, r
     weights = {"a": 0.5, "b": 0.5, "c": -1}
     sums = np.stack([sum(w * SENTENCES[row, seed] for row, w in weights.items()) for seed in (1, 2)])
     expected = over_seeds_and_sentences(list(sums.mean(axis=1)), sums)
-    assert deficit.contrast(records, weights, deficit.bleu) == pytest.approx(expected)
+    assert deficit.contrast(records, weights, None) == pytest.approx(expected)
     losses = [sum(w * SENTENCES[row, seed][0] for row, w in weights.items()) for seed in (1, 2)]
-    last, second = (deficit.at_epoch("valid", "nll_loss", epoch) for epoch in (-1, 2))
+    last, second = (deficit.loss("valid", "nll_loss", epoch) for epoch in (0, 2))
     assert deficit.contrast(records, weights, last) == pytest.approx(over_seeds(losses))
     assert deficit.contrast(records, weights, second) == deficit.contrast(records, weights, last)
-    del records["c"][1]
+    del records["multi30k/c", 1]
     with pytest.raises(SystemExit, match="a, b, c have too few seeds in common"):
         deficit.contrast(records, weights, last)
+
+
+def test_the_loss_with_all_heads_is_the_one_of_g_steps_where_there_are_any(deficit, records):
+    all_heads, f_steps = deficit.training_loss_with_all_heads(2), deficit.loss("train", "loss", 2)
+    a, b = records["multi30k/a", 1], records["multi30k/b", 1]
+    assert (all_heads(a, ""), all_heads(b, "")) == (6.5, 7.0)
+    assert deficit.less(f_steps, all_heads)(a, "") == 0.5
 
 
 def test_the_page_about_mae_has_the_tables_of_the_records(deficit):

@@ -17,8 +17,8 @@ A record has no text of a corpus. Its keys are
     rows          for each row of the table its measurements, one for each set of overrides: how they were
                   made ("how"), their columns, the numbers of the analyses by module, and for BLEU "counts":
                   for each sentence sacrebleu's lengths of hypothesis and reference and its matches of 1- to
-                  4-grams (`packed`). Measurements of a quantity of `OF_PARTS` have the numbers of the
-                  pictures or inputs, whose sums decide the score, as "parts" (`packed_parts`)
+                  4-grams. Measurements of a quantity of `by_unit.OF_PARTS` have the numbers of the pictures
+                  or inputs, whose sums decide the score, as "parts". by_unit.py packs both
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, the versions of Python and torch, the processor, and the names of the
                   libraries in LD_PRELOAD (scripts/mkl_avx512.sh)
@@ -28,14 +28,13 @@ Older records lack "train_inner", "parts", and the last two of "made".
 The log of a training for a primary claim is kept beside its record as seed-N.log.gz (`write_log`). Older
 records have none.
 
-`read_record` adds "by_unit" to a measurement: for BLEU and for a quantity of `OF_PARTS` the pseudo-values of
-the sentences or parts, which follow from the counts or parts (`scoring.intervals.jackknife`).
+`read_record` adds "by_unit" to a measurement: the pseudo-values of the sentences or parts, which follow from
+the counts or parts (`by_unit.scores_of`).
 
 A training that diverged, and a run that should start from one, have records too. "diverged" is true there,
 "training" and "weights" are null, and there are no curves and rows.
 """
 
-import base64
 import datetime
 import gzip
 import hashlib
@@ -44,31 +43,24 @@ import math
 import os
 import platform
 import re
-import zlib
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from sacrebleu.metrics import BLEU
 
-from modular_fairseq.runs.evaluation import EVALUATIONS, Measurement
+from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.bleu import metric_of, output_of
 from modular_fairseq.runs.evaluations.parts import OverParts
+from modular_fairseq.runs.evidence.by_unit import COUNTS, OF_PARTS, packed, packed_parts, scores_of
 from modular_fairseq.runs.run import Run
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 from modular_fairseq_cli.processes import processor_name
-from modular_fairseq_cli.scoring.intervals import Scored, jackknife, sentence_counts
+from modular_fairseq_cli.scoring.intervals import sentence_counts
 from modular_fairseq_cli.training_log import read_log
 
-# Quantities whose intervals account for the choice of pictures or inputs, too. Those of masked words account
-# for seeds alone: of their noise, the choice of sentences is the smaller part by far.
-OF_PARTS = ("nats_per_token", "class_accuracy")
-COUNTS = 6  # numbers of a sentence: its lengths, and its matches of 1- to 4-grams
 OF_EPOCHS = (
     "ppl",
     "nll_loss",
@@ -191,6 +183,11 @@ def is_of_cpu(record: dict[str, Any]) -> bool:
     return bool(record["made"]["device"] == "cpu")
 
 
+def of_one_device(records: Iterable[dict[str, Any]]) -> bool:
+    """Return whether all records are of runs on the same kind of device."""
+    return len({record["made"].get("device") for record in records}) == 1
+
+
 def preloaded_libraries() -> list[str]:
     """Return the names of the libraries that LD_PRELOAD puts before others, without their folders."""
     paths = re.split("[ :]+", os.environ.get("LD_PRELOAD", ""))
@@ -210,59 +207,6 @@ def _numbers(measurement: Measurement) -> dict[str, Any]:
         if isinstance(each, OverParts) and not each.scores.keys().isdisjoint(OF_PARTS):
             result["parts"] = packed_parts(each.statistics(measurement))
     return result
-
-
-def packed(counts: NDArray[Any]) -> str:
-    """Return counts [sentences, COUNTS] as a short text: 16 bits for each, column by column, by zlib."""
-    columns = counts.T.astype("<u2").tobytes()
-    return base64.b64encode(zlib.compress(columns, level=9)).decode("ascii")
-
-
-def unpacked(text: str) -> NDArray[np.int64]:
-    """Return the counts [sentences, COUNTS] that `packed` has made a text of.
-
-    Raises:
-        ValueError: the text is no such text.
-    """
-    try:
-        columns = zlib.decompress(base64.b64decode(text, validate=True))
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    return np.frombuffer(columns, "<u2").reshape(COUNTS, -1).T.astype(np.int64)
-
-
-def packed_parts(parts: NDArray[np.float64]) -> str:
-    """Return numbers [parts, n] as a short text: n, and the numbers in float32, column by column, by zlib."""
-    columns = parts.T.astype("<f4").tobytes()
-    return f"{parts.shape[1]}:" + base64.b64encode(zlib.compress(columns, level=9)).decode("ascii")
-
-
-def unpacked_parts(text: str) -> NDArray[np.float64]:
-    """Return the numbers [parts, n] that `packed_parts` has made a text of.
-
-    Raises:
-        ValueError: this is no such text.
-    """
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no text")
-    n, _, packed = text.partition(":")
-    try:
-        columns = zlib.decompress(base64.b64decode(packed, validate=True))
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    return np.frombuffer(columns, "<f4").reshape(int(n), -1).T.astype(np.float64)
-
-
-def bleu_of(counts: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
-    """Return BLEU and its pseudo-values [sentences] for counts [sentences, COUNTS]."""
-    ngrams = np.maximum(counts[:, :1] - np.arange(4), 0)  # of the hypothesis, of 1 to 4 words
-
-    def score(sums: NDArray[Any]) -> float:
-        lengths, matches, numbers = (each.tolist() for each in np.split(sums.astype(int), (2, COUNTS)))
-        hypothesis, reference = lengths
-        return float(BLEU.compute_bleu(matches, numbers, hypothesis, reference, "exp").score)
-
-    return jackknife(np.hstack([counts, ngrams]).astype(float), score)
 
 
 def how(measurement: Measurement) -> dict[str, Any]:
@@ -317,8 +261,7 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
             if "how" not in each or ("bleu" in each and not isinstance(each.get("counts"), str)):
                 raise UsageError(f"{path}: a measurement of {row} has no `how` or `counts`; {remedy}")
             try:
-                scores = {"bleu": bleu_of(unpacked(each["counts"]))} if "bleu" in each else {}
-                scores |= _of_parts(each) if "parts" in each else {}
+                scores = scores_of(each)
             except ValueError as error:
                 raise UsageError(
                     f"{path}: the counts or parts of {row} cannot be read ({error}); {remedy}"
@@ -332,28 +275,6 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
                     )
             each["by_unit"] = {name: by_unit for name, (_, by_unit) in scores.items()}
     return record
-
-
-def _scored(parts: NDArray[np.float64], score: Callable) -> Scored:
-    return jackknife(parts, lambda sums: float(score(sums)))
-
-
-def _of_parts(measurement: dict[str, Any]) -> dict[str, Scored]:
-    """Return each quantity that follows from the parts of a measurement, with its pseudo-values [parts].
-
-    Raises:
-        ValueError: the parts cannot be unpacked, or have not two numbers each.
-    """
-    parts = unpacked_parts(measurement["parts"])
-    if parts.shape[1] != 2:
-        raise ValueError(f"a part has {parts.shape[1]} numbers in place of a sum and a count")
-    return {
-        name: _scored(parts, score)
-        for each in EVALUATIONS
-        if isinstance(each, OverParts)
-        for name, score in each.scores.items()
-        if name in OF_PARTS and isinstance(measurement.get(name), float) and math.isfinite(measurement[name])
-    }
 
 
 def recorded(results: str | os.PathLike) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Test registered claims by the records that exist.
 
 A claim compares two rows, seed by seed, or a row with 0. For BLEU the 95 % interval of the difference
-accounts for seeds and sentences (`scoring.intervals`). For the quantities of `records.OF_PARTS` it accounts
+accounts for seeds and sentences (`scoring.intervals`). For the quantities of `by_unit.OF_PARTS` it accounts
 for seeds and pictures or inputs, if all records have their numbers. For other quantities it accounts for
 seeds. The verdict on a primary claim is
 
@@ -21,7 +21,7 @@ choice.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ import numpy as np
 
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.records import of_one_device
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
 
@@ -87,20 +88,27 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
         UsageError: two records have scores of other numbers of sentences or parts.
     """
     _check_units(claim, records)
+    table, of = claim.table_name, QUANTITIES[claim.quantity].of
+    bound = claim.bound  # the test is of the bound, so it is subtracted, and added to the interval again
     values, lost, by_unit = {}, {}, []
     for seed in claim.seeds:
-        found = [records.get((f"{claim.table_name}/{row}", seed)) for row in claim.rows]
+        found = [records.get((f"{table}/{row}", seed)) for row in claim.rows]
         if any(each and each["diverged"] for each in found):
             lost[seed] = "diverged"
             continue
         if not all(found):
             continue
-        if len({each["made"].get("device") for each in found if each}) > 1:
+        if not of_one_device(each for each in found if each):
             lost[seed] = "is of two devices"
             continue
         sides = [
-            _value(claim, records, seed, *names)
-            for names in ((claim.row, claim.row_minus), (claim.baseline, claim.baseline_minus))
+            weighted(
+                records, seed, {f"{table}/{name}": sign for name, sign in side if name}, of, claim.quantity
+            )
+            for side in (
+                ((claim.row, 1), (claim.row_minus, -1)),
+                ((claim.baseline, 1), (claim.baseline_minus, -1)),
+            )
         ]
         if any(each is None or not math.isfinite(each) for each, _ in sides):
             lost[seed] = "has no finite value"
@@ -108,18 +116,9 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
         (ours, our_units), (theirs, their_units) = sides
         assert ours is not None and theirs is not None
         values[seed] = (ours, theirs)
-        if our_units is not None and their_units is not None:
-            by_unit.append(our_units - their_units)
-    differences = [ours - theirs for ours, theirs in values.values()]
-    # The test is of the bound, so it is subtracted, and added to the interval again.
-    bound = claim.bound
-    beyond = [difference - bound for difference in differences]
-    if lost:
-        interval = None
-    elif len(by_unit) == len(differences) >= 2:
-        interval = over_seeds_and_sentences(beyond, np.stack(by_unit) - bound)
-    else:
-        interval = over_seeds(beyond)
+        by_unit.append(None if our_units is None or their_units is None else our_units - their_units - bound)
+    beyond = [ours - theirs - bound for ours, theirs in values.values()]
+    interval = None if lost else interval_of(beyond, by_unit)
     if interval:
         interval = interval._replace(
             difference=interval.difference + bound, low=interval.low + bound, high=interval.high + bound
@@ -127,29 +126,49 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
     return Finding(claim, values, interval, [seed for seed in claim.seeds if seed not in values], lost)
 
 
-def _value(
-    claim: Claim, records: dict[tuple[str, int], dict[str, Any]], seed: int, row: str, minus: str
-) -> tuple[float | None, np.ndarray | None]:
-    """Return what a claim compares of a row with one seed: a number, and its values by sentence or part.
+def weighted(
+    records: Mapping[tuple[str, int], dict[str, Any]],
+    seed: int,
+    weights: Mapping[str, float],
+    of: Callable[[dict[str, Any], str], float | None],
+    units: str = "",
+) -> tuple[float | None, Any]:
+    """Return a weighted sum over rows with one seed: of a quantity, and of its values by sentence or part.
 
-    If the claim subtracts the quantity of another row, `minus`, both results are differences. The values by
-    sentence or part are None if a record has none.
+    Args:
+        records: the records, keyed by TABLE/ROW and the seed.
+        seed: the seed.
+        weights: the weight of each row, which is called TABLE/ROW.
+        of: the quantity (`quantities.Quantity.of`).
+        units: the name of the quantity whose values by sentence or part are summed.
+
+    Returns:
+        The two sums. The first is None if a record lacks the quantity, and the second if one lacks them.
     """
     total: float | None = 0.0
-    units: Any = 0.0
-    for name, sign in ((row, 1), (minus, -1)):
-        if not name:
-            continue
-        key = f"{claim.table_name}/{name}"
-        record = records[key, seed]
-        value = QUANTITIES[claim.quantity].of(record, key)
-        total = None if value is None or total is None else total + sign * value
-        found = [each.get("by_unit", {}).get(claim.quantity) for each in record["rows"].get(key, [])]
-        if units is None or not found or any(each is None for each in found):
-            units = None
+    by_unit: Any = 0.0
+    for row, weight in weights.items():
+        record = records[row, seed]
+        value = of(record, row)
+        total = None if value is None or total is None else total + weight * value
+        found = [each.get("by_unit", {}).get(units) for each in record["rows"].get(row, [])]
+        if by_unit is None or not found or any(each is None for each in found):
+            by_unit = None
         else:
-            units = units + sign * np.mean(found, axis=0)
-    return total, units
+            by_unit = by_unit + weight * np.mean(found, axis=0)
+    return total, by_unit
+
+
+def interval_of(sums: Sequence[float], by_unit: Sequence[Any]) -> Interval | None:
+    """Return the mean of a quantity over seeds with its interval; see the module's docstring.
+
+    Args:
+        sums: the quantity of each seed.
+        by_unit: its values by sentence or part [units] for each seed; None where there are none.
+    """
+    if len(sums) >= 2 and all(each is not None for each in by_unit):
+        return over_seeds_and_sentences(sums, np.stack(by_unit))
+    return over_seeds(sums)
 
 
 def _check_units(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> None:
