@@ -98,6 +98,9 @@ def main() -> None:
     parser.add_argument("--errors", action="store_true", help="show the standard errors of recorded pairs")
     args = parser.parse_args()
     if args.errors:
+        given = [name for name, default, *_ in options if getattr(args, name.replace("-", "_")) != default]
+        if given:
+            parser.error(f"--{given[0]} has no effect with --errors; leave one of them out")
         found = errors()
         told = f"{min(found):.2f} to {max(found):.2f}, median {median(found):.2f}"
         print(f"standard errors by sentences of {len(found)} pairs, in BLEU: {told}")

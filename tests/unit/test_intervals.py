@@ -71,6 +71,18 @@ def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):
     page = (ROOT / "docs/evidence.md").read_text()
     number, low, high, middle = told[1], told[5], told[7].rstrip(","), told[9]
     assert f"in the {number} pairs of runs that had records" in page
+    monkeypatch.setattr("sys.argv", ["power.py", "--errors", "--alpha", "0.01"])
+    with pytest.raises(SystemExit):
+        power.main()
+    assert "--alpha has no effect with --errors; leave one of them out" in capsys.readouterr().err
+    read = power.read_record
+
+    def elsewhere(results, name):
+        record = read(results, name)
+        return record and record | {"made": {"device": "cuda" if "/base/" in name else "cpu"}}
+
+    monkeypatch.setattr(power, "read_record", elsewhere)
+    assert 0 < len(power.errors()) < int(number)  # pairs on two devices do not count
     assert f"of {low} to {high} BLEU, with a median of {middle}," in page
     monkeypatch.setattr("sys.argv", ["power.py", "--seeds", "1"])
     with pytest.raises(SystemExit) as error:
