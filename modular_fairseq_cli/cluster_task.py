@@ -36,7 +36,8 @@ class Task:
         """Run the command, and end this process with its exit status if it is not 0."""
         self.began, self.before = time.time(), self.saved()
         print(f"$ {shlex.join(self.command)}", flush=True)
-        with nullcontext() if self.lock is None else lock(self.lock, f"{self.lock} is locked"):
+        # A process that only looks whether the file is locked (`is_locked`) is waited for.
+        with nullcontext() if self.lock is None else lock(self.lock, f"{self.lock} is locked", seconds=1):
             if self.lock is not None:
                 with open(self.lock, "w", encoding="utf-8") as file:
                     file.write(str(os.getpid()))

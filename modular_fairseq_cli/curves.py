@@ -12,6 +12,7 @@ The command writes OUT.tsv (system, update, mean, low, high, number of seeds) an
 """
 
 import argparse
+import io
 import os
 from pathlib import Path
 from statistics import fmean
@@ -87,15 +88,16 @@ def run(args: argparse.Namespace) -> None:
     for name, points in systems.items():
         for point in points:
             lines.append("\t".join([name, *("" if each is None else str(each) for each in point)]))
-    try:
-        write_file(f"{args.out}.tsv", "\n".join(lines) + "\n")
-    except OSError as error:
-        raise UsageError(
-            f"--out {args.out}: {args.out}.tsv cannot be written ({error.strerror}); give another path"
-        ) from None
     title = f"{args.split}: mean over seeds (their number in brackets), 95 % interval"
     label = NUMBERS[args.number].label
-    draw(systems, label, title, Path(f"{args.out}.svg"), Path(f"{args.out}.png"), log=args.number == "ppl")
+    figures = [Path(f"{args.out}.{kind}") for kind in ("svg", "png")]
+    try:
+        write_file(f"{args.out}.tsv", "\n".join(lines) + "\n")
+        draw(systems, label, title, *figures, log=args.number == "ppl")
+    except OSError as error:
+        raise UsageError(
+            f"--out {args.out}: the files cannot be written ({error.strerror}); give another path"
+        ) from None
     print(f"{args.out}.tsv, {args.out}.svg, {args.out}.png")
 
 
@@ -171,8 +173,15 @@ def draw(systems: dict[str, list[Point]], label: str, title: str, *paths: Path, 
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure as .svg or .png, so that the same numbers give the same file."""
+    """Write a figure as .svg or .png, atomically. The same numbers give the same file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     import matplotlib
 
+    picture = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "modular_fairseq"}):
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(picture, format=path.suffix[1:], dpi=160, metadata=metadata)
+    write_file(path, picture.getvalue())

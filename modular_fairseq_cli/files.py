@@ -106,12 +106,18 @@ def write_file(path: Name, content: str | bytes) -> None:
 
 def append_line(path: Name, line: str) -> None:
     """Append a line to a file, which may end in the middle of one because its writer was killed."""
+    end_last_line(path)
+    with open(path, "ab") as file:
+        file.write(line.encode("utf-8") + b"\n")
+
+
+def end_last_line(path: Name) -> None:
+    """End the last line of a file if its writer was killed in the middle of it. A missing file is created."""
     with open(path, "ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read() != b"\n":
                 file.write(b"\n")
-        file.write(line.encode("utf-8") + b"\n")
 
 
 def temporary_beside(path: Name) -> str:

@@ -7,7 +7,7 @@ of this project have a file, too. All files follow from the code. After a change
 again; a test compares the files with the code.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import yaml
@@ -28,9 +28,13 @@ def groups() -> dict[str, str]:
 
 
 def main() -> None:
-    folder = Path(*sys.argv[1:2] or [ROOT / "configs" / "hydra"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "configs/hydra", metavar="FOLDER")
+    args = parser.parse_args()
     for name, content in groups().items():
-        path = folder / name
+        path = args.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
 

@@ -7,6 +7,7 @@ page does, lints the script, and shows the file and line of each problem. It als
 columns. The exit status is 1 if there is any problem.
 """
 
+import argparse
 import re
 import subprocess
 import sys
@@ -50,6 +51,11 @@ def lint(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = lint(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "modular_fairseq_cli/report/assets")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    assets = ROOT / "modular_fairseq_cli/report/assets"
+    parser.add_argument("folder", nargs="?", type=Path, default=assets, metavar="FOLDER")
+    found = lint(parser.parse_args().folder)
     print("\n".join(found) or "The JavaScript of the report has no problem.")
     sys.exit(bool(found))

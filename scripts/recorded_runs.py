@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import only_one, write_file
+from modular_fairseq_cli.files import end_last_line, only_one, read_json, write_file
 
 _children: set[subprocess.Popen] = set()  # the commands that are running, of all threads
 _interrupted = threading.Event()  # Ctrl-C was pressed while runs were made
@@ -105,13 +106,12 @@ class Comparison(NamedTuple):
         """Return the record of a run, or None if there is none.
 
         Raises:
-            UsageError: it is of another run, or of other data or options.
+            UsageError: it cannot be read, or is of another run, or of other data or options.
         """
         path = self.path(row, seed)
-        if not path.exists():
-            return None
-        record = json.loads(path.read_text())
-        compare(path, record, self.about(row, seed), "remove the record")
+        record = read_json(path, "remove the record")
+        if record is not None:
+            compare(path, record, self.about(row, seed), "remove the record")
         return record
 
     def records(self) -> dict[tuple[str, int], dict[str, Any]]:
@@ -140,8 +140,8 @@ class Comparison(NamedTuple):
                 committed, or git fails.
         """
         noted = folder / "run.json"
-        if noted.exists():
-            found = json.loads(noted.read_text())
+        found = read_json(noted, "remove the folder")
+        if found is not None:
             compare(folder, found, about, "remove the folder")
         elif folder.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder} has files of another run, as it has no run.json; remove the folder")
@@ -217,9 +217,17 @@ def call(words: list[object], log: Path, own: bool = True) -> float:
     environment |= {"PYTHONPATH": str(ROOT)} if own else {"PYTHONSAFEPATH": "1"}
     command = [str(word) for word in words]
     log.parent.mkdir(parents=True, exist_ok=True)
+    end_last_line(log)
     began = time.monotonic()
     with open(log, "a") as output:
-        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        child = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            preexec_fn=lifetime.before_exec(),  # if it went on, it would disturb a run that is made again
+        )
         _children.add(child)
         try:
             if _interrupted.is_set():

@@ -36,6 +36,7 @@ from modular_fairseq.runs.evidence.records import made
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, write_file
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
+from modular_fairseq_cli.training_log import read_log
 
 RESULTS = ROOT / "results" / "speech"
 EXAMPLE = "examples/speech_enhancement"
@@ -134,12 +135,8 @@ def make(folder: Path, row: str, seed: int, data: Path, claims: dict[str, Any]) 
 
 
 def losses(log: Path) -> list[float]:
-    """Return the validation losses of all epochs."""
-    found = []
-    for line in log.read_text().splitlines():
-        if " | valid | " in line:
-            found.append(float(json.loads(line.partition(" | valid | ")[2])["valid_loss"]))
-    return found
+    """Return the validation losses of all epochs. An epoch that a killed run has repeated counts once."""
+    return [loss for _, loss in read_log(log)["valid"]["loss"]]
 
 
 def table(args: argparse.Namespace, claims: dict[str, Any]) -> None:

@@ -60,11 +60,21 @@ class Measurement(NamedTuple):
 
     @property
     def found(self) -> dict[str, Any]:
-        """The results that are saved for the present checkpoint and data, and the checkpoint's digest."""
+        """The results that are saved for the present checkpoint, data and overrides.
+
+        The digest of the checkpoint is one of them. The name of the file does not always tell overrides
+        apart. Early results did not note them.
+        """
         kept, training = read_json(self.path("json")) or {}, self.run.training or {}
         checkpoint = training.get("checkpoint")
         is_valid = kept.get("checkpoint") == checkpoint and self._has_data(kept.get("data"))
-        return kept if is_valid else {"checkpoint": checkpoint}
+        has_overrides = kept.get("overrides", self._overrides) == self._overrides
+        return kept if is_valid and has_overrides else {"checkpoint": checkpoint}
+
+    @property
+    def _overrides(self) -> list[str]:
+        """The overrides as they are saved."""
+        return list(map(str, self.overrides))
 
     def _has_data(self, digests: Any) -> bool:
         """Return whether the data are those with these digests, keyed by file.
@@ -112,7 +122,7 @@ class Measurement(NamedTuple):
                 found = {"checkpoint": found["checkpoint"]}
                 missing = list(self.evaluations)
             if found.keys() == {"checkpoint"}:  # else they are results of data that nobody has noted
-                found["data"] = self.run.corpus.contents_of(self.subset)
+                found |= {"data": self.run.corpus.contents_of(self.subset), "overrides": self._overrides}
                 self._write(found)
             for each in missing:
                 found |= each.measure(self, say)

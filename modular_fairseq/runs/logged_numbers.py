@@ -1,5 +1,6 @@
 """The numbers of a training that stand in its log: how many parameters it has, and its best perplexity."""
 
+import math
 import re
 from contextlib import suppress
 from typing import Any
@@ -36,7 +37,11 @@ def numbers_of(log: str) -> dict[str, Any]:
     return {
         "parameters": _number(counts[1]),
         "trained_parameters": _number(counts[2]) + (_number(outside[1]) if outside else 0),
-        **({"valid_perplexity": min(perplexities)} if perplexities else {}),
+        **(
+            {"valid_perplexity": min(perplexities, key=lambda each: (math.isnan(each), each))}
+            if perplexities
+            else {}
+        ),
     }
 
 

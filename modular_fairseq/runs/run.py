@@ -33,6 +33,8 @@ MODULES = {
     "fairseq-eval-lm": "fairseq_cli.eval_lm",
     "modular-fairseq": "modular_fairseq_cli",
 }
+STARTING = "starting weights"  # the key of settings.json with the digest of the checkpoint that is fine-tuned
+DIGESTS = ("dictionary ", "train ", STARTING)  # beginnings of keys of settings.json that have digests
 LIMITS = ("--max-update", "--max-epoch")
 FAILURE = "failure.txt"  # in the folder of a run: why the last attempt to finish it failed
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
@@ -146,7 +148,7 @@ class Run(NamedTuple):
         """
         self.corpus.check(self.name)
         sums = self.corpus.sums()
-        self.refuse_another(sums)
+        self.refuse_another(sums | self._start_digest())
         if not isinstance(self.start, Run):
             return
         theirs = read_json(self.start.path("settings.json")) or {}
@@ -162,7 +164,8 @@ class Run(NamedTuple):
         """Refuse the folder if a run with other settings or another corpus was trained in it.
 
         Args:
-            sums: the digests of the corpus (see `Corpus.sums`). None: the corpus is not compared.
+            sums: the digests of the corpus (see `Corpus.sums`) and of the checkpoint that the run starts from
+                (see `_start_digest`). None: they are not compared.
 
         Raises:
             UsageError: the folder holds another run. The message names up to three differences.
@@ -178,11 +181,13 @@ class Run(NamedTuple):
                 f"{self.path()} holds an unknown run (it has no settings.json); give another folder, or "
                 "remove this one if nothing in it is needed"
             )
-        keys = [key for key in {**saved, **settings} if not key.startswith(("dictionary ", "train "))]
+        keys = [key for key in {**saved, **settings} if not key.startswith(DIGESTS)]
+        # Early runs did not note what they started from.
+        keys += [key for key in sums or [] if key != STARTING or key in saved]
         settings |= sums or {}
         differences = [
             f"{key} {saved.get(key, 'not given')} (now {settings.get(key, 'not given')})"
-            for key in [*keys, *(sums or [])]
+            for key in keys
             if saved.get(key) != settings.get(key)
         ]
         if differences:
@@ -194,7 +199,8 @@ class Run(NamedTuple):
     def train(self, say: Say) -> None:
         """Finish the run: complete its training, average, and write settings.json and training.json.
 
-        A run that has ended is left as it is. The run must have `settings`.
+        A run that has ended is left as it is, if the checkpoint that it started from has not changed. The run
+        must have `settings`.
 
         Args:
             say: is called with a sentence about each command, and with its progress.
@@ -206,18 +212,27 @@ class Run(NamedTuple):
         """
         assert self.settings is not None
         if self.training is not None:
+            self.refuse_another(self._start_digest())
             return
         os.makedirs(self.folder, exist_ok=True)
         with only_one(self.folder):
             self.check()  # here, because another process may have worked in the folder until now
             if self.training is not None:
                 return
-            self._write("settings.json", self.settings | self.corpus.sums())
+            self._write("settings.json", self.settings | self.corpus.sums() | self._start_digest())
             if not os.path.exists(self.last):  # the log stems from an attempt that left no checkpoint
                 with suppress(FileNotFoundError):
                     os.remove(self.path("train.log"))
             self.fit(say)
             self._write("training.json", self.statistics())
+
+    def _start_digest(self) -> dict[str, str]:
+        """Return the digest of the checkpoint that the run starts from, keyed by `STARTING`, if it exists."""
+        if isinstance(self.start, Run):
+            found = (self.start.training or {}).get("checkpoint")
+        else:
+            found = digest(self.start)[:16] if self.start and os.path.isfile(self.start) else None
+        return {STARTING: found} if found else {}
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:

@@ -104,7 +104,10 @@ def run(args: argparse.Namespace) -> None:
     sized = SIZE.format(depth) if size is None else size
     words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
     words += short_training([*words, *args.options]) + args.options
-    os.makedirs(out, exist_ok=True)
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"OUT {args.out}: cannot be made ({error.strerror}); give another folder") from None
     prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
     folder = os.path.join(out, label)
     seed = by_option(args.options).get("--seed", ["1"])[-1]

@@ -67,7 +67,10 @@ def prepare(
         "counts": dict(counts),
         "seed": seed,
     }
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be made ({error.strerror}); give another folder") from None
     with lock(out / ".lock", f"{out} is being prepared by another run; wait until it has ended"):
         settings.compare(out, chosen)
         if (out / "bin").is_dir():

@@ -122,6 +122,12 @@ def run(args: argparse.Namespace) -> None:
             "--compound-split needs T- lines of tokens, which no file has; leave it out, or give the output "
             "of fairseq-generate"
         )
+    if (
+        args.lowercase
+        and not {"bleu", "chrf"} & set(args.metrics)
+        and not any(output.reference_tokens for output in sum(systems, []))
+    ):
+        raise UsageError("--lowercase has an effect on BLEU and chrF only; add bleu or chrf to --metrics")
 
     options = {
         "names": args.metrics,
@@ -231,6 +237,8 @@ def _refuse_misfits(args: argparse.Namespace) -> None:
             f"--samples {args.samples}: the number must be at least 1, and needs --baseline; correct it or "
             "leave it out"
         )
+    if args.tokenize and "bleu" not in args.metrics:
+        raise UsageError(f"--tokenize {args.tokenize} has an effect on BLEU only; add bleu to --metrics")
     for paths in (args.files, *args.baseline):
         real = [os.path.realpath(path) for path in paths]
         for path, place in zip(paths, real, strict=True):
@@ -270,7 +278,7 @@ def _language(args: argparse.Namespace) -> str | None:
     """
     if args.target_lang or args.test_set:
         return args.target_lang or args.language_pair.rpartition("-")[2]
-    suffix = re.search(r"\.([a-z]{2})(?:[-_]\w+)?(?:\.gz)?$", args.reference)
+    suffix = re.search(r"\.([a-z]{2})(?:[-_]\w+)?$", args.reference.removesuffix(".gz"))
     return suffix[1] if suffix else None
 
 

@@ -512,6 +512,27 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path, ablation_data):
         assert "another process works in it" in refusal("--out", tmp_path / "out")
 
 
+def test_settings_of_a_process_at_work_are_left_as_they_are(tmp_path, ablation_data):
+    """It has no checkpoint yet. The process may work in the folder, or in the folder of a run in it."""
+    out, others = tmp_path / "out", [*BASE, "--clip-norm", "1"]
+    with ablation(out, data=ablation_data).begun():
+        before = (out / "protocol.json").read_bytes()
+        assert "another process works in it" in refusal(ablation_data, "--out", out, "--", *others)
+        assert (out / "protocol.json").read_bytes() == before
+    other = ablation(out, data=ablation_data)
+    other.settings["options"] = others
+    (out / "baseline-seed1").mkdir()
+    with (
+        only_one(out / "baseline-seed1"),
+        pytest.raises(UsageError, match="holds runs with --clip-norm not given .now 1."),
+        other.begun(),
+    ):
+        pytest.fail("begun")
+    assert (out / "protocol.json").read_bytes() == before
+    with other.begun():
+        assert (out / "protocol.json").read_bytes() != before
+
+
 def finish(folder, *options):
     path = str(folder / "baseline-seed1")
     trial = Trial((), engine.Run("baseline-seed1", path, Corpus("/data"), [*BASE, *options], 1))

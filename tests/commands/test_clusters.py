@@ -354,7 +354,8 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(
 ):
     folder = tmp_path / "ablation"
     first = ablation(folder, data=ablation_data)
-    first.begin()
+    with first.begun():
+        pass
     again = ["ablate", "--out", str(folder), "--launcher", "slurm", "--partition", "p", "--gpus", "0"]
     cli.main(again)
     assert "6 jobs were submitted" in capsys.readouterr().err
@@ -391,7 +392,8 @@ def test_trials_of_an_ablation_are_followed_by_a_job_that_goes_on(
 
 def test_an_ablation_has_no_jobs_that_only_evaluate(tmp_path, slurm, ablation_data):
     folder = tmp_path / "ablation"
-    ablation(folder, data=ablation_data).begin()
+    with ablation(folder, data=ablation_data).begun():
+        pass
     (tmp_path / "resources.yaml").write_text("{hours: 3, evaluation: {hours: 2, partition: p}}")
     words = ["ablate", "--out", str(folder), "--launcher", "slurm", "--resources"]
     with pytest.raises(SystemExit, match="resources.yaml: hours of evaluation have no effect on an ablation"):

@@ -13,6 +13,7 @@ import time
 from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -1149,6 +1150,51 @@ def test_a_run_depends_on_its_code_alone(evidence, tmp_path, monkeypatch):
         compared.make(work, lambda *_: pytest.fail("made"))
     with pytest.raises(UsageError, match="plain-1.json is of commit .*, and modular_fairseq/b.py differs"):
         compared.make(tmp_path, lambda *_: pytest.fail("made"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends any program with its parent")
+def test_a_killed_comparison_leaves_no_command_behind(tmp_path, real_commands):
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+from pathlib import Path
+from recorded_runs import call
+call([sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"], Path("log"))
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    log, deadline = tmp_path / "log", time.monotonic() + 60
+    while not (log.exists() and log.read_text().endswith("\n")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    child = Path("/proc", log.read_text().strip())
+    while child.exists() and " Z " not in (child / "stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_an_epoch_that_a_killed_run_has_repeated_counts_once(evidence, tmp_path):
+    log = tmp_path / "train.log"
+    lines = [
+        f'2030-01-01 00:00:00 | INFO | valid | {{"valid_loss": "{loss}", "valid_num_updates": "{epoch}"}}'
+        for epoch, loss in ((1, 3.0), (2, 2.5), (2, 2.5), (3, 2.2))
+    ]
+    log.write_text("\n".join([*lines[:2], lines[2][:60]]))
+    sys.modules["recorded_runs"].call([sys.executable, "-c", f"print({chr(10).join(lines[2:])!r})"], log)
+    assert evidence.losses(log) == [3.0, 2.5, 2.2]
+
+
+def test_a_damaged_record_is_named(compared, tmp_path):
+    compared.path("a", 1).write_text('{"row":')
+    with pytest.raises(UsageError, match="a-1.json: cannot be read .*; remove the record"):
+        compared.records()
+    (tmp_path / "work/a-1").mkdir()
+    (tmp_path / "work/a-1/run.json").write_text('{"row":')
+    with pytest.raises(UsageError, match="a-1/run.json: cannot be read .*; remove the folder"):
+        compared.begin(tmp_path / "work/a-1", {})
 
 
 def test_a_program_of_another_environment_imports_nothing_from_here(evidence, tmp_path):

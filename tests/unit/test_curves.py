@@ -1,6 +1,8 @@
 """Test learning curves over seeds, from logs alone."""
 
 import csv
+import errno
+from pathlib import Path
 
 import pytest
 from scipy.stats import t
@@ -61,7 +63,7 @@ def test_only_updates_of_all_seeds_count():
         (["--system", "A", "a1", "--split", "train"], "has no ppl of train; it has valid ppl"),
         (["--system", "A", "missing"], "missing: cannot be read"),
         (["--system", "A", "a1", "c1"], "--system A: its logs have no update in common"),
-        (["--system", "A", "a1", "--out", "no/where"], "--out no/where: no/where.tsv cannot be written"),
+        (["--system", "A", "a1", "--out", "no/where"], "--out no/where: the files cannot be written"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(logs, tmp_path, monkeypatch, words, sentence):
@@ -71,3 +73,24 @@ def test_what_cannot_be_drawn_is_refused(logs, tmp_path, monkeypatch, words, sen
         main(["curves", *words])
     assert sentence in str(error.value)
     assert not list(tmp_path.glob("*.svg"))
+
+
+def test_a_figure_is_written_whole_or_not_at_all(logs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["curves", "--system", "A", "a1", "a2"])
+    before = Path("curves.svg").read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (
+        monkeypatch.context() as disk,
+        pytest.raises(SystemExit, match="--out curves: the files cannot be w"),
+    ):
+        disk.setattr("os.replace", full)
+        main(["curves", "--system", "A", "a1"])
+    assert Path("curves.svg").read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
+    Path("folder.svg").mkdir()
+    with pytest.raises(SystemExit, match="--out folder: the files cannot be written .Is a directory.; give"):
+        main(["curves", "--system", "A", "a1", "--out", "folder"])

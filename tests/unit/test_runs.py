@@ -95,7 +95,7 @@ def measured(tmp_path, evaluation, seed, **changes):
 def test_an_evaluation_is_a_class_that_is_registered(tmp_path, constant):
     assert evaluations_of(["parameters", "constant", "bleu"])[0] is constant
     of = measured(tmp_path, constant, 1)
-    assert of.result == {"checkpoint": "c", "constant": 2.0, "data": {}}
+    assert of.result == {"checkpoint": "c", "constant": 2.0, "data": {}, "overrides": []}
     (tmp_path / "seed-1/training.json").write_text('{"checkpoint": "d"}')
     assert of.result is None  # the result belongs to another checkpoint
     with pytest.raises(ValueError, match="the column constant is registered already"):
@@ -413,13 +413,77 @@ def test_a_new_column_is_measured_alone_and_another_decoding_drops_all_results(t
     both = Measurement(run, (first, second))
     assert both.result is None
     both.finish(print)
-    result = {"checkpoint": "sum", "updates": 3, "first": "old", "second": "old", "data": {}}
+    result = {"checkpoint": "sum", "updates": 3, "first": "old", "second": "old", "data": {}, "overrides": []}
     assert both.result == result
     assert (first.times, second.times) == (1, 1)
     first.decoding = "new"  # only this one sees that the decoding has changed
     assert both.result is None
     both.finish(print)
     assert both.result["first"] == "new" and (first.times, second.times) == (2, 2)
+
+
+def test_other_overrides_drop_the_results_though_their_values_are_the_same(tmp_path):
+    """The name of the file has the values of overrides. Early results did not note overrides."""
+    run = Run("run", str(tmp_path), Corpus("data"), (), 1)
+    (tmp_path / "training.json").write_text('{"checkpoint": "sum"}')
+    evaluation = Counted("first")
+    one, other = (
+        Measurement(run, (evaluation,), "test", ((f"{side}_layerdrop", 0.1),))
+        for side in ("encoder", "decoder")
+    )
+    one.finish(print)
+    assert one.path("json") == other.path("json") and one.result is not None and other.result is None
+    other.finish(print)
+    assert evaluation.times == 2 and other.result is not None and one.result is None
+    (tmp_path / "test-0.1.json").write_text(json.dumps({"checkpoint": "sum", "first": "old"}))
+    assert one.result is not None
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_result_of_another_checkpoint_to_start_from_is_refused(tmp_path, trains):
+    """A run that is trained from a checkpoint, or evaluates it as it is, is not one of a later checkpoint."""
+    start = tmp_path / "start.pt"
+    torch.save({"model": {}}, start)
+    valid = '2030-01-01 | INFO | valid | {"epoch": 1, "valid_ppl": "2.5"}\n'
+    corpus = SimpleNamespace(check=lambda name: None, sums=lambda: {})
+    run = write_run(tmp_path, COUNTED + valid, start=str(start), settings={}, trains=trains, corpus=corpus)
+    last = {
+        "model": {},
+        "optimizer_history": [{"num_updates": 12}],
+        "extra_state": {"train_iterator": {"epoch": 2}},
+    }
+    torch.save(last, tmp_path / "run/checkpoint_last.pt")
+    (tmp_path / "run/settings.json").write_text("{}")  # early runs did not note what they started from
+    run = run._replace(words=["--max-update", "12"])
+    run.train(print)
+    run.check()
+    assert json.loads((tmp_path / "run/settings.json").read_text()).keys() == {"starting weights"}
+    torch.save({"model": {"a": 1}}, start)
+    for method in (run.check, lambda: run.train(print)):
+        with pytest.raises(
+            UsageError, match="holds a run with starting weights .* .now .*.; use the earlier"
+        ):
+            method()
+    start.unlink()  # results may be shown without it
+    run.check()
+    torch.save({"model": {"a": 1}}, start)
+    (tmp_path / "run/settings.json").write_text("{}")
+    run.check()
+
+
+def test_the_best_validation_is_a_number_if_there_is_one(tmp_path):
+    for perplexities, best in ((("nan", "8.5", "9"), 8.5), (("8.5", "nan"), 8.5)):
+        lines = [f'2030-01-01 | INFO | valid | {{"valid_ppl": "{each}"}}\n' for each in perplexities]
+        assert write_run(tmp_path, COUNTED + "".join(lines)).statistics()["valid_perplexity"] == best
+    valid = '2030-01-01 | INFO | valid | {"valid_ppl": "nan"}\n'
+    assert math.isnan(write_run(tmp_path, COUNTED + valid).statistics()["valid_perplexity"])
+
+
+def test_train_and_score_refuses_a_file_as_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    words = ["train-and-score", str(tmp_path), "de", "en", str(tmp_path / "file"), "mae_transformer"]
+    with pytest.raises(SystemExit, match="OUT .*file: cannot be made .File exists.; give another folder"):
+        cli.main(words)
 
 
 @pytest.mark.parametrize("name", ["bin/test.de-en.en.bin", "bin/dict.en.txt", "raw/test.en", "text/test.txt"])

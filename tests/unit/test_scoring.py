@@ -116,6 +116,14 @@ def test_plain_text_is_taken_as_it_is_unless_told_otherwise(tmp_path):
     assert read_output(path, "en", "moses").hypotheses[0] == "it's ok."
 
 
+def test_the_ending_of_a_compressed_reference_is_no_language(files, tmp_path):
+    (tmp_path / "reference.gz").write_bytes(gzip.compress((files / "test.en").read_bytes()))
+    with pytest.raises(
+        UsageError, match="the tokens cannot be detokenised without a language; give --target"
+    ):
+        run("--reference", tmp_path / "reference.gz", files / "a1.out")
+
+
 def test_an_empty_translation_and_separators_within_a_line_are_kept(tmp_path):
     output = read_output(
         write_lines(tmp_path / "o", generated(["", SEPARATORS], ["", "b"]), end=" \r\n"), detokenize="none"
@@ -464,6 +472,14 @@ def test_bytes_that_are_no_text_are_refused_by_line(files, tmp_path):
         ("--reference test.en a1.out --samples 10", "--samples 10"),
         ("--reference test.en a1.out -l en-de", "-l en-de has an effect only with --test-set"),
         ("--reference test.en a1.txt --compound-split", "--compound-split needs T- lines"),
+        (
+            "--reference test.en a1.txt --metrics chrf --tokenize char",
+            "--tokenize char has an effect on BLEU",
+        ),
+        (
+            "--reference test.en a1.txt --metrics ter --lowercase",
+            "--lowercase has an effect on BLEU and chrF",
+        ),
         (
             "--reference a1.txt a1.out",
             "a1.out: the tokens cannot be detokenised without a language; give --target-lang",

@@ -42,9 +42,6 @@ class Predictions(OverParts):
         options = by_option(list(run.words))
         return options.get("--task") == [self.task] and ("--regression-target" in options) == self.regression
 
-    def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
-        return self.key in found and found.get("overrides") == list(map(str, measurement.overrides))
-
     def check(self, measurement: Measurement) -> None:
         corpus, subset = measurement.run.corpus, measurement.subset
         for folder in corpus.folders or ("",):
@@ -72,9 +69,7 @@ class Predictions(OverParts):
         found = read_json(measurement.path("predictions.json"))
         assert found is not None  # the command has written the file
         values = {column: _number(found[name]) for column, name in self.numbers.items()}
-        words = {"words": found["words"]} if "words" in found else {}
-        overrides = list(map(str, measurement.overrides))
-        return {**values, **words, "overrides": overrides}
+        return values | ({"words": found["words"]} if "words" in found else {})
 
     def lines(self, measurement: Measurement) -> list[list[str]]:
         """Return the words of the lines of the predictions, without the heads."""

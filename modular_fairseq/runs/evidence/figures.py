@@ -82,7 +82,9 @@ def _curves(
 
     def measured(column: str) -> dict[str, list[Point]]:
         at = by_update(column)
-        return _averaged(plan, table, rows, records, lambda record, row: record["rows"][row][0].get(at))
+        return _averaged(
+            plan, table, rows, records, lambda record, row: record["rows"].get(row, [{}])[0].get(at)
+        )
 
     if key == "eta_squared":
         competition, heads = map(measured, OVER_TRAINING)

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from modular_fairseq.runs.cluster.jobs import Step, share_job, through_srun
@@ -11,7 +12,7 @@ from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluations.perplexity import validate_command
 from modular_fairseq.runs.greedy.protocol import Model, models
-from modular_fairseq.runs.greedy.settings import write_settings
+from modular_fairseq.runs.greedy.settings import read_settings, refuse_difference, write_settings
 from modular_fairseq.runs.greedy.table import sheet, validation_perplexity
 from modular_fairseq.runs.greedy.trial import Result, Trial
 from modular_fairseq.runs.run import Run
@@ -73,19 +74,26 @@ class Ablation:
         for model in models(self.names, validation_perplexity(self.results)):
             yield from self.trials(model)
 
-    def begin(self) -> None:
-        """Make the folder, and save the settings in it.
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Make the folder, lock it for the length of a `with` block, and save the settings in it.
 
         Raises:
-            UsageError: the folder cannot be written.
+            UsageError: another process works in the folder, or the folder holds runs with other settings; its
+                settings are then left as they are. Or it cannot be written.
         """
-        try:
-            os.makedirs(self.folder, exist_ok=True)
-            write_settings(self.folder, self.settings, self.seeds)
-        except OSError as error:
-            raise UsageError(
-                f"--out {self.folder}: cannot be written ({error}); correct that, or give another folder"
-            ) from None
+        with ExitStack() as stack:
+            try:
+                os.makedirs(self.folder, exist_ok=True)
+                stack.enter_context(only_one(self.folder))
+                if saved := read_settings(self.folder):  # another process may have saved them since
+                    refuse_difference(self.folder, saved[0], self.settings)
+                write_settings(self.folder, self.settings, self.seeds)
+            except OSError as error:
+                raise UsageError(
+                    f"--out {self.folder}: cannot be written ({error}); correct that, or give another folder"
+                ) from None
+            yield
 
     def steps(self, resources: Resources) -> list[Step]:
         """Return the steps of the trials that are known so far."""
@@ -122,9 +130,8 @@ class Ablation:
             UsageError: a run failed, another process works in the folder, or it cannot be written.
             SystemExit: the user pressed Ctrl-C (exit code 130).
         """
-        self.begin()
         try:
-            with only_one(self.folder):
+            with self.begun():
                 for number, each in enumerate(self.known(), 1):
                     which = f"[{number} of {self.total}] {each.run.name}"
                     result = each.result

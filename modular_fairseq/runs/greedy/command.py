@@ -162,7 +162,8 @@ def launch(
             f"--resources {args.resources}: {', '.join(unused)} of evaluation have no effect on an ablation, "
             "whose jobs train and evaluate; leave them out"
         )
-    ablation.begin()
+    with ablation.begun():
+        pass  # the settings are saved
     if args.launcher == "local":
         submit_to_background([*ablation.program, *training.gpus_option], logs)
     else:

@@ -17,7 +17,7 @@ from modular_fairseq.runs.run import LIMITS
 from modular_fairseq.training.command_line import family_of, family_of_arch, parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.files import is_locked, read_json, write_file
 
 # Options that the command sets itself, and options that must keep their defaults, so that all runs are
 # equally long, are validated, and continue after a kill.
@@ -184,14 +184,16 @@ def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> N
 def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:
     """Refuse settings that differ from the saved ones, because the runs could not be compared.
 
-    They are accepted if nothing has been trained in the folder yet.
+    They are accepted if nothing has been trained in the folder yet, and nothing is being trained.
 
     Raises:
         UsageError: the settings differ. The message names the differences.
     """
-    if not any(
-        glob.glob(os.path.join(glob.escape(folder), "*", name)) for name in ("result.json", "checkpoint*.pt")
-    ):
+
+    def of_runs(name: str) -> list[str]:
+        return glob.glob(os.path.join(glob.escape(folder), "*", name))
+
+    if not any([*map(of_runs, ("result.json", "checkpoint*.pt")), *map(is_locked, of_runs(".lock"))]):
         return
     there, here = ({"DATA": [each["data"]], **by_option(each["options"])} for each in (saved, settings))
     differences = [

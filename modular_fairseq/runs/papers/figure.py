@@ -5,15 +5,14 @@ is a horizontal line. Points are means and error bars are standard deviations ov
 the number of trained parameters if the table has a column for it.
 """
 
-import io
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from modular_fairseq.runs.evaluation import evaluations_of
 from modular_fairseq.runs.papers.results import Results
 from modular_fairseq.runs.papers.table import COLUMNS, Table
+from modular_fairseq_cli.curves import save
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import write_file
 from modular_fairseq_cli.scoring.spread import spread
 
 if TYPE_CHECKING:
@@ -136,14 +135,9 @@ def write_figure(figure: "Figure", folder: str) -> None:
     Raises:
         UsageError: the folder cannot be written.
     """
-    import matplotlib
-
     try:
-        for kind, metadata in (("svg", {"Date": None}), ("png", {})):
-            picture = io.BytesIO()
-            with matplotlib.rc_context({"svg.hashsalt": "modular_fairseq"}):
-                figure.savefig(picture, format=kind, dpi=160, metadata=metadata)
-            write_file(os.path.join(folder, f"figure.{kind}"), picture.getvalue())
+        for kind in ("svg", "png"):
+            save(figure, Path(folder, f"figure.{kind}"))
     except OSError as error:
         raise UsageError(
             f"the figure cannot be written to {folder} ({error.strerror}); correct that, or give another "
