@@ -17,7 +17,7 @@ from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from torch import nn
 from tqdm import tqdm
 
-from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq.training.checkpoints import load_checkpoint, options_of
 from modular_fairseq_cli.errors import UsageError, unregistered
 
 SKIP_INVALID = "--skip-invalid-size-inputs-valid-test"  # an option of fairseq, too
@@ -122,13 +122,6 @@ def load(
         if known is None:
             raise
         raise known from None
-    except Exception as error:  # fairseq raises a plain exception
-        if "infer language pair" not in str(error):
-            raise
-        raise UsageError(
-            f"{data} has no pair of languages, but the model translates; give the data that it was trained "
-            "with"
-        ) from None
     model = models[0].eval()
     refuse_diverged(model, path)
     about = {
@@ -155,18 +148,9 @@ def refuse_diverged(model: nn.Module, path: str | Path) -> None:
         )
 
 
-def model_options(state: dict[str, Any]) -> Mapping[str, Any]:
-    """Return the options of the model in a checkpoint.
-
-    fairseq saves them as a mapping or as a namespace, and in old files in another place.
-    """
-    options = (state.get("cfg") or {}).get("model") or state.get("args")
-    return options if isinstance(options, Mapping) else vars(options)
-
-
 def _about(state: dict[str, Any], task: FairseqTask) -> dict[str, Any]:
     """Return facts about a checkpoint and its task; a fact that they do not contain is None."""
-    options = model_options(state)
+    options = options_of(state, "model")
     history = state.get("optimizer_history") or [{}]
     place = (state.get("extra_state") or {}).get("train_iterator", {})
     epoch = place.get("epoch")

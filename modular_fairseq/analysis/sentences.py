@@ -42,8 +42,8 @@ def sentences_of_data(
 ) -> Iterator[Tokens]:
     """Yield the first `count` sentences of a part of the data that are short enough to be shown.
 
-    For a language model, masked or not, these are the beginnings of the first `count` blocks, without those
-    that have no word.
+    For a language model, masked or not, these are the beginnings of the first `count` blocks. A masked one is
+    shown no block without a word.
     """
     dataset = task.dataset(subset)
     if is_masked(model):

@@ -22,8 +22,7 @@ from sacrebleu import BLEU
 from tabulate import tabulate
 
 from modular_fairseq.analysis.one_pass import Report
-from modular_fairseq.loading import model_options
-from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq.training.checkpoints import load_checkpoint, options_of
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
@@ -114,7 +113,7 @@ def compare_experts(
             raise UsageError(
                 f"{option} has no place after --, because analyze {SINGLE_EXPERT} sets it; leave it out"
             )
-    model = model_options(load_checkpoint(path))
+    model = options_of(load_checkpoint(path), "model")
     if "mae" not in str(model.get("attention_type")).split("+"):
         raise UsageError(f"{path} has no experts; analyse a model trained with --attention-type mae")
     if "encoder_layers" not in model:

@@ -9,6 +9,7 @@ fairseq's log-softmax and GELU compute in float32 in both cases. With weights in
 1.9e-8 and gradients by 3.4e-6.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,8 @@ class Difference:
 
     @property
     def passed(self) -> bool:
-        return max(self.loss, self.logits) <= LIMIT and self.gradient <= self.limit
+        # A comparison with NaN is false, so NaN does not pass.
+        return self.loss <= LIMIT and self.logits <= LIMIT and self.gradient <= self.limit
 
 
 def compare_outputs(
@@ -83,7 +85,7 @@ def compare_outputs(
         name: (ours.gradients[name] - gradient).norm().item() / max(gradient.norm().item(), 1e-3 * largest)
         for name, gradient in theirs.gradients.items()
     }
-    worst = max(of_parameters, key=of_parameters.__getitem__)
+    worst = max(of_parameters, key=lambda name: (math.isnan(of_parameters[name]), of_parameters[name]))
     return Difference(
         abs(ours.loss - theirs.loss) / abs(theirs.loss),
         (ours.logits - theirs.logits).norm().item() / theirs.logits.norm().item(),

@@ -38,9 +38,11 @@ def draw(
     tokens[:, 1 : given.size(1) + 1] = given.to(device) + first
     state: dict = {}
     for step in tqdm(range(pixels), unit="pixel", leave=False, disable=None):
-        scores = model.decoder(tokens[:, : step + 1], incremental_state=state)[0][:, -1]
+        output = model.decoder(tokens[:, : step + 1], incremental_state=state)[0][:, -1:]
         if step < given.size(1):
             continue
+        # The output of a model with an adaptive softmax has no score for each colour.
+        scores = model.get_normalized_probs((output, None), log_probs=True)[:, 0]
         of_colours = scores[:, first : first + colours].double().cpu()
         of_colours = (of_colours - of_colours.max(dim=1, keepdim=True).values) / temperature
         if top is not None and top < colours:

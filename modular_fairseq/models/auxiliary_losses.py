@@ -1,6 +1,6 @@
 """The interface by which a mechanism adds losses to the training loss.
 
-The criterion `modular_cross_entropy` multiplies the losses by their weights, adds them and logs them.
+The criteria of this package multiply the losses by their weights, add them and log them.
 """
 
 from abc import ABC, abstractmethod

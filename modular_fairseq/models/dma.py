@@ -2,7 +2,7 @@
 
 The paper is by Chien and Huang (2022). The maths is in `modules/semantic_mask.py`,
 `modules/gaussian_mixture.py`, `modules/disentangled_heads.py` and `modules/mutual_information.py`. The
-criterion `modular_cross_entropy` adds its losses (`dma_losses.py`).
+criteria of this package add its losses (`dma_losses.py`).
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The auxiliary losses of disentangled mask attention, which the criterion `modular_cross_entropy` adds.
+"""The auxiliary losses of disentangled mask attention, which the criteria of this package add.
 
     L = L_nll + c_kl (KL_z + KL_q) + c_qq L_Dqq - c_xq L_Dxq (+ c_div diversity)        (section 3.3)
 

@@ -71,7 +71,7 @@ def _flat(config: type, left_out: Set[str] = frozenset()) -> type:
         (f"{outer.name}_{part.name}" if outer.name in _NESTED else part.name, part)
         for outer in fields(config)
         for part in (fields(_NESTED[outer.name]) if outer.name in _NESTED else [outer])
-        if not outer.name.startswith("_")
+        if not (outer.name.startswith("_") or part.name.startswith("_"))
     ]
     names = {name for name, _ in parts}
     flat = []

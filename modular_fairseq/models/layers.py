@@ -183,6 +183,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
     """
 
     def __init__(self, cfg: TransformerConfig, place: LayerPlace, no_encoder_attn: bool = False):
+        self._source_dim = None if no_encoder_attn else cfg.encoder.embed_dim
         self._plan_parts(cfg, place)
         super().__init__(cfg, no_encoder_attn)
         self._add_parts()
@@ -202,10 +203,9 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
         place = self._place(embed_dim, cfg, self_attention=False)
         return self._build_attention(cfg, place, encoder_decoder_attention=True, source_dim=place.source_dim)
 
-    @staticmethod
-    def _place(embed_dim: int, cfg: TransformerConfig, self_attention: bool) -> Place:
-        heads, source_dim = cfg.decoder.attention_heads, cfg.encoder.embed_dim
-        return Place(heads, embed_dim, source_dim, self_attention, decoder=True)
+    def _place(self, embed_dim: int, cfg: TransformerConfig, self_attention: bool) -> Place:
+        heads = cfg.decoder.attention_heads
+        return Place(heads, embed_dim, self._source_dim, self_attention, decoder=True)
 
     def forward(
         self,

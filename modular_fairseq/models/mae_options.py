@@ -205,9 +205,11 @@ def check(choice: Choice) -> None:
         raise UsageError(
             "--mae-gate-context source needs an encoder; a language model takes window or prefix"
         )
-    for name in ("mae_gate_window", "mae_gate_dim", "mae_gate_lr"):
-        if not getattr(options, name) > 0:
+    for name in ("mae_gate_window", "mae_gate_dim"):
+        if getattr(options, name) < 1:
             raise UsageError(f"{flag(name)} must be positive, not {getattr(options, name)}")
+    if not 0 < options.mae_gate_lr < math.inf:
+        raise UsageError(f"--mae-gate-lr must be positive and finite, not {options.mae_gate_lr}")
     if not 0 <= options.mae_gate_dropout < 1:
         raise UsageError(
             f"--mae-gate-dropout must be at least 0 and less than 1, not {options.mae_gate_dropout}"

@@ -22,7 +22,7 @@ class Place:
     Attributes:
         num_heads: H.
         embed_dim: C, the width of the queries.
-        source_dim: width of the encoder output, or None in an encoder.
+        source_dim: width of the encoder output, or None in an encoder and in a language model.
         self_attention: True for self-attention, False for cross-attention.
         decoder: True in a decoder, False in an encoder.
     """

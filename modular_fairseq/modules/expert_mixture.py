@@ -239,8 +239,9 @@ class ExpertMixture(IncrementalModule):
             if self.is_discarded:
                 valid = torch.zeros(context.shape[:2], dtype=torch.bool, device=context.device)
             logits = self.gate_network(context, valid)
-            # Every input counts once: neither the recomputation in a backward pass nor the hypotheses of a
-            # search (--eval-bleu) may count it again.
+            # The recomputation in a backward pass does not count an input again, nor do the hypotheses of a
+            # search (--eval-bleu). Gates of encoder layers count the inputs of a search, all of them once
+            # more, which changes no mean.
             if self.statistics is not None and incremental_state is None and not is_recomputation():
                 self.statistics.add(F.log_softmax(logits.detach(), dim=-1), valid)
             if learning or (not self.training and self.inference == "mixture"):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
+from modular_fairseq.models.options import flag
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
 
@@ -31,7 +32,7 @@ def check_best_checkpoint_metric(begin_epoch: Callable, trainer: Trainer, epoch:
         if metric != "loss" and not trainer.cfg.dataset.disable_validation and not measured_by_option:
             found = _measured(trainer)
             if metric not in found:
-                needs = "" if measured_by_option is None else f", or add --{option.replace('_', '-')}"
+                needs = "" if measured_by_option is None else f", or add {flag(option)}"
                 raise UsageError(
                     f"--best-checkpoint-metric {metric}: validation measures "
                     f"{', '.join(sorted(found - SPEED))}; give one of these{needs}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.optim import FairseqOptimizer
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
@@ -63,6 +64,7 @@ def name_former_defaults(
 
 
 WAITS = ("num_bad_epochs", "cooldown_counter")  # of torch's ReduceLROnPlateau
+HOW_THE_SCALE_CHANGES = ("growth_factor", "backoff_factor", "growth_interval")  # of torch's GradScaler
 
 
 @replace("fairseq.optim.lr_scheduler.reduce_lr_on_plateau.ReduceLROnPlateauLRSchedule.state_dict")
@@ -87,6 +89,35 @@ def load_how_long_a_plateau_lasts(
     for name in WAITS:
         if name in state_dict:  # checkpoints that this plugin did not save have neither
             setattr(schedule.lr_scheduler, name, state_dict[name])
+
+
+AMP_SCALER = "amp_scaler"  # the key of an optimizer's state with the state of the scaler of --amp
+
+
+@replace("fairseq.optim.amp_optimizer.AMPOptimizer.state_dict")
+def save_the_loss_scale_of_amp(state_dict: Callable, optimizer: AMPOptimizer) -> dict[str, Any]:
+    """Save the loss scale of --amp, and for how many updates it has not changed.
+
+    fairseq saves the loss scale of --fp16 only (fairseq/optim/fp16_optimizer.py:80-86). With --amp it saves
+    the state of the optimizer (fairseq/optim/fairseq_optimizer.py:75-77), so a training that continues begins
+    with the initial scale again.
+    """
+    return {**state_dict(optimizer), AMP_SCALER: optimizer.scaler.state_dict()}
+
+
+@replace("fairseq.optim.amp_optimizer.AMPOptimizer.load_state_dict")
+def load_the_loss_scale_of_amp(
+    load_state_dict: Callable, optimizer: AMPOptimizer, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """Go on with the loss scale of --amp, which --amp-scale-window changes as it is given now.
+
+    See `save_the_loss_scale_of_amp` (fairseq/optim/fairseq_optimizer.py:79-93).
+    """
+    load_state_dict(optimizer, state_dict, *args, **kwargs)
+    scaler = state_dict.get(AMP_SCALER)  # checkpoints that this plugin did not save have none
+    if scaler and optimizer.scaler.is_enabled():
+        own = {name: optimizer.scaler.state_dict()[name] for name in HOW_THE_SCALE_CHANGES}
+        optimizer.scaler.load_state_dict({**scaler, **own})
 
 
 @replace("fairseq.checkpoint_utils.load_checkpoint")

@@ -14,6 +14,7 @@ from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from modular_fairseq.models.options import flag
 from modular_fairseq.optim.torch_adam import TorchAdam
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
@@ -65,8 +66,7 @@ def amp_in_bfloat16(
     if common.amp:
         for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16"):
             if getattr(common, name):
-                option = f"--{name.replace('_', '-')}"
-                raise UsageError(f"--amp and {option} cannot be combined; leave one of them out")
+                raise UsageError(f"--amp and {flag(name)} cannot be combined; leave one of them out")
         if common.bf16:
             common.bf16 = False
             trainer.autocast_dtype = torch.bfloat16

@@ -12,7 +12,7 @@ from fairseq.models import BaseFairseqModel
 class Prediction(NamedTuple):
     """What a model predicts for an input: the number of its class, or a value in a regression.
 
-    Args:
+    Attributes:
         predicted: the class or value that the model predicts.
         target: the right one.
     """

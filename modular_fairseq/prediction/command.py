@@ -30,10 +30,9 @@ from modular_fairseq.loading import (
     add_skip_invalid,
     batches,
     load,
-    model_options,
 )
 from modular_fairseq.prediction import classes, masked_words
-from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq.training.checkpoints import load_checkpoint, options_of
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import NoEffectError, UsageError
 from modular_fairseq_cli.files import write_file
@@ -98,8 +97,8 @@ def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
         raise UsageError(f"--seed {args.seed}: give a number from 0 to {2**32 - 1}")
     if args.out and not (os.path.basename(args.out) and os.path.isdir(os.path.dirname(args.out) or ".")):
         raise UsageError(f"--out {args.out}: give a name in a folder that exists, without an ending")
-    options = model_options(load_checkpoint(args.path)) if overrides else {}
-    for name in overrides:
+    options = options_of(load_checkpoint(args.path), "model") if overrides else {}
+    for name in overrides if options else ():  # if it has none, `load` refuses the checkpoint
         if name not in options or name in NOT_OVERRIDDEN:
             raise UsageError(
                 f"--model-overrides {args.model_overrides}: {name} is no option of the model that can be "

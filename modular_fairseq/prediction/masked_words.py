@@ -22,7 +22,7 @@ from torch.nn import functional as F
 class Block(NamedTuple):
     """What a model predicts in a block of text: the sum over its masked words.
 
-    Args:
+    Attributes:
         nll: the negative log-likelihood in nats.
         masked: the number of masked words.
         correct: how many of them have the highest probability.

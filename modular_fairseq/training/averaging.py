@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from modular_fairseq.models.assembly import must_agree
-from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
+from modular_fairseq.training.checkpoints import load_checkpoint, options_of, save_checkpoint
 from modular_fairseq_cli.errors import UsageError
 
 # The names that fairseq gives to the checkpoints it keeps, keyed by the word in --num-WORD-checkpoints.
@@ -132,9 +132,8 @@ def find_checkpoints(
         names = ["checkpoint_best.pt"]
     elif kind == "best" and names:
         metrics = sorted({match["metric"] for match in matches})
-        more_is_better = _option(
-            load_checkpoint(os.path.join(folder, names[0])), "checkpoint", "maximize_best_checkpoint_metric"
-        )
+        options = options_of(load_checkpoint(os.path.join(folder, names[0])), "checkpoint")
+        more_is_better = options.get("maximize_best_checkpoint_metric")
         if len(metrics) > 1 or more_is_better is None:
             raise UsageError(
                 f"{option} {count} cannot tell which checkpoints in {folder} are best by "
@@ -227,9 +226,8 @@ def _describe(path: str, state: Mapping[str, Any]) -> _Description:
         if torch.is_tensor(tensor)
     }
     agreeing = {name: tensor for name, tensor in state["model"].items() if name.endswith(tuple(must_agree()))}
-    return _Description(
-        path, _option(state, "model", "arch") or _option(state, "model", "_name"), weights, agreeing
-    )
+    options = options_of(state, "model")
+    return _Description(path, options.get("arch") or options.get("_name"), weights, agreeing)
 
 
 def _refuse_difference(first: _Description, second: _Description) -> None:
@@ -265,16 +263,6 @@ def _shared(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
         if earlier.setdefault(place, name) != name:
             same_as[name] = earlier[place]
     return same_as
-
-
-def _option(state: Mapping[str, Any], group: str, name: str) -> Any:
-    """Return the value of an option that the checkpoint was trained with, or None if it does not contain it.
-
-    Checkpoints from before 2021 have their options in "args" instead of "cfg".
-    """
-    config = state.get("cfg")
-    options = config.get(group) if isinstance(config, Mapping) else state.get("args")
-    return options.get(name) if isinstance(options, Mapping) else getattr(options, name, None)
 
 
 def _chosen_paths(args: argparse.Namespace) -> list[str]:

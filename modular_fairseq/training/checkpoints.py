@@ -5,6 +5,7 @@
 """
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -61,6 +62,16 @@ def check_weights(state: Any, path: str) -> None:
             f"{path} is no checkpoint that fairseq wrote, because its weight {name} is no dense tensor of "
             f"real numbers ({found}); copy it again, or use another"
         )
+
+
+def options_of(state: Mapping[str, Any], group: str) -> Mapping[str, Any]:
+    """Return the options of a group, such as "model", that a checkpoint was trained with; it may have none.
+
+    fairseq saves the options of a group as a mapping or a namespace. Until 2020 it saved those of all groups
+    together, as "args".
+    """
+    options = (state.get("cfg") or {}).get(group) or state.get("args") or {}
+    return options if isinstance(options, Mapping) else vars(options)
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:

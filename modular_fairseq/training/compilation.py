@@ -54,7 +54,7 @@ def compile_if_asked(trainer: Trainer) -> None:
     cfg = trainer.cfg
     if not getattr(cfg.model, "compile", False):
         return
-    for name in ("checkpoint_activations", "offload_activations", "quant_noise_pq", "quant_noise_scalar"):
+    for name in ("checkpoint_activations", "quant_noise_pq", "quant_noise_scalar"):
         if getattr(cfg.model, name, False):
             raise UsageError(f"{flag(name)} does not work with --compile; leave one of them out")
     if cfg.distributed_training.ddp_backend == "fully_sharded":

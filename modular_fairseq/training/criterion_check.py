@@ -16,7 +16,7 @@ from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropy
 from modular_fairseq.criterions.modular_masked_lm import ModularMaskedLmCriterion
 from modular_fairseq.models.checks import check_options, what_turns_on
 from modular_fairseq.models.family import is_masked
-from modular_fairseq.models.options import FAMILIES, of_a_command_line
+from modular_fairseq.models.options import FAMILIES, flag, of_a_command_line
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import NoEffectError, UsageError
 
@@ -66,7 +66,7 @@ def _check_heads(trainer: Trainer) -> None:
     for name, default in OF_HEADS.items():
         if getattr(options, name, default) != default:
             raise NoEffectError(
-                f"--{name.replace('_', '-')} has no effect with --task {trainer.cfg.task._name}, whose model "
+                f"{flag(name)} has no effect with --task {trainer.cfg.task._name}, whose model "
                 "has no classification head; leave it out"
             )
 

@@ -17,6 +17,7 @@ from modular_fairseq.criterions.auxiliary import AddsAuxiliaryLosses
 from modular_fairseq.models.checks import has_effect
 from modular_fairseq.models.options import FAMILIES, flag
 from modular_fairseq.models.registry import MECHANISMS
+from modular_fairseq.training.checkpoints import options_of
 from modular_fairseq.training.gate_checks import warn_of_another_interval
 
 logger = logging.getLogger(__name__)
@@ -29,15 +30,15 @@ def warn_of_other_defaults(trainer: Trainer, filename: str) -> None:
     has an effect. A user who gives the present default is warned too, because the options of a trainer do not
     show who set them.
     """
-    saved = _saved_options(filename)
-    if saved:
-        fine_tuned = bool(_value(saved.get("checkpoint"), "finetune_from_model"))
+    state = _without_tensors(filename)
+    if state.get("cfg"):
+        fine_tuned = bool(options_of(state, "checkpoint").get("finetune_from_model"))
         warn_of_another_interval(trainer, fine_tuned, filename)
     words = [
         f"{flag(f.name)} {f.metadata['former_default']}"
         for part, f in _options_with_effect(trainer)
-        if _is(saved.get(part), f.name, f.metadata["former_default"])
-        and _is(getattr(trainer.cfg, part), f.name, f.default)
+        if _is(options_of(state, part).get(f.name), f.metadata["former_default"])
+        and _is(getattr(getattr(trainer.cfg, part), f.name, None), f.default)
     ]
     if words:
         logger.warning(
@@ -46,14 +47,10 @@ def warn_of_other_defaults(trainer: Trainer, filename: str) -> None:
         )
 
 
-def _saved_options(filename: str) -> dict[str, Any]:
-    """Return the options in a checkpoint, by their part; none if it is older than fairseq's present format.
-
-    The tensors stay in the file where its format allows it.
-    """
+def _without_tensors(filename: str) -> dict[str, Any]:
+    """Return the contents of a checkpoint. Its tensors stay in the file where its format allows it."""
     path = PathManager.get_local_path(filename)
-    state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    return state.get("cfg") or {}
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 
 def _options_with_effect(trainer: Trainer) -> Iterator[tuple[str, Field]]:
@@ -72,12 +69,6 @@ def _options_with_effect(trainer: Trainer) -> Iterator[tuple[str, Field]]:
                 yield "criterion", f
 
 
-def _is(options: Any, name: str, value: Any) -> bool:
-    """Tell whether an option of a checkpoint or of a trainer has a value. It may be saved as a string."""
-    found = _value(options, name)
+def _is(found: Any, value: Any) -> bool:
+    """Tell whether an option that was found has a value. The option may be saved as a string."""
     return found is not None and (found == value or str(found) == str(value))
-
-
-def _value(options: Any, name: str) -> Any:
-    """Return the value of an option of a checkpoint or of a trainer, or None if it has none."""
-    return options.get(name) if isinstance(options, dict) else getattr(options, name, None)

@@ -156,6 +156,27 @@ def test_the_last_fifth_of_the_updates_have_g_steps():
         assert training.is_finite and all(norm > 0 for norm in training.gate_norms)
 
 
+@pytest.mark.parametrize("what", ["logits", "gradients"])
+def test_what_is_no_number_does_not_pass(what, monkeypatch):
+    """NaN is found wherever it is: a maximum of numbers with NaN depends on their order."""
+    task, results, calls = random_task(99, 99), outputs._results, []
+    cfg = parse_model(PLAIN, task, SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, length=5)).own
+
+    def of_a_broken_device(*arguments):
+        found = results(*arguments)
+        calls.append(found)
+        if len(calls) == 1:
+            broken = found.logits if what == "logits" else list(found.gradients.values())[-1]
+            broken.fill_(math.nan)
+        return found
+
+    monkeypatch.setattr(outputs, "_results", of_a_broken_device)
+    found = outputs.compare_outputs(PLAIN, cfg, task, "cpu", torch.float32, 3, 5)
+    assert not found.passed and math.isnan(found.logits if what == "logits" else found.gradient)
+    if what == "gradients":
+        assert found.parameter == list(calls[0].gradients)[-1]
+
+
 @pytest.mark.parametrize("what", ["weights", "gradients"])
 def test_another_computation_is_found(what):
     """A weight matrix that differs by 1e-3 is found, and a gradient that differs by 5e-4 in float64."""

@@ -28,6 +28,7 @@ from modular_fairseq_cli.pixels.image_grid import grid
 from modular_fairseq_cli.pixels.prepare import composites, divide
 from modular_fairseq_cli.pixels.sources import Source, read
 from tests.fairseq_commands import run_train
+from tests.language_models import build
 
 SIZE = ["--size", "4x3", "--colours", "6", "--grey", "--valid", "4", "--test", "4"]
 SMALL = (
@@ -338,6 +339,17 @@ def test_drawing_step_by_step_equals_teacher_forcing(pairs, model):
     generator = torch.Generator().manual_seed(5)
     naive = [whole[:, n, 4:10].softmax(1).multinomial(1, generator=generator)[:, 0] for n in range(24)]
     assert torch.equal(torch.stack(naive, dim=1), drawn)
+
+
+def test_a_model_with_an_adaptive_softmax_draws_by_its_probabilities():
+    """Its output are features, which say nothing about a colour by themselves."""
+    model = build("modular_transformer_lm", types=40, adaptive_softmax_cutoff="20,30").eval()
+    nothing = torch.empty(2, 0, dtype=torch.int64)
+    drawn = draw(model, nothing, 12, 40, seed=5, top=1)
+    tokens = torch.cat([torch.full((2, 1), 2), drawn + 4], dim=1)
+    with torch.no_grad():
+        probabilities = model.get_normalized_probs(model.decoder(tokens[:, :-1]), log_probs=False)
+    assert torch.equal(probabilities[..., 4:44].argmax(2), drawn)
 
 
 def test_given_pixels_are_kept_and_seeds_and_temperatures_matter(pairs, model):

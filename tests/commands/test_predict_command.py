@@ -183,6 +183,9 @@ def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
     for name in ("nosuch", "seed", "mask_prob"):
         said = refusal(texts / "bin", pretrained, "--model-overrides", f'{{"{name}": 1}}')
         assert f"{name} is no option of the model that can be changed" in said
+    torch.save({"model": {"a": torch.ones(1)}}, tmp_path / "bare.pt")
+    said = refusal(texts / "bin", tmp_path / "bare.pt", "--model-overrides", '{"dropout": 0}')
+    assert "bare.pt is not a whole fairseq checkpoint, because it has no extra_state and no" in said
     sizes = "--decoder-layers 1 --decoder-embed-dim 8 --decoder-attention-heads 2 --optimizer adam"
     language_model = f"--task language_modeling --arch modular_transformer_lm {sizes} --max-tokens 100"
     path = trained(texts / "bin", tmp_path / "lm", f"{language_model} --tokens-per-sample 16 --max-epoch 1")

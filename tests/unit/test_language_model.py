@@ -7,7 +7,9 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
+from modular_fairseq.models import layers
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
+from modular_fairseq.models.mechanism import Place
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.modules.expert_mixture import ExpertMixture
 from modular_fairseq_cli.errors import UsageError
@@ -174,3 +176,15 @@ def test_wrong_cut_offs_are_one_sentence(changes, sentence):
         build("modular_transformer_lm_tiny_cpu", **changes)
     fitting = {"adaptive_input": True, "adaptive_input_cutoff": "10,44", "adaptive_softmax_cutoff": "10,44"}
     build("modular_transformer_lm_tiny_cpu", **fitting, tie_adaptive_weights=True)
+
+
+def test_a_part_in_a_language_model_sees_no_encoder_output(monkeypatch):
+    seen, build_attention = [], layers.TransformerDecoderLayer._build_attention
+
+    def built(layer, cfg, place, **options):
+        seen.append(place)
+        return build_attention(layer, cfg, place, **options)
+
+    monkeypatch.setattr(layers.TransformerDecoderLayer, "_build_attention", built)
+    build("modular_transformer_lm", decoder_layers=1)
+    assert seen == [Place(4, 32, None, self_attention=True, decoder=True)]

@@ -7,7 +7,7 @@ import pytest
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 
 import modular_fairseq  # noqa: F401
-from modular_fairseq.models.options import CommonOptions, LossOptions, flag
+from modular_fairseq.models.options import FAMILIES, CommonOptions, LossOptions, flag
 from modular_fairseq.models.registry import MECHANISMS
 
 FAIRSEQS = LabelSmoothedCrossEntropyCriterionConfig.__dataclass_fields__
@@ -22,6 +22,11 @@ OPTIONS = [
     for f in fields(options)
     if f.name != "_name" and f.name not in FAIRSEQS
 ]
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_names_of_parts_of_fairseqs_configuration_are_no_options(family):
+    assert [f.name for f in fields(family) if f.name.endswith("_name")] in ([], ["_name"])
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: flag(option.name))

@@ -133,6 +133,37 @@ def test_the_loss_scale_of_amp_is_as_asked_for(args, initial, interval):
     assert optimizer.min_loss_scale == 0.5
 
 
+def test_the_loss_scale_of_amp_goes_on_after_a_resume(tmp_path):
+    """The number of updates after which it grows is that of the training that continues."""
+    path = str(tmp_path / "checkpoint.pt")
+    words = ["--amp", "--amp-scale-window", "3", "--lr-scheduler", "fixed", "--log-format", "none"]
+    made = trainer(*words)
+    for seed in range(4):
+        made.train_step([random_batch(TASK, 3, 8, seed)])
+    assert made.optimizer.scaler.get_scale() == 256  # after three updates
+    made.consolidate_optimizer()
+    made.save_checkpoint(path, {"train_iterator": {"epoch": 1}, "val_loss": None})
+    resumed = trainer(*words)
+    resumed.load_checkpoint(path)
+    for seed in range(4, 6):
+        resumed.train_step([random_batch(TASK, 3, 8, seed)])
+    assert resumed.optimizer.scaler.get_scale() == 512  # the fourth update counts, too
+    for more, window in ((["--amp-scale-window", "50"], 50), ([], 3)):
+        resumed = trainer(*words, *more)
+        resumed.load_checkpoint(path)
+        scaler = resumed.optimizer.scaler
+        assert (scaler.get_scale(), scaler.get_growth_interval()) == (256, window)
+    state = torch.load(path, weights_only=False)
+    del state["last_optimizer_state"]["amp_scaler"]  # a checkpoint that stock fairseq saved
+    torch.save(state, path)
+    resumed = trainer(*words)
+    resumed.load_checkpoint(path)
+    assert resumed.optimizer.scaler.get_scale() == 128
+    unscaled = trainer(*words, "--bf16")
+    unscaled.load_checkpoint(path)
+    assert not unscaled.optimizer.scaler.is_enabled()
+
+
 def test_amp_in_bfloat16_scales_no_losses_and_keeps_the_weights_in_float32():
     made = trainer("--amp", "--bf16")
     assert not made.optimizer.scaler.is_enabled() and not made.cfg.common.bf16

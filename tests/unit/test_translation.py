@@ -339,7 +339,8 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
         ),
         ({"mae_dropped_heads": 2}, "--mae-dropped-heads has no effect without --attention-type mae"),
         ({"mae_gate_lr": 0.5}, "--mae-gate-lr has no effect without --attention-type mae"),
-        ({"attention_type": "mae", "mae_gate_lr": float("nan")}, "--mae-gate-lr must be positive"),
+        ({"attention_type": "mae", "mae_gate_lr": float("nan")}, "--mae-gate-lr must be positive and finite"),
+        ({"attention_type": "mae", "mae_gate_lr": float("inf")}, "--mae-gate-lr must be positive and finite"),
         (
             {"attention_type": "mae", "mae_inference_seed": 2},
             "--mae-inference-seed has no effect without --mae-inference random",
