@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 
@@ -69,6 +70,10 @@ def scripts_root(tmp_path_factory):
     program.chmod(0o755)
     (root / "scripts").mkdir()
     (root / "scripts/setup.sh").write_text("")
+    # The package finds nothing else of the project beside it. What it starts may be a preloaded Python.
+    (root / "sitecustomize.py").write_text(
+        "import os, sys\nsys.executable = os.environ.get('FAST_PYTHON', sys.executable)\n"
+    )
     for folder in ("data-prep", "modular_fairseq_cli"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return root
@@ -79,7 +84,8 @@ def command(root, script, *args):
 
 
 def prepare(root, script, *args, **env):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in env.items()}}
+    own = {"OMP_NUM_THREADS": "1", "FAST_PYTHON": sys.executable}
+    environment = {**os.environ, **own, **{name: str(value) for name, value in env.items()}}
     return subprocess.run(command(root, script, *args), env=environment, capture_output=True, text=True)
 
 

@@ -17,7 +17,7 @@ import modular_fairseq
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.logged_numbers import numbers_of
 from modular_fairseq.runs.workers import share_batches
-from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
+from modular_fairseq.training.checkpoints import load_checkpoint, training_ended, weights_digest
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import progress
@@ -33,7 +33,7 @@ MODULES = {
     "fairseq-eval-lm": "fairseq_cli.eval_lm",
     "modular-fairseq": "modular_fairseq_cli",
 }
-STARTING = "starting weights"  # the key of settings.json with the digest of the checkpoint that is fine-tuned
+STARTING = "starting weights"  # the key of settings.json with the digest of the weights that are fine-tuned
 DIGESTS = ("dictionary ", "train ", STARTING)  # beginnings of keys of settings.json that have digests
 LIMITS = ("--max-update", "--max-epoch")
 FAILURE = "failure.txt"  # in the folder of a run: why the last attempt to finish it failed
@@ -164,7 +164,7 @@ class Run(NamedTuple):
         """Refuse the folder if a run with other settings or another corpus was trained in it.
 
         Args:
-            sums: the digests of the corpus (see `Corpus.sums`) and of the checkpoint that the run starts from
+            sums: the digests of the corpus (see `Corpus.sums`) and of the weights that the run starts from
                 (see `_start_digest`). None: they are not compared.
 
         Raises:
@@ -199,7 +199,7 @@ class Run(NamedTuple):
     def train(self, say: Say) -> None:
         """Finish the run: complete its training, average, and write settings.json and training.json.
 
-        A run that has ended is left as it is, if the checkpoint that it started from has not changed. The run
+        A run that has ended is left as it is, if the weights that it started from have not changed. The run
         must have `settings`.
 
         Args:
@@ -227,12 +227,9 @@ class Run(NamedTuple):
             self._write("training.json", self.statistics())
 
     def _start_digest(self) -> dict[str, str]:
-        """Return the digest of the checkpoint that the run starts from, keyed by `STARTING`, if it exists."""
-        if isinstance(self.start, Run):
-            found = (self.start.training or {}).get("checkpoint")
-        else:
-            found = digest(self.start)[:16] if self.start and os.path.isfile(self.start) else None
-        return {STARTING: found} if found else {}
+        """Return the digest of the weights that the run starts from, keyed by `STARTING`, if any."""
+        path = self.start_checkpoint
+        return {STARTING: weights_digest(path)} if path and os.path.isfile(path) else {}
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:

@@ -4,6 +4,8 @@
 `patches/checkpoints.py` allows.
 """
 
+import functools
+import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -72,6 +74,28 @@ def options_of(state: Mapping[str, Any], group: str) -> Mapping[str, Any]:
     """
     options = (state.get("cfg") or {}).get(group) or state.get("args") or {}
     return options if isinstance(options, Mapping) else vars(options)
+
+
+def weights_digest(path: str | os.PathLike) -> str:
+    """Return a digest of the names and values of the weights in a checkpoint: 16 hexadecimal digits.
+
+    The checkpoint itself has another digest each time that it is made, because it has times in it. The digest
+    is kept until the file changes.
+
+    Raises:
+        UsageError: see `load_checkpoint`.
+    """
+    status = os.stat(path)
+    return _weights_digest(os.fspath(path), status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _weights_digest(path: str, *_changes: int) -> str:
+    found = hashlib.sha256()
+    for name, tensor in sorted(load_checkpoint(path)["model"].items()):
+        found.update(name.encode())
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike) -> None:

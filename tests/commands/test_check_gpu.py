@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,6 @@ from modular_fairseq.device_check import check, command, formats, outputs, speed
 from modular_fairseq.models import layers
 from modular_fairseq.training import compilation
 from modular_fairseq_cli import main as cli
-from tests.compiling import compiling
 
 ONE_LAYER = " --encoder-layers 1 --decoder-layers 1"
 MAE, PLAIN = f"mae_transformer_tiny_cpu{ONE_LAYER}", f"modular_transformer_tiny_cpu{ONE_LAYER}"
@@ -25,7 +23,12 @@ SMALL += ["--sentences", "3", "--length", "5"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_searches_and_a_quick_compiler():
+def compiled():
+    """Keep searches small, and return the models that would be compiled.
+
+    A compiler takes minutes. tests/commands/test_compile.py and tests/unit/test_compilation.py compile.
+    """
+    models = []
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "search_sentences": 2,
@@ -34,10 +37,8 @@ def small_searches_and_a_quick_compiler():
             "target_types": 99,
         }.items():
             patch.setitem(command.SIZES, name, value)
-        # The default backend takes minutes. It is tested in test_compile.py.
-        patch.setattr(compilation, "compile_layers", partial(compilation.compile_layers, backend="eager"))
-        with compiling():
-            yield
+        patch.setattr(compilation, "compile_layers", models.append)
+        yield models
 
 
 def leave_out(patch, *parts):
@@ -55,13 +56,10 @@ def run(folder, *words):
     return refusal, (folder / "check.txt").read_text(), json.loads((folder / "check.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def checked(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("check"), MAE)
-
-
-def test_the_page_and_the_report_have_all_parts(checked):
-    refusal, page, report = checked
+def test_the_page_and_the_report_have_all_parts(tmp_path, compiled):
+    before = len(compiled)
+    refusal, page, report = run(tmp_path, MAE)
+    assert len(compiled) > before + 1  # to learn, and to be timed
     assert refusal is None and page.endswith("all checks passed\n")
     found = [report["outputs"][f"{MAE}, {name}"] for name in ("float32", "float64")]
     assert [each["gradient"] for each in found] == [0, 0]  # the CPU against itself

@@ -1054,6 +1054,7 @@ def test_a_record_that_cannot_be_written_stops_the_other_runs(compared, tmp_path
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_ends_the_commands_and_leaves_no_record(compared, tmp_path, jobs):
     """The commands end with status 0 when they are interrupted, as JoeyNMT does."""
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
     runs = sys.modules["recorded_runs"]
     code = """
 import pathlib, signal, sys, time
@@ -1079,8 +1080,11 @@ time.sleep(600)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        compared.make(tmp_path / "work", make, jobs=jobs)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compared.make(tmp_path / "work", make, jobs=jobs)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
     thread.join()
     assert len(going) == jobs and not ended and not compared.records()
 

@@ -443,7 +443,7 @@ def test_other_overrides_drop_the_results_though_their_values_are_the_same(tmp_p
 def test_a_result_of_another_checkpoint_to_start_from_is_refused(tmp_path, trains):
     """A run that is trained from a checkpoint, or evaluates it as it is, is not one of a later checkpoint."""
     start = tmp_path / "start.pt"
-    torch.save({"model": {}}, start)
+    torch.save({"model": {"a": torch.zeros(1)}}, start)
     valid = '2030-01-01 | INFO | valid | {"epoch": 1, "valid_ppl": "2.5"}\n'
     corpus = SimpleNamespace(check=lambda name: None, sums=lambda: {})
     run = write_run(tmp_path, COUNTED + valid, start=str(start), settings={}, trains=trains, corpus=corpus)
@@ -458,7 +458,9 @@ def test_a_result_of_another_checkpoint_to_start_from_is_refused(tmp_path, train
     run.train(print)
     run.check()
     assert json.loads((tmp_path / "run/settings.json").read_text()).keys() == {"starting weights"}
-    torch.save({"model": {"a": 1}}, start)
+    torch.save({"model": {"a": torch.zeros(1)}, "extra_state": {"time": 1}}, start)  # it was made again
+    run.check()
+    torch.save({"model": {"a": torch.ones(1)}}, start)
     for method in (run.check, lambda: run.train(print)):
         with pytest.raises(
             UsageError, match="holds a run with starting weights .* .now .*.; use the earlier"
@@ -466,7 +468,7 @@ def test_a_result_of_another_checkpoint_to_start_from_is_refused(tmp_path, train
             method()
     start.unlink()  # results may be shown without it
     run.check()
-    torch.save({"model": {"a": 1}}, start)
+    torch.save({"model": {"a": torch.ones(1)}}, start)
     (tmp_path / "run/settings.json").write_text("{}")
     run.check()
 

@@ -37,7 +37,6 @@ A training that diverged, and a run that should start from one, have records too
 
 import datetime
 import gzip
-import hashlib
 import json
 import math
 import os
@@ -54,7 +53,7 @@ from modular_fairseq.runs.evaluations.bleu import metric_of, output_of
 from modular_fairseq.runs.evaluations.parts import OverParts
 from modular_fairseq.runs.evidence.by_unit import COUNTS, OF_PARTS, packed, packed_parts, scores_of
 from modular_fairseq.runs.run import Run
-from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq.training.checkpoints import weights_digest
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
 from modular_fairseq_cli.processes import processor_name
@@ -217,18 +216,6 @@ def how(measurement: Measurement) -> dict[str, Any]:
         "decoding": measurement.decoding,
     }
     return plain(made)
-
-
-def weights_digest(path: str) -> str:
-    """Return a digest of the names and values of the weights in a checkpoint.
-
-    The checkpoint itself has another digest each time that it is made, because it has times in it.
-    """
-    found = hashlib.sha256()
-    for name, tensor in sorted(load_checkpoint(path)["model"].items()):
-        found.update(name.encode())
-        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def plain(value: Any) -> Any:
