@@ -729,7 +729,8 @@ def test_a_model_that_leaves_nothing_has_scores_all_the_same(
             raise UsageError("it fails")
 
     monkeypatch.setattr(evidence, "python", python)
-    (tmp_path / "train.log").write_text("")
+    log = '2030-01-01 00:00:00 | INFO | valid | {"valid_loss": "2.5", "valid_num_updates": "3"}\n'
+    (tmp_path / "train.log").write_text(log)
     registered = {"train": "", "data": {}, **claims}
     assert evidence.make(tmp_path, "tim", 1, data, registered)["parts"]["test"] == found
     with pytest.raises(UsageError, match="it fails"):
