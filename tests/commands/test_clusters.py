@@ -1,11 +1,13 @@
 """Test jobs without a cluster: programs of Slurm are replaced, and jobs in the background are real."""
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -476,6 +478,18 @@ def test_a_job_ends_with_its_command_and_its_log_says_why(tmp_path, capfd):
         task()
     shown = capfd.readouterr()
     assert ended.value.code == 1 and "no luck" in shown.err and "Traceback" not in shown.err + shown.out
+
+
+def test_a_job_waits_for_a_process_that_only_looks_at_its_lock(tmp_path):
+    from modular_fairseq_cli.cluster_task import Task
+
+    lock = tmp_path / "lock"
+    lock.touch()
+    with open(lock) as looks:
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        threading.Timer(0.2, fcntl.flock, (looks, fcntl.LOCK_UN)).start()
+        Task([sys.executable, "-c", ""], str(tmp_path), str(tmp_path), 1.0, str(lock))()
+    assert lock.read_text() == str(os.getpid())
 
 
 def test_a_job_that_saved_nothing_in_its_time_is_not_started_again(tmp_path, capsys):

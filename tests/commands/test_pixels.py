@@ -310,6 +310,12 @@ def test_bad_numbers_are_one_sentence(sources, tmp_path, words, sentence):
     assert sentence in refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE, *words)
 
 
+def test_a_file_is_no_folder_for_pictures(sources, tmp_path):
+    (tmp_path / "out").touch()
+    said = refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE)
+    assert f"--out {tmp_path}/out: cannot be made (File exists); give another folder" in said
+
+
 @pytest.mark.parametrize(
     ("module", "package"), [("sklearn.cluster", "scikit-learn"), ("PIL.Image", "pillow")]
 )
