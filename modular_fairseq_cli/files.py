@@ -88,6 +88,24 @@ def only_one(folder: Name, option: str = "--out") -> AbstractContextManager[None
     return lock(os.path.join(folder, ".lock"), refusal, seconds=1)
 
 
+def make_folder(folder: Name, option: str = "--out") -> None:
+    """Make a folder, and those that it is in; one that exists is left as it is.
+
+    Args:
+        folder: the folder.
+        option: the option that names it, for the message.
+
+    Raises:
+        UsageError: it cannot be made, for example because a file has its name.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{option} {folder}: cannot be made ({error.strerror}); give another folder"
+        ) from None
+
+
 def write_file(path: Name, content: str | bytes) -> None:
     """Write a file atomically: after an error or a kill, an earlier file of that name is unchanged.
 

@@ -20,7 +20,6 @@ exit status is 1 if a step failed.
 
 import argparse
 import logging
-import os
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from modular_fairseq.benchmark.command import COUNTS as BENCH
 from modular_fairseq.device_check.check import Check
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import make_folder
 
 # Options of `modular-fairseq bench` that this command does not have keep their default values.
 SIZES: dict[str, Any] = {
@@ -81,12 +81,7 @@ def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
     vars(args).update(SIZES)
     check = Check(args)
-    try:
-        os.makedirs(args.out, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--out {args.out}: cannot be made ({error.strerror}); give another folder"
-        ) from None
+    make_folder(args.out)
     check.run()
     if check.failures:
         raise UsageError(f"{len(check.failures)} of the checks failed: {'; '.join(check.failures)}")

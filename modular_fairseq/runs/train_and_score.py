@@ -37,7 +37,7 @@ from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.arguments import by_option, refuse_user_dir
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import only_one
+from modular_fairseq_cli.files import make_folder, only_one
 from modular_fairseq_cli.processes import say
 
 SIZE = (
@@ -104,10 +104,7 @@ def run(args: argparse.Namespace) -> None:
     sized = SIZE.format(depth) if size is None else size
     words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
     words += short_training([*words, *args.options]) + args.options
-    try:
-        os.makedirs(out, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"OUT {args.out}: cannot be made ({error.strerror}); give another folder") from None
+    make_folder(out, "OUT")
     prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
     folder = os.path.join(out, label)
     seed = by_option(args.options).get("--seed", ["1"])[-1]

@@ -69,8 +69,8 @@ def check_weights(state: Any, path: str) -> None:
 def options_of(state: Mapping[str, Any], group: str) -> Mapping[str, Any]:
     """Return the options of a group, such as "model", that a checkpoint was trained with; it may have none.
 
-    fairseq saves the options of a group as a mapping or a namespace. Until 2020 it saved those of all groups
-    together, as "args".
+    fairseq saves the options of each group as a mapping or a namespace. A checkpoint from before 2021 has the
+    options of all groups in one namespace, under the key "args".
     """
     options = (state.get("cfg") or {}).get(group) or state.get("args") or {}
     return options if isinstance(options, Mapping) else vars(options)

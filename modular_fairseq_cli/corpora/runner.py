@@ -20,7 +20,7 @@ from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.subwords import subwords
 from modular_fairseq_cli.corpora.texts import input_files, text
 from modular_fairseq_cli.corpora.tokens import tokenize
-from modular_fairseq_cli.files import lock
+from modular_fairseq_cli.files import lock, make_folder
 from modular_fairseq_cli.processes import say
 
 WAIT = 10  # seconds in which the workers of a killed run end
@@ -45,7 +45,7 @@ def run(recipe: Recipe, user: Namespace) -> None:
     archives = Path(os.path.normpath(out / ".." / "archives"))
     if not finished:
         announce(recipe, user, out, archives)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     # The workers of a killed run hold its lock until they end.
     with lock(
         out / ".lock", f"{out} is being prepared by another run; wait until it has ended", seconds=WAIT

@@ -12,7 +12,7 @@ from modular_fairseq_cli.corpora import settings
 from modular_fairseq_cli.corpora.binarize import SYMBOLS, preprocess
 from modular_fairseq_cli.corpora.runner import stage
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import digest, lock
+from modular_fairseq_cli.files import digest, lock, make_folder
 from modular_fairseq_cli.pixels import palette as palettes
 from modular_fairseq_cli.pixels.shape import Shape
 from modular_fairseq_cli.pixels.shape import read as read_shape
@@ -67,10 +67,7 @@ def prepare(
         "counts": dict(counts),
         "seed": seed,
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be made ({error.strerror}); give another folder") from None
+    make_folder(out)
     with lock(out / ".lock", f"{out} is being prepared by another run; wait until it has ended"):
         settings.compare(out, chosen)
         if (out / "bin").is_dir():

@@ -244,3 +244,15 @@ def test_progress_is_told_from_either_format_of_the_log(line, said):
 def test_numbers_of_a_line_that_are_not_finite_are_kept():
     split, numbers = fairseq_log.parse(f'{STAMP} valid | {{"valid_ppl": "inf", "valid_bleu": null}}')
     assert (split, numbers) == ("valid", {"ppl": math.inf})
+
+
+def test_a_folder_is_made_or_refused_by_its_option(tmp_path):
+    files.make_folder(tmp_path / "a/b")
+    files.make_folder(tmp_path / "a/b")
+    assert (tmp_path / "a/b").is_dir()
+    (tmp_path / "file").touch()
+    for option, name, why in (("--out", "file", "File exists"), ("OUT", "file/a", "Not a directory")):
+        with pytest.raises(
+            UsageError, match=f"^{option} {tmp_path}/{name}: cannot be made .{why}.; give ano"
+        ):
+            files.make_folder(tmp_path / name, option)

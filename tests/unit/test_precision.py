@@ -134,7 +134,7 @@ def test_the_loss_scale_of_amp_is_as_asked_for(args, initial, interval):
 
 
 def test_the_loss_scale_of_amp_goes_on_after_a_resume(tmp_path):
-    """The number of updates after which it grows is that of the training that continues."""
+    """The loss scale is saved, and --amp-scale-window of the training that continues says when it grows."""
     path = str(tmp_path / "checkpoint.pt")
     words = ["--amp", "--amp-scale-window", "3", "--lr-scheduler", "fixed", "--log-format", "none"]
     made = trainer(*words)
