@@ -59,7 +59,8 @@ class Batches:
         return 10**9
     def __iter__(self):
         while True:
-            yield torch.zeros(200, 200).add_(1)
+            torch.zeros(200, 200).add_(1)  # freed here: a thread below that frees it may abort, too
+            yield 1
 class Slow:  # to free, as a large model: meanwhile Python stops each thread that returns from torch
     def __del__(self, sleep=time.sleep):
         sleep(0.5)
