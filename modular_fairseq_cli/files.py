@@ -168,6 +168,11 @@ def read_json(path: Name, remedy: str = "remove it to repeat the step that wrote
         raise UsageError(f"{path}: cannot be read ({error}); {remedy}") from None
 
 
+def write_json(path: Name, content: Any) -> None:
+    """Write a JSON file atomically, one value a line (see `write_file`); `read_json` reads it."""
+    write_file(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+
+
 def digest(path: Name, algorithm: str = "sha256") -> str:
     """Return the digest of a file's content, in hexadecimal digits."""
     with open(path, "rb") as file:

@@ -5,7 +5,6 @@ own, where a killed run continues. Its record is a JSON file. A run that has a r
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import end_last_line, only_one, read_json, write_file
+from modular_fairseq_cli.files import end_last_line, only_one, read_json, write_json
 
 _children: set[subprocess.Popen] = set()  # the commands that are running, of all threads
 _interrupted = threading.Event()  # Ctrl-C was pressed while runs were made
@@ -69,7 +68,7 @@ class Comparison(NamedTuple):
                 record = about | {"commit": self.begin(folder, about)}
                 record |= make(folder, *key)
                 self.check_code(folder, record["commit"])  # it may have changed meanwhile
-                write_file(self.path(*key), json.dumps(record, indent=1) + "\n")
+                write_json(self.path(*key), record)
             except Exception as error:
                 failures.append(error)
                 if jobs > 1:
@@ -150,7 +149,7 @@ class Comparison(NamedTuple):
         self.check_code(folder, found["commit"])
         if not noted.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_file(noted, json.dumps(found, indent=1) + "\n")
+            write_json(noted, found)
         return found["commit"]
 
     def check_code(self, path: Path, commit: str) -> None:

@@ -41,7 +41,7 @@ from tabulate import tabulate
 
 from modular_fairseq.runs.evidence.records import is_of_cpu, made
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import digest, only_one, write_file
+from modular_fairseq_cli.files import digest, only_one, write_file, write_json
 from modular_fairseq_cli.scoring.spread import shown
 from modular_fairseq_cli.training_log import read_log
 
@@ -348,10 +348,10 @@ def measure(args: argparse.Namespace) -> None:
                 seconds[name] = (took[long] - took[short]) / (long - short)
                 print(f"round {len(found) + 1}: {name} {seconds[name]:.3f} s", flush=True)
             found.append(seconds)
-            write_file(kept, json.dumps(found, indent=1) + "\n")
+            write_json(kept, found)
         comparison.check_code(folder, about["commit"])  # it may have changed meanwhile
         times = about | {"made": made(name_of(args.device)), "rounds": found}
-        write_file(times_of(args.device), json.dumps(times, indent=1) + "\n")
+        write_json(times_of(args.device), times)
 
 
 def times_of(device: str) -> Path:

@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import json
 import math
 import os
 import platform
@@ -25,7 +24,7 @@ from modular_fairseq.device_check.outputs import compare_outputs
 from modular_fairseq.device_check.speed import measure_speed
 from modular_fairseq.training.compilation import missing
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.files import read_json, write_file, write_json
 
 # A format may differ from float32 by the first number of nats per token, whatever stock does, and by at most
 # the second one.
@@ -89,7 +88,7 @@ class Check:
             print(line, flush=True)
         self.lines += lines
         write_file(os.path.join(self.args.out, "check.txt"), "\n".join([*self.lines, ""]))
-        write_file(os.path.join(self.args.out, "check.json"), json.dumps(self.results, indent=1))
+        write_json(os.path.join(self.args.out, "check.json"), self.results)
 
     def _configs(self, model: str, options: str = "") -> Configs:
         return parse_model(f"{model} {options}".rstrip(), self.task, self.args)

@@ -23,7 +23,6 @@ computed on the tokens of DATA, after --remove-bpe. DIR gets these numbers as ex
 
 import argparse
 import importlib.util
-import json
 import os
 import tempfile
 import time
@@ -43,7 +42,7 @@ from modular_fairseq.export.gates import GATES, constant_scales, has_learned_gat
 from modular_fairseq.loading import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.files import write_json
 
 BEAM = 5
 RECORD = "export.json"
@@ -161,7 +160,7 @@ def run(args: argparse.Namespace) -> None:
         made = os.path.join(temporary, "made")
         save(exported, loaded.task, made, args.quantization)
         comparison = compare(loaded, args.gen_subset, made, args.remove_bpe)
-        write_file(os.path.join(made, RECORD), json.dumps(record | asdict(comparison), indent=1))
+        write_json(os.path.join(made, RECORD), record | asdict(comparison))
         if os.path.lexists(out):
             os.rename(out, os.path.join(temporary, "old"))
         os.rename(made, out)

@@ -35,7 +35,7 @@ from modular_fairseq.prediction import classes, masked_words
 from modular_fairseq.training.checkpoints import load_checkpoint, options_of
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import NoEffectError, UsageError
-from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.files import write_file, write_json
 
 Rows = list[list[Any]]
 NOT_OVERRIDDEN = {"_name", "arch", "seed", "data"}  # what other options say
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
     if args.out:
         known = {name: value if _is_number(value) else None for name, value in numbers.items()}
         content = {**loaded.about, "seed": seed, "overrides": overrides, **known}
-        write_file(f"{args.out}.json", json.dumps(content, indent=1) + "\n")
+        write_json(f"{args.out}.json", content)
         write_file(f"{args.out}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in rows))
     print(f"{args.gen_subset}: {describe(numbers, len(rows) - 1)}")
 

@@ -12,7 +12,6 @@ see `modular-fairseq train-and-score`.
 
 import argparse
 import io
-import json
 import os
 import re
 import shlex
@@ -34,7 +33,7 @@ from modular_fairseq_cli.arguments import by_option, refuse_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from modular_fairseq_cli.fairseq_log import progress as summary
-from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.files import read_json, write_file, write_json
 from modular_fairseq_cli.scoring import read_lines, read_output, score
 
 SIZE = "_tiny_cpu"
@@ -137,7 +136,7 @@ def translate_and_score(demo_run: Run) -> dict[str, Any]:
     write_file(demo_run.path("test.hyp"), "".join(f"{line}\n" for line in output.hypotheses))
     references = read_lines(demo_run.path("corpus", "test.en"))
     scores = score(output, references, names=["bleu"], tokenize="none", language="en")
-    write_file(demo_run.path("score.json"), json.dumps(scores, indent=1) + "\n")
+    write_json(demo_run.path("score.json"), scores)
     return scores
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
 from modular_fairseq.runs.run import Run, Say
-from modular_fairseq_cli.files import only_one, read_json, write_file
+from modular_fairseq_cli.files import only_one, read_json, write_json
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds
 
 
@@ -142,7 +142,7 @@ class Measurement(NamedTuple):
 
     def _write(self, content: dict[str, Any]) -> None:
         """Save the results of the evaluations."""
-        write_file(self.path("json"), json.dumps(content, indent=1) + "\n")
+        write_json(self.path("json"), content)
 
 
 class Column(NamedTuple):

@@ -4,7 +4,6 @@ Words of fairseq-train's command line define what is trained, so a run may have 
 may be killed at any moment and started again: its result equals that of an uninterrupted run.
 """
 
-import json
 import os
 import re
 import shlex
@@ -16,12 +15,26 @@ from typing import Any, NamedTuple
 import modular_fairseq
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.logged_numbers import numbers_of
+from modular_fairseq.runs.settings import (
+    refuse_another_run,
+    refuse_other_dictionaries,
+    save_settings,
+    start_digest,
+)
 from modular_fairseq.runs.workers import share_batches
-from modular_fairseq.training.checkpoints import load_checkpoint, training_ended, weights_digest
+from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import progress
-from modular_fairseq_cli.files import append_line, digest, is_locked, only_one, read_json, write_file
+from modular_fairseq_cli.files import (
+    append_line,
+    digest,
+    is_locked,
+    only_one,
+    read_json,
+    write_file,
+    write_json,
+)
 from modular_fairseq_cli.processes import call
 
 PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
@@ -33,8 +46,6 @@ MODULES = {
     "fairseq-eval-lm": "fairseq_cli.eval_lm",
     "modular-fairseq": "modular_fairseq_cli",
 }
-STARTING = "starting weights"  # the key of settings.json with the digest of the weights that are fine-tuned
-DIGESTS = ("dictionary ", "train ", STARTING)  # beginnings of keys of settings.json that have digests
 LIMITS = ("--max-update", "--max-epoch")
 FAILURE = "failure.txt"  # in the folder of a run: why the last attempt to finish it failed
 DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
@@ -147,54 +158,21 @@ class Run(NamedTuple):
                 other dictionaries.
         """
         self.corpus.check(self.name)
-        sums = self.corpus.sums()
-        self.refuse_another(sums | self._start_digest())
-        if not isinstance(self.start, Run):
-            return
-        theirs = read_json(self.start.path("settings.json")) or {}
-        for key, value in sums.items():
-            if key.startswith("dictionary ") and theirs.get(key, value) != value:
-                raise UsageError(
-                    f"{self.corpus.binarized}: its {key} differs from the dictionary of "
-                    f"{self.start.path()}, which is to be fine-tuned; prepare the corpus again with --like "
-                    f"{self.start.corpus.folder}"
-                )
+        self.refuse_another(self._digests())
+        if isinstance(self.start, Run):
+            refuse_other_dictionaries(self.corpus, self.start.folder, self.start.corpus)
 
-    def refuse_another(self, sums: dict[str, str] | None = None) -> None:
-        """Refuse the folder if a run with other settings or another corpus was trained in it.
+    def refuse_another(self, digests: dict[str, str] | None = None) -> None:
+        """Refuse the folder if a run with other settings was trained in it (see `refuse_another_run`).
 
         Args:
-            sums: the digests of the corpus (see `Corpus.sums`) and of the weights that the run starts from
-                (see `_start_digest`). None: they are not compared.
+            digests: the digests of the corpus and of the starting weights. None: they are not compared.
 
         Raises:
-            UsageError: the folder holds another run. The message names up to three differences.
+            UsageError: the folder holds another run.
         """
-        there = os.listdir(self.folder) if os.path.isdir(self.folder) else []
-        if self.settings is None or not any(
-            name.endswith(".pt") or name == "training.json" for name in there
-        ):
-            return  # nothing was trained in this folder
-        saved, settings = read_json(self.path("settings.json")), dict(self.settings)
-        if saved is None:
-            raise UsageError(
-                f"{self.path()} holds an unknown run (it has no settings.json); give another folder, or "
-                "remove this one if nothing in it is needed"
-            )
-        keys = [key for key in {**saved, **settings} if not key.startswith(DIGESTS)]
-        # Early runs did not note what they started from.
-        keys += [key for key in sums or [] if key != STARTING or key in saved]
-        settings |= sums or {}
-        differences = [
-            f"{key} {saved.get(key, 'not given')} (now {settings.get(key, 'not given')})"
-            for key in keys
-            if saved.get(key) != settings.get(key)
-        ]
-        if differences:
-            raise UsageError(
-                f"{self.path()} holds a run with {', '.join(differences[:3])}; use the earlier value, give "
-                "another folder, or remove this one if nothing in it is needed"
-            )
+        if self.settings is not None:
+            refuse_another_run(self.folder, self.settings, digests or {})
 
     def train(self, say: Say) -> None:
         """Finish the run: complete its training, average, and write settings.json and training.json.
@@ -212,24 +190,23 @@ class Run(NamedTuple):
         """
         assert self.settings is not None
         if self.training is not None:
-            self.refuse_another(self._start_digest())
+            self.refuse_another(start_digest(self.start_checkpoint))
             return
         os.makedirs(self.folder, exist_ok=True)
         with only_one(self.folder):
             self.check()  # here, because another process may have worked in the folder until now
             if self.training is not None:
                 return
-            self._write("settings.json", self.settings | self.corpus.sums() | self._start_digest())
+            save_settings(self.folder, self.settings, self._digests())
             if not os.path.exists(self.last):  # the log stems from an attempt that left no checkpoint
                 with suppress(FileNotFoundError):
                     os.remove(self.path("train.log"))
             self.fit(say)
-            self._write("training.json", self.statistics())
+            write_json(self.path("training.json"), self.statistics())
 
-    def _start_digest(self) -> dict[str, str]:
-        """Return the digest of the weights that the run starts from, keyed by `STARTING`, if any."""
-        path = self.start_checkpoint
-        return {STARTING: weights_digest(path)} if path and os.path.isfile(path) else {}
+    def _digests(self) -> dict[str, str]:
+        """Return the digests of the corpus and of the weights that the run starts from."""
+        return self.corpus.sums() | start_digest(self.start_checkpoint)
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
@@ -355,6 +332,3 @@ class Run(NamedTuple):
                 raise UsageError(f"{name} {value}: give a whole number")
             limits.append(int(value))
         return state is not None and training_ended(state, *limits)
-
-    def _write(self, file: str, content: dict[str, Any]) -> None:
-        write_file(self.path(file), json.dumps(content, indent=1) + "\n")

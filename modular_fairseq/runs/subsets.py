@@ -34,7 +34,7 @@ from fairseq.data.indexed_dataset import (
 from torch import Tensor
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import digest, lock
+from modular_fairseq_cli.files import digest, lock, write_json
 from modular_fairseq_cli.processes import say
 
 SEED = 1
@@ -200,7 +200,7 @@ def _write(folder: Path, part: Path, sides: dict[str, str], record: dict[str, An
     for file in record["files"]:
         if not file.startswith("train"):
             shutil.copyfile(folder / file, part / file)
-    (part / "subset.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_json(part / "subset.json", record)
 
 
 def _read(prefix: str) -> Sequence[Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.files import read_json, write_json
 
 Value = TypeVar("Value")
 SPLITS = ("train", "valid", "test")
@@ -195,7 +195,7 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 def write(folder: Path, chosen: dict[str, Any]) -> None:
     """Record the settings of a folder."""
-    write_file(folder / "settings", json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
+    write_json(folder / "settings", chosen)
 
 
 def compare(folder: Path, chosen: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Submit the steps of runs as jobs, through submitit, and know which jobs there are."""
 
-import json
 import os
 import shlex
 import shutil
@@ -16,7 +15,7 @@ from modular_fairseq.runs.cluster.resources import Resources
 from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.cluster_task import Task
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import is_locked, only_one, read_json, write_file
+from modular_fairseq_cli.files import is_locked, only_one, read_json, write_file, write_json
 from modular_fairseq_cli.processes import say, share_processors
 
 JOBS = "jobs.json"  # in the folder of a step: the last job of each step there
@@ -157,7 +156,7 @@ def submit(look: Callable[[], Sequence[Step]], folder: str) -> None:
             known[step.name] = Job(job.job_id, str(job.paths.stderr))
             os.makedirs(step.folder, exist_ok=True)
             content = {name: each._asdict() for name, each in known.items()}
-            write_file(os.path.join(step.folder, JOBS), json.dumps(content, indent=1) + "\n")
+            write_json(os.path.join(step.folder, JOBS), content)
             new.add(step.name)
     there = len(jobs) - len(new)
     say(f"{len(new)} jobs were submitted, {there} are there already; their logs are in {folder}")

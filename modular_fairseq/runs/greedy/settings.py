@@ -5,7 +5,6 @@ They come from the command line or from protocol.json, which is saved beside the
 
 import argparse
 import glob
-import json
 import os
 import shlex
 from dataclasses import fields
@@ -17,7 +16,7 @@ from modular_fairseq.runs.run import LIMITS
 from modular_fairseq.training.command_line import family_of, family_of_arch, parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import is_locked, read_json, write_file
+from modular_fairseq_cli.files import is_locked, read_json, write_json
 
 # Options that the command sets itself, and options that must keep their defaults, so that all runs are
 # equally long, are validated, and continue after a kill.
@@ -178,7 +177,7 @@ def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> N
         "mechanisms": [(name, shlex.join(off), shlex.join(on)) for name, off, on in settings["switches"]],
         "seeds": seeds,
     }
-    write_file(os.path.join(folder, "protocol.json"), json.dumps(saved, indent=1) + "\n")
+    write_json(os.path.join(folder, "protocol.json"), saved)
 
 
 def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:

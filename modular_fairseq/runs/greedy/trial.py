@@ -1,6 +1,5 @@
 """Trials of the greedy protocol, each of which trains and evaluates a model with one seed."""
 
-import json
 import math
 import os
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from modular_fairseq.runs.evaluations.perplexity import perplexities
 from modular_fairseq.runs.greedy.protocol import Model
 from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import only_one, read_json, write_file
+from modular_fairseq_cli.files import only_one, read_json, write_json
 
 # The perplexities, keyed by "valid", "test" and "train", "train_loss", "updates", and whether training
 # "diverged".
@@ -61,7 +60,7 @@ class Trial(NamedTuple):
             )
         result = {"mechanisms": self.model, "seed": self.run.seed, "diverged": diverged}
         result |= {name: found[name] for name in ("valid", "test")} | last_epoch(state)
-        write_file(self.run.path("result.json"), json.dumps(result, indent=1) + "\n")
+        write_json(self.run.path("result.json"), result)
         return result
 
 
