@@ -18,6 +18,7 @@ from modular_fairseq.runs.evidence.by_unit import packed_parts, unpacked, unpack
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
+from modular_fairseq.runs.evidence.papers_difference import percent, printed_percent
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import (
     Folders,
@@ -125,6 +126,7 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
         (changed(printed=[1]), "printed is [1]; it must be a number"),
         (changed(quantity=["bleu"]), "quantity is ['bleu']; it must be a text"),
         (changed(table=5), "table is 5; it must be a text"),
+        (changed(remark="B was larger."), "its remark must begin with its date in brackets"),
         (changed(differ=["*"]), "differ is ['*']; it must be a list of keys"),
         (changed(differ=[5]), "differ is [5]; it must be a list of keys"),
         (changed(registered="2999-01-01"), "claim first has the date 2999-01-01, which is in the future"),
@@ -706,6 +708,45 @@ def test_core_hours_of_a_row_are_the_mean_of_its_runs_on_a_cpu():
     assert lines_of(plan, table, records)[2:] == ["| X | 3 | 1.5 |", "| Y | 1 |  |"]
 
 
+PERPLEXITIES = {1: (110.0, 100.0), 2: (121.0, 100.0)}  # 10 and 21 % more; with one degree of freedom
+
+
+@pytest.mark.parametrize(
+    ("changes", "values", "no_room"),
+    [
+        ({"printed": 0.9}, None, False),
+        ({"printed": 1.1}, None, True),
+        ({"printed": -0.1}, None, True),
+        ({"printed": None}, None, False),
+        # 2 of 10 is 20 % more, which the interval includes, though 2 is far below it
+        ({"printed": 2.0, "paper": "Li 2021: 12.0, baseline 10.0"}, PERPLEXITIES, False),
+        ({"printed": -8.0, "paper": "Li 2021: 2.0, baseline 10.0"}, PERPLEXITIES, True),
+        ({"printed": -8.0, "paper": "Li 2021: lower by 8"}, PERPLEXITIES, False),
+    ],
+)
+def test_an_interval_says_whether_it_has_room_for_the_papers_difference(changes, values, no_room):
+    of = claim(kind="secondary", quantity="lm_perplexity" if values else "bleu", margin=0.5, **changes)
+    finding = Finding(of, values or {1: (0, 0)}, Interval(0.5, 0.0, 1.0, 0.5, 2), [])
+    expected = "undecided; no room for the paper's difference" if no_room else "undecided"
+    assert said(finding, Findings([finding], {})) == expected
+    decided = finding._replace(interval=Interval(2.5, 2.0, 3.0, 0.01, 2))
+    assert said(decided, Findings([decided], {})) == "as claimed"
+
+
+def test_perplexities_are_compared_in_percent_of_the_baseline():
+    of = claim(quantity="lm_perplexity", printed=-1.5, paper="Li 2021, table 4.2: 8.5 perplexity, BASE 10.0")
+    finding = Finding(of, PERPLEXITIES, Interval(15.5, -54.4, 85.4, 0.2, 2), [])
+    error = math.log(1.1) / 2  # of the mean of ln 1.1 and 2 ln 1.1
+    middle, half = 1.5 * math.log(1.1), 12.7062047 * error
+    expected = [100 * math.expm1(each) for each in (middle, middle - half, middle + half)]
+    assert percent(finding) == pytest.approx(expected)
+    assert of.printed_values == (8.5, 10.0)
+    assert printed_percent(of) == pytest.approx(-15)
+    assert percent(finding._replace(claim=of._replace(quantity="bleu"))) is None
+    assert printed_percent(of._replace(quantity="bleu")) is None
+    assert percent(finding._replace(values={1: (110.0, 100.0), 2: (110.0, 100.0)})) is None
+
+
 def test_claims_are_counted_by_paper_and_by_what_was_found():
     def found(name, paper, kind="primary", low=0.5, **changes):
         of = claim(name=name, paper=paper, kind=kind)
@@ -739,7 +780,7 @@ def test_claims_are_counted_by_paper_and_by_what_was_found():
     assert lines[0] == "| paper | primary claims | secondary claims |"
     assert lines[2:] == [
         "| Wu 2020 | 2 of 3 done: 2 hold | 1 is the opposite, 1 is undecided |",
-        "| Li 2021 | 1 fails, 2 fail (smaller than claimed), 1 is open |  |",
+        "| Li 2021 | 1 fails, 2 fail (but have the claimed direction), 1 is open |  |",
         "| questions of our own |  | 1 of 2 done: 1 is as claimed |",
     ]
 

@@ -30,12 +30,13 @@ A claim about a loss, as of a row with a single expert against the same row with
 `baseline_minus`: the rows whose quantity is subtracted first. A claim about a single row, such as that a
 quantity falls during training, has neither `baseline` nor `differ`: the quantity itself is above or below
 `margin`. A `remark` says how to read what was found. It is shown on the page of results, and is no part of
-what was registered, so it may be added later.
+what was registered, so it may be added later. It begins with its date in brackets: (2026-11-28).
 """
 
 import datetime
 import fnmatch
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -99,6 +100,18 @@ class Claim(NamedTuple):
         For a claim about a single row it is what the quantity itself is compared with.
         """
         return self.margin if self.expected == "above" or not self.baseline else 0.0 - self.margin
+
+    @property
+    def printed_values(self) -> tuple[float, float] | None:
+        """The paper's values of the row and of the baseline, or None if `paper` does not give them.
+
+        They are two numbers with decimals, one after the other, whose difference is `printed`.
+        """
+        numbers = [float(each) for each in re.findall(r"\d+\.\d+", self.paper)]
+        for row, baseline in itertools.pairwise(numbers):
+            if self.printed is not None and math.isclose(row - baseline, self.printed, abs_tol=1e-9):
+                return row, baseline
+        return None
 
     @property
     def digest(self) -> str:
@@ -225,6 +238,8 @@ def _claim(path: str | os.PathLike, spec: Any) -> Claim:
             f"{what}: differ is {differ!r}; it must be a list of keys, such as dropout, or of patterns, such "
             "as *_dropout"
         )
+    if "remark" in spec and not re.match(r"\(\d{4}-\d\d-\d\d\) ", spec["remark"]):
+        raise UsageError(f"{what}: its remark must begin with its date in brackets, such as (2026-11-28)")
     if bool(spec.get("row_minus")) != bool(spec.get("baseline_minus")):
         raise UsageError(f"{what} has only one of row_minus and baseline_minus; give both")
     if ("baseline" in spec) != ("differ" in spec) or ("baseline_minus" in spec and "baseline" not in spec):

@@ -21,6 +21,7 @@ from modular_fairseq.runs.evidence.overview import (
     hours_left,
     values_of,
 )
+from modular_fairseq.runs.evidence.papers_difference import percent, printed_percent
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import is_of_cpu, log_of
 from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, time_spent
@@ -87,15 +88,20 @@ ABOUT = {
 A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
 The interval has 95 % and is not corrected for the number of claims; the verdict is. It accounts for seeds,
-and for BLEU also for the choice of test sentences. All other quantities take the test data as given.""",
+and for BLEU also for the choice of test sentences. For other quantities it accounts for seeds alone, so it
+says nothing about other test data. *No room for the paper's difference* means that this is outside of the
+interval; the paper measured it with other data and a larger model.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
-includes the bound, or that seeds do not differ and give no interval. Of 20 such intervals one misses its
-value by chance. Intervals account for seeds. For BLEU they also account for the choice of test sentences, for
-nats per token of pictures for the choice of pictures, and for the accuracy of classes for the choice of
-inputs. A claim with one seed has no interval yet; the section about it shows its numbers. Tables `tim-2` and
-`tim-2-glue` are measured on validation data, as in the paper. These data have also chosen the checkpoint.""",
+includes the bound, or that seeds do not differ and give no interval; *no room* means the same as above. Of 20
+such intervals one misses its value by chance. Intervals account for seeds. For BLEU they also account for the
+choice of test sentences, for nats per token of pictures for the choice of pictures, and for the accuracy of
+classes for the choice of inputs. A difference of perplexities is also given in percent of the baseline, as
+the perplexities here are far above the papers'. It is the ratio of geometric means over seeds; *no room*
+compares these percentages, and nothing else depends on them. A claim with one seed has no interval yet; the
+section about it shows its numbers. Tables `tim-2` and `tim-2-glue` are measured on validation data, as in the
+paper. These data have also chosen the checkpoint.""",
 }
 SO_FAR = """ As long as
 other primary claims lack runs, an *open* claim may still become one that holds or fails."""
@@ -171,14 +177,25 @@ def _summary(found: Sequence[Finding], findings: Findings) -> str:
         name = f"[{claim.says}](#{claim.name})" if finding.values else claim.says
         where = f"{QUANTITIES[claim.quantity].heading}, {claim.table_name}"
         lines.append(
-            f"| {name} | {where} | {_printed(claim)} | {difference(finding)} | {said(finding, findings)} |"
+            f"| {name} | {where} | {_printed(claim)} | {_difference(finding)} | {said(finding, findings)} |"
         )
     return "\n".join(lines)
 
 
 def _printed(claim: Claim) -> str:
     """Return the difference that the paper prints, or "" if it prints none."""
-    return "" if claim.printed is None else QUANTITIES[claim.quantity].signed.format(claim.printed)
+    if claim.printed is None:
+        return ""
+    text, relative = QUANTITIES[claim.quantity].signed.format(claim.printed), printed_percent(claim)
+    return text if relative is None else f"{text} ({relative:+.1f} %)"
+
+
+def _difference(finding: Finding) -> str:
+    """Return the difference with its interval, and in percent if it is one of perplexities."""
+    if (relative := percent(finding)) is None:
+        return difference(finding)
+    middle, low, high = (f"{each:+.1f}" for each in relative)
+    return f"{difference(finding)} ({middle} % [{low}, {high}])"
 
 
 def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -> str:
@@ -219,7 +236,7 @@ def _found(finding: Finding) -> str:
     text = f"{shown(ours, pattern)}"
     if claim.baseline:
         alone = "of one seed" if len(finding.values) == 1 else "without an interval"
-        text += f" against {shown(theirs, pattern)}; difference {difference(finding) or alone}"
+        text += f" against {shown(theirs, pattern)}; difference {_difference(finding) or alone}"
     elif finding.interval:
         text += f", interval {difference(finding).partition(' ')[2]}"
     if claim.printed is not None:

@@ -13,11 +13,13 @@ class Quantity(NamedTuple):
         heading: what it is, in a few words, with its unit.
         pattern: how it is formatted.
         of: `(record, row) -> number or None`, where a row is called TABLE/ROW.
+        in_percent: whether a difference is also shown in percent (see `papers_difference`).
     """
 
     heading: str
     pattern: str
     of: Callable[[dict[str, Any], str], float | None]
+    in_percent: bool = False
 
     @property
     def signed(self) -> str:
@@ -69,9 +71,12 @@ def _rise(values: Values) -> float | None:
 
 
 QUANTITIES = {
-    **{name: Quantity(column.heading, column.pattern, _column(name)) for name, column in COLUMNS.items()},
+    **{
+        name: Quantity(column.heading, column.pattern, _column(name), "perplexity" in name)
+        for name, column in COLUMNS.items()
+    },
     "early_perplexity": Quantity(
-        "valid. perplexity after 5 epochs", "{:.2f}", _curve("valid", "ppl", _at_epoch(5))
+        "valid. perplexity after 5 epochs", "{:.2f}", _curve("valid", "ppl", _at_epoch(5)), True
     ),
     "valid_nll": Quantity(
         "valid. negative log-likelihood (best epoch), bits", "{:.3f}", _curve("valid", "nll_loss", _least)
