@@ -11,7 +11,7 @@ BLEU. All other comparisons were chosen after the runs were known, and nothing i
 Each row of the table of effects is a sum over rows with these weights, where F steps leave a head out:
 
     F steps        (MAE-7 + UNI-MAE-7 - NOBCD - Transformer) / 2
-    learnt gates   (MAE-7 - UNI-MAE-7 + NOBCD - Transformer) / 2; G steps in MAE-7, all steps in NOBCD
+    gates          (MAE-7 - UNI-MAE-7 + NOBCD - Transformer) / 2; G steps in MAE-7, all steps in NOBCD
     both together  MAE-7 - UNI-MAE-7 - NOBCD + Transformer
 """
 
@@ -46,7 +46,7 @@ PAIRS = [
 ]
 EFFECTS: dict[str, Weights] = {
     "F steps": {"mae-7": 0.5, "uni-mae-7": 0.5, "nobcd": -0.5, "base": -0.5},
-    "learnt gates": {"mae-7": 0.5, "uni-mae-7": -0.5, "nobcd": 0.5, "base": -0.5},
+    "gates": {"mae-7": 0.5, "uni-mae-7": -0.5, "nobcd": 0.5, "base": -0.5},
     "both together": {"mae-7": 1, "uni-mae-7": -1, "nobcd": -1, "base": 1},
 }
 EPOCHS = (1, 2, 4, 6, 8, 10, 12)
@@ -134,7 +134,7 @@ def comparisons(records: Records) -> str:
 
 
 def effects(records: Records) -> str:
-    """Return the table of what F steps and learnt gates do by themselves."""
+    """Return the table of what F steps and gates do by themselves."""
     quantities: dict[str, tuple[Value | None, int]] = {
         "BLEU": (None, 2),
         "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
