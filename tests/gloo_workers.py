@@ -1,13 +1,13 @@
 """Start the workers of one training on this machine's processors; they exchange gradients over gloo."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
 
 from tests.fairseq_commands import OPTIMIZE, QUIET, TINY
 from tests.places import ROOT
+from tests.processes import free_port
 
 WORKER = """
 import sys
@@ -59,9 +59,7 @@ class Workers:
             every: after how many updates each worker prints a digest of its model's state.
             common: options before `args`.
         """
-        with socket.socket() as s:
-            s.bind(("localhost", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         words = [data, *common, *QUIET, *args, "--save-dir", save_dir]
         words += ["--distributed-world-size", number, "--distributed-init-method", f"tcp://localhost:{port}"]
         words += ["--distributed-no-spawn", "--distributed-backend", "gloo", "--distributed-rank"]

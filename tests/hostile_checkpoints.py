@@ -1,5 +1,7 @@
 """Write checkpoints that run a function when they are unpickled, and say what loading them must report."""
 
+import errno
+import os
 from argparse import Namespace
 from collections import OrderedDict
 
@@ -10,6 +12,12 @@ from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+def full_disk(state, file):
+    """Write as `torch.save` does on a disk that becomes full."""
+    file.write(b"half of it")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Pickled:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.places import ROOT
 
+# A file may import from its own floor and from those below. Files beside these folders are above them.
 FLOORS = [
     ["modular_fairseq_cli"],
     ["modular_fairseq.modules"],

@@ -3,12 +3,10 @@
 import gzip
 import io
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import time
 
 import pytest
 
@@ -87,19 +85,6 @@ def prepare(root, script, *args, **env):
     own = {"OMP_NUM_THREADS": "1", "FAST_PYTHON": sys.executable}
     environment = {**os.environ, **own, **{name: str(value) for name, value in env.items()}}
     return subprocess.run(command(root, script, *args), env=environment, capture_output=True, text=True)
-
-
-def processes_of(folder, seconds=5):
-    """Return the command lines of processes that name the folder, after waiting up to `seconds` for them to
-    end.
-    """
-    end = time.monotonic() + seconds
-    while True:
-        shown = subprocess.run(["ps", "-efww"], capture_output=True, text=True, check=True).stdout
-        found = [line for line in shown.splitlines() if re.search(rf"{re.escape(str(folder))}(/|\s|$)", line)]
-        if not found or time.monotonic() > end:
-            return found
-        time.sleep(0.1)
 
 
 def talks_members(train, test):

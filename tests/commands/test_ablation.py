@@ -7,10 +7,8 @@ diverge.
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from itertools import combinations
 
@@ -45,6 +43,8 @@ from tests.ablations import (
     words,
 )
 from tests.places import ROOT
+from tests.processes import has_ended
+from tests.refusals import refusal
 
 RESIDUAL, ATTENTION, HIDDEN, HEADS = NAMES = [mechanism.name for mechanism in SWITCHES]
 PAPER = {  # table 1
@@ -62,12 +62,8 @@ PAPER = {  # table 1
 }
 
 
-def refusal(*args):
-    with pytest.raises(SystemExit) as caught:
-        ablate(*args)
-    message = str(caught.value)
-    assert message.startswith("modular-fairseq ablate: error: ") and "\n" not in message
-    return message
+def refused(*args):
+    return refusal(ablate, *args)
 
 
 def test_the_protocol_is_the_papers():
@@ -254,7 +250,7 @@ def test_a_table_with_missing_runs_shows_the_others_and_says_how_to_finish(tmp_p
         model: result(value) for model, value in PAPER.items() if len(model) < 2 or model == (RESIDUAL, HEADS)
     }
     settle(ablation(tmp_path), found)
-    message = refusal("--out", tmp_path, "--table")
+    message = refused("--out", tmp_path, "--table")
     assert (
         "missing are residual_connections+attention_dropout-seed1, "
         "residual_connections+hidden_dropout-seed1, and 3 more that" in message
@@ -374,29 +370,29 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, ablation_dat
     ],
 )
 def test_options_of_which_no_protocol_can_be_made(tmp_path, ablation_data, options, message):
-    assert message in refusal(ablation_data, "--out", tmp_path / "out", "--", *options)
+    assert message in refused(ablation_data, "--out", tmp_path / "out", "--", *options)
     assert not (tmp_path / "out").exists()
 
 
-def test_other_refusals(tmp_path, ablation_data):
+def test_wrong_data_seeds_and_folders_are_refused_before_anything_is_written(tmp_path, ablation_data):
     out = tmp_path / "out"
-    assert "DATA is missing" in refusal("--out", out, "--", *BASE)
-    assert "holds no runs; give DATA" in refusal("--out", out)
-    assert "does not exist or holds no test set" in refusal(tmp_path / "nowhere", "--out", out, "--", *BASE)
-    assert "does not exist or holds no test set" in refusal(tmp_path, "--out", out, "--", *BASE)
+    assert "DATA is missing" in refused("--out", out, "--", *BASE)
+    assert "holds no runs; give DATA" in refused("--out", out)
+    assert "does not exist or holds no test set" in refused(tmp_path / "nowhere", "--out", out, "--", *BASE)
+    assert "does not exist or holds no test set" in refused(tmp_path, "--out", out, "--", *BASE)
     for seeds in ("1,x", "1,1", "", "1,-2", "1.5", "2,02"):
-        assert "must be different whole numbers" in refusal(
+        assert "must be different whole numbers" in refused(
             ablation_data, f"--seeds={seeds}", "--out", out, "--", *BASE
         )
     (tmp_path / "file").touch()
-    assert "cannot be written" in refusal(ablation_data, "--out", tmp_path / "file", "--", *BASE)
+    assert "cannot be written" in refused(ablation_data, "--out", tmp_path / "file", "--", *BASE)
     assert not out.exists()
 
 
 def test_the_default_mechanisms_are_options_of_modular_transformer(tmp_path, ablation_data):
     ablate(ablation_data, "--out", tmp_path / "out", "--dry-run", "--", *BASE)
     stock = ["--arch", "transformer", "--max-epoch", 1]
-    assert "unrecognized arguments: --no-residual" in refusal(
+    assert "unrecognized arguments: --no-residual" in refused(
         ablation_data, "--out", tmp_path / "out", "--", *stock
     )
 
@@ -423,7 +419,7 @@ def test_malformed_mechanisms_are_refused(tmp_path, ablation_data, text, message
     file = tmp_path / "mechanisms.yaml"
     if text is not None:
         file.write_text(text)
-    assert message in refusal(ablation_data, "--out", tmp_path / "out", "--mechanisms", file, "--", *BASE)
+    assert message in refused(ablation_data, "--out", tmp_path / "out", "--mechanisms", file, "--", *BASE)
 
 
 def test_mechanisms_come_from_yaml_in_which_on_and_off_are_words(tmp_path):
@@ -452,7 +448,7 @@ def test_the_mechanisms_are_options_of_the_stacks_that_the_arch_has(arch, heads)
 
 def test_two_mechanisms_with_one_option_are_refused(tmp_path, ablation_data):
     (tmp_path / "file").write_text(TWO_YAML + "- {name: more, off: --dropout 0.2}")
-    message = refusal(
+    message = refused(
         ablation_data, "--out", tmp_path / "out", "--mechanisms", tmp_path / "file", "--", *BASE
     )
     assert (
@@ -462,7 +458,7 @@ def test_two_mechanisms_with_one_option_are_refused(tmp_path, ablation_data):
 
 def test_a_mechanism_with_an_option_of_the_protocol_is_refused(tmp_path, ablation_data):
     (tmp_path / "file").write_text("- {name: short, off: --patience 1}")
-    message = refusal(
+    message = refused(
         ablation_data, "--out", tmp_path / "out", "--mechanisms", tmp_path / "file", "--", *BASE
     )
     assert "--patience cannot be an option of the mechanism short, because `ablate` sets it or" in message
@@ -474,19 +470,19 @@ def test_runs_of_other_settings_are_not_mixed(tmp_path, ablation_data):
     shuffled = [*BASE[2:], *BASE[:2]]
     ablate(ablation_data, "--out", out, "--dry-run", "--", *shuffled)
     changed = [*BASE[:-1], "11", "--clip-norm", "1"]
-    assert "holds runs with --max-epoch 10 (now 11), --clip-norm not given (now 1); give" in refusal(
+    assert "holds runs with --max-epoch 10 (now 11), --clip-norm not given (now 1); give" in refused(
         ablation_data, "--out", out, "--", *changed
     )
     shutil.copytree(ablation_data, tmp_path / "other")
-    assert f"holds runs with DATA {ablation_data} (now {tmp_path}/other); give" in refusal(
+    assert f"holds runs with DATA {ablation_data} (now {tmp_path}/other); give" in refused(
         tmp_path / "other", "--out", out, "--", *BASE
     )
     (tmp_path / "file").write_text(TWO_YAML)
-    assert "holds runs with other mechanisms; give" in refusal(
+    assert "holds runs with other mechanisms; give" in refused(
         ablation_data, "--out", out, "--mechanisms", tmp_path / "file", "--", *BASE
     )
     (out / "protocol.json").write_text("{")
-    assert "protocol.json: cannot be read" in refusal("--out", out)
+    assert "protocol.json: cannot be read" in refused("--out", out)
 
 
 def test_mechanisms_may_be_changed_as_long_as_nothing_has_been_trained(tmp_path, ablation_data):
@@ -509,7 +505,7 @@ def test_settings_come_back_as_they_were(tmp_path):
 def test_two_processes_do_not_train_in_one_folder(tmp_path, ablation_data):
     settle(ablation(tmp_path / "out", data=ablation_data), {})
     with only_one(str(tmp_path / "out")):
-        assert "another process works in it" in refusal("--out", tmp_path / "out")
+        assert "another process works in it" in refused("--out", tmp_path / "out")
 
 
 def test_settings_of_a_process_at_work_are_left_as_they_are(tmp_path, ablation_data):
@@ -517,7 +513,7 @@ def test_settings_of_a_process_at_work_are_left_as_they_are(tmp_path, ablation_d
     out, others = tmp_path / "out", [*BASE, "--clip-norm", "1"]
     with ablation(out, data=ablation_data).begun():
         before = (out / "protocol.json").read_bytes()
-        assert "another process works in it" in refusal(ablation_data, "--out", out, "--", *others)
+        assert "another process works in it" in refused(ablation_data, "--out", out, "--", *others)
         assert (out / "protocol.json").read_bytes() == before
     other = ablation(out, data=ablation_data)
     other.settings["options"] = others
@@ -594,7 +590,7 @@ def test_an_evaluation_without_perplexity_is_an_error(tmp_path, monkeypatch):
 def test_a_run_that_fails_stops_the_protocol_and_loses_nothing(tmp_path, ablation_data, monkeypatch):
     settle(ablation(tmp_path / "out", TWO, data=ablation_data), {(): result(2.0)})
     called = fairseq(monkeypatch, lambda folder: (3, ["Traceback", "RuntimeError: no", ""]))
-    message = refusal("--out", tmp_path / "out")
+    message = refused("--out", tmp_path / "out")
     assert "hidden_dropout-seed1: fairseq-train failed with status 3 (RuntimeError: no); see " in message
     assert f"{tmp_path}/out/hidden_dropout-seed1/train.log" in message
     assert called == ["train"] and (tmp_path / "out/baseline-seed1/result.json").exists()
@@ -636,8 +632,4 @@ def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
     pid = int(process.stdout.readline())
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 60
-    with pytest.raises(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.kill(pid, signal.SIGCONT)  # has no effect, but fails once the process is gone
-            time.sleep(0.01)
+    assert has_ended(pid)

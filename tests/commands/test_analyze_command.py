@@ -56,7 +56,7 @@ def refuse(what, trained, *options):
     return sentence
 
 
-def test_all_of_a_model(trained, tmp_path, capsys):
+def test_all_writes_every_analysis_of_text_and_describes_the_model(trained, tmp_path, capsys):
     analyze("all", trained, "--out", tmp_path / "found", "--samples", 3, "--sentence", "w1 w2 w3")
     text = capsys.readouterr().out
     assert [line for line in text.splitlines() if re.fullmatch("[A-Z]+", line)] == [
@@ -160,7 +160,7 @@ def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, ca
     )
 
 
-def test_single_experts(trained, tmp_path, capsys, monkeypatch):
+def test_single_experts_have_the_scores_of_fairseq_generate(trained, tmp_path, capsys, monkeypatch):
     assert single_expert.DRAWS == 5
     monkeypatch.setattr(single_expert, "DRAWS", 2)
     out = tmp_path / "found"
@@ -354,7 +354,7 @@ def test_an_arch_of_another_plugin_needs_its_user_dir(trained, tmp_path):
     assert sentence.endswith("or give the --user-dir that has it")
 
 
-def test_from_python(trained, caplog):
+def test_python_gets_the_analyses_that_it_names(trained, caplog):
     caplog.set_level(logging.INFO, "fairseq")
     found = modular_fairseq.analysis.analyze(trained.path, trained.data, names=["gates", "patterns"])
     assert list(found) == ["gates", "patterns"] and found["gates"].experts == 12

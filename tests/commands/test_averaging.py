@@ -2,7 +2,7 @@
 file.
 """
 
-import errno
+import copy
 import os
 import weakref
 from argparse import Namespace
@@ -18,6 +18,8 @@ from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoin
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_generate, run_train
+from tests.hostile_checkpoints import full_disk
+from tests.refusals import refusal
 
 
 def write(path, model=None, arch="some_arch", maximize=False, **extra):
@@ -43,7 +45,7 @@ def write(path, model=None, arch="some_arch", maximize=False, **extra):
     return str(path)
 
 
-def refusal(*paths):
+def error_of(*paths):
     with pytest.raises(UsageError) as caught:
         average_checkpoints(paths)
     assert "\n" not in str(caught.value)
@@ -131,8 +133,12 @@ def test_everything_but_weights_and_optimizer_is_that_of_the_last_file(tmp_path)
         {"extra_state": {"epoch": i}, "task_state": {"n": i}, "optimizer_history": [{"num_updates": i}]}
         for i in (1, 2)
     ]
-    average = average_checkpoints([write(tmp_path / f"{i}.pt", i, **part) for i, part in enumerate(parts)])
-    assert {name: average[name] for name in parts[1]} == parts[1]
+    paths = [write(tmp_path / f"{i}.pt", i, **copy.deepcopy(part)) for i, part in enumerate(parts)]
+    assert {name: average_checkpoints(paths)[name] for name in parts[1]} == parts[1]
+    last = copy.deepcopy(parts[1])
+    last["extra_state"] |= {"ema": {"weight": torch.ones(1)}, "ema_fp32_params": {"weight": torch.ones(1)}}
+    average = average_checkpoints([paths[0], write(tmp_path / "with_ema.pt", 2, **last)])
+    assert {name: average[name] for name in parts[1]} == parts[1]  # the weights of an average have no EMA
     assert average["cfg"]["model"].arch == "some_arch" and average["args"] is None
     assert "last_optimizer_state" not in average
 
@@ -163,17 +169,17 @@ def test_different_models_are_refused_by_the_first_difference(tmp_path):
     cannot = "cannot be averaged"
     assert (
         f"{first} and {shape} {cannot}: b is floating-point (2,) in the one and floating-point (3,) in the"
-        in refusal(first, shape)
+        in error_of(first, shape)
     )
-    assert f"{first} and {fewer} {cannot}: only {first} has b" in refusal(first, fewer)
-    assert f"{fewer} and {first} {cannot}: only {first} has b" in refusal(fewer, first)
-    assert "b is floating-point (2,) in the one and integer (2,) in the other" in refusal(first, kind)
-    assert "--arch is some_arch in the one and other_arch in the other" in refusal(first, arch)
+    assert f"{first} and {fewer} {cannot}: only {first} has b" in error_of(first, fewer)
+    assert f"{fewer} and {first} {cannot}: only {first} has b" in error_of(fewer, first)
+    assert "b is floating-point (2,) in the one and integer (2,) in the other" in error_of(first, kind)
+    assert "--arch is some_arch in the one and other_arch in the other" in error_of(first, arch)
 
 
 def test_an_architecture_in_the_old_place_counts(tmp_path):
     first = write(tmp_path / "first.pt", 1, cfg=None, args=Namespace(arch="some_arch"))
-    assert "--arch is some_arch in the one and other_arch" in refusal(
+    assert "--arch is some_arch in the one and other_arch" in error_of(
         first, write(tmp_path / "second.pt", 1, arch="other_arch")
     )
     assert average_checkpoints([first, write(tmp_path / "third.pt", 2)])["model"]["weight"].tolist() == [
@@ -187,11 +193,11 @@ def test_bad_inputs_are_refused(tmp_path):
     (tmp_path / "short.pt").write_bytes((tmp_path / "good.pt").read_bytes()[:-100])
     torch.save({"model": {}, "args": Namespace(x=os.getpid)}, tmp_path / "hostile.pt")
     (tmp_path / "link.pt").symlink_to(good)
-    assert "at least one" in refusal()
-    assert "No such file" in refusal(good, tmp_path / "missing.pt")
-    assert "short.pt" in refusal(good, tmp_path / "short.pt")
-    assert "hostile.pt is refused" in refusal(good, tmp_path / "hostile.pt")
-    assert "link.pt is given twice" in refusal(tmp_path / "link.pt", good)
+    assert "at least one" in error_of()
+    assert "No such file" in error_of(good, tmp_path / "missing.pt")
+    assert "short.pt" in error_of(good, tmp_path / "short.pt")
+    assert "hostile.pt is refused" in error_of(good, tmp_path / "hostile.pt")
+    assert "link.pt is given twice" in error_of(tmp_path / "link.pt", good)
 
 
 def names(paths):
@@ -265,13 +271,6 @@ def average(*args):
     cli.main(["average", *map(str, args)])
 
 
-def command_refusal(*args):
-    with pytest.raises(SystemExit) as caught:
-        average(*args)
-    assert str(caught.value).startswith("modular-fairseq average: error: ")
-    return str(caught.value)
-
-
 def test_the_command_averages_and_says_what_it_reads(tmp_path, capsys):
     for i in (1, 2, 3):
         write(tmp_path / f"checkpoint{i}.pt", i)
@@ -288,23 +287,23 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, capsys):
     files = [write(tmp_path / f"checkpoint{i}.pt", i) for i in (1, 2)]
     before = {path: (tmp_path / path).read_bytes() for path in os.listdir(tmp_path)}
     output = ("--output", tmp_path / "average.pt")
-    assert "is one of the inputs" in command_refusal(
-        "--inputs", *files, "--output", f"{tmp_path}/./checkpoint1.pt"
+    assert "is one of the inputs" in refusal(
+        average, "--inputs", *files, "--output", f"{tmp_path}/./checkpoint1.pt"
     )
-    assert "is a folder; add a --num option" in command_refusal("--inputs", tmp_path, *output)
-    assert "chooses from one folder" in command_refusal(
-        "--inputs", *files, "--num-epoch-checkpoints", 1, *output
+    assert "is a folder; add a --num option" in refusal(average, "--inputs", tmp_path, *output)
+    assert "chooses from one folder" in refusal(
+        average, "--inputs", *files, "--num-epoch-checkpoints", 1, *output
     )
-    assert "chooses from one folder" in command_refusal(
-        "--inputs", tmp_path, tmp_path, "--num-epoch-checkpoints", 1, *output
+    assert "chooses from one folder" in refusal(
+        average, "--inputs", tmp_path, tmp_path, "--num-epoch-checkpoints", 1, *output
     )
-    assert "--checkpoint-upper-bound needs" in command_refusal(
-        "--inputs", *files, "--checkpoint-upper-bound", 1, *output
+    assert "--checkpoint-upper-bound needs" in refusal(
+        average, "--inputs", *files, "--checkpoint-upper-bound", 1, *output
     )
-    assert "or its folder does not exist" in command_refusal(
-        "--inputs", *files, "--output", tmp_path / "nowhere" / "average.pt"
+    assert "or its folder does not exist" in refusal(
+        average, "--inputs", *files, "--output", tmp_path / "nowhere" / "average.pt"
     )
-    assert "is a folder" in command_refusal("--inputs", *files, "--output", tmp_path)
+    assert "is a folder" in refusal(average, "--inputs", *files, "--output", tmp_path)
     assert {path: (tmp_path / path).read_bytes() for path in os.listdir(tmp_path)} == before
     assert "read" not in capsys.readouterr().out  # it is refused before any file is read
 
@@ -315,12 +314,8 @@ def test_a_full_disk_leaves_the_earlier_average(tmp_path, monkeypatch):
     average("--inputs", *files, "--output", output)
     old, listing = output.read_bytes(), sorted(os.listdir(tmp_path))
 
-    def full_disk(state, file):
-        file.write(b"half of it")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(torch, "save", full_disk)
-    assert "No space left on device" in command_refusal("--inputs", *files, "--output", output)
+    assert "No space left on device" in refusal(average, "--inputs", *files, "--output", output)
     assert output.read_bytes() == old and sorted(os.listdir(tmp_path)) == listing
 
 

@@ -3,6 +3,7 @@
 This holds for every way to optimise. The tests also cover the schedule, losses, fine-tuning and resuming.
 """
 
+import itertools
 import logging
 import math
 import weakref
@@ -103,6 +104,18 @@ def test_a_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, training, 
         torch.testing.assert_close(p.detach(), e, atol=1e-6, rtol=1e-5)
 
 
+def test_the_g_and_the_f_step_of_an_update_draw_different_dropout_masks(reversal_data, monkeypatch):
+    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--dropout", 0.5)
+    masks = []
+    dropout = watched.model.encoder.dropout_module
+    dropout.register_forward_hook(lambda module, inputs, output: masks.append(output.eq(0)) and None)
+    watched.trainer.begin_epoch(1)
+    for _ in range(2):
+        watched.trainer.train_step(watched.batches[:1])
+    assert len(masks) == 4 and all(0 < mask.sum() < mask.numel() for mask in masks)
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(masks, 2))
+
+
 def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, caplog):
     watched = Watched(reversal_data, "--mae-gate-interval", 1)
     before = watched.state()
@@ -118,11 +131,15 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
     assert watched.state() == before
     assert "G step skipped" in caplog.text
     assert "the gates do not learn" not in caplog.text
-    for _ in range(bcd.MANY_SKIPPED):
-        bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
-    assert (
-        caplog.text.count("50 G steps in a row were skipped, the last one because the gates' gradient") == 1
-    )
+    with_nan, criterion.forward = criterion.forward, forward
+    for expected in (0, 1):
+        criterion.forward = forward
+        bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])  # the row ends
+        criterion.forward = with_nan
+        for _ in range(bcd.MANY_SKIPPED - 1 + 2 * expected):
+            bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+        says = "50 G steps in a row were skipped, the last one because the gates' gradient"
+        assert caplog.text.count(says) == expected
 
 
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled:UserWarning")
@@ -400,7 +417,7 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
         ("--mae-training joint", []),
     ],
 )
-def test_finetuning_has_g_steps_in_every_epoch(reversal_data, args, epochs):
+def test_the_epochs_with_g_steps_follow_from_the_options(reversal_data, args, epochs):
     watched = Watched(reversal_data, *args.split())
     hook = bcd.bcd_of(watched.trainer)
     assert [epoch for epoch in range(1, 7) if hook.is_g_epoch(epoch)] == epochs

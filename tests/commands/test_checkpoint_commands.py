@@ -5,7 +5,6 @@ checkpoint.
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from argparse import Namespace
@@ -16,6 +15,7 @@ import torch
 
 from tests.hostile_checkpoints import FORMATS, Pickled, checkpoint, refusal
 from tests.places import ROOT
+from tests.processes import free_port
 
 # ---- hostile files ----
 
@@ -101,9 +101,7 @@ print(json.dumps([type(cfg).__name__, cfg.model.arch, list(cfg.optimization.lr),
 def test_two_processes_share_a_checkpoint(tmp_path):
     path = tmp_path / "checkpoint.pt"
     torch.save(checkpoint(extra_state={"sum": np.array([5, 2]), "best": np.float64(1.5)}), path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(

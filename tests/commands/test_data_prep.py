@@ -33,13 +33,13 @@ from tests.prepared_corpora import (
     command,
     lines,
     prepare,
-    processes_of,
     sentence,
     sides,
     talks_members,
     write_documents,
     write_tar,
 )
+from tests.processes import processes_of
 
 
 def sentences_in(index):

@@ -142,7 +142,10 @@ def run(command: list[str], folder: Path, environment: dict[str, str], where: st
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory, environment) -> Path:
-    """Run `bash scripts/demo.sh` with 40 updates only, and return its folder."""
+    """Run `modular-fairseq demo mae_transformer`, as scripts/demo.sh does, with 40 updates only.
+
+    Returns its folder.
+    """
     folder = tmp_path_factory.mktemp("demo")
     run(["modular-fairseq", "demo", "mae_transformer", *DEMO], folder, environment, "the demo")
     (made,) = (folder / "demo").iterdir()

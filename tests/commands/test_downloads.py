@@ -18,7 +18,7 @@ from modular_fairseq_cli.corpora import (
 )
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
-from tests.processes import nothing_is_left_of
+from tests.processes import processes_of
 
 
 def make_square(offset):
@@ -82,7 +82,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path, what):
         assert (parent.stdout if "no program" in what else parent.stderr).read(2) == b"xx"
         parent.kill()
         parent.wait()
-    nothing_is_left_of(tmp_path)
+    assert processes_of(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it keeps others from the file until it ends")
@@ -97,7 +97,7 @@ def test_a_download_ends_with_its_run(tmp_path):
         with connection:
             parent.kill()
             parent.wait()
-            nothing_is_left_of(tmp_path)
+            assert processes_of(tmp_path) == []
 
 
 def test_a_process_whose_parent_has_ended_before_ends_at_once():

@@ -25,6 +25,7 @@ from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import processor_name
 from tests.places import ROOT
+from tests.refusals import refusal
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ANOTHER = COMMIT[::-1]
@@ -455,9 +456,7 @@ def test_a_record_without_a_row_that_is_needed_is_not_done(place):
 
 
 def refused(place, *args):
-    with pytest.raises(SystemExit) as error:
-        cli.main(["evidence", str(place / "claims.yaml"), "--data", str(place / "data"), *args])
-    return str(error.value)
+    return refusal(cli.main, ["evidence", str(place / "claims.yaml"), "--data", str(place / "data"), *args])
 
 
 def test_a_table_that_no_claim_names_is_refused(place):

@@ -532,7 +532,7 @@ def test_rows_that_differ_in_a_later_set_of_overrides_are_not_equal(tmp_path):
         planning.plan(read_table(path), Namespace(**arguments(path, tmp_path)))
 
 
-@pytest.mark.parametrize("scale", ["small", "smoke"])
+@pytest.mark.parametrize("scale", ["cpu", "small", "smoke"])
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(table, scale, tmp_path):
     # It raises an error if two rows are equal.

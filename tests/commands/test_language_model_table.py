@@ -174,6 +174,7 @@ def test_perplexity_with_a_context_is_what_fairseq_eval_lm_shows(documents, caps
 
     scores, lengths = naive_scores(run / "checkpoint_best.pt", documents / "data/text/bin")
     assert math.exp(-sum(scores) / len(scores)) == pytest.approx(found["lm_perplexity"], abs=0.01)
+    assert found["nats_per_token"] == pytest.approx(-sum(scores) / len(scores), rel=1e-5)
     text = (documents / "data/text/text/test.txt").read_text()
     words = len(text.split()) + text.count("\n")
     assert words < len(scores)

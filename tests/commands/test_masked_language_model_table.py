@@ -20,6 +20,7 @@ from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.masked_language_models import write_corpora
 from tests.places import ROOT
+from tests.refusals import refusal
 
 MODEL = {
     "_name": "modular_roberta",
@@ -94,18 +95,8 @@ def table(place, name, *words):
     cli.main(["table", f"{place}/configs/{name}/table.yaml", *own, *words])
 
 
-def refusal(place, name, *words):
-    with pytest.raises(SystemExit) as caught:
-        table(place, name, *words)
-    return str(caught.value)
-
-
 def result(place, run, file="test.json"):
     return json.loads((place / "results/paper" / run / file).read_text())
-
-
-def accuracy_of(place, run):
-    return result(place, run)["class_accuracy"]
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +160,7 @@ def test_the_learning_rate_with_the_best_median_is_shown(place, made):
 
 
 def test_a_search_that_is_not_finished_shows_what_is_missing(place, made, capsys):
-    said = refusal(place, "after", "--seeds", "1,2,3,4")
+    said = refusal(table, place, "after", "--seeds", "1,2,3,4")
     shown = capsys.readouterr().out
     assert "(6 of 8)" in shown and "which are shown: not known yet." in shown
     assert "the table is not complete: one, two missing" in said
@@ -202,7 +193,7 @@ def test_a_changed_part_of_the_data_is_measured_again(place, made, capsys):
     assert before["overrides"] == [] and len(before["data"]) == 6
     try:
         label.write_bytes(content[::-1])
-        refusal(place, "after", "--seeds", "1,2,3")
+        refusal(table, place, "after", "--seeds", "1,2,3")
         assert "(0 of" not in capsys.readouterr().out
     finally:
         label.write_bytes(content)
@@ -233,11 +224,11 @@ def test_wrong_tables_are_refused(place, tmp_path, changes, said):
         for row in (place / "configs" / folder).glob("*.yaml"):
             (tmp_path / "configs" / folder / row.name).write_bytes(row.read_bytes())
     write(tmp_path / "configs/after/table.yaml", after(**changes))
-    assert re.search(said, refusal(tmp_path, "after"))
+    assert re.search(said, refusal(table, tmp_path, "after"))
 
 
 def test_a_searched_option_cannot_be_given_for_all_rows(place):
-    assert "--lr cannot be given after the --" in refusal(place, "after", "--run", "--", "--lr", "1")
+    assert "--lr cannot be given after the --" in refusal(table, place, "after", "--run", "--", "--lr", "1")
 
 
 def test_a_scale_may_switch_the_search_off(place, capsys):
@@ -252,7 +243,7 @@ def test_a_scale_may_switch_the_search_off(place, capsys):
     table(place, "after", "--scale", "short", "--dry-run")
     assert "-lr-0.005/" in (shown := capsys.readouterr().out) and "-lr-0.02/" in shown
     write(place / "configs/scales/short.yaml", {"search": 1})
-    assert "`search:` with true or false" in refusal(place, "after", "--scale", "short", "--dry-run")
+    assert "`search:` with true or false" in refusal(table, place, "after", "--scale", "short", "--dry-run")
 
 
 @pytest.mark.parametrize(("lower", "best"), [(True, "b"), (False, "c")])

@@ -8,7 +8,6 @@ from tests.import_graph import upward
 from tests.places import ROOT
 
 MARK = "# The analysis follows. In the package it would be a file of its own in analysis/.\n"
-# A file may import from its own floor and from those below. Files beside these folders are above them.
 
 
 def test_a_mechanism_moves_in_without_a_change_of_any_other_file(tmp_path):

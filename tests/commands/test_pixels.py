@@ -29,6 +29,7 @@ from modular_fairseq_cli.pixels.prepare import composites, divide
 from modular_fairseq_cli.pixels.sources import Source, read
 from tests.fairseq_commands import run_train
 from tests.language_models import build
+from tests.refusals import refusal
 
 SIZE = ["--size", "4x3", "--colours", "6", "--grey", "--valid", "4", "--test", "4"]
 SMALL = (
@@ -226,14 +227,6 @@ def test_a_preparation_that_was_killed_continues(sources, pairs, tmp_path, monke
     assert "was prepared with seed 1 (now 2)" in refusal(prepare, *words, "--seed", 2)
     prepare(*words)
     assert (tmp_path / "out/bin/train.bin").read_bytes() == (pairs / "bin/train.bin").read_bytes()
-
-
-def refusal(command, *words):
-    with pytest.raises(SystemExit) as caught:
-        command(*words)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def test_other_arrays_of_an_npz_file_are_not_read(tmp_path, sources):

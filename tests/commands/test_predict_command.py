@@ -14,6 +14,7 @@ from modular_fairseq.prediction.classes import correlations, ranks
 from modular_fairseq.prediction.masked_words import Block, numbers
 from modular_fairseq_cli import main as cli
 from tests.masked_language_models import BOS, EOS, FINETUNE, MASKED, PAD, binarize, trained
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 PLAIN = "--arch modular_roberta --criterion masked_lm"
@@ -73,7 +74,7 @@ def test_masked_words_are_those_of_naive_passes(texts, pretrained, tmp_path, cap
 def test_inputs_that_are_too_long_are_left_out_on_demand(texts, tmp_path, capsys):
     words = f"{MASKED} {PLAIN} --sample-break-mode eos --skip-invalid-size-inputs-valid-test"
     path = trained(texts / "bin", tmp_path / "run", words.replace("sample 16", "sample 7"))
-    assert re.search(r"has \d+ tokens, and the model has 7 positions", refusal(texts / "bin", path))
+    assert re.search(r"has \d+ tokens, and the model has 7 positions", refused(texts / "bin", path))
     predict(texts / "bin", path, "--skip-invalid-size-inputs-valid-test", "--out", tmp_path / "found")
     sizes = [len(line.split()) + 2 for line in (texts / "test.en").read_text().splitlines()]
     assert 0 < sum(size <= 7 for size in sizes) < len(sizes)
@@ -81,7 +82,7 @@ def test_inputs_that_are_too_long_are_left_out_on_demand(texts, tmp_path, capsys
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.en").write_text(" ".join(["w1"] * 9) + "\n")
     binarize(tmp_path, "bin", "en", "--srcdict", str(texts / "bin/dict.txt"))
-    said = refusal(tmp_path / "bin", path, "--skip-invalid-size-inputs-valid-test")
+    said = refused(tmp_path / "bin", path, "--skip-invalid-size-inputs-valid-test")
     assert "every sentence of test is longer than the maximum positions of the model" in said
 
 
@@ -112,7 +113,7 @@ def test_classes_are_those_of_naive_passes(texts, tmp_path, capsys):
         assert line == [known[scores.argmax()], names[number]]
         right += line[0] == line[1]
     assert heads == ["predicted", "target"] and len(lines) == len(data)
-    assert "--seed has no effect on a classification" in refusal(texts / "classes", path, "--seed", 1)
+    assert "--seed has no effect on a classification" in refused(texts / "classes", path, "--seed", 1)
     assert found["accuracy"] == pytest.approx(100 * right / len(lines))
     assert f"test: {len(lines)} inputs, accuracy {found['accuracy']:.2f} %" in capsys.readouterr().out
 
@@ -159,34 +160,30 @@ def test_a_diverged_model_has_an_infinite_perplexity():
     assert found == pytest.approx({"nll": 2 / math.log(2), "perplexity": math.exp(2), "accuracy": 50})
 
 
-def refusal(*args):
-    with pytest.raises(SystemExit) as caught:
-        predict(*args)
-    message = str(caught.value)
-    assert message.startswith("modular-fairseq predict: error: ") and "\n" not in message
-    return message
+def refused(*args):
+    return refusal(predict, *args)
 
 
 def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
-    assert "no.pt" in refusal(texts / "bin", texts / "no.pt")
-    assert "--max-tokens 3 is less" in refusal(texts / "bin", pretrained, "--max-tokens", 3)
+    assert "no.pt" in refused(texts / "bin", texts / "no.pt")
+    assert "--max-tokens 3 is less" in refused(texts / "bin", pretrained, "--max-tokens", 3)
     for value in ("[1]", "{"):
-        assert "give a JSON object" in refusal(texts / "bin", pretrained, "--model-overrides", value)
-    assert "has no dict.txt; give" in refusal(tmp_path, pretrained)
+        assert "give a JSON object" in refused(texts / "bin", pretrained, "--model-overrides", value)
+    assert "has no dict.txt; give" in refused(tmp_path, pretrained)
     for seed in (-1, 2**32):
-        assert f"--seed {seed}: give a number from 0 to 4294967295" in refusal(
+        assert f"--seed {seed}: give a number from 0 to 4294967295" in refused(
             texts / "bin", pretrained, f"--seed={seed}"
         )
     for name in ("no/found", "no/", f"{tmp_path}/"):
-        said = refusal(texts / "bin", pretrained, "--out", name)
+        said = refused(texts / "bin", pretrained, "--out", name)
         assert f"--out {name}: give a name in a folder that exists" in said
     for name in ("nosuch", "seed", "mask_prob"):
-        said = refusal(texts / "bin", pretrained, "--model-overrides", f'{{"{name}": 1}}')
+        said = refused(texts / "bin", pretrained, "--model-overrides", f'{{"{name}": 1}}')
         assert f"{name} is no option of the model that can be changed" in said
     torch.save({"model": {"a": torch.ones(1)}}, tmp_path / "bare.pt")
-    said = refusal(texts / "bin", tmp_path / "bare.pt", "--model-overrides", '{"dropout": 0}')
+    said = refused(texts / "bin", tmp_path / "bare.pt", "--model-overrides", '{"dropout": 0}')
     assert "bare.pt is not a whole fairseq checkpoint, because it has no extra_state and no" in said
     sizes = "--decoder-layers 1 --decoder-embed-dim 8 --decoder-attention-heads 2 --optimizer adam"
     language_model = f"--task language_modeling --arch modular_transformer_lm {sizes} --max-tokens 100"
     path = trained(texts / "bin", tmp_path / "lm", f"{language_model} --tokens-per-sample 16 --max-epoch 1")
-    assert "the model has the task language_modeling" in refusal(texts / "bin", path)
+    assert "the model has the task language_modeling" in refused(texts / "bin", path)

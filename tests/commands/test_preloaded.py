@@ -12,6 +12,7 @@ import pytest
 from modular_fairseq_cli import lifetime
 from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
+from tests.processes import has_ended, line_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tests/preloaded needs Linux")
 
@@ -74,34 +75,15 @@ def test_a_command_starts_others_in_the_same_way(preloaded, tmp_path):
     assert call(preloaded.python, ["-c", outer], tmp_path) == (0, f"inner {preloaded.python}\n", "")
 
 
-def waits(path: Path, seconds: float = 20) -> str:
-    """Return the text of the file as soon as it is there."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if path.exists() and (text := path.read_text()):
-            return text
-        time.sleep(0.01)
-    raise AssertionError(f"{path} was not written")
-
-
-def ended(process: int, seconds: float = 20) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
-
-
-ASLEEP = "import os, pathlib, time; pathlib.Path('id').write_text(str(os.getpid())); time.sleep(600)"
+ASLEEP = """
+import os, pathlib, time
+pathlib.Path("id").write_text(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
 TIED = """
 import os, pathlib, subprocess
 from modular_fairseq_cli import lifetime
-pathlib.Path("parent").write_text(str(os.getpid()))
+pathlib.Path("parent").write_text(f"{os.getpid()}\\n")
 subprocess.run(lifetime.command("asleep"))
 """
 
@@ -113,18 +95,19 @@ def test_a_command_ends_with_its_client_whenever_that_is_killed(preloaded, tmp_p
     client.kill()
     client.wait()
     time.sleep(0.2)
-    assert not (tmp_path / "id").exists() or ended(int((tmp_path / "id").read_text()))
+    written = (tmp_path / "id").read_text() if (tmp_path / "id").exists() else ""
+    assert not written or has_ended(int(written))  # it may have been ended before it wrote its number
 
 
 def test_a_command_that_is_tied_to_its_parent_ends_with_it(preloaded, tmp_path):
-    in_the_server = "import sys; assert 'torch' in sys.modules; "
+    in_the_server = "import sys; assert 'torch' in sys.modules"
     (tmp_path / "asleep.py").write_text(in_the_server + ASLEEP)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     client = subprocess.Popen([preloaded.python, "-c", TIED], cwd=tmp_path, env=environment)
-    process = int(waits(tmp_path / "id"))
-    os.kill(int(waits(tmp_path / "parent")), signal.SIGKILL)
+    process = int(line_of(tmp_path / "id"))
+    os.kill(int(line_of(tmp_path / "parent")), signal.SIGKILL)
     client.wait(timeout=20)
-    assert ended(process)
+    assert has_ended(process)
 
 
 def test_a_tied_command_that_the_server_cannot_run_finds_no_module_in_the_present_folder(preloaded, tmp_path):
@@ -145,9 +128,9 @@ def test_signals_are_forwarded_unless_they_are_ignored(preloaded, tmp_path, numb
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL),
     )
-    command = int(waits(tmp_path / "id"))
+    command = int(line_of(tmp_path / "id"))
     client.send_signal(number)
-    assert client.wait(timeout=20) == (0 if ignored else -number) and ended(command)
+    assert client.wait(timeout=20) == (0 if ignored else -number) and has_ended(command)
 
 
 STARTS = """
@@ -166,18 +149,18 @@ def test_server_and_commands_end_with_the_process_that_started_them(tmp_path):
     program = [PYTHON, "-c", STARTS.format(asleep=ASLEEP)]
     run = subprocess.Popen(program, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     server = int(run.stdout.readline().split()[0])
-    command = int(waits(tmp_path / "id"))
+    command = int(line_of(tmp_path / "id"))
     run.kill()
     run.wait()
-    assert ended(server) and ended(command)
+    assert has_ended(server) and has_ended(command)
 
 
 def test_closing_ends_the_server_and_its_commands_and_leaves_no_files(tmp_path):
     server = Preloaded()
     client = subprocess.Popen([server.python, "-c", ASLEEP], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    command = int(waits(tmp_path / "id"))
+    command = int(line_of(tmp_path / "id"))
     server.close()
-    assert ended(command) and client.wait(timeout=20) != 0
+    assert has_ended(command) and client.wait(timeout=20) != 0
     assert not server.programs.exists()
 
 

@@ -10,10 +10,6 @@ from modular_fairseq_cli import main as cli
 from tests.fairseq_commands import OPTIMIZE, TINY, binarize, run_train, write_reversal_corpus
 
 
-def close(found, expected, tolerance):
-    return found == pytest.approx(expected, abs=tolerance)
-
-
 @pytest.mark.parametrize("arch", ["dma_transformer", "transformer"])
 def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     criterion = ["--criterion", "modular_cross_entropy"] if arch == "dma_transformer" else []
@@ -48,7 +44,7 @@ def test_the_command_on_a_trained_model(reversal_data, tmp_path, capsys, arch):
     ]
     assert lines[9].startswith("distance: 1 - Jensen-Shannon distance") and "authors' code" in lines[10]
     small = analyze(checkpoint, reversal_data, "test", ["redundancy"], max_tokens=12)["redundancy"].data()
-    assert close([small[name] for name in names], [found[name] for name in names], 1e-5)
+    assert [small[name] for name in names] == pytest.approx([found[name] for name in names], abs=1e-5)
 
     for args, sentence in (
         (

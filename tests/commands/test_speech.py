@@ -13,7 +13,6 @@ import time
 from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +35,7 @@ from modular_fairseq_cli.errors import UsageError  # noqa: E402
 from tests import plugins  # noqa: E402
 from tests.fairseq_commands import run_train  # noqa: E402
 from tests.places import ROOT  # noqa: E402
+from tests.processes import has_ended, line_of  # noqa: E402
 from tests.scripts import script  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "speech_enhancement"
@@ -1169,16 +1169,10 @@ call([sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); ti
     parent = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
-    log, deadline = tmp_path / "log", time.monotonic() + 60
-    while not (log.exists() and log.read_text().endswith("\n")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    child = int(line_of(tmp_path / "log"))
     parent.kill()
     parent.wait()
-    child = Path("/proc", log.read_text().strip())
-    while child.exists() and " Z " not in (child / "stat").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert has_ended(child)
 
 
 def test_an_epoch_that_a_killed_run_has_repeated_counts_once(evidence, tmp_path):

@@ -25,6 +25,7 @@ from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.scoring.intervals import of_scores
 from tests.places import ROOT
+from tests.refusals import refusal
 from tests.table_folders import (
     REFERENCES,
     call,
@@ -181,38 +182,31 @@ def test_dry_run_shows_the_commands_that_are_run(table_folder, finished_table):
     )
 
 
-def refused(capsys, place, *args):
-    with pytest.raises(SystemExit) as exit:
-        cli.main(command(place, *args)[3:])
-    assert exit.value.code not in (0, None)
-    sentence = str(exit.value.code)
-    assert "\n" not in sentence
-    return sentence
+def refused(place, *args):
+    return refusal(cli.main, command(place, *args)[3:])
 
 
-def test_missing_corpora_and_results(table_copy, capsys):
-    assert "missing for seeds 2; add --run" in refused(capsys, table_copy, "--seeds", "2")
+def test_missing_corpora_and_results(table_copy):
+    assert "missing for seeds 2; add --run" in refused(table_copy, "--seeds", "2")
     shutil.rmtree(table_copy / "results/paper/mine/plain")
-    assert "plain missing for seeds 1" in refused(capsys, table_copy, "--only", "plain")
+    assert "plain missing for seeds 1" in refused(table_copy, "--only", "plain")
     shutil.rmtree(table_copy / "data/toy.de-en/bin")
-    assert "toy.de-en/bin/dict.de.txt, which" in refused(capsys, table_copy, "--run")
+    assert "toy.de-en/bin/dict.de.txt, which" in refused(table_copy, "--run")
 
 
-def test_runs_of_another_config_are_refused_and_left_alone(table_copy, capsys):
+def test_runs_of_another_config_are_refused_and_left_alone(table_copy):
     write_configs(table_copy / "configs/mine", optimization={"max_epoch": 5})
     before = (table_copy / "results/paper/mine/plain/seed-1/settings.json").read_text()
     for run in (["--run"], []):
-        assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(capsys, table_copy, *run)
+        assert "holds a run with optimization.max_epoch 4 (now 5)" in refused(table_copy, *run)
     assert (table_copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
     write_configs(table_copy / "configs/mine")
-    assert "holds a run with options none (now --fp16)" in refused(
-        capsys, table_copy, "--run", "--", "--fp16"
-    )
+    assert "holds a run with options none (now --fp16)" in refused(table_copy, "--run", "--", "--fp16")
     assert "--seed cannot be given after the --, because the table sets it" in refused(
-        capsys, table_copy, "--run", "--", "--fp16", "--seed", "3"
+        table_copy, "--run", "--", "--fp16", "--seed", "3"
     )
     (table_copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
-    assert "holds an unknown run" in refused(capsys, table_copy, "--run")
+    assert "holds an unknown run" in refused(table_copy, "--run")
 
 
 def test_other_decoding_is_translated_anew_without_training(table_copy):
@@ -223,42 +217,42 @@ def test_other_decoding_is_translated_anew_without_training(table_copy):
     assert "--beam 1" in (table_copy / "results/paper/mine/plain/seed-1/test.out").read_text()
 
 
-def test_damaged_results_are_named(table_copy, capsys):
+def test_damaged_results_are_named(table_copy):
     run = table_copy / "results/paper/mine/plain/seed-1"
     (run / "test.json").write_text("{}")
-    assert "plain missing" in refused(capsys, table_copy, "--only", "plain")
+    assert "plain missing" in refused(table_copy, "--only", "plain")
     (run / "test.json").write_text("{")
-    assert "test.json: cannot be read" in refused(capsys, table_copy, "--only", "plain")
+    assert "test.json: cannot be read" in refused(table_copy, "--only", "plain")
     (run / "test.json").write_text("{}")
     (run / "training.json").unlink()
     (run / "train.log").unlink()
     assert "train.log does not show the number of parameters" in refused(
-        capsys, table_copy, "--run", "--only", "plain"
+        table_copy, "--run", "--only", "plain"
     )
 
 
-def test_another_test_set_is_translated_anew(table_copy, capsys):
+def test_another_test_set_is_translated_anew(table_copy):
     with open(table_copy / "data/toy.de-en/raw/test.en", "a") as file:
         file.write("one sentence more\n")
-    assert "plain missing" in refused(capsys, table_copy, "--only", "plain")
+    assert "plain missing" in refused(table_copy, "--only", "plain")
 
 
-def test_a_dictionary_of_another_run_is_refused(table_copy, capsys):
+def test_a_dictionary_of_another_run_is_refused(table_copy):
     shutil.rmtree(table_copy / "results/paper/mine/gates")
     with open(table_copy / "data/toy.de-en/bin/dict.en.txt", "a") as file:
         file.write("word 1\n")
     for row in ("plain", "experts"):  # as if they had been trained on another copy
-        assert "dictionary en" in refused(capsys, table_copy, "--run", "--only", row)
+        assert "dictionary en" in refused(table_copy, "--run", "--only", row)
     values = yaml.safe_load((table_copy / "configs/mine/gates.yaml").read_text())
     values["task"]["data"] = "other/bin"
     (table_copy / "configs/mine/gates.yaml").write_text(yaml.safe_dump(values))
     shutil.copytree(table_copy / "data/toy.de-en", table_copy / "data/other")
     shutil.copy(table_copy / "data/other/bin/dict.de.txt", table_copy / "data/toy.de-en/bin/dict.en.txt")
-    sentence = refused(capsys, table_copy, "--run", "--only", "gates")
+    sentence = refused(table_copy, "--run", "--only", "gates")
     assert "differs from the dictionary of" in sentence and "--like" in sentence
 
 
-def test_a_failed_run_is_named_and_the_others_are_finished(table_copy, capsys):
+def test_a_failed_run_is_named_and_the_others_are_finished(table_copy):
     shutil.rmtree(table_copy / "results/paper/mine/plain")
     shutil.rmtree(table_copy / "results/paper/mine/untuned")
     values = yaml.safe_load((table_copy / "configs/mine/plain.yaml").read_text())
@@ -306,13 +300,13 @@ def interval(by_seed):
     return of_scores(metric, [[tuple(map(translation, pair)) for pair in pairs] for pairs in by_seed])
 
 
-def test_numbers_over_seeds(results_only, capsys):
+def test_the_table_computes_its_numbers_over_seeds_from_result_files(results_only, capsys):
     """The table computes means, sample deviations, differences seed by seed and the largest p from result
     files alone.
     """
     plain = [write_result(results_only, "plain", seed, spoilt) for seed, spoilt in ((1, 9), (2, 12))]
     experts = [write_result(results_only, "experts", seed, spoilt) for seed, spoilt in ((1, 6), (2, 12))]
-    assert "missing for seeds 1,2" in refused(capsys, results_only, "--seeds", "1,2")
+    assert "missing for seeds 1,2" in refused(results_only, "--seeds", "1,2")
     shown = capsys.readouterr().out
     apart = [ours - base for ours, base in zip(experts, plain, strict=True)]
     assert cells(shown, "Plain")[1:5] == [f"{mean(plain):.2f} ± {stdev(plain):.2f}", "7", "7", "15 ± 7"]
@@ -351,7 +345,7 @@ def test_several_draws_of_a_seed_are_compared_with_its_one_baseline(results_only
             drawn[seed, draw] = write_result(
                 results_only, "experts", seed, 4 * draw + seed, f"test-random-{draw}", overrides
             )
-    refused(capsys, results_only, "--seeds", "1,2")
+    refused(results_only, "--seeds", "1,2")
     shown = cells(capsys.readouterr().out, "specialised")
     apart = [bleu - base[seed] for (seed, _), bleu in drawn.items()]
     found = interval(
@@ -376,7 +370,7 @@ def test_a_baseline_of_several_draws_is_compared_with_all_of_them(results_only, 
     for draw in (1, 2):
         overrides = [("mae_inference", "random"), ("mae_inference_seed", draw)]
         drawn.append(write_result(results_only, "experts", 1, 6 * draw, f"test-random-{draw}", overrides))
-    refused(capsys, results_only)
+    refused(results_only)
     shown = cells(capsys.readouterr().out, "Experts")
     assert shown[5].startswith(f"{ours - mean(drawn):+.2f} ± ")
 
@@ -393,40 +387,40 @@ def test_a_single_model_as_baseline_of_several_draws_is_compared_with_every_seed
         overrides = [("mae_inference", "random"), ("mae_inference_seed", draw)]
         base.append(write_result(results_only, "untuned", 1, 9 * draw, f"test-random-{draw}", overrides))
     ours = [write_result(results_only, "gates", seed, seed) for seed in (1, 2, 3)]
-    refused(capsys, results_only, "--seeds", "1,2,3")
+    refused(results_only, "--seeds", "1,2,3")
     shown = capsys.readouterr().out
     assert cells(shown, "gates")[5].startswith(f"{mean(ours) - mean(base):+.2f} [")
     assert "There is one model of the row drawn." in shown
 
 
-def test_measurements_with_the_same_files_are_refused(results_only, capsys):
+def test_measurements_with_the_same_files_are_refused(results_only):
     table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
     path = results_only / "configs/mine/table.yaml"
     other = {**table["rows"][3], "name": "other", "overrides": {"mae_gate_init": "specialised"}}
     path.write_text(yaml.safe_dump({**table, "rows": [*table["rows"], other]}))
-    sentence = refused(capsys, results_only)
+    sentence = refused(results_only)
     assert "rows specialised and other measure the same training" in sentence
     assert "would be called test-specialised; give one of the rows a copy of its file" in sentence
     yes = [
         {**other, "name": name, "overrides": {name: True}} for name in ("tim_no_competition", "stream_skip")
     ]
     path.write_text(yaml.safe_dump({**table, "rows": [*table["rows"], *yes]}))
-    assert "missing for seeds 1" in refused(capsys, results_only)
+    assert "missing for seeds 1" in refused(results_only)
 
 
 def test_a_single_model_as_baseline_is_named_below_the_table(results_only, capsys):
     for seed in (1, 2):
         write_result(results_only, "plain", seed, 9 + seed)
-    refused(capsys, results_only, "--seeds", "1,2")
+    refused(results_only, "--seeds", "1,2")
     note = "There is one model of the row untuned. Intervals of differences from it account for the training"
     assert note in capsys.readouterr().out
-    refused(capsys, results_only)
+    refused(results_only)
     assert "There is one model" not in capsys.readouterr().out
 
 
 def test_a_row_of_which_a_seed_is_missing_shows_what_there_is(results_only, capsys):
     bleu = write_result(results_only, "plain", 1, 9)
-    assert "plain, experts" in refused(capsys, results_only, "--seeds", "1,2")
+    assert "plain, experts" in refused(results_only, "--seeds", "1,2")
     shown = capsys.readouterr().out
     assert cells(shown, "Plain")[1] == f"{bleu:.2f} (1 of 2)" and cells(shown, "Experts") == [
         "Experts",
@@ -435,12 +429,12 @@ def test_a_row_of_which_a_seed_is_missing_shows_what_there_is(results_only, caps
     assert "plain\tPlain\t1\t" in (results_only / "results/paper/mine/table.tsv").read_text()
 
 
-def test_translations_of_other_references_are_not_compared(results_only, capsys):
+def test_translations_of_other_references_are_not_compared(results_only):
     write_result(results_only, "plain", 1, 9)
     write_result(results_only, "experts", 1, 5)
     other = results_only / "results/paper/mine/experts/seed-1/test.ref.en"
     other.write_text(other.read_text().upper())
-    assert "differ, so the rows cannot be compared" in refused(capsys, results_only)
+    assert "differ, so the rows cannot be compared" in refused(results_only)
 
 
 def test_a_row_of_another_corpus_is_shown_without_a_difference(results_only, capsys):
@@ -451,19 +445,19 @@ def test_a_row_of_another_corpus_is_shown_without_a_difference(results_only, cap
     bleu = write_result(results_only, "experts", 1, 5)
     other = results_only / "results/paper/mine/experts/seed-1/test.ref.en"
     other.write_text(other.read_text().upper())
-    refused(capsys, results_only)
+    refused(results_only)
     assert cells(capsys.readouterr().out, "Experts") == ["Experts", f"{bleu:.2f}", "7", "7", "10"]
 
 
-def test_scores_of_another_checkpoint_do_not_count(results_only, capsys):
+def test_scores_of_another_checkpoint_do_not_count(results_only):
     write_result(results_only, "plain", 1, 9)
     training = results_only / "results/paper/mine/plain/seed-1/training.json"
     training.write_text(training.read_text().replace('"c"', '"d"'))
-    assert "plain missing for seeds 1" in refused(capsys, results_only, "--only", "plain")
+    assert "plain missing for seeds 1" in refused(results_only, "--only", "plain")
 
 
-def test_nothing_is_written_where_there_is_nothing(results_only, capsys):
-    refused(capsys, results_only)
+def test_nothing_is_written_where_there_is_nothing(results_only):
+    refused(results_only)
     assert not (results_only / "results").exists()
 
 
@@ -481,7 +475,7 @@ def test_a_lock_ends_with_its_block_whatever_was_forked_meanwhile(tmp_path):
         os.waitpid(child, 0)
 
 
-def test_rows_as_written(tmp_path):
+def test_rows_get_their_baselines_overrides_configs_and_subsets(tmp_path):
     write_configs(tmp_path)
     table = read_table(tmp_path / "table.yaml")
     rows = {row.name: row for row in table.rows if row.name}

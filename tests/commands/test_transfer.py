@@ -26,6 +26,7 @@ from modular_fairseq_cli.errors import UsageError
 from tests import table_folders
 from tests.fairseq_commands import binarize, write_reversal_corpus
 from tests.places import ROOT
+from tests.refusals import refusal
 
 TABLE = ROOT / "configs/transfer/table.yaml"
 PERCENT = (5, 10, 25, 50, 75)
@@ -126,12 +127,8 @@ def test_a_failed_one_leaves_nothing(corpus, monkeypatch):
     assert os.listdir(corpus.parent) == ["bin"]
 
 
-def refused(capsys, *words):
-    with pytest.raises(SystemExit) as exit:
-        cli.main([str(word) for word in words])
-    sentence = str(exit.value.code)
-    assert exit.value.code not in (0, None) and "\n" not in sentence
-    return sentence
+def refused(*words):
+    return refusal(cli.main, [str(word) for word in words])
 
 
 @pytest.mark.parametrize(
@@ -172,25 +169,23 @@ def refused(capsys, *words):
         ),
     ],
 )
-def test_what_no_subset_can_be_drawn_of_is_one_sentence(corpus, capsys, spoil, words, sentence):
+def test_what_no_subset_can_be_drawn_of_is_one_sentence(corpus, spoil, words, sentence):
     if spoil:
         spoil(corpus)
-    assert sentence in refused(capsys, "subset", corpus, *words)
+    assert sentence in refused("subset", corpus, *words)
     assert {path.name for path in corpus.parent.iterdir()} <= {"bin"}
 
 
-def test_another_subset_is_never_taken_for_this_one(corpus, capsys):
+def test_another_subset_is_never_taken_for_this_one(corpus):
     drawn = Path(subsets.draw(str(corpus), 50))
     assert "was drawn with seed 1, not 2; remove it" in refused(
-        capsys, "subset", corpus, "--percent", 50, "--seed", 2
+        "subset", corpus, "--percent", 50, "--seed", 2
     )
     with open(corpus / "dict.en.txt", "a") as file:
         file.write("word 1\n")
-    assert "was drawn from other files than those that are in " in refused(
-        capsys, "subset", corpus, "--percent", 50
-    )
+    assert "was drawn from other files than those that are in " in refused("subset", corpus, "--percent", 50)
     (drawn / "subset.json").unlink()
-    assert "exists and is no subset" in refused(capsys, "subset", corpus, "--percent", 50)
+    assert "exists and is no subset" in refused("subset", corpus, "--percent", 50)
 
 
 def arguments(folder, **changes):
@@ -377,7 +372,7 @@ def test_the_legend_tells_how_many_parameters_are_trained(place):
 def test_table_and_figure_from_result_files_alone(place, capsys):
     bleu = write_results(place)
     command = table_folders.command(place, "--seeds", "1,2")[3:]
-    assert "gates-50, plain missing for seeds 1,2" in refused(capsys, *command)
+    assert "gates-50, plain missing for seeds 1,2" in refused(*command)
     shown = capsys.readouterr().out
     lines = [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()]
     assert ["NoFT", "0 %", f"{bleu['untuned', 1]:.2f}", "10"] in lines and ["FTG", "50 %", "missing"] in lines
@@ -386,15 +381,15 @@ def test_table_and_figure_from_result_files_alone(place, capsys):
     folder = place / "results/paper/mine"
     pictures = {kind: (folder / f"figure.{kind}").read_bytes() for kind in ("svg", "png")}
     assert pictures["svg"].startswith(b"<?xml") and pictures["png"].startswith(b"\x89PNG")
-    refused(capsys, *command)
+    refused(*command)
     assert {kind: (folder / f"figure.{kind}").read_bytes() for kind in ("svg", "png")} == pictures
     assert not list(folder.glob("*.tmp"))
 
 
-def test_without_matplotlib_there_is_a_table_and_a_sentence(place, capsys, monkeypatch):
+def test_without_matplotlib_there_is_a_table_and_a_sentence(place, monkeypatch):
     write_results(place)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    sentence = refused(capsys, *table_folders.command(place)[3:])
+    sentence = refused(*table_folders.command(place)[3:])
     assert "gates-50 missing" in sentence and "the figure needs matplotlib; install it" in sentence
     assert (place / "results/paper/mine/table.txt").exists() and not (
         place / "results/paper/mine/figure.svg"

@@ -3,11 +3,11 @@
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.processes import processes_of
 from tests.soak.cases import Case, attempts
 from tests.soak.materials import Materials
 from tests.soak.scenarios import scenarios, start, uninterrupted, words_of, wrong_after
@@ -37,27 +37,11 @@ def _case(materials: Materials, number: int, name: str, rng: random.Random) -> C
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL) if group else process.kill()
                 process.wait()
-                if left := alive(attempt.folder):
-                    return f"a process lives on after the kill: {left[:200]}"
+                if left := processes_of(attempt.folder):
+                    return f"a process lives on after the kill: {left[0][:200]}"
             if killed:
                 return wrong_after(materials, name, attempt.folder)
         return "the command always ends before it is killed"
 
     shown = ", ".join(f"{100 * moment:.0f} %" for moment in moments)
     return Case(f"{number} {name} at {shown}{' with its group' if group else ''}", run)
-
-
-def alive(folder: Path) -> str:
-    """Return the command line of a process that works in a folder ten seconds from now, or "".
-
-    A process that reads data looks every 5 seconds whether its parent lives.
-    """
-    end = time.monotonic() + 10
-    while True:
-        shown = subprocess.run(["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True).stdout
-        found = next(
-            (line for line in shown.splitlines() if str(folder) in line and "ps -eww" not in line), ""
-        )
-        if not found or time.monotonic() > end:
-            return found
-        time.sleep(0.1)

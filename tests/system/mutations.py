@@ -1,6 +1,6 @@
 """Break the package in one place at a time and see that a test notices.
 
-    python tests/system/mutations.py                  # about 10 minutes on one core
+    python tests/system/mutations.py                  # about 15 minutes on one core
     python tests/system/mutations.py --tree CHECKOUT  # another version
     python tests/system/mutations.py --only 3 7
 
@@ -36,6 +36,90 @@ MODULES, MODELS = "modular_fairseq/modules", "modular_fairseq/models"
 TRAINING, RUNS = "modular_fairseq/training", "modular_fairseq/runs"
 PATCHES, SCORING = "modular_fairseq/patches", "modular_fairseq_cli/scoring"
 MUTATIONS = [
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/gates.py",
+        "return mean, self.shares @ (x - mean).square()",
+        "return mean, self.shares @ x.square()",
+        "test_mixture",
+    ),
+    Mutation(
+        "training",
+        f"{TRAINING}/gate_sgd.py",
+        "(sentences if per_sentence else tokens)",
+        "(tokens if per_sentence else sentences)",
+        "test_bcd",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/attention.py",
+        "scores.masked_fill(blind, 0.0), dim",
+        "scores, dim",
+        "test_attention",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/attention.py",
+        "dim=-1, dtype=at_least_float32",
+        "dim=-1",
+        "test_attention",
+    ),
+    Mutation(
+        "arithmetic",
+        f"{MODULES}/gate_inputs.py",
+        "keep = max(x.size(0) - self.window + 1, 0)",
+        "keep = 0",
+        "test_mixture",
+    ),
+    Mutation(
+        "searching",
+        f"{MODULES}/key_values.py",
+        "target.size(0) != self._memory.size(0) or ",
+        "",
+        "test_attention",
+    ),
+    Mutation(
+        "searching",
+        "modular_fairseq/search/beam_search.py",
+        "generator.max_len - 1",
+        "generator.max_len",
+        "test_beam_search",
+    ),
+    Mutation(
+        "searching",
+        "modular_fairseq/search/beam_search.py",
+        "        and not generator.match_source_len\n",
+        "",
+        "test_beam_search",
+    ),
+    Mutation(
+        "searching",
+        f"{MODELS}/decoder.py",
+        "not any_on_the_left",
+        "True",
+        "test_translation",
+    ),
+    Mutation(
+        "training",
+        f"{TRAINING}/bcd.py",
+        "G_SEED_OFFSET = 0x9E3779B9",
+        "G_SEED_OFFSET = 0",
+        "test_bcd",
+    ),
+    Mutation(
+        "training",
+        f"{TRAINING}/bcd.py",
+        "            self.skipped_in_a_row = 0\n            loss_sum",
+        "            loss_sum",
+        "test_bcd",
+    ),
+    Mutation(
+        "resuming",
+        f"{TRAINING}/checkpoints.py",
+        "found.update(name.encode())",
+        "pass",
+        "test_checkpoints",
+    ),
     Mutation(
         "arithmetic",
         f"{MODULES}/mutual_information.py",

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import time
 
-from tests.prepared_corpora import all_files, command, processes_of
+from tests.prepared_corpora import all_files, command
+from tests.processes import processes_of
 
 
 def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_archive, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.files import only_one
 from tests.places import ROOT
-from tests.processes import nothing_is_left_of
+from tests.processes import processes_of
 from tests.table_folders import (
     call,
     command,
@@ -42,7 +42,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(table_folder, finished_table)
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    nothing_is_left_of(run)
+    assert processes_of(run) == []
     done = call(table_folder, "--run", "--only", "plain", out="killed")
     assert done.returncode == 0, done.stderr[-2000:]
     uninterrupted = table_folder / "results/paper/mine/plain/seed-1"

@@ -159,7 +159,7 @@ NO_NETWORK = (
 )
 
 
-def test_missing_compiler(machine):
+def test_a_missing_compiler_is_refused_with_the_package_to_install(machine):
     machine.lacks("g++")
     sentence = machine.early_refusal()
     assert "needs a C++ compiler, and none of g++, c++ and clang++ is on PATH" in sentence
@@ -214,7 +214,7 @@ def test_python_without_its_parts(machine, word, phrases):
     assert f"python3.{sys.version_info.minor}-" in sentence
 
 
-def test_no_disk(machine):
+def test_too_little_disk_is_refused_before_anything_is_installed(machine):
     machine.lacks("df")
     machine.has(
         "df", "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available'\necho 'disk 9000000 7000000 2000000'\n"
@@ -226,7 +226,7 @@ def test_no_disk(machine):
     assert machine.set_up(SETUP_DISK_GIB="1").returncode == 0
 
 
-def test_no_network(machine):
+def test_a_package_index_that_cannot_be_reached_is_one_sentence(machine):
     machine.pip_fails_at("", NO_NETWORK)
     sentence = machine.refusal()
     assert "pip could not reach the package index; check the network or the proxy" in sentence

@@ -85,6 +85,15 @@ def test_both_ways_to_attend_give_the_same_output():
     torch.testing.assert_close(fused, by_hand, atol=1e-6, rtol=0)
 
 
+def test_the_softmax_of_half_precision_is_that_of_float32():
+    _, ours = pair(encoder_decoder_attention=True)
+    ours.bfloat16()
+    query, key = torch.randn(T, B, C, dtype=torch.bfloat16), torch.randn(S, B, C, dtype=torch.bfloat16)
+    output, weights = ours(query, key, key, need_weights=True, need_head_weights=True)
+    assert (output.dtype, weights.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]), atol=1e-6, rtol=0)
+
+
 def test_a_sentence_with_no_key_gets_the_output_bias():
     _, ours = pair(encoder_decoder_attention=True)
     nn.init.normal_(ours.out_proj.bias)
@@ -92,8 +101,11 @@ def test_a_sentence_with_no_key_gets_the_output_bias():
     mask = padding()
     mask[0] = True
     for need_weights in (False, True):
+        ours.zero_grad()
         output, _ = ours(query, key, key, key_padding_mask=mask, need_weights=need_weights)
         torch.testing.assert_close(output[:, 0], ours.out_proj.bias.expand(T, C), atol=0, rtol=0)
+        output.sum().backward()
+        assert all(p.grad.isfinite().all() for p in ours.parameters())
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 4, 100])
@@ -105,16 +117,14 @@ def test_step_by_step_with_reordering_equals_all_at_once(monkeypatch, prepared, 
     if prepared:
         ours.make_generation_fast_()
     x = torch.randn(T, B, C)
-    order = torch.tensor([2, 0, 0])
-    expected, _ = ours(x[:, order], None, None, attn_mask=CAUSAL)
-    state = {}
+    order, state = torch.arange(B), {}
     for t in range(T):
-        if t == 3:  # until now in the old order
-            ours.reorder_incremental_state(state, order)
-        now = x[t : t + 1] if t < 3 else x[t : t + 1, order]
-        output, _ = ours(now, None, None, incremental_state=state)
-        if t >= 3:
-            torch.testing.assert_close(output, expected[t : t + 1], atol=1e-6, rtol=0)
+        output, _ = ours(x[t : t + 1, order], None, None, incremental_state=state)
+        expected, _ = ours(x[:, order], None, None, attn_mask=CAUSAL)
+        torch.testing.assert_close(output, expected[t : t + 1], atol=1e-6, rtol=0)
+        new_order = torch.tensor([2, 0, 0] if t == 3 else [1, 2, 0])
+        ours.reorder_incremental_state(state, new_order)
+        order = order[new_order]
 
 
 def test_padding_that_comes_late_in_the_cache_is_masked():

@@ -27,6 +27,8 @@ SETTINGS = [
     {"beam_size": 1, "max_len_b": 12},
     {"beam_size": 3, "max_len_a": 0.5, "max_len_b": 2, "min_len": 3},
     {"beam_size": 4, "max_len_b": 9, "len_penalty": 0.4, "unk_penalty": 1.0, "temperature": 0.7},
+    {"beam_size": 3, "max_len_b": 12, "max_len": 6},  # the positions of the model
+    {"beam_size": 2, "max_len_b": 40, "min_len": 36},  # the memory of keys and values grows
     {"beam_size": 4, "max_len_b": 15, "normalize_scores": False, "unk_penalty": -2.0},
 ]
 
@@ -163,7 +165,6 @@ def test_generators_use_it_where_it_can_search(monkeypatch):
 
 def test_a_step_waits_for_nothing_until_hypotheses_may_end():
     generator = generator_of([build()], beam_size=3, max_len_b=9, min_len=9)
-    generator.model.make_generation_fast_ = None
     waits = []
     for steps in (5, 9):
         generator.min_len = generator.max_len_b = steps
@@ -173,10 +174,26 @@ def test_a_step_waits_for_nothing_until_hypotheses_may_end():
     assert waits[0] == waits[1]
 
 
-@pytest.mark.parametrize("changes", [{"beam_size": 30}])
-def test_it_leaves_a_beam_of_half_the_vocabulary_to_fairseq(changes):
-    assert not can_search(generator_of([build()], **changes), None, None)
-    assert can_search(generator_of([build()], beam_size=5), None, None)
+class OtherGenerator(SequenceGenerator):
+    """A search of a user's own."""
+
+
+def test_it_leaves_other_searches_to_fairseq():
+    model, dictionary = build(), task().target_dictionary
+    generator = generator_of([model], beam_size=5)
+    assert can_search(generator, None, None)
+    assert not can_search(generator, torch.full((2, 1), 5), None)
+    assert not can_search(generator, None, torch.zeros(2, 1, dtype=torch.int64))
+    assert not can_search(OtherGenerator([model], dictionary, beam_size=5), None, None)
+    for settings in (
+        {"beam_size": 30},  # half of the vocabulary
+        {"match_source_len": True},
+        {"symbols_to_strip_from_output": None, "tokens_to_suppress": (dictionary[7],)},
+        {"no_repeat_ngram_size": 2},
+        {"lm_model": build(seed=2)},
+        {"search_strategy": search.DiverseSiblingsSearch(dictionary, 0.5)},
+    ):
+        assert not can_search(generator_of([model], **settings), None, None), settings
 
 
 def test_a_model_of_nan_is_refused_after_the_search():

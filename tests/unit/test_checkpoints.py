@@ -21,9 +21,9 @@ from numpy._core.multiarray import _reconstruct, scalar
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.nodes import AnyNode
 
-from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint
+from modular_fairseq.training.checkpoints import load_checkpoint, save_checkpoint, weights_digest
 from modular_fairseq_cli.errors import UsageError, find_usage_error
-from tests.hostile_checkpoints import FORMATS, Pickled, checkpoint, refusal
+from tests.hostile_checkpoints import FORMATS, Pickled, checkpoint, full_disk, refusal
 
 # ---- hostile files ----
 
@@ -305,10 +305,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     save_checkpoint(checkpoint(), path)
     old = path.read_bytes()
 
-    def full_disk(state, file):
-        file.write(b"half of it")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(torch, "save", full_disk)
     with pytest.raises(UsageError, match=rf"{path} was not written \(No space left on device\)"):
         save_checkpoint(checkpoint(), path)
@@ -353,3 +349,17 @@ def test_a_checkpoint_is_not_blamed_for_the_memory_or_the_disk(error, said, tmp_
     monkeypatch.setattr(torch, "load", load)
     with pytest.raises(UsageError, match=f"^{said}"):
         load_checkpoint(tmp_path / "x.pt")
+
+
+def test_the_digest_of_weights_is_of_their_names_and_values_alone(tmp_path):
+    def digest_of(weights, **others):
+        torch.save({"model": weights, **others}, tmp_path / "model.pt")
+        return weights_digest(tmp_path / "model.pt")
+
+    a, b = torch.arange(6.0).view(2, 3), torch.ones(2)
+    first = digest_of({"a": a, "b": b})
+    assert len(first) == 16
+    assert digest_of({"b": b, "a": a}, extra_state={"time": 7}) == first
+    assert digest_of({"a": a.t().contiguous().t(), "b": b}) == first  # another order in memory
+    others = [{"a": a + 1, "b": b}, {"c": a, "b": b}, {"a": a}, {"a": b, "b": a}]
+    assert len({first, *map(digest_of, others)}) == 5

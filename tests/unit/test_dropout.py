@@ -1,3 +1,5 @@
+"""Test modules/dropout.py, and where models drop out."""
+
 import pytest
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
@@ -61,7 +63,9 @@ def test_attention_weights_are_dropped_with_their_probability(need_weights, reta
         torch.nn.init.eye_(projection.weight)
     x = torch.eye(size).unsqueeze(1).repeat(1, 4, 1)  # [S, B, S]
     torch.manual_seed(0)
-    found, _ = attention(x, x, x, need_weights=need_weights)
+    found, weights = attention(x, x, x, need_weights=need_weights)
+    if need_weights:  # those of the softmax, without dropout
+        torch.testing.assert_close(weights, torch.full((4, size, size), 1 / size))
     assert (found == 0).float().mean().item() == pytest.approx(p, abs=0.01)
     torch.testing.assert_close(found[found != 0], torch.full_like(found[found != 0], 1 / size / (1 - p)))
 

@@ -612,13 +612,13 @@ def sacrebleus(counts):
     return BLEU.compute_bleu([*counts[2:6]], [*counts[6:]], counts[0], counts[1], smooth_method="exp").score
 
 
-def test_holm():
+def test_holms_correction_of_known_p_values():
     assert holm([0.01, 0.04, 0.03, 0.005], 4) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.01, None], 2) == [0.02, None]
     assert holm([0.6, 0.5], 2) == [1.0, 1.0]
 
 
-def test_verdicts():
+def test_a_corrected_p_below_5_percent_decides_a_primary_claim():
     found = find(claim(), records())
     pairs = [(0.04, 1.0), (0.05, 1.0), (None, None), (1.0, 0.04), (0.2, 0.9)]
     assert [verdict(found, p) for p in pairs] == ["holds", "open", "open", "fails", "open"]

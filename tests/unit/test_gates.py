@@ -26,7 +26,7 @@ def test_reports_of_known_gates():
     assert reports["decoder.layers.1.encoder_attn"].entropy == pytest.approx(math.log(4), abs=1e-6)
 
 
-def test_summary_of_a_table():
+def test_the_last_line_of_a_table_of_gates_sums_it_up():
     rest = (math.log(4), "sentences", 10)
     reports = GateReports.of(
         [

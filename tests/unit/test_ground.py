@@ -146,9 +146,10 @@ def test_to_look_at_a_lock_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a file", "a folder"])
-def test_a_lock_is_waited_for_and_that_is_said_once(tmp_path, name, capsys):
+def test_a_lock_is_waited_for_and_that_is_said_once(tmp_path, name, monkeypatch):
     path = tmp_path / "file" if name == "a file" else tmp_path
-    order = []
+    order, said, waits = [], [], threading.Event()
+    monkeypatch.setattr(files, "say", lambda text: said.append(text) or waits.set())
 
     def second():
         with files.lock(path, seconds=math.inf, waiting="waiting for the first"):
@@ -157,11 +158,12 @@ def test_a_lock_is_waited_for_and_that_is_said_once(tmp_path, name, capsys):
     with files.lock(path):
         thread = threading.Thread(target=second)
         thread.start()
-        time.sleep(0.4)
+        assert waits.wait(timeout=60)
+        time.sleep(0.3)  # it tries again meanwhile
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    assert capsys.readouterr().err.count("waiting for the first") == 1
+    assert said == ["waiting for the first"]
 
 
 def test_a_file_system_without_locks_locks_nothing(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 from tests.import_graph import graph, modules, upward
 from tests.places import ROOT
 
-# A file may import from its own floor and from those below. Files beside these folders are above them.
 # The files that may name a mechanism: its own, and those that exist for it. All others must work with every
 # one.
 OF_MECHANISMS = [

@@ -137,6 +137,14 @@ def test_half_precision_competes_in_float32():
     assert weigh(torch.randn(5, 3, 32, dtype=torch.bfloat16), c).dtype == torch.bfloat16
 
 
+def test_half_precision_weighs_mechanisms_in_float32():
+    attention = InterMechanismAttention(4, 32, 2, 8)
+    q, k = torch.randn(2, 3, 2, 4, 2, 8, dtype=torch.bfloat16)
+    weights = attention._weights(q, k)
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights.sum(dim=3), torch.ones(3, 2, 4, 2), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_one_mechanism_without_communication_is_a_plain_model(pre_norm):
     shape = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}

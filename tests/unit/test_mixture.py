@@ -396,6 +396,13 @@ def test_both_ways_to_average_long_inputs_agree(monkeypatch, window):
     torch.testing.assert_close(*results, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("convert", [torch.nn.Module.half, torch.nn.Module.bfloat16])
+def test_the_scales_of_experts_stay_exact_in_half_precision(convert):
+    mixture = convert(ExpertMixture(8, 1, None))
+    assert mixture.scale_of_expert.dtype == torch.float32
+    assert torch.equal(mixture.scale_of_expert, expert_scale(dropped_heads_of_experts(8, 1), 1))
+
+
 @pytest.mark.parametrize("length", [256, 257, 700])
 def test_long_inputs_have_no_square_matrix(length):
     """A matrix of [T, T] for each sentence would be the largest tensor."""
@@ -430,14 +437,18 @@ def test_running_mean_step_by_step_with_reordering(monkeypatch, window, chunks, 
         new_order = torch.tensor([1, 0, 3, 3])
         running.reorder_incremental_state(state, new_order)
         order, done = order[new_order], done + chunk
+        if window:
+            kept = running.get_incremental_state(state, "mean_state")["inputs"]
+            assert kept.size(1) == min(done, window - 1)
 
 
-def test_the_mean_of_many_steps_stays_exact():
+@pytest.mark.parametrize("chunk", [1, 1024])
+def test_the_mean_of_many_steps_stays_exact(chunk):
     """Each step rounds to float32, and the errors do not add up beyond those of a sum."""
     x = torch.randn(3072, 1, C) + 1
     expected = x.double().cumsum(dim=0).transpose(0, 1) / torch.arange(1, 3073).view(1, -1, 1)
     running, state = RunningMean(), {}
-    found = torch.cat([running(step[None], None, state) for step in x], dim=1)
+    found = torch.cat([running(part, None, state) for part in x.split(chunk)], dim=1)
     torch.testing.assert_close(found.double(), expected, atol=5e-6, rtol=0)
 
 

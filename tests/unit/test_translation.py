@@ -80,6 +80,39 @@ def test_neutral_settings_equal_fairseqs_transformer(neutral, shape, heads):
     assert torch.equal(logits(ours, sample), logits(plain, sample))
 
 
+def left_padded_targets():
+    """Return a batch as `--left-pad-target True` makes it."""
+    sample = batch(LENGTHS)
+    before = sample["net_input"]["prev_output_tokens"]
+    for tokens in (before, sample["target"]):
+        for i, (_, length) in enumerate(LENGTHS):
+            tokens[i] = tokens[i].roll(tokens.size(1) - length)
+    return sample
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=name)
+def test_targets_that_are_padded_on_the_left_get_fairseqs_logits(shape):
+    stock, ours = build_stock(seed=3, **shape).eval(), build(**shape).eval()
+    ours.load_state_dict(stock.state_dict())
+    sample = left_padded_targets()
+    assert sample["target"][0, 0] == 1
+    torch.testing.assert_close(real_logits(ours, sample), real_logits(stock, sample), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [{"alignment_layer": 0}, {"alignment_heads": 2}, {"alignment_heads": 1}])
+def test_the_alignment_of_a_layer_and_of_some_heads_is_fairseqs(asked):
+    stock, ours = build_stock(seed=3).eval(), build().eval()
+    ours.load_state_dict(stock.state_dict())
+    net_input = batch(LENGTHS)["net_input"]
+    expected, found, default = (
+        model(**net_input, **options)[1]["attn"][0]
+        for model, options in ((stock, asked), (ours, asked), (ours, {}))
+    )
+    valid = net_input["prev_output_tokens"].ne(1)
+    torch.testing.assert_close(found[valid], expected[valid], atol=1e-6, rtol=0)
+    assert not torch.allclose(found[valid], default[valid], atol=1e-3)
+
+
 def test_gradients_equal_fairseqs():
     stock, ours = build_stock(seed=3), build(seed=4)
     ours.load_state_dict(stock.state_dict())
