@@ -1,6 +1,6 @@
 """Break the package in one place at a time and see that a test notices.
 
-    python tests/system/mutations.py                  # about 15 minutes on one core
+    python tests/system/mutations.py                  # all mutations, one after the other
     python tests/system/mutations.py --tree CHECKOUT  # another version
     python tests/system/mutations.py --only 3 7
 

@@ -64,7 +64,7 @@ def test_attention_weights_are_dropped_with_their_probability(need_weights, reta
     x = torch.eye(size).unsqueeze(1).repeat(1, 4, 1)  # [S, B, S]
     torch.manual_seed(0)
     found, weights = attention(x, x, x, need_weights=need_weights)
-    if need_weights:  # those of the softmax, without dropout
+    if need_weights:  # the weights that are returned are not dropped
         torch.testing.assert_close(weights, torch.full((4, size, size), 1 / size))
     assert (found == 0).float().mean().item() == pytest.approx(p, abs=0.01)
     torch.testing.assert_close(found[found != 0], torch.full_like(found[found != 0], 1 / size / (1 - p)))
