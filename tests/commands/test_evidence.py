@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -292,6 +293,25 @@ def test_a_run_whose_pair_was_made_on_another_device_is_left_out(place, capsys):
         "1 of 1 runs are left out, such as mine/experts/seed-2: mine/plain/seed-2 of the same claim and seed"
     )
     assert said in capsys.readouterr().err and not missing.exists()
+
+
+def test_a_run_that_was_begun_elsewhere_is_refused(made, place, capfd):
+    """Its record could name one device and one version of torch only."""
+    begun = Path(f"runs/{COMMIT}/paper/mine/plain/seed-2/begun.json")
+    said = json.loads((made[0] / begun).read_text())
+    whole = record(place, "plain", 2)["made"]
+    assert said == {name: value for name, value in whole.items() if name != "date"} and not said["gpu"]
+    begun = place / begun
+    begun.parent.mkdir(parents=True)
+    begun.write_text(json.dumps(said | {"device": "cuda", "torch": "1.0"}))
+    (place / "evidence/mine/plain/seed-2.json").unlink()
+    with pytest.raises(SystemExit, match="these runs failed: mine/plain/seed-2"):
+        make(place)
+    said = "mine/plain/seed-2 was begun with device cuda, torch 1.0; go on with it there, or remove"
+    assert (
+        f"{said} {begun.parent} to" in capfd.readouterr().err
+        and not (place / "evidence/mine/plain/seed-2.json").exists()
+    )
 
 
 def test_a_lost_checkpoint_that_is_fine_tuned_is_made_again_without_its_record(place):

@@ -17,16 +17,17 @@ from modular_fairseq.runs.evidence.claims import Register
 from modular_fairseq.runs.evidence.corpora import compare
 from modular_fairseq.runs.evidence.jobs import Job, Plan
 from modular_fairseq.runs.evidence.processor_time import measured
-from modular_fairseq.runs.evidence.records import Folders, record_of, write_log, write_record
+from modular_fairseq.runs.evidence.records import Folders, made, record_of, write_log, write_record
 from modular_fairseq.runs.run import PLUGIN, Diverged, Run
 from modular_fairseq.training.checkpoints import weights_digest
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import only_one, read_json
+from modular_fairseq_cli.files import only_one, read_json, write_json
 from modular_fairseq_cli.processes import processors, say
 
 MEMORY = 4 * 2**30  # bytes of a GPU for a run; 12 runs of table multi30k at --scale cpu took 16 GB together
 TIME = "core-seconds.json"  # in the folder of a run: the time of processors that it has taken so far
+BEGUN = "begun.json"  # in the folder of a run: `made` when it was begun
 CODE = os.path.dirname(PLUGIN)  # the folder of the code that runs
 
 
@@ -191,14 +192,16 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
             the corpora and of runs.
 
     Raises:
-        UsageError: there is no such run; it failed; the run that it starts from is not finished; or it was
-            made again, for runs that start from it, and gave another model than the recorded one.
+        UsageError: there is no such run; it failed; it was begun on another device or with other versions;
+            the run that it starts from is not finished; or it was made again, for runs that start from it,
+            and gave another model than the recorded one.
     """
     job = next((job for job in plan.jobs if job.run.name == name), None)
     if job is None:
         raise UsageError(f"--one {name}: the claims need no such run; --run gives this option by itself")
     run, records = job.run, plan.records(results)
     os.makedirs(run.folder, exist_ok=True)
+    _refuse_another_machine(run, args.device)
     with measured(run.path(TIME)):
         diverged = not _make(run, records, job)
     if name in records:  # only its checkpoint was lost
@@ -218,6 +221,24 @@ def make_one(plan: Plan, name: str, results: str, args: argparse.Namespace) -> N
     write_record(results, name, record)
     if not diverged and os.path.exists(run.last):
         os.remove(run.last)
+
+
+def _refuse_another_machine(run: Run, device: str) -> None:
+    """Refuse to go on with a run elsewhere: its record could name one device, processor and torch only.
+
+    Raises:
+        UsageError: the run was begun on another device or processor, or with other versions or libraries.
+    """
+    now = {name: value for name, value in made(device).items() if name != "date"}
+    begun = read_json(run.path(BEGUN))
+    if begun is None:
+        write_json(run.path(BEGUN), now)
+    elif begun != now:
+        differ = [f"{name} {begun.get(name)}" for name in now if begun.get(name) != now[name]]
+        raise UsageError(
+            f"{run.name} was begun with {', '.join(differ)}; go on with it there, or remove {run.folder} to "
+            "begin it again"
+        )
 
 
 def _make(run: Run, records: dict[str, Any], job: Job) -> bool:

@@ -20,10 +20,10 @@ A record has no text of a corpus. Its keys are
                   4-grams. Measurements of a quantity of `by_unit.OF_PARTS` have the numbers of the pictures
                   or inputs, whose sums decide the score, as "parts". by_unit.py packs both
     core_minutes  the time of processors that training and measuring have taken
-    made          the date, the device, the versions of Python and torch, the processor, and the names of the
-                  libraries in LD_PRELOAD (scripts/mkl_avx512.sh)
+    made          the date, the device, the name of the GPU or null, the versions of Python and torch, the
+                  processor, and the names of the libraries in LD_PRELOAD (scripts/mkl_avx512.sh)
 
-Older records lack "train_inner", "parts", and the last two of "made".
+Older records lack "train_inner", "parts", and the GPU, the processor and the libraries of "made".
 
 The log of a training for a primary claim is kept beside its record as seed-N.log.gz (`write_log`). Older
 records have none.
@@ -170,6 +170,7 @@ def made(device: str) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "device": device,
+        "gpu": None if device == "cpu" else torch.cuda.get_device_name(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "processor": processor_name(),
