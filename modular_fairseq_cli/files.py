@@ -106,6 +106,20 @@ def make_folder(folder: Name, option: str = "--out") -> None:
         ) from None
 
 
+def check_file(path: Name, option: str) -> None:
+    """Raise UsageError unless a file can have this path: it is no folder, and its folder exists.
+
+    Args:
+        path: the path.
+        option: the option that names it, for the message.
+    """
+    real = os.path.realpath(path)
+    if os.path.isdir(real) or not os.path.isdir(os.path.dirname(real)):
+        raise UsageError(
+            f"{option} {path} is a folder, or its folder does not exist; give a file in an existing folder"
+        )
+
+
 def write_file(path: Name, content: str | bytes) -> None:
     """Write a file atomically: after an error or a kill, an earlier file of that name is unchanged.
 

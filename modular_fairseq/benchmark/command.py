@@ -53,7 +53,6 @@ The rows of the table are:
 import argparse
 import json
 import logging
-import os
 from dataclasses import asdict
 from importlib.metadata import distributions
 from typing import Any
@@ -70,6 +69,7 @@ from modular_fairseq.benchmark.timing import compare
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import check_file
 from modular_fairseq_cli.processes import processor_name
 
 COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest value, help)
@@ -131,7 +131,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precisions",
         metavar="NAMES",
         help="number formats in which every model is measured, separated by commas: "
-        f"{', '.join(PRECISIONS)}. fp16, for example, adds --fp16 to the options of the model (default: "
+        f"{', '.join(PRECISIONS)}. fp16, for example, adds --fp16 to the options of the model. As in "
+        "fairseq-generate, bf16 has no beam search of its own, which is timed in float32 (default: "
         f"float32; with --kernels: {','.join(PRECISIONS_TO_COUNT)})",
     )
     parser.add_argument(
@@ -242,12 +243,8 @@ def complete_arguments(args: argparse.Namespace) -> None:
             "--device cuda needs a GPU, but torch finds none; use --device cpu, or install a torch that is "
             "built for your GPU"
         )
-    if args.json and (
-        os.path.isdir(args.json) or not os.path.isdir(os.path.dirname(os.path.abspath(args.json)))
-    ):
-        raise UsageError(
-            f"--json {args.json} is a folder, or its folder does not exist; give a file in an existing folder"
-        )
+    if args.json:
+        check_file(args.json, "--json")
 
 
 def format_header(report: dict[str, Any]) -> str:

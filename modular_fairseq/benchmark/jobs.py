@@ -61,6 +61,7 @@ def build(model: str, cfg: DictConfig, task: FairseqTask) -> BaseFairseqModel:
 
 
 def count_parameters(model: str, cfg: DictConfig, task: FairseqTask) -> int:
+    """Return the number of parameters of a model."""
     return sum(parameter.numel() for parameter in build(model, cfg, task).parameters())
 
 

@@ -189,7 +189,7 @@ def kind_of(task: FairseqTask) -> Kind:
 
 
 def dictionary(types: int) -> Dictionary:
-    """Return a dictionary with so many types, of which four are special symbols."""
+    """Return a dictionary of `types` types, of which four are special symbols."""
     words = Dictionary()
     for i in range(types - len(words)):
         words.add_symbol(f"w{i}")

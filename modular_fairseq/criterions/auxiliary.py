@@ -39,10 +39,15 @@ class AddsAuxiliaryLosses(FairseqCriterion):
 
         Returns:
             the loss, the sample size, and the values to log.
+
+        Raises:
+            ValueError: `reduce` is False, and the model has auxiliary losses, which belong to no token.
         """
         concerned = [each for each in self.auxiliary if each.concerns(model)] if model.training else []
         if not concerned:
             return self.own_loss(model, sample, reduce)
+        if not reduce:
+            raise ValueError("auxiliary losses belong to no token; give reduce=True, or call model.eval()")
         num_updates = next(
             module.num_updates for module in model.modules() if isinstance(module, CountsUpdates)
         )

@@ -11,7 +11,7 @@ from modular_fairseq.benchmark.jobs import build, random_batch, start_training
 from modular_fairseq.training.bcd import bcd_of
 
 BATCHES = 8
-LAST = 20  # losses are means over so many of the last updates
+LAST = 20  # losses are means over this number of last updates
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,18 @@ from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import NoEffectError, UsageError
 from modular_fairseq_cli.shipped import configs
 
+# Options that are probabilities, and numbers of layers, as far as a model family has them.
+PROBABILITIES = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "adaptive_softmax_dropout",
+    "pooler_dropout",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+)
+NUMBERS_OF_LAYERS = ("encoder_layers", "decoder_layers")
+
 # The tasks that models of each family are for.
 TASKS: dict[str, tuple[type[FairseqTask], ...]] = {
     "modular_transformer": (TranslationTask,),
@@ -77,19 +89,19 @@ class Choice:
     stacks: list[str]
     changed: set[str]
 
-    def refuse(self, names: Iterable[str], unless: str) -> None:
+    def refuse(self, names: Iterable[str], when: str) -> None:
         """Refuse options that the user has set although they have no effect.
 
         Args:
             names: names of the options.
-            unless: the circumstance in which they have no effect, such as "without --x" or "with --y 1".
+            when: the circumstance in which they have no effect, such as "without --x" or "with --y 1".
 
         Raises:
             NoEffectError: the user has set one of them.
         """
         for name in names:
             if name in self.changed:
-                raise NoEffectError(f"{flag(name)} has no effect {unless}; leave it out")
+                raise NoEffectError(f"{flag(name)} has no effect {when}; leave it out")
 
     def check_multiple(self, name: str, divisor: str) -> None:
         """Raise UsageError unless option `name` is a positive multiple of a positive option `divisor`."""
@@ -98,7 +110,11 @@ class Choice:
             if number < 1:
                 raise UsageError(f"{flag(option)} must be at least 1, not {number}")
         if value % by:
-            raise UsageError(f"{flag(name)} {value} is not a multiple of {flag(divisor)} {by}")
+            near = [multiple for multiple in (value // by * by, value // by * by + by) if multiple]
+            raise UsageError(
+                f"{flag(name)} {value} is not a multiple of {flag(divisor)} {by}; give for example "
+                f"{' or '.join(map(str, near))}"
+            )
 
     def refuse_quantisation(self, where: str) -> None:
         """Raise UsageError if quantisation noise is on, which fairseq implements for `nn.Linear` only.
@@ -133,17 +149,14 @@ def check_options(options: Options, family: type) -> None:
             raise UsageError(
                 f"{flag(f.name)} is {value_of(options, f)!r}; it must be one of {', '.join(choices)}"
             )
+    changed = {
+        f.name
+        for f in fields(family)
+        if (value := value_of(options, f)) != preset.get(f.name, f.default) and is_set(f, value)
+    }
     options = resolved(options, family)
-    choice = Choice(
-        options,
-        _stacks(options),
-        {
-            f.name
-            for f in fields(family)
-            if (value := getattr(options, f.name, f.default)) != preset.get(f.name, f.default)
-            and is_set(f, value)
-        },
-    )
+    _check_ranges(options)
+    choice = Choice(options, _stacks(options), changed)
     for stack in choice.stacks:
         choice.check_multiple(f"{stack}_embed_dim", f"{stack}_attention_heads")
     for mechanism in of_kind("encoder"):
@@ -162,6 +175,16 @@ def check_options(options: Options, family: type) -> None:
         for mechanism in of_kind(*kinds):
             if mechanism.is_used(options):
                 mechanism.check(choice)
+
+
+def _check_ranges(options: Namespace) -> None:
+    """Raise UsageError for a probability that is none, and for a negative number of layers."""
+    for name in PROBABILITIES:
+        if hasattr(options, name) and not 0 <= getattr(options, name) <= 1:
+            raise UsageError(f"{flag(name)} must be from 0 to 1, not {getattr(options, name)}")
+    for name in NUMBERS_OF_LAYERS:
+        if getattr(options, name, 0) < 0:
+            raise UsageError(f"{flag(name)} must be at least 0, not {getattr(options, name)}")
 
 
 def check_adaptive(options: Options, dictionary: Dictionary) -> None:

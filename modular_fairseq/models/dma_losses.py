@@ -232,6 +232,11 @@ class DmaLosses(AuxiliaryLosses):
         return True
 
     def check_model(self, model: nn.Module) -> None:
+        """Refuse options of the losses that have no effect in a model, or cannot work with its heads.
+
+        Raises:
+            UsageError: its sentence names the option; it is a NoEffectError if the option has no effect.
+        """
         masks = semantic_masks(model).values()
         heads, fewest = (of(mask.num_heads for mask in masks) for of in (max, min))
         pairs = heads * (heads - 1) // (2 if self.how["densities"] == "pooled" else 1)

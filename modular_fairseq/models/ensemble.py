@@ -57,8 +57,8 @@ class AttentionDropoutOptions(FairseqDataclass):
     attention_dropout_warmup_updates: int = field(
         default=0,
         metadata={
-            "help": "let the probability of attention dropout grow from 0 to --attention-dropout in so many "
-            "updates, a quarter of the training for example; with 0 it is constant (default: 0)"
+            "help": "let the probability of attention dropout grow from 0 to --attention-dropout in this "
+            "many updates, a quarter of the training for example; with 0 it is constant (default: 0)"
         },
     )
 

@@ -163,6 +163,10 @@ def check(choice: Choice) -> None:
                 f"--mae-dropped-heads {options.mae_dropped_heads} of {heads} heads: there would be "
                 f"{experts:,} experts; give a number of heads for which there are at most {MOST_EXPERTS:,}"
             )
+    if not 0 <= options.mae_inference_seed < 2**63:
+        raise UsageError(
+            f"--mae-inference-seed must be from 0 to {2**63 - 1}, not {options.mae_inference_seed}"
+        )
     if options.mae_inference != "random":
         choice.refuse(["mae_inference_seed"], "without --mae-inference random")
     if options.mae_gating == "uniform":

@@ -45,7 +45,7 @@ class LossOptions(LabelSmoothedCrossEntropyCriterionConfig):
     loss_chunk_size: int = field(
         default=0,
         metadata={
-            "help": "compute the logits and the cross-entropy of so many target positions at a time, and "
+            "help": "compute the logits and the cross-entropy of this many target positions at a time, and "
             "again in the backward pass, which needs less memory and more time; 0 computes all at once "
             "(default: 0)"
         },

@@ -33,6 +33,8 @@ CRITERIA: dict[str, type[FairseqDataclass]] = {
     "modular_masked_lm": MaskedLossOptions,
 }
 
+LOGGED = ("loss", "nll_loss", "ntokens", "nsentences", "sample_size")  # what criteria of fairseq log
+
 MECHANISMS: dict[str, Mechanism] = {}  # all registered mechanisms by name
 Build = TypeVar("Build", bound=Callable[..., Any])
 Register = Callable[[Build], Build]
@@ -53,7 +55,8 @@ def register_attention(
 
     Raises:
         ValueError: the name is taken or is not an identifier, there is no such seam, an option has another
-            start or no help text, or the defaults of a model family name an unknown family or option.
+            start or no help text, the name of a loss is taken, or the defaults of a model family name an
+            unknown family or option.
     """
     if seam not in SEAMS:
         raise ValueError(
@@ -130,6 +133,13 @@ def _register(what: str, name: str, kind: str, options: type[FairseqDataclass], 
                 raise ValueError(
                     f"{what} {name} sets defaults of {', '.join(defaults)} in the model family {family}; the "
                     "family must exist, and the mechanism must have these options"
+                )
+        for loss in mechanism.losses.signs if mechanism.losses else ():
+            others = [each.name for each in MECHANISMS.values() if each.losses and loss in each.losses.signs]
+            if others or loss in LOGGED:
+                raise ValueError(
+                    f"{what} {name} logs a loss {loss!r}, as {(others or ['fairseq'])[0]} does; give it "
+                    "another name"
                 )
         MECHANISMS[name] = mechanism
         for family in FAMILIES:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 
 def sentence_order(new_order: Tensor, beam: int, sentences: int) -> Tensor | None:
-    """Return the order of sentences that an order of hypotheses implies, int64, or None if no sentence left.
+    """Return the order of sentences that an order of hypotheses implies, int64.
+
+    It is None if no sentence has left the batch. With a beam of 1 it is always the order of hypotheses.
 
     Args:
         new_order: for every hypothesis of the new beam, its row in the old one.

@@ -51,7 +51,7 @@ class LossSettings:
     critic: str = "head"
 
     @property
-    def any(self) -> bool:
+    def wants_any(self) -> bool:
         """Whether any loss is to be computed."""
         return self.kl or self.qq or self.xq or self.diversity
 

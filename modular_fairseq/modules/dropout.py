@@ -28,11 +28,15 @@ class Dropout(FairseqDropout):
 
     On a CPU four elements share one 64-bit random number and use 16 bits each. p is rounded to a multiple of
     2^-16, also in the scale, so the expectation is exact. On other devices, and in compiled layers
-    (--compile), torch's own dropout is faster and is used.
+    (--compile), torch's own dropout is faster and is used. It refuses a p above 1.
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        if x.device.type != "cpu" or self.p <= 0 or not (self.training or self.apply_during_inference):
+        if (
+            x.device.type != "cpu"
+            or not 0 < self.p <= 1
+            or not (self.training or self.apply_during_inference)
+        ):
             return super().forward(x, inplace)
         if torch.compiler.is_compiling() or is_batchedtensor(x) and not _views_under_vmap():
             return super().forward(x, inplace)

@@ -145,7 +145,7 @@ class GateNetwork(nn.Module):
             "none": None,
         }[norm]
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(dropout, module_name=self.__class__.__name__)
         self.fc2 = nn.Linear(hidden_dim, num_experts)
         self.kept: Kept[tuple[Tensor, Tensor]] | None = None  # the first layer with the norm, for inference
         nn.init.xavier_uniform_(self.fc1.weight)

@@ -63,7 +63,7 @@ def divergence_of(log_joint: Tensor, noise: Tensor, at_x: Tensor | None = None) 
     Args:
         log_joint: of z, or, without a sample, its expectation, [M, B, H, C, T].
         noise: log s^2, [M, H, D] or [M, T, B, H, D].
-        at_x: with a sample z, the expectation of log p(c, z) under q(z | x).
+        at_x: with a sample z, the expectation of log p(c, z) under q(z | x), [M, B, H, C, T].
     """
     if at_x is None:
         surprise = -torch.logsumexp(log_joint, dim=3)
@@ -79,7 +79,7 @@ def divergence_of(log_joint: Tensor, noise: Tensor, at_x: Tensor | None = None) 
 def log_joint_of(densities: Densities, z: Tensor, noise: Tensor | None = None) -> Tensor:
     """Compute log pi_c + log N(z | c): z [M, T, B, H, D] -> [M, B, H, C, T].
 
-    With `noise`, log s^2 of `z`, compute the expectation under q(z | x) for x = `z`.
+    With `noise`, log s^2 [M, H, D] or [M, T, B, H, D], compute the expectation under q(z | x) for x = `z`.
     """
     modules, length, sentences, heads, dim = z.shape
     groups, constant = densities.quadratic.size(1), densities.constant

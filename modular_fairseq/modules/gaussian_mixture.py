@@ -137,7 +137,7 @@ class GaussianMixture(nn.Module):
             self.noise_slope = nn.Parameter(torch.zeros(num_heads, dim))
 
     def draw(self, x: Tensor) -> Tensor:
-        """Draw z ~ q(z | x) for vectors x [T, B, H, D], in float32 or better."""
+        """Draw z ~ q(z | x) for vectors x [T, B, H, D], in float32 or better: [T, B, H, D]."""
         with no_autocast(x):
             x = x.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(0)
             return Sample.apply(x, _noise_of([self], densities_of([self], x.dtype), x)).squeeze(0)
@@ -148,7 +148,8 @@ class GaussianMixture(nn.Module):
         Args:
             x: vectors of all heads [T, B, H, D], of any float type.
             divergence: whether to compute the KL divergence.
-            z: a sample of q(z | x) that `draw` has drawn. Without it, one is drawn if it is needed.
+            z: a sample of q(z | x) that `draw` has drawn, [T, B, H, D]. Without it, one is drawn if it is
+                needed.
         """
         z = None if z is None else z.unsqueeze(0)
         densities = self.prepared
@@ -205,7 +206,7 @@ def cluster_together(
         mixtures: the mixtures.
         x: vectors of all heads [M, T, B, H, D], of any float type.
         divergence: whether to compute the KL divergence.
-        z: samples of q(z | x). Without them, samples are drawn if they are needed.
+        z: samples of q(z | x), [M, T, B, H, D]. Without them, samples are drawn if they are needed.
         densities: what `densities_of` returned for the mixtures.
     """
     first = mixtures[0]

@@ -17,7 +17,10 @@ Result = TypeVar("Result")
 class Kept(Generic[Result]):
     """A result that was computed from some parameters, until one of them changes.
 
-    Only a model that is not trained may use this. fairseq's optimizers change parameters without a trace.
+    Only a model that is not trained may use this. fairseq's optimizers change parameters without a trace, and
+    so does every change of `parameter.data` in place. Parameters that were made under
+    `torch.inference_mode()` do not count their changes, so nothing is kept for them. A copy of a model, also
+    by way of pickle, keeps nothing at first.
     """
 
     def __init__(self) -> None:
@@ -26,6 +29,9 @@ class Kept(Generic[Result]):
 
     def get(self, parameters: Sequence[Tensor | None], compute: Callable[[], Result]) -> Result:
         """Return what `compute` returned for the present values of the parameters."""
+        if any(each is not None and each.is_inference() for each in parameters):
+            with torch.no_grad():
+                return compute()
         state = [
             (each.data_ptr(), each._version, each.dtype, each.device)
             for each in parameters
@@ -35,6 +41,9 @@ class Kept(Generic[Result]):
             with torch.no_grad():
                 self._result, self._state = compute(), state
         return self._result
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), ()
 
 
 class PackedWeight:

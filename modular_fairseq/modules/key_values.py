@@ -11,9 +11,10 @@ FIRST_CAPACITY = 32  # positions
 class KeyValues:
     """Keys and values of an attention module, and their padding mask, for one batch of a search.
 
-    New positions are written behind the earlier ones. The memory is twice as large whenever it is full. A
-    reordering copies what is known into a second memory of the same size, and the two change places. Memory
-    that was used before needs no page faults, which would take most of the time of a search on a CPU.
+    New positions are written behind the earlier ones. When the memory is full, it is replaced by one of twice
+    the size. A reordering copies what is known into a second memory of the same size, and the two change
+    places. Memory that was used before needs no page faults, which would take most of the time of a search on
+    a CPU.
 
     Args:
         new: keys and values of the first positions, [2, B, H, S, head_dim].

@@ -11,10 +11,9 @@ from modular_fairseq.modules.disentangled_heads import (
     diversity,
     losses_of_queries,
     mean_over_tokens,
-    stack,
 )
 from modular_fairseq.modules.gaussian_densities import Clustering, divergence_of
-from modular_fairseq.modules.gaussian_mixture import densities_of
+from modular_fairseq.modules.gaussian_mixture import densities_of, stack
 from modular_fairseq.modules.semantic_mask import SemanticMask
 
 

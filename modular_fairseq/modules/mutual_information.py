@@ -46,8 +46,8 @@ DENSITIES = ("pooled", "per_head", "gmm")
 ESTIMATORS = ("eq6", "released", "clusters")
 CRITICS = ("head", "mean", "others")
 SMALLEST = 1e-30  # lower limit of G_ij, which is a density up to a factor
-# Of Eq. 6, pairs of tokens of this many pairs of heads are computed at once.
-LARGEST_ON_CPU = 1 << 19  # elements; more do not fit into the caches of a core
+# Eq. 6 is computed for as many pairs of heads at once as have this many elements [B, pairs, T, T].
+LARGEST_ON_CPU = 1 << 19  # more do not fit into the caches of a core
 LARGEST_ON_GPU = 1 << 25
 NEVER_CERTAIN = 1e-6  # added to 1 - p in the released estimator, which would be infinite for p = 1
 

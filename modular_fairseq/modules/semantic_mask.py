@@ -58,7 +58,7 @@ class Seen(NamedTuple):
         tokens: the clusters of the tokens at the positions of the queries.
         keys: the clusters of the keys. In self-attention, keys are tokens and have the same clusters.
         projected: the queries of the heads, [rows, H, T, head_dim].
-        drawn: samples of the queries, or None.
+        drawn: samples of the queries, [rows, H, T, head_dim], or None.
         query_padding_mask, key_padding_mask: bool [rows, T] and [B, S], True = pad, or None.
     """
 
@@ -156,7 +156,7 @@ class SemanticMask(IncrementalModule, DividesInput):
         if not (self.training or self.in_evaluation):
             return None
         wanted = self.wanted if self.training else LossSettings()
-        if self.tokens.clusters == 1 and not wanted.any:
+        if self.tokens.clusters == 1 and not wanted.wants_any:
             return None  # the bias would be the same for all tokens
         z_tokens = z_keys = drawn = None
         if latents is not None:
@@ -176,7 +176,7 @@ class SemanticMask(IncrementalModule, DividesInput):
             seen = keys.posterior
         else:
             seen = self._remember(keys, query.size(1), incremental_state)
-        if wanted.any and not is_recomputation():
+        if wanted.wants_any and not is_recomputation():
             self.seen = Seen(tokens, keys, projected, drawn, query_padding_mask, key_padding_mask)
         if self.tokens.clusters == 1:
             return None

@@ -81,7 +81,7 @@ class Adam(torch.optim.Optimizer):
             raise UsageError(
                 f"--adam-betas {betas} must be two numbers from 0 to less than 1, such as (0.9,0.98)"
             )
-        for option, value in (("--adam-eps", eps), ("--weight-decay", weight_decay)):
+        for option, value in (("--lr", lr), ("--adam-eps", eps), ("--weight-decay", weight_decay)):
             if not 0 <= value < math.inf:
                 raise UsageError(f"{option} {value} must be at least 0, and finite")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": False}
@@ -195,7 +195,7 @@ def _float_like(params: list[Tensor]) -> list[Tensor]:
 
 @register_optimizer("torch_adam", dataclass=TorchAdamConfig)
 class TorchAdam(FairseqAdam):
-    """fairseq's Adam in a few kernels; the norm of the gradient too.
+    """fairseq's Adam in a few kernels. It also computes the norm of the gradient in a few kernels.
 
     A training can change between --optimizer adam and torch_adam when it is continued.
     """

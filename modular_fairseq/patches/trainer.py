@@ -33,10 +33,10 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     criterion uses. torch would take them for unused (fairseq/models/distributed_fairseq_model.py:62).
     """
     check_command_line(trainer)
-    is_first = not hasattr(trainer, "_bcd")
     if bcd := bcd_of(trainer):
         bcd.begin_epoch(epoch)
-    if is_first:
+    if not hasattr(trainer, "_has_begun"):
+        trainer._has_begun = True
         show_parameters_of_the_criterion(trainer)
         compile_if_asked(trainer)
         if outside := trained_outside(trainer.get_model()):

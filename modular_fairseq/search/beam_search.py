@@ -73,9 +73,11 @@ class _Search:
         self.max_len = min(
             int(generator.max_len_a * source.size(1) + generator.max_len_b), generator.max_len - 1
         )
-        assert generator.min_len <= self.max_len, (
-            "min_len cannot be larger than max_len, please adjust these!"
-        )
+        if generator.min_len > self.max_len:
+            raise UsageError(
+                f"--min-len {generator.min_len} is more than the {self.max_len} tokens that --max-len-a, "
+                "--max-len-b and --max-target-positions allow; give a smaller one"
+            )
         rows = self.sentences * self.beam
         self.tokens = torch.full((rows, self.max_len + 2), generator.pad, device=self.device)
         self.tokens[:, 0] = generator.eos if bos_token is None else bos_token

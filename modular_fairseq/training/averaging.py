@@ -21,6 +21,7 @@ import torch
 from modular_fairseq.models.assembly import must_agree
 from modular_fairseq.training.checkpoints import load_checkpoint, options_of, save_checkpoint
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import check_file
 
 # The names that fairseq gives to the checkpoints it keeps, keyed by the word in --num-WORD-checkpoints.
 FILE_NAMES = {
@@ -75,11 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     paths = _chosen_paths(args)
     output = os.path.realpath(args.output)
-    if os.path.isdir(output) or not os.path.isdir(os.path.dirname(output)):
-        raise UsageError(
-            f"--output {args.output} is a folder, or its folder does not exist; give a file in an existing "
-            "folder"
-        )
+    check_file(args.output, "--output")
     if output in map(os.path.realpath, paths):
         raise UsageError(
             f"--output {args.output} is one of the inputs and would be overwritten; give another file"
@@ -164,7 +161,7 @@ def average_checkpoints(paths: Iterable[str | os.PathLike], verbose: bool = Fals
     Raises:
         UsageError: there are no paths; a path is given twice; `load_checkpoint` refuses a file; or two files
             differ in their architecture, in the name, shape or kind of a weight, or in a weight that must be
-            equal (`assembly.must_agree`).
+            equal (`assembly.must_agree`); or a weight is not finite.
     """
     files = [os.fspath(path) for path in paths]
     if not files:
@@ -181,7 +178,7 @@ def average_checkpoints(paths: Iterable[str | os.PathLike], verbose: bool = Fals
         state = load_checkpoint(path)
         state.pop("last_optimizer_state", None)
         for key in ("ema", "ema_fp32_params"):  # the EMA belongs to the last file's weights, not to the means
-            state.get("extra_state", {}).pop(key, None)
+            (state.get("extra_state") or {}).pop(key, None)
         model = state["model"]
         described = _describe(path, state)
         if first is None:
@@ -199,6 +196,10 @@ def average_checkpoints(paths: Iterable[str | os.PathLike], verbose: bool = Fals
                 sums[name] = sums[other].clone()  # shared in all earlier files, but not in this one
                 del same_as[name]
         for name in sums:
+            if not torch.isfinite(model[name]).all():
+                raise UsageError(
+                    f"{path}: {name} has numbers that are not finite, so the training diverged; leave it out"
+                )
             sums[name] += model[name]
         if verbose:
             print(f"read {path} ({number} of {len(files)})", flush=True)

@@ -73,6 +73,7 @@ class BlockCoordinateDescent:
         self.paused = False
         self.g_loss: float | None = None  # loss of the last G step, in bits
         self.skipped_in_a_row = 0  # G steps
+        self.last_logging_output: dict[str, Any] | None = None  # of a G step that is the whole update
         for mixture in self.mixtures:
             mixture.statistics = GateStatistics()
             mixture.step = "F"
@@ -294,6 +295,8 @@ class BlockCoordinateDescent:
 
         Raises:
             FloatingPointError: the gradient is not finite, and there is no loss scale that could be lowered.
+            RuntimeError: this worker, one of several, has run out of memory in all batches of its first
+                update.
         """
         trainer = self.trainer
         metrics.log_start_time("train_wall", priority=800, round=0)
@@ -302,12 +305,29 @@ class BlockCoordinateDescent:
         if step.skipped:
             metrics.log_stop_time("train_wall")
             return None
-        if trainer._sync_stats():
-            logging_outputs, (sample_size,) = trainer._aggregate_logging_outputs(
-                logging_outputs, sample_size, ignore=sample_size == 0
+        if logging_outputs:
+            self.last_logging_output = logging_outputs[0]
+        elif self.last_logging_output:  # workers must agree on its keys; its values are ignored
+            logging_outputs = [self.last_logging_output]
+        else:
+            raise RuntimeError(
+                "out of memory in the first G step; give a smaller --max-tokens or --batch-size"
             )
+        if trainer._sync_stats():
+            logging_outputs, (sample_size, seconds) = trainer._aggregate_logging_outputs(
+                logging_outputs,
+                sample_size,
+                trainer._local_cumulative_training_time(),
+                ignore=sample_size == 0,
+            )
+            trainer._cumulative_training_time = seconds / trainer.data_parallel_world_size
         trainer.set_num_updates(trainer.get_num_updates() + 1)
         logging_output = trainer._reduce_and_log_stats(logging_outputs, sample_size, step.norm)
+        if trainer.cfg.common.fp16 or trainer.cfg.common.amp:
+            metrics.log_scalar("loss_scale", loss_scale_of(trainer), priority=700, round=4, weight=0)
+        every = trainer.cfg.common.empty_cache_freq
+        if trainer.cuda and every > 0 and (trainer.get_num_updates() - 1) % every == 0:
+            torch.cuda.empty_cache()
         metrics.log_stop_time("train_wall")
         return logging_output
 

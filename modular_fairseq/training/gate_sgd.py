@@ -156,7 +156,10 @@ def adapt_loss_scale(trainer: Trainer, norm: Tensor) -> None:
     is_finite, amp = bool(torch.isfinite(norm)), trainer.cfg.common.amp
     if scaler is None or (amp and not scaler.is_enabled()):
         if not is_finite:
-            raise FloatingPointError("gradients are Nan/Inf")
+            raise FloatingPointError(
+                "gradients are Nan/Inf, namely the gates'; give a smaller --mae-gate-lr, or start from a "
+                "checkpoint that has not diverged"
+            )
     elif amp:
         if not is_finite:
             scale = trainer.optimizer.next_loss_scale

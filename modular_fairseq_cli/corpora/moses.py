@@ -15,7 +15,7 @@ import re
 import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-# A process remembers so many pieces, about 60 MB; then it forgets all of them, which bounds its memory.
+# A process remembers this number of pieces, about 60 MB. Then it forgets them all, which bounds its memory.
 MAX_PIECES = 300_000
 
 BORDER = re.compile(r" (?:(?<=[^ .',] )|(?<=[^ .',], ))(?=[^ .',])")

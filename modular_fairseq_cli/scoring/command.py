@@ -38,7 +38,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.files import check_file, write_file
 from modular_fairseq_cli.scoring.display import find_notes, format_text
 from modular_fairseq_cli.scoring.intervals import of_scores
 from modular_fairseq_cli.scoring.metrics import METRICS, TOKENIZERS, make_metrics, score, summarize
@@ -258,11 +258,7 @@ def _refuse_misfits(args: argparse.Namespace) -> None:
             )
     if args.json:
         target = os.path.realpath(args.json)
-        if os.path.isdir(target) or not os.path.isdir(os.path.dirname(target)):
-            raise UsageError(
-                f"--json {args.json}: this is a folder, or is in a folder that does not exist; give a file "
-                "in an existing folder"
-            )
+        check_file(args.json, "--json")
         inputs = [*args.files, *sum(args.baseline, []), *([args.reference] if args.reference else [])]
         if target in map(os.path.realpath, inputs):
             raise UsageError(

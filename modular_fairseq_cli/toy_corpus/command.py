@@ -43,7 +43,7 @@ from modular_fairseq_cli.toy_corpus.documents import arrange
 from modular_fairseq_cli.toy_corpus.sampler import Pair, Sampler
 
 MAX_SENTENCES = 1_000_000  # in all three splits together; the grammar can make far more
-MAX_REJECTED = 20_000  # so many sentences in a row that cannot be used show that no more can be found
+MAX_REJECTED = 20_000  # this number of sentences in a row that cannot be used shows that no more can be found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -177,6 +177,14 @@ def test_different_models_are_refused_by_the_first_difference(tmp_path):
     assert "--arch is some_arch in the one and other_arch in the other" in error_of(first, arch)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_checkpoint_that_diverged_is_refused(tmp_path, value):
+    bad = write(tmp_path / "bad.pt", {"weight": torch.tensor([1.0, value])})
+    good = write(tmp_path / "good.pt", 1, extra_state=None)
+    assert f"{bad}: weight has numbers that are not finite" in error_of(good, bad)
+    assert average_checkpoints([good])["model"]["weight"].tolist() == [1, 1]
+
+
 def test_an_architecture_in_the_old_place_counts(tmp_path):
     first = write(tmp_path / "first.pt", 1, cfg=None, args=Namespace(arch="some_arch"))
     assert "--arch is some_arch in the one and other_arch" in error_of(

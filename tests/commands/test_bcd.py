@@ -239,6 +239,36 @@ def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, c
     assert "out of memory in a G step" in caplog.text
 
 
+def test_a_worker_without_memory_takes_part_with_what_others_expect(reversal_data, monkeypatch):
+    """FTG: workers add up the values of a log by its keys, and the time of training for --stop-time-hours."""
+    watched = Watched(reversal_data, "--mae-finetune", "gates", "--finetune-from-model", "a.pt")
+    trainer, sent = watched.trainer, []
+    trainer.begin_epoch(1)
+
+    def aggregate(outputs, *sums, ignore):
+        sent.append((*map(dict.keys, outputs), ignore))
+        return outputs, sums
+
+    def g_step_without_memory(samples):
+        _, _, step = g_step(samples)
+        return [], 0.0, step
+
+    monkeypatch.setattr(trainer, "_sync_stats", lambda: True)
+    monkeypatch.setattr(trainer, "_aggregate_logging_outputs", aggregate)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "_local_cumulative_training_time", lambda: 5.0)
+        trainer.train_step(watched.batches[:1])
+    assert trainer.cumulative_training_time() == 5.0
+    worker = bcd.bcd_of(trainer)
+    g_step = worker.g_step
+    monkeypatch.setattr(worker, "g_step", g_step_without_memory)
+    trainer.train_step(watched.batches[:1])
+    assert sent == [(sent[0][0], False), (sent[0][0], True)] and "ntokens" in sent[0][0]
+    worker.last_logging_output = None
+    with pytest.raises(RuntimeError, match="out of memory in the first G step; give a smaller --max-tokens"):
+        trainer.train_step(watched.batches[:1])
+
+
 def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
     watched = Watched(
         reversal_data, "--mae-gate-interval", 1, "--mae-gate-init", "zero", "--mae-gate-lr", 1e-9

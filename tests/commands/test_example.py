@@ -17,6 +17,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from hydra.core.hydra_config import HydraConfig
 
 from modular_fairseq.analysis.one_pass import one_pass
+from modular_fairseq.models.auxiliary_losses import AuxiliaryLosses
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.options import FAMILIES, PRESETS
 from modular_fairseq.models.registry import (
@@ -269,6 +270,17 @@ def test_defaults_of_another_family_or_mechanism_are_refused(registries, default
         ValueError,
         match="far sets defaults of .* in the model family modular_transformer.*; the family must exist",
     ):
+        register(lambda options, place: None)
+    assert "far" not in MECHANISMS
+
+
+@pytest.mark.parametrize(("loss", "other"), [("kl", "dma"), ("nll_loss", "fairseq")])
+def test_a_loss_that_is_logged_already_is_refused(registries, loss, other):
+    losses = type(
+        "FarLosses", (AuxiliaryLosses,), {"signs": {"far": 1, loss: 1}, "options": FairseqDataclass}
+    )
+    register = register_attention("far", "mask", losses=losses)
+    with pytest.raises(ValueError, match=f"far logs a loss '{loss}', as {other} does; give it another name"):
         register(lambda options, place: None)
     assert "far" not in MECHANISMS
 

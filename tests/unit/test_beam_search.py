@@ -174,6 +174,12 @@ def test_a_step_waits_for_nothing_until_hypotheses_may_end():
     assert waits[0] == waits[1]
 
 
+def test_a_smallest_length_that_cannot_be_reached_is_refused():
+    generator = generator_of([build()], beam_size=2, max_len_b=9, min_len=10)
+    with pytest.raises(UsageError, match="--min-len 10 is more than the 9 tokens that --max-len-a, --max"):
+        beam_search(generator, batch(LENGTHS))
+
+
 class OtherGenerator(SequenceGenerator):
     """A search of a user's own."""
 

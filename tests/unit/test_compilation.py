@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.trainer import Trainer
 from torch._inductor import cpp_builder, exc
 
 from modular_fairseq.benchmark.configs import parse_model
@@ -118,6 +119,11 @@ def test_only_the_option_compiles(monkeypatch):
     trainer = start(PLAIN, "--compile")
     trainer.begin_epoch(2)
     assert compiled == [trainer.get_model()]
+    cfg = parse_model(f"{PLAIN} --compile", TASK, ARGS).own
+    trainer = Trainer(cfg, TASK, build(PLAIN, cfg, TASK), TASK.build_criterion(cfg.criterion))
+    trainer.valid_step(random_batch(TASK, 3, 5, 1))  # as a program may that drives a Trainer itself
+    trainer.begin_epoch(1)
+    assert compiled[1:] == [trainer.get_model()]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Test modules/inference.py: packed linear layers, and results that are kept until parameters change."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -81,6 +82,36 @@ def test_a_result_is_kept_until_a_parameter_changes():
     parameter.data = parameter.data.double()
     assert kept.get([parameter], compute).dtype == torch.float64
     assert len(calls) == 4
+
+
+def test_a_model_that_has_translated_can_be_copied():
+    model, sample = ready(attention_type="mae+dma"), batch(LENGTHS)["net_input"]
+    model.make_generation_fast_()
+    with torch.no_grad():
+        expected = model(**sample)[0]
+        other = copy.deepcopy(model)
+        torch.testing.assert_close(other(**sample)[0], expected)
+        other.decoder.output_projection.weight.mul_(2)
+        torch.testing.assert_close(other(**sample)[0], 2 * expected)
+        torch.testing.assert_close(model(**sample)[0], expected)
+
+
+def test_a_packed_layer_that_was_used_can_be_pickled():
+    linear, x = packed_linear(), torch.randn(3, 12)
+    with torch.no_grad():
+        expected = linear(x)
+        torch.testing.assert_close(pickle.loads(pickle.dumps(linear))(x), expected)
+
+
+def test_a_model_that_was_made_in_inference_mode_translates():
+    """Its parameters do not count their changes, so nothing that depends on them is kept."""
+    with torch.inference_mode():
+        model, sample = ready(attention_type="mae+dma"), batch(LENGTHS)["net_input"]
+        expected = model(**sample)[0]
+        model.make_generation_fast_()
+        torch.testing.assert_close(model(**sample)[0], expected)
+        model.decoder.output_projection.weight.mul_(2)
+        torch.testing.assert_close(model(**sample)[0], 2 * expected)
 
 
 @pytest.mark.parametrize("attention", ["plain", "mae", "dma"])

@@ -143,6 +143,11 @@ def test_a_loss_in_chunks_is_the_same(chunk, changes):
     torch.testing.assert_close(sums, tokens.sum(), atol=1e-4, rtol=1e-6)
 
 
+def test_auxiliary_losses_belong_to_no_token():
+    with pytest.raises(ValueError, match="auxiliary losses belong to no token; give reduce=True"):
+        criterion()(dma(), batch(LENGTHS), reduce=False)
+
+
 def test_what_needs_all_logits_is_refused_beside_chunks():
     with pytest.raises(UsageError, match="--report-accuracy needs all logits at once"):
         criterion(loss_chunk_size=5, report_accuracy=True)

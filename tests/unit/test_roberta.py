@@ -255,7 +255,7 @@ def test_finetuning_of_gates_trains_a_new_head_too():
         ),
         (
             {"tim_layers": "all", "tim_mechanisms": 3},
-            "--encoder-embed-dim 32 is not a multiple of --tim-mechanisms 3",
+            "--encoder-embed-dim 32 is not a multiple of --tim-mechanisms 3; give for example 30 or 33",
         ),
         (
             {"streams": 2, "encoder_layers": 5},
@@ -283,7 +283,8 @@ def test_finetuning_of_gates_trains_a_new_head_too():
         ),
         (
             {"encoder_attention_heads": 5},
-            "--encoder-embed-dim 32 is not a multiple of --encoder-attention-heads 5",
+            "--encoder-embed-dim 32 is not a multiple of --encoder-attention-heads 5; give for example 30 or "
+            "35",
         ),
     ],
 )

@@ -486,10 +486,10 @@ def test_bytes_that_are_no_text_are_refused_by_line(files, tmp_path):
             "a1.out: the tokens cannot be detokenised without a language; give --target-lang",
         ),
         ("--reference test.en a1.out --json test.en", "--json test.en: this file is one of the inputs"),
-        ("--reference test.en a1.out --json .", "--json .: this is a folder"),
+        ("--reference test.en a1.out --json .", "--json . is a folder"),
         (
             "--reference test.en a1.out --json no/a.json",
-            "--json no/a.json: this is a folder, or is in a folder that does not exist",
+            "--json no/a.json is a folder, or its folder does not exist",
         ),
         (
             "--reference test.en a1.txt --tokenize ko-mecab",

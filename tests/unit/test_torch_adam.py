@@ -227,6 +227,7 @@ def test_it_is_an_adam_for_fairseqs_other_code():
         ({"betas": (0.9,)}, "--adam-betas .* must be two numbers"),
         ({"betas": ("a", 0.9)}, "--adam-betas .* must be two numbers"),
         ({"betas": (0.9, float("nan"))}, "--adam-betas .* must be two numbers"),
+        ({"lr": -1.0}, "--lr -1.0 must be at least 0"),
         ({"eps": -1.0}, "--adam-eps -1.0 must be at least 0"),
         ({"weight_decay": float("inf")}, "--weight-decay inf must be at least 0, and finite"),
     ],
