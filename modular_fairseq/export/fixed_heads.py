@@ -15,10 +15,28 @@ from torch import Tensor, nn
 
 from modular_fairseq.export.gates import can_be_fixed
 from modular_fairseq.models.arrangement import Arrangement
+from modular_fairseq.models.decoder import TransformerDecoder
+from modular_fairseq.models.encoder import TransformerEncoder
 from modular_fairseq.models.layers import TransformerDecoderLayer, TransformerEncoderLayer
 from modular_fairseq.models.mechanism import add_residual
+from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.attention import MultiheadAttention
+from modular_fairseq.modules.dropout import Dropout, GrowingDropout
+from modular_fairseq.modules.inference import PackedLinear
 from modular_fairseq_cli.errors import UsageError
+
+# The classes of this package that a plain Transformer consists of, beside those of fairseq and torch.
+PLAIN = {
+    Dropout,
+    GrowingDropout,
+    ModularTransformer,
+    MultiheadAttention,
+    PackedLinear,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+}
 
 
 def check_plain(model: nn.Module) -> None:
@@ -47,6 +65,18 @@ def check_plain(model: nn.Module) -> None:
                 refuse(f"{name} has a mask that depends on the input")
             if module.gate is not None and not can_be_fixed(module.gate):
                 refuse(f"{name} has a gate that depends on the input")
+    in_gates = {
+        id(part)
+        for module in model.modules()
+        if isinstance(module, MultiheadAttention) and module.gate is not None
+        for part in module.gate.modules()
+    }
+    for name, module in model.named_modules():
+        package = type(module).__module__.partition(".")[0]
+        if type(module) not in PLAIN and package not in ("fairseq", "torch") and id(module) not in in_gates:
+            refuse(f"{name} is a {type(module).__name__}, which is no part of a plain Transformer")
+        if type(module) is MultiheadAttention and (own := next(module.named_parameters(recurse=False), None)):
+            refuse(f"{name} has the parameter {own[0]}, which plain attention does not have")
     for number, layer in enumerate(decoder.layers):
         if layer.encoder_attn is None:
             refuse(f"decoder.layers.{number} has no cross-attention")

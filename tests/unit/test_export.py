@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from modular_fairseq.export.command import check_folder
 from modular_fairseq.export.fixed_heads import check_plain, plain
@@ -198,6 +199,40 @@ def test_layers_of_fairseq_that_the_engine_does_not_have_are_refused(attribute, 
     model = build_stock()
     setattr(model.decoder.layers[1], attribute, value)
     with pytest.raises(UsageError, match=sentence):
+        check_plain(model)
+
+
+class _Sharpened(MultiheadAttention):
+    """Attention of a plugin."""
+
+
+class _Mixer(nn.Module):
+    """A part that a plugin adds to attention."""
+
+
+def _replace(attention):
+    attention.__class__ = _Sharpened
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_replace, "encoder.layers.0.self_attn is a _Sharpened, which is no part of a plain Transformer"),
+        (
+            lambda attention: attention.add_module("mixer", _Mixer()),
+            "encoder.layers.0.self_attn.mixer is a _Mixer, which is no part of a plain Transformer",
+        ),
+        (
+            lambda attention: attention.register_parameter("slope", nn.Parameter(torch.ones(1))),
+            "encoder.layers.0.self_attn has the parameter slope, which plain attention does not have",
+        ),
+    ],
+)
+def test_what_a_plugin_has_added_is_refused(change, sentence):
+    model = build(attention_type="mae", mae_gating="uniform")
+    check_plain(model)
+    change(model.encoder.layers[0].self_attn)
+    with pytest.raises(UsageError, match=f"the model cannot be exported: {sentence}"):
         check_plain(model)
 
 
