@@ -70,7 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     systems = {}
+    if os.path.basename(args.out) == "":
+        raise UsageError(f"--out {args.out}: give the beginning of the names of the files, such as curves")
     for name, *logs in args.system:
+        if os.path.isfile(name):
+            raise UsageError(f"--system {name}: the first word is the name of the system, and this is a file")
         if not logs or name in systems:
             why = "is given twice" if name in systems else "has no log"
             raise UsageError(f"--system {name} {why}; give each system once, with the logs of its seeds")
@@ -151,12 +155,14 @@ def draw(systems: dict[str, list[Point]], label: str, title: str, *paths: Path, 
         raise UsageError(
             "the figure needs matplotlib; install it with pip install matplotlib, or run scripts/setup.sh"
         ) from None
+    from modular_fairseq_cli.report.figure_parts import literal  # needs matplotlib, too
+
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
     axes = figure.subplots()
     for number_of_line, (name, points) in enumerate(systems.items()):
         updates = [point.update for point in points]
         style = STYLES[number_of_line // COLOURS % len(STYLES)]
-        legend = f"{name} ({points[0].seeds})"
+        legend = f"{literal(name)} ({points[0].seeds})"
         (line,) = axes.plot(updates, [point.mean for point in points], style, label=legend)
         bands = [(each.update, each.low, each.high) for each in points if each.low is not None]
         if bands:

@@ -124,11 +124,18 @@ def write_file(path: Name, content: str | bytes) -> None:
     """Write a file atomically: after an error or a kill, an earlier file of that name is unchanged.
 
     The content is written to a temporary file beside `path`, which is then renamed. Text is encoded as UTF-8.
+    A link stays a link. A device or a pipe, such as /dev/null, is written to as it is.
     """
+    path = os.path.realpath(path)
+    encoded = content.encode("utf-8") if isinstance(content, str) else content
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.write(encoded)
+        return
     temporary = temporary_beside(path)
     try:
         with open(temporary, "wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.write(encoded)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

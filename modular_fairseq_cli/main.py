@@ -98,7 +98,7 @@ exit codes:
   1    the command could not do it, or not all of it: its last line on standard error says why, or the
        reader of its output closed the pipe, which is no error of the command and gives no message
   2    the command line could not be parsed: an unknown command or option, a missing argument, or a value
-       that the command does not accept; nothing has been read or written
+       that the parser itself does not accept; nothing has been read or written
   130  you pressed Ctrl-C
 
 `modular-fairseq COMMAND --help` says more about a command."""
@@ -124,6 +124,13 @@ def main(argv: list[str] | None = None) -> None:
         module.add_arguments(parser)
         module.run(parser.parse_args(argv[1:]))
         sys.stdout.flush()
+    except SystemExit:
+        try:
+            sys.stdout.flush()  # here, as Python would report an error of its own later
+        except BrokenPipeError:
+            discard_unread()
+            sys.exit(1)
+        raise
     except BrokenPipeError:  # the reader of the output has closed it, as in `... | head`
         discard_unread()
         sys.exit(1)

@@ -18,10 +18,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 claims=$root/results/claims.yaml
-mkdir -p "${EVIDENCE:-$root/evidence}"
-work=$(cd "${EVIDENCE:-$root/evidence}" && pwd)
 commit=$(sed -n 's/^commit: *\([0-9a-f]*\).*/\1/p' "$claims")
-clone=$work/$commit
 
 die() {
     echo "evidence.sh: error: $1" >&2
@@ -54,6 +51,10 @@ while (($#)); do
     shift
 done
 ((${#commit} == 40)) || die "$claims names no commit yet; put its hash of 40 digits into the line commit:"
+
+mkdir -p "${EVIDENCE:-$root/evidence}"
+work=$(cd "${EVIDENCE:-$root/evidence}" && pwd)
+clone=$work/$commit
 
 if [[ $mode != run ]]; then
     [[ -z $text ]] || die "$text has no effect with --$mode; leave it out"

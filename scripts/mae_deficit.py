@@ -15,6 +15,8 @@ Each row of the table of effects is a sum over rows with these weights, where F 
     both together  MAE-7 - UNI-MAE-7 - NOBCD + Transformer
 """
 
+import argparse
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +27,7 @@ from tabulate import tabulate
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import of_one_device, read_record
 from modular_fairseq.runs.evidence.verdicts import interval_of, weighted
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "evidence"
@@ -198,5 +201,15 @@ def tables() -> list[str]:
     return [make(records) for make in (comparisons, effects, over_epochs, with_all_heads)]
 
 
+def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    try:
+        print("\n\n".join(tables()))
+    except UsageError as error:
+        sys.exit(f"mae_deficit.py: error: {error}")
+
+
 if __name__ == "__main__":
-    print("\n\n".join(tables()))
+    main()

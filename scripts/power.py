@@ -17,6 +17,7 @@ BLEU compares, as far as both have records, made on one device.
 
 import argparse
 import math
+import sys
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +28,7 @@ from modular_fairseq.runs.evidence.claims import read_claims
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import of_one_device, read_record
 from modular_fairseq.runs.evidence.verdicts import weighted
+from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import over_seeds_and_sentences
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -101,7 +103,10 @@ def main() -> None:
         given = [name for name, default, *_ in options if getattr(args, name.replace("-", "_")) != default]
         if given:
             parser.error(f"--{given[0]} has no effect with --errors; leave one of them out")
-        found = errors()
+        try:
+            found = errors()
+        except UsageError as error:
+            sys.exit(f"power.py: error: {error}")
         told = f"{min(found):.2f} to {max(found):.2f}, median {median(found):.2f}"
         print(f"standard errors by sentences of {len(found)} pairs, in BLEU: {told}")
         return

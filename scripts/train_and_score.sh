@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train one architecture on raw parallel text, translate the test set, and compute its BLEU. The command is
 # `modular-fairseq train-and-score` in the .venv of this repository, which is made if necessary. --help
-# describes what NAME, SIZE and GENERATE in the environment change.
+# describes its options.
 #
 #     # Options of fairseq-train may follow; they overrule the recipe.
 #     bash scripts/train_and_score.sh FOLDER SOURCE TARGET OUT ARCH

@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UsageError(f"{args.data} has no dict.txt; give a folder that fairseq-preprocess wrote")
     dictionary = Dictionary.load(str(args.data / "dict.txt"))
     ends = [dictionary.bos(), dictionary.eos()]
+    if args.longest is not None and args.longest < 1:
+        raise UsageError(f"--longest {args.longest}: give at least 1")
     train = counts(args.data, "train", dictionary, args.longest)
     words = train.copy()
     words[ends] = 0

@@ -1,4 +1,4 @@
-"""How much of the variance of values is between regions: eta squared."""
+"""Compute how much of the variance of values is between regions (eta squared)."""
 
 import torch
 from torch import Tensor

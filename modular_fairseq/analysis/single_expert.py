@@ -8,6 +8,7 @@ that fairseq-generate prints. It can be compared between the rows, but not with 
 `modular-fairseq table configs/mae-5/table.yaml` trains the models of the paper's table.
 """
 
+import glob
 import json
 import os
 import shlex
@@ -151,7 +152,12 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
     """
     output = folder / ("-".join([SINGLE_EXPERT, subset, *map(str, overrides.values())]) + ".out")
     command = ["fairseq-generate", *words, "--model-overrides", json.dumps(overrides)]
-    stamp = f"# {shlex.join(command)}\n# of {os.stat(words[words.index('--path') + 1]).st_mtime_ns}\n"
+    # The checkpoint and the data may have been replaced by others of the same name.
+    read = [words[words.index("--path") + 1]]
+    for data in words[0].split(os.pathsep):
+        read += sorted(glob.glob(os.path.join(glob.escape(data), f"{glob.escape(subset)}.*")))
+    times = " ".join(str(os.stat(path).st_mtime_ns) for path in read)
+    stamp = f"# {shlex.join(command)}\n# of {times}\n"
     if output.exists() and output.read_text(encoding="utf-8").startswith(stamp):
         return output
     say(f"translating {subset} with {' '.join(map(str, overrides.values()))}")

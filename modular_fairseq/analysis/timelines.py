@@ -1,4 +1,4 @@
-"""Values over time beside an image, such as a spectrogram, for the report.
+"""Show values over time beside an image, such as a spectrogram, in the report.
 
 An analysis of any plugin may give them: the report shows the entries "about", "table" and
 "timelines" of its data.

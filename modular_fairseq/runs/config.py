@@ -1,4 +1,4 @@
-"""Reading of experiments from YAML files, which use the keys of fairseq-hydra-train.
+"""Read experiments from YAML files, which use the keys of fairseq-hydra-train.
 
 Each row of a table is such a file.
 

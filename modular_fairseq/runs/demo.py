@@ -23,8 +23,10 @@ from typing import Any
 
 from modular_fairseq.models.checks import archs_that_translate
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.fixed_options import FIXED
 from modular_fairseq.runs.progress import StepProgress
 from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.train_and_score import LONGEST_NAME
 from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
 from modular_fairseq_cli import main
@@ -33,7 +35,7 @@ from modular_fairseq_cli.arguments import by_option, refuse_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from modular_fairseq_cli.fairseq_log import progress as summary
-from modular_fairseq_cli.files import read_json, write_file, write_json
+from modular_fairseq_cli.files import lock, make_folder, read_json, write_file, write_json
 from modular_fairseq_cli.scoring import read_lines, read_output, score
 
 SIZE = "_tiny_cpu"
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     arch = f"{args.arch.removesuffix(SIZE)}{SIZE}"
     if arch.removesuffix(SIZE) not in (known := archs_that_translate()):
         raise UsageError(f"there is no arch {args.arch} with a size {SIZE}; give {', '.join(known)}")
-    own = {*by_option(RECIPE), "--seed", "--save-dir", "--log-format"}
+    own = {*by_option(RECIPE), *FIXED, "--arch", "-a", "--seed", "--max-update"}
     fixed = [option for option in by_option(args.options) if option and option in own]
     if fixed:
         raise UsageError(
@@ -75,7 +77,27 @@ def run(args: argparse.Namespace) -> None:
         )
     short = short_training(["--arch", arch, *args.options, *RECIPE], warmup_updates=400)
     label = re.sub("[^a-zA-Z0-9_.]+", "-", " ".join([arch, *args.options])).strip("-")
+    if len(label) > LONGEST_NAME:
+        raise UsageError(
+            f"the options make a name of {len(label)} characters for the folder in demo; give options whose "
+            f"name has at most {LONGEST_NAME}"
+        )
+    make_folder("demo", "folder")
     out = os.path.join("demo", label)
+    refusal = f"{out}: another demo of the same model is at work; wait for it"
+    with lock(os.path.join("demo", f".{label}.lock"), refusal, seconds=1):
+        show(arch, out, short, args)
+
+
+def show(arch: str, out: str, short: list[str], args: argparse.Namespace) -> None:
+    """Train, translate and analyse in a folder whose content is removed before, and print the results.
+
+    Args:
+        arch: the arch, with its size.
+        out: the folder.
+        short: options that the arch needs in so short a training.
+        args: the arguments of the command.
+    """
     shutil.rmtree(out, ignore_errors=True)
     words = ["--arch", arch, *short, *args.options, *RECIPE]
     corpus = Corpus(os.path.join(out, "data"), ("de", "en"))

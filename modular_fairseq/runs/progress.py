@@ -30,7 +30,7 @@ class StepProgress:
         """Start a step, so that all steps before it count as done, and print `text` about it."""
         self.step = step
         self.at(0.0)
-        self.bar.write(f"\n[{_clock(time.monotonic() - self.start)}, {self.left} left] {text}")
+        self._write(f"\n[{_clock(time.monotonic() - self.start)}, {self.left} left] {text}")
 
     def at(self, share: float) -> None:
         """Set the share of the current step that is done, from 0 to 1."""
@@ -48,7 +48,12 @@ class StepProgress:
         if passing and not self.bar.disable:
             self.bar.set_description_str(f"{text.strip()}, {self.left} left")
         else:
-            self.bar.write(f"{text} ({self.left} left)")
+            self._write(f"{text} ({self.left} left)")
+
+    def _write(self, text: str) -> None:
+        """Write a line that is seen at once, in a file or through a pipe too."""
+        self.bar.write(text)
+        sys.stdout.flush()
 
     @property
     def left(self) -> str:

@@ -263,8 +263,13 @@ class Run(NamedTuple):
         has a perplexity, "valid_perplexity" (of the best epoch).
 
         Raises:
-            UsageError: train.log does not show them.
+            UsageError: train.log does not show them, or the checkpoint does not exist.
         """
+        if not os.path.exists(self.checkpoint):
+            raise UsageError(
+                f"{self.name}: the training has ended without {self.checkpoint}; remove {self.folder}, and "
+                "train again with options that let it validate and save"
+            )
         own: dict[str, Any] = {"checkpoint": digest(self.checkpoint)[:16]}
         if not self.trains:
             theirs = self.start.training if isinstance(self.start, Run) else None

@@ -1,4 +1,4 @@
-"""The same experiment at another size: with a scale, or on a share of the training data."""
+"""Change the size of an experiment: by a scale, or by a share of the training data."""
 
 import copy
 from typing import Any

@@ -77,7 +77,10 @@ def run(args: argparse.Namespace) -> None:
 
 def name(folder: str, percent: int) -> str:
     """Return the path of the folder of a subset of `folder`, beside it."""
-    return f"{os.path.normpath(folder)}{ending(percent)}"
+    folder = os.path.normpath(folder)
+    if os.path.basename(folder) in (".", ".."):
+        folder = os.path.abspath(folder)
+    return f"{folder}{ending(percent)}"
 
 
 def ending(percent: int) -> str:

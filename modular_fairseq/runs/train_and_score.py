@@ -6,17 +6,12 @@ FOLDER holds the raw text {train,valid,test}.{SOURCE,TARGET}. OUT gets the data,
 prepare raw` (tok/, bpe/, bin/: lower-cased Moses tokens, 8,000 joint BPE merges, a joined dictionary), and a
 folder for each architecture with its options. That folder gets the checkpoints, train.log, generate.out,
 generate.log, settings.json, training.json and score.json. score.json is the result of `modular-fairseq
-score` for detokenised output and the lower-cased reference. Finished steps are not repeated, and a killed run
-continues. A folder that holds a run with other options is refused.
+score` for detokenised output and the lower-cased reference. A killed run continues. Finished data and
+trainings are not made again; the test set is translated again. A folder that holds a run with other options
+is refused.
 
-OPTIONS are options of fairseq-train. They override the recipe, which is shown at the end of this page.
-
-Environment variables:
-    NAME         name of the folder of the architecture
-    SIZE         options that set the size of the model; an empty SIZE keeps the size of the arch. By default
-                 any ARCH gets 3 + 3 layers of 256 units and 4 heads, or 4 + 4 layers if it needs as many. An
-                 epoch then takes 4 to 7 minutes on one core for 29,000 sentence pairs.
-    GENERATE     options of fairseq-generate, such as '--model-overrides {"mae_inference":"specialised"}'
+OPTIONS are options of fairseq-train. They override the recipe, which is shown at the end of this page. The
+options of this command itself stand before FOLDER.
 """
 
 import argparse
@@ -31,6 +26,7 @@ from fairseq.tasks.translation import TranslationTask
 from modular_fairseq.models.checks import archs_that_translate, check_task, mechanisms_of
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.fixed_options import FIXED
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
@@ -55,13 +51,32 @@ RECIPE = (
 INSTEAD = {
     "--arch": "give ARCH before OPTIONS",
     "-a": "give ARCH before OPTIONS",
-    "--save-dir": "give OUT, and perhaps the environment variable NAME",
+    "--save-dir": "give OUT, and perhaps --name before FOLDER",
+    **dict.fromkeys(("--name", "--size", "--generate"), "give it before FOLDER"),
     "--log-format": "train.log always has lines of JSON, which the command reads",
 }
+STAGES = ("raw", "tok", "bpe", "bin")  # folders in OUT that hold data
 LONGEST_NAME = 200  # characters; file systems take 255 bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--name", help="name of the folder of the run in OUT (default: made of ARCH, --size and OPTIONS)"
+    )
+    parser.add_argument(
+        "--size",
+        metavar='"WORDS"',
+        help='options that set the size of the model, in one pair of quotes; --size="" keeps the size of '
+        "the arch. By default any ARCH gets 3 + 3 layers of 256 units and 4 heads, or 4 + 4 layers if it "
+        "needs as many. An epoch then takes 4 to 7 minutes on one core for 29,000 sentence pairs",
+    )
+    parser.add_argument(
+        "--generate",
+        default="",
+        metavar='"WORDS"',
+        help="options of fairseq-generate, in one pair of quotes, such as "
+        """'--model-overrides {"mae_inference":"specialised"}'""",
+    )
     for name, text in {
         "folder": "folder of the raw text",
         "source": "source language, which is the suffix of its files",
@@ -75,8 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ).required = False
     parser.epilog = (
         f"recipe (options of fairseq-train; OPTIONS override them):\n{_wrapped(RECIPE)}\n\nsize, with 3 or 4 "
-        f"in place of N (SIZE overrides it):\n{_wrapped(SIZE.format('N'))}\n\nA short training also gets the "
-        "options that its mechanisms need to take effect early enough, such as\n--aux-warmup-updates 600 "
+        f"in place of N (--size overrides it):\n{_wrapped(SIZE.format('N'))}\n\nA short training also gets "
+        "the options that its mechanisms need to take effect early enough, such as\n--aux-warmup-updates 600 "
         "for the losses of dma_transformer, unless OPTIONS set them."
     )
 
@@ -86,22 +101,32 @@ def run(args: argparse.Namespace) -> None:
     for option in by_option(args.options):
         if option in INSTEAD:
             raise UsageError(f"{option} cannot be given among OPTIONS; {INSTEAD[option]}")
+        if option in FIXED:
+            raise UsageError(
+                f"{option} cannot be given among OPTIONS, because this command needs its default; leave it "
+                "out"
+            )
     if args.arch not in ARCH_MODEL_NAME_REGISTRY:
         ours = ", ".join(archs_that_translate())
         raise UsageError(f"there is no arch {args.arch}; give {ours}, or an arch of fairseq")
     check_task(args.arch, TranslationTask)
-    out, size = os.path.abspath(args.out), os.environ.get("SIZE")
-    label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, size or "", *args.options])).strip("_")
-    label = os.environ.get("NAME") or label
+    out = os.path.abspath(args.out)
+    label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, args.size or "", *args.options])).strip("_")
+    label = label if args.name is None else args.name
     if len(label) > LONGEST_NAME:
         raise UsageError(
-            f"the options make a name of {len(label)} characters for the folder in {args.out}; set the "
-            f"environment variable NAME to a name of at most {LONGEST_NAME} characters"
+            f"the options make a name of {len(label)} characters for the folder in {args.out}; give a --name "
+            f"of at most {LONGEST_NAME} characters before FOLDER"
+        )
+    if os.path.basename(label) != label or label in ("", ".", "..", *STAGES):
+        raise UsageError(
+            f"--name {label}: it names a folder in {args.out}; give a name without a /, and not "
+            f"{', '.join(STAGES)}"
         )
 
     # Mechanisms that arrange layers, or replace some of them, need four.
     depth = 4 if any(each.kind in ("layer", "encoder") for each in mechanisms_of(args.arch)) else 3
-    sized = SIZE.format(depth) if size is None else size
+    sized = SIZE.format(depth) if args.size is None else args.size
     words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
     words += short_training([*words, *args.options]) + args.options
     make_folder(out, "OUT")
@@ -119,14 +144,7 @@ def run(args: argparse.Namespace) -> None:
     training.check()
     training.train(say)
     with only_one(folder):
-        decoding = [
-            "--beam",
-            "5",
-            "--batch-size",
-            "64",
-            "--remove-bpe",
-            *os.environ.get("GENERATE", "").split(),
-        ]
+        decoding = ["--beam", "5", "--batch-size", "64", "--remove-bpe", *args.generate.split()]
         translation = translate(training, decoding, say)
     reference = os.path.join(out, "raw", f"test.{args.target}")
     main.main(["score", "--reference", reference, translation, "--json", training.path("score.json")])

@@ -12,12 +12,9 @@ from modular_fairseq_cli.corpora.lines import is_visible
 
 TITLE = re.compile(r" ?= [^=].* = ?")  # a title of the first level in WikiText; the others have more signs
 
-# For each rule: what begins a document, in a sentence for --help. Blank lines that stand before a document
-# belong to the document before them.
-RULES = {
-    "blank-lines": "a document begins after one or more blank lines",
-    "titles": 'a document begins with a title after a blank line, such as "= Title =" in WikiText',
-}
+# By the rule "blank-lines" a document begins after one or more blank lines, and by "titles" with a title
+# after a blank line, such as "= Title =" in WikiText. Blank lines before a document belong to the one before.
+RULES = ("blank-lines", "titles")
 
 
 class Documents:
@@ -28,7 +25,7 @@ class Documents:
     """
 
     def __init__(self, rule: str):
-        """Start a text whose documents begin according to a rule, which is a key of `RULES`."""
+        """Start a text whose documents begin according to a rule, which is one of `RULES`."""
         self.rule = rule
         self.lengths: list[int] = []
         self._after_blank = True

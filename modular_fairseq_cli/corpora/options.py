@@ -1,6 +1,7 @@
 """Read the options of `modular-fairseq prepare RECIPE`: those that the recipe names, and --workers."""
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "separate-dictionaries": {"action": "store_const", "const": "separate", "dest": "dictionaries"},
     "like": {"type": Path, "metavar": "DIR"},
 }
+OPPOSITES = (("lowercase", "keep-case"), ("joined-dictionary", "separate-dictionaries"))
 # The name of a file below a folder, without its ending; no part of it is "..".
 FILE = re.compile(r"(?!(.*/)?\.\.(/|$))[^/\s]+(/[^/\s]+)*")
 # The options that set a key of the settings, where the key is not the name of an option.
@@ -78,6 +80,9 @@ def parse(recipe: Recipe, argv: list[str], name: str, command: str) -> argparse.
         `folder` if the recipe takes one.
     """
     parser = Parser(name, prog=command, description=_description(recipe))
+    groups: dict[str, Any] = {}
+    for pair in OPPOSITES:
+        groups |= dict.fromkeys(pair, parser.add_mutually_exclusive_group())
     for option, text in recipe.options.items():
         if option == "folder":
             parser.add_argument("folder", type=Path, metavar="FOLDER", help=text)
@@ -85,7 +90,7 @@ def parse(recipe: Recipe, argv: list[str], name: str, command: str) -> argparse.
             required = recipe.out is None
             parser.add_argument("--out", type=Path, required=required, metavar="DIR", help=text)
         else:
-            parser.add_argument(f"--{option}", help=text, **OPTIONS[option])
+            groups.get(option, parser).add_argument(f"--{option}", help=text, **OPTIONS[option])
     parser.add_argument(
         "--workers", type=int, metavar="N", help="number of processes; default: one for each processor"
     )
@@ -147,6 +152,10 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
         parser.error(
             f"--words: cannot be given beside {option}, because the words are binarized as they are; leave "
             "out one of them"
+        )
+    if user.out is not None and ("," in str(user.out) or os.pathsep in str(user.out)):
+        parser.error(
+            f"--out {user.out}: fairseq cannot read data from a folder with , or {os.pathsep} in its name"
         )
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):

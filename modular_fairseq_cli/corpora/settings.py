@@ -55,8 +55,9 @@ def choose(recipe: Recipe, user: Namespace) -> dict[str, Any]:
             "percent": _first(user.percent, recipe.percent),
             "held_out": _first(user.held_out, recipe.held_out),
         }
-    if user.documents or (recipe.documents and recipe.label):
-        chosen["documents"] = user.documents or recipe.documents
+    documents = user.documents if user.documents != recipe.documents else None
+    if documents or (recipe.documents and recipe.label):
+        chosen["documents"] = documents or recipe.documents
     if user.dictionary_size:
         chosen["dictionary_size"] = user.dictionary_size
     if not recipe.tokens or user.words:

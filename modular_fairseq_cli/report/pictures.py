@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from modular_fairseq_cli.report.checkpoint import Checkpoint
-from modular_fairseq_cli.report.figure_parts import COLOURS, NamedFigures, grid, number
+from modular_fairseq_cli.report.figure_parts import COLOURS, NamedFigures, grid, literal, number
 from modular_fairseq_cli.report.sentence_figures import map_figures
 from modular_fairseq_cli.report.summary_figures import (
     activation_figures,
@@ -120,7 +120,12 @@ def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure
                         else {"linewidth": 1.6, "marker": mark, "markersize": 3}
                     )
                     name = "training" if split == inner else "validation" if split == "valid" else split
-                    ax.plot(*zip(*curves[key], strict=True), color=colour, label=f"{label}, {name}", **style)
+                    ax.plot(
+                        *zip(*curves[key], strict=True),
+                        color=colour,
+                        label=f"{literal(label)}, {name}",
+                        **style,
+                    )
         ax.set(
             xlabel="update",
             ylabel=f"{title}, {unit}" if unit else title,
@@ -155,7 +160,7 @@ def _redundancy_bars(checkpoints: Sequence[Checkpoint]) -> Figure:
             heights,
             width,
             color=colour,
-            label=checkpoint.label,
+            label=literal(checkpoint.label),
         )
         ax.bar_label(bars, labels=[number(value) for value in values], fontsize=7)
     labels = [name.replace("_", "\n", 1).replace("_", ", ") for name in names]  # LR, below it: distance, all

@@ -21,10 +21,9 @@ about 25 after detokenisation. Give --detokenize none in this case.
 --baseline compares the files with the seeds of another system, pair by pair, or all with a single file. Give
 it several times for several systems. With as many seeds of both, at least two, the 95 % interval of the
 difference accounts for training noise and for the choice of test sentences. It pairs the files in their
-order, so give the seeds of both systems in the same order. Two more p-values know less. The p-value of the
-paired bootstrap compares two files. It accounts for the choice of test sentences, but not for training noise.
-The p-value of Welch's t-test compares seeds. It accounts for training noise, but not for the choice of
-sentences.
+order, so give the seeds of both systems in the same order. Two more p-values are shown, and each
+accounts for one of the two alone. The paired bootstrap compares two files, and its p-value accounts for the
+choice of test sentences. Welch's t-test compares seeds, and its p-value accounts for training noise.
 """
 
 import argparse
@@ -139,6 +138,8 @@ def run(args: argparse.Namespace) -> None:
         [score(output, references, compound_split=args.compound_split, **options) for output in outputs]
         for outputs in systems
     ]
+    # This refuses the reference of another test set, before anything is drawn many times.
+    notes = find_notes(references, systems, args.lowercase)
     results: dict[str, Any] = {
         "reference": args.reference or f"{args.test_set} {args.language_pair}",
         "sentences": len(references[0]),
@@ -166,7 +167,7 @@ def run(args: argparse.Namespace) -> None:
                 "intervals": intervals,
             }
         )
-    results["notes"] = find_notes(references, systems, args.lowercase)
+    results["notes"] = notes
     results["versions"] = _versions()
     if args.json:
         _write_json(args.json, results)
@@ -289,9 +290,7 @@ def _versions() -> dict[str, str]:
 
 def _write_json(path: str, results: dict[str, Any]) -> None:
     try:
-        write_file(
-            os.path.realpath(path), json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        )
+        write_file(path, json.dumps(results, indent=2, allow_nan=False) + "\n")
     except OSError as error:
         raise UsageError(
             f"--json {path}: the file cannot be written ({error.strerror}), and an earlier one is unchanged; "

@@ -43,6 +43,7 @@ from modular_fairseq_cli.toy_corpus.documents import arrange
 from modular_fairseq_cli.toy_corpus.sampler import Pair, Sampler
 
 MAX_SENTENCES = 1_000_000  # in all three splits together; the grammar can make far more
+ENDINGS = ("de", "en", "txt", "input0", "input1", "label")  # of the files of all kinds of corpora
 MAX_REJECTED = 20_000  # this number of sentences in a row that cannot be used shows that no more can be found
 
 
@@ -136,6 +137,12 @@ def run(args: argparse.Namespace) -> None:
             continue
         for language, sentences in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
             texts[f"{split}.{language}"] = "".join(f"{sentence}\n" for sentence in sentences)
+    other = [f"{split}.{end}" for split in sizes for end in ENDINGS if (args.out / f"{split}.{end}").exists()]
+    if left := [name for name in other if name not in texts]:
+        raise UsageError(
+            f"{args.out}: has {left[0]} of another kind of corpus, which would be read with this one; give "
+            "another folder"
+        )
     write(args.out, texts)
     print(f"{args.out}: sentences: train {args.train}, valid {args.valid}, test {args.test}")
 

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import re
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -196,6 +198,12 @@ def test_single_experts_have_the_scores_of_fairseq_generate(trained, tmp_path, c
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
     assert kept.stat().st_mtime_ns == before  # a run that was killed continues
     assert "translating" not in capsys.readouterr().err
+    index = next(Path(trained.data).glob("test.*.idx"))
+    times = index.stat().st_atime_ns, index.stat().st_mtime_ns
+    os.utime(index, ns=(times[0], times[1] + 1))  # as if other data were there now
+    analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
+    os.utime(index, ns=times)
+    assert "translating" in capsys.readouterr().err
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "1")
     assert "translating" in capsys.readouterr().err  # these translations are others
     sentence = refuse("single-expert", trained, "--out", tmp_path / "other", "--", "--beam", "two")

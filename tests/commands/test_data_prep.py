@@ -586,6 +586,9 @@ def test_text_may_be_corrected_until_it_was_accepted(scripts_root, tmp_path):
     ("args", "said"),
     [
         (["--bpe-merges", "0"], "--bpe-merges 0: give 1 or more"),
+        (["--out", "a,b"], "--out a,b: fairseq cannot read data from a folder with , or :"),
+        (["--out", "a:b"], "--out a:b: fairseq cannot read data from a folder with , or :"),
+        (["--lowercase", "--keep-case"], "argument --keep-case: not allowed with argument --lowercase"),
         (["--workers", "x"], "argument --workers: invalid int value: 'x'"),
         (["--bpe", "5"], "unrecognized arguments: --bpe 5"),
         (["--target-lang", "de"], "--target-lang de: must differ from --source-lang"),

@@ -202,9 +202,14 @@ def test_runs_of_another_config_are_refused_and_left_alone(table_copy):
     assert (table_copy / "results/paper/mine/plain/seed-1/settings.json").read_text() == before
     write_configs(table_copy / "configs/mine")
     assert "holds a run with options none (now --fp16)" in refused(table_copy, "--run", "--", "--fp16")
-    assert "--seed cannot be given after the --, because the table sets it" in refused(
-        table_copy, "--run", "--", "--fp16", "--seed", "3"
-    )
+    for words, sentence in {
+        ("--fp16", "--seed", "3"): "--seed cannot be given after the --, because the table sets it",
+        ("--valid-subset", "test"): "--valid-subset cannot be given after the --",
+        ("--reset-optimizer",): "--reset-optimizer cannot be given after the --",
+        ("fp16",): "fp16: after the -- come options of fairseq-train, such as --fp16",
+        ("--fp61",): "fairseq-train refuses its options: unrecognized arguments: --fp61",
+    }.items():
+        assert sentence in refused(table_copy, "--run", "--", *words)
     (table_copy / "results/paper/mine/plain/seed-1/settings.json").unlink()
     assert "holds an unknown run" in refused(table_copy, "--run")
 

@@ -83,6 +83,12 @@ def test_subsets_are_nested_aligned_and_of_their_sizes(corpus):
         )
 
 
+def test_a_subset_of_the_present_folder_is_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    monkeypatch.chdir(tmp_path / "bin")
+    assert subsets.name(".", 5) == str(tmp_path / "bin.5-percent") and subsets.name("a/", 5) == "a.5-percent"
+
+
 def test_fairseq_trains_on_a_subset(corpus):
     plain = {"dataset_impl": None, "train_subset": "train", "required_seq_len_multiple": 1}
     config = TranslationConfig(

@@ -1,7 +1,6 @@
 """Test that models learn a small task, and that the script does all steps from text to BLEU."""
 
 import json
-import os
 import subprocess
 
 from tests.fairseq_commands import (
@@ -30,6 +29,8 @@ def test_from_text_to_bleu_with_the_script(tmp_path):
     command = [
         "bash",
         "scripts/train_and_score.sh",
+        "--name",
+        "run",
         corpus,
         "de",
         "en",
@@ -42,7 +43,6 @@ def test_from_text_to_bleu_with_the_script(tmp_path):
         result = subprocess.run(
             [str(part) for part in command],
             cwd=ROOT,
-            env={**os.environ, "NAME": "run"},
             capture_output=True,
             text=True,
             timeout=240,

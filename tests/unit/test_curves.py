@@ -63,6 +63,11 @@ def test_only_updates_of_all_seeds_count():
         (["--system", "A", "a1", "--split", "train"], "has no ppl of train; it has valid ppl"),
         (["--system", "A", "missing"], "missing: cannot be read"),
         (["--system", "A", "a1", "c1"], "--system A: its logs have no update in common"),
+        (
+            ["--system", "a1", "a2"],
+            "--system a1: the first word is the name of the system, and this is a file",
+        ),
+        (["--system", "A", "a1", "--out", "./"], "--out ./: give the beginning of the names of the files"),
         (["--system", "A", "a1", "--out", "no/where"], "--out no/where: the files cannot be written"),
     ],
 )
@@ -73,6 +78,12 @@ def test_what_cannot_be_drawn_is_refused(logs, tmp_path, monkeypatch, words, sen
         main(["curves", *words])
     assert sentence in str(error.value)
     assert not list(tmp_path.glob("*.svg"))
+
+
+def test_a_name_is_no_formula(logs, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    main(["curves", "--system", r"$\x$", "a1", "a2"])
+    assert Path("curves.svg").exists()
 
 
 def test_a_figure_is_written_whole_or_not_at_all(logs, tmp_path, monkeypatch):

@@ -745,6 +745,9 @@ def test_perplexities_are_compared_in_percent_of_the_baseline():
     assert percent(finding._replace(claim=of._replace(quantity="bleu"))) is None
     assert printed_percent(of._replace(quantity="bleu")) is None
     assert percent(finding._replace(values={1: (110.0, 100.0), 2: (110.0, 100.0)})) is None
+    alone = finding._replace(claim=of._replace(baseline=""), values={1: (110.0, 0.0), 2: (121.0, 0.0)})
+    losses = finding._replace(claim=of._replace(row_minus="c"), values={1: (-1.0, 2.0), 2: (1.0, 3.0)})
+    assert percent(alone) is None and percent(losses) is None
 
 
 def test_claims_are_counted_by_paper_and_by_what_was_found():

@@ -184,6 +184,17 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     assert path.read_bytes() == "ä\n".encode() and list(tmp_path.iterdir()) == [path]
 
 
+def test_links_stay_links_and_pipes_stay_pipes(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    files.write_file(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "text"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    files.write_file(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo() and os.read(reader, 9) == b"text"
+    os.close(reader)
+
+
 def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
     path, host = tmp_path / "file", socket.gethostname()
     dead = 2**22 + 1  # more than Linux's largest number of a process

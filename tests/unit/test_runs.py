@@ -273,15 +273,15 @@ def test_the_demo_of_an_unknown_arch_is_refused(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def trained(monkeypatch, tmp_path, *options, **environment):
+def trained(monkeypatch, tmp_path, *options, **own):
     """Return the run that train-and-score makes, the options of its decoding, and those of `modular-fairseq
     score`.
+
+    Args:
+        options: ARCH and OPTIONS.
+        own: options of the command itself.
     """
     seen = SimpleNamespace()
-    for name in ("NAME", "SIZE", "GENERATE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(train_and_score, "prepare_raw", lambda *words: None)
     monkeypatch.setattr(Run, "check", lambda self: None)
     monkeypatch.setattr(Run, "train", lambda self, say: setattr(seen, "run", self))
@@ -295,11 +295,12 @@ def trained(monkeypatch, tmp_path, *options, **environment):
     )
     score = SimpleNamespace(main=lambda words: setattr(seen, "score", words))
     monkeypatch.setattr(train_and_score, "main", score)
-    cli.main(["train-and-score", "text", "de", "en", str(tmp_path / "out"), *options])
+    first = [word for name, value in own.items() for word in (f"--{name}", value)]
+    cli.main(["train-and-score", *first, "text", "de", "en", str(tmp_path / "out"), *options])
     return seen
 
 
-def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch):
+def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monkeypatch):
     plain = trained(monkeypatch, tmp_path, "dma_transformer", "--max-epoch", "3", "--seed", "7")
     words = " ".join(plain.run.train_command)
     assert plain.run.folder == f"{tmp_path}/out/dma_transformer_max_epoch_3_seed_7"
@@ -311,28 +312,34 @@ def test_train_and_score_takes_options_and_the_environment(tmp_path, monkeypatch
         *("score", "--reference", f"{tmp_path}/out/raw/test.en", "generate.out"),
         *("--json", f"{plain.run.folder}/score.json"),
     ]
-    changes = {"NAME": "mine", "SIZE": "", "GENERATE": "--lenpen 2"}
-    named = trained(monkeypatch, tmp_path, "tim_transformer", **changes)
+    named = trained(monkeypatch, tmp_path, "tim_transformer", name="mine", size="", generate="--lenpen 2")
     assert named.run.folder == f"{tmp_path}/out/mine" and "--encoder-layers" not in named.run.words
     assert named.decoding == ["--beam", "5", "--batch-size", "64", "--remove-bpe", "--lenpen", "2"]
     assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
 
 
-@pytest.mark.parametrize("option", ["--arch", "-a", "--save-dir", "--log-format"])
+@pytest.mark.parametrize(
+    "option", ["--arch", "-a", "--save-dir", "--log-format", "--name", "--valid-subset", "--no-save"]
+)
 def test_train_and_score_refuses_what_it_sets_itself(tmp_path, monkeypatch, option):
-    with pytest.raises(SystemExit, match=f"{option} cannot be given among OPTIONS; "):
-        trained(monkeypatch, tmp_path, "tim_transformer", option, "simple", NAME="mine")
+    with pytest.raises(SystemExit, match=f"{option} cannot be given among OPTIONS[;,] "):
+        trained(monkeypatch, tmp_path, "tim_transformer", option, "simple", name="mine")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "bin"])
+def test_train_and_score_refuses_a_name_that_is_none_of_a_new_folder(tmp_path, monkeypatch, name):
+    with pytest.raises(SystemExit, match=f"--name {name}: it names a folder in .*; give a name without a /"):
+        trained(monkeypatch, tmp_path, "tim_transformer", name=name)
 
 
 def test_train_and_score_adapts_mechanisms_to_the_length_of_the_training(tmp_path, monkeypatch):
     options = ["mae_transformer", "--attention-type", "mae+dma", "--max-epoch", "4", "--warmup-updates", "80"]
-    words = " ".join(trained(monkeypatch, tmp_path, *options, NAME="mine").run.words)
+    words = " ".join(trained(monkeypatch, tmp_path, *options, name="mine").run.words)
     assert "--mae-gate-interval 2 --mae-gate-lr 0.5 --aux-warmup-updates 80" in words
 
 
 def test_train_and_score_refuses_the_folder_of_another_model(tmp_path, monkeypatch):
     """Both have the same name, which a user gave. The folder is left as it is."""
-    monkeypatch.setenv("NAME", "mine")
     monkeypatch.setattr(train_and_score, "prepare_raw", lambda *words: None)
     monkeypatch.setattr(Corpus, "check", lambda self, name: None)
     monkeypatch.setattr(Corpus, "sums", lambda self: {})
@@ -341,7 +348,8 @@ def test_train_and_score_refuses_the_folder_of_another_model(tmp_path, monkeypat
     (folder / "settings.json").write_text(json.dumps({"--arch": "modular_transformer"}))
     (folder / "training.json").write_text("{}")
     with pytest.raises(SystemExit, match="holds a run with --arch modular_transformer .now dma_transformer."):
-        cli.main(["train-and-score", "text", "de", "en", str(tmp_path / "out"), "dma_transformer"])
+        words = ["--name", "mine", "text", "de", "en", str(tmp_path / "out"), "dma_transformer"]
+        cli.main(["train-and-score", *words])
     assert sorted(path.name for path in folder.iterdir()) == ["settings.json", "training.json"]
 
 
@@ -549,9 +557,7 @@ def test_a_bleu_of_version_01_is_dropped_if_the_references_have_changed(tmp_path
 def test_a_name_that_is_too_long_for_a_folder_is_refused_before_any_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ["--mae-gate-dropout", "0." + "1" * 200]
-    with pytest.raises(
-        SystemExit, match="characters for the folder in OUT; set the environment variable NAME"
-    ):
+    with pytest.raises(SystemExit, match="characters for the folder in OUT; give a --name of at most 200"):
         cli.main(["train-and-score", "FOLDER", "de", "en", "OUT", "mae_transformer", *options])
     assert not list(tmp_path.iterdir())
 

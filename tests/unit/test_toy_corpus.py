@@ -597,6 +597,19 @@ def test_an_older_corpus_is_replaced(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES)
 
 
+def test_a_corpus_of_another_kind_is_not_mixed_with_this_one(tmp_path):
+    """Files input0 and input1 of pairs, and input0 of single sentences, would be read as pairs."""
+    main(["toy-corpus", str(tmp_path), *SMALL, "--classes", "topic"])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(
+        SystemExit, match="has train.input1 of another kind of corpus, .*; give another folder"
+    ):
+        main(["toy-corpus", str(tmp_path), *SMALL, "--classes", "plural"])
+    with pytest.raises(SystemExit, match="has train.input0 of another kind of corpus"):
+        main(["toy-corpus", str(tmp_path), *SMALL])
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_documents_are_about_one_thing(tmp_path):
     sizes = ["--train", "400", "--valid", "30", "--test", "30"]
     main(["toy-corpus", str(tmp_path / "pairs"), *sizes])

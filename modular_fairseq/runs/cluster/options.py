@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser, what: argparse._MutuallyExclu
     group.add_argument(
         "--launcher",
         choices=("slurm", "local"),
-        help="make the runs as jobs, and return at once: by Slurm, a job for each training and each "
-        "evaluation; or in the background of this machine (local). Without it the command makes the runs "
-        "itself, and ends with them",
+        help="make the runs as jobs, and return at once: by Slurm (a job for each run, or for "
+        "its training and its evaluation); or in the background of this machine (local). Without it the "
+        "command makes the runs itself, and ends with them",
     )
     group.add_argument(
         "--resources",

@@ -1,4 +1,4 @@
-"""What was found of each claim in a word, and how many claims of each paper have which finding."""
+"""Say in a word what was found of each claim, and count the findings by paper."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", default="evidence", metavar="DIR", help="folder for the files of runs (default: evidence)"
     )
     parser.add_argument(
-        "--commit", metavar="HASH", help="commit of this checkout, which records name; needed by --run"
+        "--commit", metavar="HASH", help="the commit of this checkout; each record states it; needed by --run"
     )
     parser.add_argument(
         "--jobs",

@@ -17,9 +17,12 @@ def percent(finding: Finding) -> tuple[float, float, float] | None:
     """Return by how many percent the row is above the baseline, and the ends of the interval.
 
     It is the interval of the logarithm of the ratio over seeds. The result is None if the quantity is no
-    perplexity, or if there is no interval.
+    perplexity, if a perplexity is not compared with another one, or if there is no interval.
     """
-    if not QUANTITIES[finding.claim.quantity].in_percent or finding.interval is None:
+    claim = finding.claim
+    if not QUANTITIES[claim.quantity].in_percent or not claim.baseline or claim.row_minus:
+        return None
+    if finding.interval is None:
         return None
     found = over_seeds([math.log(ours / theirs) for ours, theirs in finding.values.values()])
     if found is None:

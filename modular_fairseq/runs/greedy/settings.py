@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from modular_fairseq.models.checks import check_options as check_model_options
+from modular_fairseq.runs.fixed_options import FIXED
 from modular_fairseq.runs.greedy.protocol import STACKS, Switch, read_switches, switches_for
 from modular_fairseq.runs.run import LIMITS
 from modular_fairseq.training.command_line import family_of, family_of_arch, parse
@@ -19,28 +20,13 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import is_locked, read_json, write_json
 
 # Options that the command sets itself, and options that must keep their defaults, so that all runs are
-# equally long, are validated, and continue after a kill.
+# equally long and are compared by the same number.
 OWN_OPTIONS = [
-    "--save-dir",
-    "--user-dir",
-    "--log-format",
-    "--valid-subset",
+    *FIXED,
     "--update-epoch-batch-itr",
     "--best-checkpoint-metric",
     "--maximize-best-checkpoint-metric",
-    "--disable-validation",
     "--patience",
-    "--stop-time-hours",
-    "--no-save",
-    "--no-last-checkpoints",
-    "--no-save-optimizer-state",
-    "--checkpoint-suffix",
-    "--restore-file",
-    "--reset-dataloader",
-    "--reset-lr-scheduler",
-    "--reset-meters",
-    "--reset-optimizer",
-    "--distributed-port",
 ]
 # Options that users must not give either, and the options of this command that they mean.
 INSTEAD = {"--seed": "--seeds", "--distributed-world-size": "--gpus"}

@@ -9,17 +9,20 @@ from typing import Any
 
 from modular_fairseq.runs.config import DECODING, SELECTORS, Config, read_config
 from modular_fairseq.runs.evaluation import EVALUATIONS, Measurement
+from modular_fairseq.runs.fixed_options import FIXED
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sizes import check_scale, on_subset, scaled, with_values
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.runs.yaml_files import read_yaml
+from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 
-# Options by which runs are stored, ended, continued and counted. Users may give all others after a --.
+# Options that the rows or this command set. Users may give all others after a --.
 OWN_OPTIONS = [
+    *FIXED,
     "--arch",
     "-a",
     "--task",
@@ -28,25 +31,12 @@ OWN_OPTIONS = [
     "--target-lang",
     "-t",
     "--seed",
-    "--save-dir",
-    "--user-dir",
-    "--log-format",
-    "--log-file",
     "--max-update",
     "--max-epoch",
-    "--stop-time-hours",
-    "--disable-validation",
     "--keep-last-epochs",
     "--no-epoch-checkpoints",
-    "--no-save",
-    "--no-last-checkpoints",
-    "--no-best-checkpoints",
-    "--no-save-optimizer-state",
-    "--restore-file",
-    "--checkpoint-suffix",
     "--finetune-from-model",
     "--distributed-world-size",
-    "--distributed-port",
 ]
 
 
@@ -75,12 +65,18 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
     scale = read_scale(args.table, args.scale)
     planner = RowPlanner(args, scale, table)
     results = {row.name: planner.results(row, seeds) for row in table.rows if row.name}
-    for option in by_option(args.options):
+    given = by_option(args.options)
+    if given[""]:
+        raise UsageError(f"{given[''][0]}: after the -- come options of fairseq-train, such as --fp16")
+    for option in given:
         if option in OWN_OPTIONS or option in differences(results):
             raise UsageError(
                 f"{option} cannot be given after the --, because the table sets it or its rows differ in it; "
                 "change the rows, or use --seeds, --scale and --gpus"
             )
+    if args.options:
+        for run in next(([found.measurements[0].run] for found in results.values()), []):
+            parse(run.words)  # refuses options that fairseq-train would refuse
     refuse_equal_rows(results, args.scale)
     refuse_shared_files(results)
     for run, _ in needed(results, args.only):

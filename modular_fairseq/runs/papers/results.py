@@ -56,8 +56,8 @@ class Results(NamedTuple):
     def chosen(self) -> Trial:
         """The trial that the table shows: of those with all measurements, the one with the best median.
 
-        A measurement without a value counts as the worst. Until there is a trial with all measurements, it is
-        the one with the most. Of equal ones it is the first.
+        A measurement without a finite value counts as the worst. Until there is a trial with all
+        measurements, it is the one with the most. Of equal ones it is the first.
         """
 
         def rank(trial: Trial) -> tuple[int, float]:
@@ -68,7 +68,10 @@ class Results(NamedTuple):
             (main, *_) = evaluations
             sign = -1 if main.lower_is_better else 1
             values = [each.finished_result()[main.key] for each in found]
-            return 0, median(-math.inf if value is None else sign * value for value in values)
+            usable = [value is not None and math.isfinite(value) for value in values]
+            return 0, median(
+                sign * value if use else -math.inf for value, use in zip(values, usable, strict=True)
+            )
 
         return self.trials[0] if len(self.trials) == 1 else max(self.trials, key=rank)
 
@@ -129,7 +132,7 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
     spreads = [f"{name}{suffix}" for name in [*table.columns, "difference"] for suffix in ("", "_std")]
     tests = ["difference_low", "difference_high", "interval_p", "p", "welch_p"]
     numbers: list[list[Any]] = [
-        ["row", "label", "translations", *spreads, *tests, *(f"paper_{name}" for name in quoted)]
+        ["row", "label", "measurements", *spreads, *tests, *(f"paper_{name}" for name in quoted)]
     ]
     main, *_ = [*table.evaluations, None]
     first = next((number for number, name in enumerate(table.columns) if name != "percent"), 0)

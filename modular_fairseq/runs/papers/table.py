@@ -183,8 +183,12 @@ def read_table(path: str | os.PathLike) -> Table:
             f"{path}: figure is {figure}, which is no list of columns of the table; use only "
             f"{', '.join(spec['columns'])}"
         )
+    if not spec["columns"]:
+        raise UsageError(f"{path}: columns is empty; give at least one of {', '.join(COLUMNS)}")
     rows = [_row(path, row, spec["columns"], str(spec.get("baseline", ""))) for row in spec["rows"]]
     names = [row.name for row in rows if row.name]
+    if not names:
+        raise UsageError(f"{path}: no row has a name, so nothing would be trained; give a row `name`")
     for row in rows:
         if row.name and names.count(row.name) > 1:
             raise UsageError(f"{path} has two rows {row.name}; give each row a name of its own")
