@@ -1,5 +1,6 @@
 """Build small models, tasks and batches for the tests."""
 
+import re
 from argparse import Namespace
 from types import SimpleNamespace
 
@@ -75,15 +76,25 @@ def build_stock(seed: int = 1, **changes) -> TransformerModelBase:
     return TransformerModelBase.build_model(nested_config(options(**changes)), task())
 
 
+# The parameters of a plain Transformer, by parts of their names.
+OF_TRANSFORMER = re.compile(
+    r"(^|\.)((q|k|v|out)_proj|fc[12]|\w*layer_?norm\w*|embed_tokens|embed_positions|output_projection)\."
+)
+
+
 def randomize_parts(model: torch.nn.Module, seed: int = 2) -> None:
-    """Move masks and gates far from neutral: clusters, gate networks with their running statistics, and all
-    other parameters of gates.
+    """Move what a model has beside a plain Transformer far from neutral.
+
+    This concerns clusters, gate networks with their running statistics, and all other parameters that a plain
+    Transformer does not have.
     """
     generator = torch.Generator().manual_seed(seed)
     parameters = dict(model.named_parameters())
     for name, t in [*parameters.items(), *model.named_buffers()]:
-        of_gate = ".gate." in name and ".gate_network." not in name and name in parameters
-        if of_gate or (".mask." in name and not name.endswith(("centroid_scale", "input_divisor"))):
+        added = name in parameters and ".gate_network." not in name
+        if not re.search(r"\.(gate|mask)\.", name):
+            added = added and not OF_TRANSFORMER.search(name)
+        if (added or ".mask." in name) and not name.endswith(("centroid_scale", "input_divisor")):
             t.data.add_(0.3 * torch.randn(t.shape, generator=generator).to(t.dtype))
         if ".gate_network." in name and t.is_floating_point():
             noise = torch.randn(t.shape, generator=generator).to(t.dtype)

@@ -158,6 +158,7 @@ def table_arguments(table, **changes):
         "run": True,
         "samples": 1000,
         "options": [],
+        "user_dir": None,
         "workers": 1,
     }
     return {"table": str(table), "seeds": "1", "data": ".", "pretrained": None} | defaults | changes

@@ -4,6 +4,7 @@ Because they ask here, none of them has to name a mechanism.
 """
 
 from dataclasses import fields, replace
+from itertools import chain, product
 from typing import Any
 
 from fairseq.models import BaseFairseqModel
@@ -35,8 +36,10 @@ def check_attention_type(value: str) -> None:
     """
     names, parts = value.split("+"), {mechanism.name: mechanism for mechanism in of_kind(*SEAMS)}
     if value != "plain" and (not parts.keys() >= set(names) or len(set(names)) < len(names)):
-        gates, masks = ([each.name for each in of_kind(seam)] for seam in SEAMS)
-        choices = ["plain", *gates, *masks, *(f"{gate}+{mask}" for gate in gates for mask in masks)]
+        of_seams = [[each.name for each in of_kind(seam)] for seam in SEAMS]
+        sets = [list(filter(None, each)) for each in product(*(["", *of_seam] for of_seam in of_seams))]
+        joined = ["+".join(each) for each in sets if len(each) > 1]
+        choices = ["plain", *chain(*of_seams), *joined]
         raise UsageError(
             f"--attention-type is {value!r}; it must be one of {', '.join(choices)}, or one that a plugin in "
             "--user-dir registers"
@@ -53,7 +56,7 @@ def check_attention_type(value: str) -> None:
 def describe_attention_types() -> str:
     """Return the help text of --attention-type."""
     known = "".join(f"; {each.name}: {each.summary}" for each in of_kind(*SEAMS) if each.summary)
-    more = "two types that take different seams of attention (gate and mask) are joined by +"
+    more = f"types that take different seams of attention ({' and '.join(SEAMS)}) are joined by +"
     return f"plain: multi-head attention{known}; {more}; plugins in --user-dir may add types (default: plain)"
 
 

@@ -196,7 +196,7 @@ class MultiheadAttention(IncrementalModule):
             bias = bias.repeat(1, 1, beam, 1)
         if score_bias is not None:
             bias = score_bias.to(q.dtype) if bias is None else bias + score_bias.to(q.dtype)
-        heads, weights = self._attend(fold_beam(q, beam), k, v, bias, is_causal, need_weights)
+        heads, weights = self.attend(fold_beam(q, beam), k, v, bias, is_causal, need_weights)
         heads = unfold_beam(heads, beam)
 
         if self.gate is not None:
@@ -260,13 +260,13 @@ class MultiheadAttention(IncrementalModule):
         if self.self_attention and can_be_joined([self.q_proj, self.k_proj, self.v_proj]):
             self.kept = JointWeights()
 
-    def _attend(
+    def attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Compute softmax(q k^T / sqrt(head_dim) + bias) v, [B, H, T, head_dim].
 
         If `is_causal`, a position sees itself and earlier ones only. If `need_weights`, also return the
-        attention weights [B, H, T, S], else None.
+        attention weights [B, H, T, S], else None. A subclass of a plugin may compute something else here.
         """
         dropout = self.dropout_module
         if not need_weights:

@@ -150,7 +150,7 @@ class Config(NamedTuple):
         if action is None or not action.option_strings:
             raise UsageError(
                 f"{self.path}: {group}.{key} is no option of fairseq or of this plugin for this row; correct "
-                "or remove it"
+                "or remove it, or give --user-dir if another plugin has it"
             )
         option = action.option_strings[0]
         if action.nargs == 0:  # an option without a value

@@ -77,6 +77,7 @@ class Run(NamedTuple):
             --update-freq.
         launcher: words before the training command, such as srun, which starts all workers. Without it the
             command starts them itself.
+        plugin: the folder for --user-dir. Another plugin than this one imports this one.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Run(NamedTuple):
     checkpoints: str = ""
     workers: int | None = None
     launcher: Sequence[str] = ()
+    plugin: str = PLUGIN
 
     def path(self, *parts: str) -> str:
         """Return the path of a file in the run's folder; without arguments, the path FOLDER/ itself."""
@@ -127,10 +129,15 @@ class Run(NamedTuple):
     def train_command(self) -> list[str]:
         """The words of the command that trains the run, or continues it from its last checkpoint."""
         start = ["--finetune-from-model", checkpoint] if (checkpoint := self.start_checkpoint) else []
-        own = ["--user-dir", PLUGIN, "--save-dir", self.save_dir, "--seed", str(self.seed)]
+        own = ["--user-dir", self.plugin, "--save-dir", self.save_dir, "--seed", str(self.seed)]
         shares = share_batches(self.words, self.workers)
         words = [*self.words, *shares, *start, *own, "--log-format", "json"]
         return ["fairseq-train", self.corpus.binarized, *words]
+
+    @property
+    def plugin_option(self) -> list[str]:
+        """The option of `modular-fairseq` commands that imports another plugin; without one, no words."""
+        return [] if self.plugin == PLUGIN else ["--user-dir", self.plugin]
 
     @property
     def average_command(self) -> list[str]:

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from modular_fairseq.models.options import PRESETS
 from modular_fairseq.runs import subsets
 from modular_fairseq.runs.config import Config, check_context
 from modular_fairseq_cli.errors import UsageError
@@ -25,9 +26,18 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
             row of this table start from seed n, like the key `start_seed` of a table.yaml.
 
     Raises:
-        UsageError: a value is to be divided that is no number, or a context is as long as a block.
+        UsageError: a value is to be divided that is no number, a context is as long as a block, or the row
+            takes a value from an arch that the scale would change.
     """
     values = copy.deepcopy(config.values)
+    arch = config.get("model._name")
+    for key in {**scale.get("divide", {}), **scale.get("set", {})}:
+        group, name = key.split(".")
+        if group == "model" and name in PRESETS.get(arch, {}) and name not in values["model"]:
+            raise UsageError(
+                f"{config.path}: {name} comes from the arch {arch}, and a scale changes only what a row "
+                f"says; write model.{name} and the other values of the arch into the row"
+            )
     for key, by in scale.get("divide", {}).items():
         group, name = key.split(".")
         if name in values.get(group, {}):

@@ -74,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--generate",
         default="",
         metavar='"WORDS"',
-        help="options of fairseq-generate, in one pair of quotes, such as "
-        """'--model-overrides {"mae_inference":"specialised"}'""",
+        help='options of fairseq-generate, in one pair of quotes, such as --generate "--beam 1 --lenpen 0.6"',
     )
     for name, text in {
         "folder": "folder of the raw text",

@@ -425,6 +425,20 @@ def test_null_in_a_row_means_the_default():
     assert changed.averaged == 0 and "None" not in changed.decoding_options()
 
 
+@pytest.mark.parametrize(
+    "scale", [{"divide": {"model.encoder_layers": 2}}, {"set": {"model.encoder_layers": 1}}]
+)
+def test_a_scale_that_would_pass_over_the_sizes_of_an_arch_is_refused(scale):
+    config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
+    model = {"_name": "dma_transformer_tiny_cpu", "encoder_embed_dim": 64}
+    of_arch = config._replace(values=config.values | {"model": model})
+    assert scaled(of_arch, {"divide": {"model.encoder_embed_dim": 2}}).get("model.encoder_embed_dim") == 32
+    with pytest.raises(
+        UsageError, match="encoder_layers comes from the arch dma_transformer_tiny_cpu, and a"
+    ):
+        scaled(of_arch, scale)
+
+
 def test_a_scale_divides_and_sets_only_what_the_row_has(tmp_path):
     config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
     scale = {
@@ -666,7 +680,7 @@ def test_words_of_the_commands(tmp_path):
             ("encoder_attention_heads: 8", "encoder_attention_heads: 7"),
             "is not a multiple of --encoder-attention-heads 7",
         ),
-        (("dropout: 0.3", "attention_type: moe"), "must be one of plain, mae, dma, mae+dma"),
+        (("dropout: 0.3", "attention_type: moe"), "must be one of plain, mae, dma, "),
         (("dropout: 0.3", "dropout: '${'"), "cannot be read"),
     ],
 )

@@ -214,6 +214,25 @@ def test_runs_of_another_config_are_refused_and_left_alone(table_copy):
     assert "holds an unknown run" in refused(table_copy, "--run")
 
 
+def test_a_row_may_have_the_mechanism_of_a_plugin(table_copy):
+    mine, plugin = table_copy / "configs/mine", ROOT / "examples/distance"
+    row = yaml.safe_load((mine / "plain.yaml").read_text())
+    row["model"] |= {"attention_type": "distance", "distance_slope": 0.25}
+    (mine / "distance.yaml").write_text(yaml.safe_dump(row))
+    columns, rows = ["bleu", "LR_divergence_encoder"], [{"name": "distance", "label": "With distance"}]
+    table = {"title": "A table", "columns": columns, "rows": rows}
+    (mine / "table.yaml").write_text(yaml.safe_dump(table))
+    assert "distance_slope is no option of fairseq or of this plugin" in refused(table_copy, "--run")
+    shown = call(table_copy, "--user-dir", plugin, "--dry-run").stdout
+    assert shown.count(f"--user-dir {plugin}") == 3  # fairseq-train, fairseq-generate and analyze
+    done = call(table_copy, "--user-dir", plugin, "--run")
+    assert done.returncode == 0, done.stderr
+    run = table_copy / "results/paper/mine/distance/seed-1"
+    assert load_checkpoint(run / "averaged.pt")["model"]["encoder.layers.0.self_attn.mask.slope"].numel() == 4
+    assert json.loads((run / "settings.json").read_text())["plugin"] == "distance"
+    assert "With distance" in done.stdout
+
+
 def test_other_decoding_is_translated_anew_without_training(table_copy):
     write_configs(table_copy / "configs/mine", generation={"beam": 1})
     assert call(table_copy, "--only", "plain").returncode != 0

@@ -416,8 +416,8 @@ def test_a_model_without_the_mechanism_is_refused(name):
 
 def test_all_leaves_out_what_is_not_there():
     analyses, refused = build_analyses(["all"], Loaded(build("dma_transformer"), task(), {}))
-    assert list(analyses) == ["clusters", "patterns", "redundancy"]
-    assert list(refused) == ["gates", "experts", "competition"]
+    assert {"clusters", "patterns", "redundancy"} <= analyses.keys()
+    assert {"gates", "experts", "competition"} <= refused.keys()
 
 
 def test_one_pass_of_all_gives_what_each_gives_alone():

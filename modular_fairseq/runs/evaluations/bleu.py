@@ -14,7 +14,7 @@ from typing import Any
 from sacrebleu.metrics.base import Metric
 
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, Pair, register
-from modular_fairseq.runs.run import PLUGIN, Run, Say
+from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, read_output, score
@@ -117,7 +117,14 @@ class Bleu(Evaluation):
 
 def generate_command(measurement: Measurement) -> list[str]:
     """Return the words of the command that translates the part of the corpus."""
-    own = ["--user-dir", PLUGIN, "--path", measurement.run.checkpoint, "--gen-subset", measurement.subset]
+    own = [
+        "--user-dir",
+        measurement.run.plugin,
+        "--path",
+        measurement.run.checkpoint,
+        "--gen-subset",
+        measurement.subset,
+    ]
     return [
         "fairseq-generate",
         measurement.run.corpus.binarized,

@@ -21,7 +21,7 @@ from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Measurement, register
 from modular_fairseq.runs.evaluations.parts import Floats, OverParts
 from modular_fairseq.runs.evaluations.perplexity import options_of_batches
-from modular_fairseq.runs.run import PLUGIN, Run, Say
+from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file
@@ -139,7 +139,14 @@ def eval_command(measurement: Measurement) -> list[str]:
     options = by_option(list(measurement.decoding))
     for name in ("", "--post-process"):
         options.pop(name, None)
-    own = ["--user-dir", PLUGIN, "--path", measurement.run.checkpoint, "--gen-subset", measurement.subset]
+    own = [
+        "--user-dir",
+        measurement.run.plugin,
+        "--path",
+        measurement.run.checkpoint,
+        "--gen-subset",
+        measurement.subset,
+    ]
     words = [word for name, values in options.items() for word in (name, *values)]
     return [
         "fairseq-eval-lm",

@@ -58,7 +58,7 @@ class AnalysisEvaluation(Evaluation):
             suffix: is added to the name of the folder that the command writes.
         """
         own = ["--path", checkpoint or measurement.run.checkpoint, "--gen-subset", measurement.subset]
-        own += ["--out", measurement.path(self.analysis + suffix)]
+        own += ["--out", measurement.path(self.analysis + suffix), *measurement.run.plugin_option]
         own += [SKIP_INVALID] if SKIP_INVALID in by_option(list(measurement.run.words)) else []
         return ["modular-fairseq", "analyze", self.analysis, measurement.run.corpus.binarized, *own]
 
@@ -178,7 +178,7 @@ class CompetitionInPictures(AnalysisEvaluation):
     share of its variance over pixels (Lamb et al. 2021, figure 2); see `analysis.pictures`. Its controls are
     the brightness of the pixels, and the layer of which two groups of heads divide the regions best.
 
-    A training with `checkpoint.save_interval_updates` leaves a checkpoint every so many updates. Of each of
+    A training with `checkpoint.save_interval_updates` leaves checkpoints at regular intervals. Of each of
     them the result has both numbers too, as lists of [update, value] whose keys `by_update` returns.
     """
 

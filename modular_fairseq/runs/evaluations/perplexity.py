@@ -5,7 +5,7 @@ from typing import Any
 
 from modular_fairseq.loading import SKIP_INVALID
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
-from modular_fairseq.runs.run import PLUGIN, Run, Say
+from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
@@ -43,7 +43,16 @@ def validate_command(run: Run, subsets: str) -> list[str]:
         subsets: names of parts of the data, separated by commas.
     """
     task = by_option(list(run.words)).get("--task", ["translation"])
-    own = ["--user-dir", PLUGIN, "--path", run.checkpoint, "--valid-subset", subsets, "--log-format", "json"]
+    own = [
+        "--user-dir",
+        run.plugin,
+        "--path",
+        run.checkpoint,
+        "--valid-subset",
+        subsets,
+        "--log-format",
+        "json",
+    ]
     return ["fairseq-validate", run.corpus.binarized, *own, "--task", *task, *options_of_batches(run)]
 
 

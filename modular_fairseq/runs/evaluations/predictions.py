@@ -57,7 +57,7 @@ class Predictions(OverParts):
         run = measurement.run
         given = by_option(options_of_batches(run))
         own = ["--path", run.checkpoint, "--gen-subset", measurement.subset]
-        own += ["--out", measurement.path("predictions")]
+        own += ["--out", measurement.path("predictions"), *run.plugin_option]
         own += [word for name in OPTIONS if name in given for word in (name, *given[name])]
         return ["modular-fairseq", "predict", run.corpus.binarized, *own, *measurement.model_overrides]
 

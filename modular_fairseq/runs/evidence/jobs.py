@@ -60,6 +60,7 @@ class Plan:
                 scale=register.scale,
                 pretrained=None,
                 options=[],
+                user_dir=None,
                 workers=1,
             )
             self.tables[name] = table = read_table(path)

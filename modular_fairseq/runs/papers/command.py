@@ -4,6 +4,7 @@
     modular-fairseq table mae-3 --data data --dry-run            # shows the commands that --run would execute
     modular-fairseq table mae-3 --seeds 1,2,3                    # only makes the table of existing results
     modular-fairseq table configs/mine/table.yaml --run          # makes your own table
+    modular-fairseq table mine.yaml --user-dir examples/distance --run    # with the mechanism of a plugin
     modular-fairseq table mae-3 --scale smoke --run              # narrow models on a toy corpus, in minutes
     modular-fairseq table mae-3 --data data --run --launcher slurm   # a job for each training and evaluation
     modular-fairseq table mae-3 --status                         # shows what each run does
@@ -49,6 +50,7 @@ from modular_fairseq.runs.papers.making import Work, check, make, make_step, ste
 from modular_fairseq.runs.papers.plan import needed, plan, show_commands
 from modular_fairseq.runs.papers.results import Results, sheet
 from modular_fairseq.runs.papers.table import Table, find_table, read_table
+from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import own_program
@@ -105,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="checkpoint that fine-tuning starts from, in place of a run of this project",
     )
+    add_user_dir(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--run", action="store_true", help="first train, average and measure whatever is missing"
@@ -123,6 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import_user_dir(args)
     args.table = find_table(args.table)
     args.out = args.out or os.path.join(args.home, "results")
     toys = args.scale == "smoke" and not args.data
@@ -225,6 +229,8 @@ def command(args: argparse.Namespace, *more: str) -> list[str]:
     words += ["--seeds", args.seeds, "--scale", args.scale, "--samples", str(args.samples)]
     for row in args.only:
         words += ["--only", row]
+    if args.user_dir:
+        words += ["--user-dir", os.path.abspath(args.user_dir)]
     if args.pretrained:
         words += ["--pretrained", os.path.abspath(args.pretrained)]
     options_of_train = ["--", *args.options] if args.options else []

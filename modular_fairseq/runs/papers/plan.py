@@ -12,7 +12,7 @@ from modular_fairseq.runs.evaluation import EVALUATIONS, Measurement
 from modular_fairseq.runs.fixed_options import FIXED
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.runs.papers.table import Row, Table
-from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.run import PLUGIN, Run
 from modular_fairseq.runs.sizes import check_scale, on_subset, scaled, with_values
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.runs.yaml_files import read_yaml
@@ -69,6 +69,8 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
     if given[""]:
         raise UsageError(f"{given[''][0]}: after the -- come options of fairseq-train, such as --fp16")
     for option in given:
+        if option == "--user-dir":
+            raise UsageError("--user-dir cannot be given after the --; give it before")
         if option in OWN_OPTIONS or option in differences(results):
             raise UsageError(
                 f"{option} cannot be given after the --, because the table sets it or its rows differ in it; "
@@ -228,6 +230,7 @@ class RowPlanner:
             config.averaged,
             trains,
             workers=self.args.workers,
+            plugin=os.path.abspath(self.args.user_dir) if self.args.user_dir else PLUGIN,
         )
 
     def settings(
@@ -243,7 +246,10 @@ class RowPlanner:
         settings.pop("common.log_interval", None)
         options = shlex.join(self.args.options) or "none"
         start = start.name if isinstance(start, Run) else start
-        return {**settings, "common.seed": seed, "options": options, "starts from": start}
+        plugin = (
+            {"plugin": os.path.basename(os.path.abspath(self.args.user_dir))} if self.args.user_dir else {}
+        )
+        return {**settings, **plugin, "common.seed": seed, "options": options, "starts from": start}
 
     def results(self, row: Row, seeds: list[int]) -> Results:
         """Return the measurements of a row: one for each searched value, seed and set of overrides.
