@@ -154,7 +154,8 @@ class TransformerEncoderLayer(_Layer, TransformerEncoderLayerBase):
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> MultiheadAttention:
         """Build the self-attention; fairseq's constructor calls this."""
         heads = cfg.encoder.attention_heads
-        return self._build_attention(cfg, Place(heads, embed_dim, None, self_attention=True, decoder=False))
+        place = Place(heads, embed_dim, None, self_attention=True, decoder=False, groups=self.groups)
+        return self._build_attention(cfg, place)
 
     def forward(
         self,
@@ -205,7 +206,7 @@ class TransformerDecoderLayer(_Layer, TransformerDecoderLayerBase):
 
     def _place(self, embed_dim: int, cfg: TransformerConfig, self_attention: bool) -> Place:
         heads = cfg.decoder.attention_heads
-        return Place(heads, embed_dim, self._source_dim, self_attention, decoder=True)
+        return Place(heads, embed_dim, self._source_dim, self_attention, decoder=True, groups=self.groups)
 
     def forward(
         self,

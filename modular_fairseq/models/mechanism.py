@@ -25,6 +25,8 @@ class Place:
         source_dim: width of the encoder output, or None in an encoder and in a language model.
         self_attention: True for self-attention, False for cross-attention.
         decoder: True in a decoder, False in an encoder.
+        groups: number of groups of features that do not mix in the layer (`LayerParts`). Heads 0 to
+            H / groups - 1 belong to the first one, and so on.
     """
 
     num_heads: int
@@ -32,6 +34,7 @@ class Place:
     source_dim: int | None
     self_attention: bool
     decoder: bool
+    groups: int = 1
 
 
 @dataclass(frozen=True)

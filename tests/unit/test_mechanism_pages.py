@@ -8,10 +8,12 @@ from statistics import mean
 
 import pytest
 
+from modular_fairseq.analysis import ANALYSES
 from modular_fairseq.models.dma_losses import DmaLossOptions
 from modular_fairseq.models.ensemble import AttentionDropoutOptions, ResidualOptions
 from modular_fairseq.models.options import PRESETS, flag
 from modular_fairseq.models.registry import MECHANISMS
+from modular_fairseq.runs.papers.table import COLUMNS
 from tests.documents import names_in, resolve, tables
 from tests.helpers import build_preset
 from tests.places import ROOT
@@ -127,3 +129,13 @@ def test_the_redundancy_of_dma_is_that_of_its_file():
                     float(row[column]) - float(models["plain"][seed][column]) for seed, row in seeds.items()
                 ]
                 assert all(abs(each - mean(gaps)) <= half for each in difference), (name, cell)
+
+
+def test_documents_name_every_column_and_every_analysis():
+    tables_page, inside = ((ROOT / f"docs/{name}.md").read_text() for name in ("tables", "looking-inside"))
+    exchanged = re.compile("[LH]R_(distance_encoder|divergence_all)")  # the page says how these are named
+    assert len(COLUMNS) > 20
+    assert [
+        name for name in COLUMNS if f"`{name}`" not in tables_page and not exchanged.fullmatch(name)
+    ] == []
+    assert [name for name in ANALYSES if f"`{name}`" not in inside] == []
