@@ -82,6 +82,8 @@ def parse(recipe: Recipe, argv: list[str], name: str, command: str) -> argparse.
     parser = Parser(name, prog=command, description=_description(recipe))
     groups: dict[str, Any] = {}
     for pair in OPPOSITES:
+        if not recipe.options.keys() >= set(pair):
+            continue
         groups |= dict.fromkeys(pair, parser.add_mutually_exclusive_group())
     for option, text in recipe.options.items():
         if option == "folder":

@@ -200,14 +200,14 @@ def test_a_run_whose_last_attempt_failed_is_shown_with_its_message(table_folder,
     out = tmp_path / "elsewhere"
     run = out / "paper/mine/plain/seed-1"
     with pytest.raises(SystemExit):
-        table(table_folder, "--run", "--only", "plain", "--", "--arch-of", "none", out=str(out))
+        table(table_folder, "--run", "--only", "plain", "--", "--train-subset", "none", out=str(out))
     capsys.readouterr()
-    table(table_folder, "--status", "--", "--arch-of", "none", out=str(out))
+    table(table_folder, "--status", "--", "--train-subset", "none", out=str(out))
     shown = capsys.readouterr().out
     assert "Table mine: 1 failed, 6 not begun" in shown
     assert re.search(r"train mine/plain/seed-1 +failed +mine/plain/seed-1: fairseq-train failed", shown)
     with only_one(run):
-        table(table_folder, "--status", "--", "--arch-of", "none", out=str(out))
+        table(table_folder, "--status", "--", "--train-subset", "none", out=str(out))
     assert "Table mine: 1 running, 6 not begun" in capsys.readouterr().out
 
 
@@ -412,7 +412,10 @@ def test_an_ablation_has_no_jobs_that_only_evaluate(tmp_path, slurm, ablation_da
         (["--run", "--gpus", "0"], "--gpus 0: the number must be at least 1"),
         (["--run", "--gpus", "99"], "--gpus 99: torch sees [0-9]+ on this machine; give at most as many"),
         (["--dry-run", "--launcher", "local"], "--launcher local has no effect without making runs"),
-        (["--dry-run", "--", "--update-freq", "x"], "--update-freq x: give a whole number of batches"),
+        (
+            ["--dry-run", "--", "--update-freq", "x"],
+            "fairseq-train refuses its options: argument --update-freq",
+        ),
         (["--dry-run", "--", "--update-freq", "-8"], "--update-freq -8: give a whole number of batches"),
         (["--dry-run", "--gpus", "2"], "2 GPUs cannot share --update-freq 1, .* give --gpus 1$"),
         (

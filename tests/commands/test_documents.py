@@ -148,7 +148,7 @@ def demo(tmp_path_factory, environment) -> Path:
     """
     folder = tmp_path_factory.mktemp("demo")
     run(["modular-fairseq", "demo", "mae_transformer", *DEMO], folder, environment, "the demo")
-    (made,) = (folder / "demo").iterdir()
+    (made,) = (path for path in (folder / "demo").iterdir() if path.is_dir())
     return made
 
 

@@ -302,7 +302,9 @@ def test_only_models_of_the_same_masked_words_of_the_same_data_are_compared(tmp_
 def test_a_prediction_is_made_with_the_options_of_the_training_and_the_overrides(tmp_path):
     words = ("--task", "masked_lm", "--max-tokens", "77", "--skip-invalid-size-inputs-valid-test")
     corpus = Corpus(str(tmp_path))
-    run = SimpleNamespace(words=words, corpus=corpus, checkpoint="best.pt", name="row", path=str)
+    run = SimpleNamespace(
+        words=words, corpus=corpus, checkpoint="best.pt", name="row", path=str, plugin_option=[]
+    )
     measurement = Measurement(run, (MaskedWords(),), "test", (("mae_inference", "uniform"),))
     command = MaskedWords().command(measurement)
     assert command[command.index("--max-tokens") + 1] == "77"

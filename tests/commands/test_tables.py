@@ -347,7 +347,7 @@ def test_the_table_computes_its_numbers_over_seeds_from_result_files(results_onl
     assert (
         float(line["bleu"]) == mean(experts)
         and float(line["bleu_std"]) == stdev(experts)
-        and line["translations"] == "2"
+        and line["measurements"] == "2"
     )
     assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12) and float(line["p"]) == 1
     limits = [float(line[name]) for name in ("difference_low", "difference_high", "interval_p")]
