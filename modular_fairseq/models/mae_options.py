@@ -152,17 +152,7 @@ def check(choice: Choice) -> None:
     """Raise UsageError for options of mixtures that cannot work or would have no effect."""
     options = choice.options
     for stack in choice.stacks:
-        heads = getattr(options, f"{stack}_attention_heads")
-        if not 0 < options.mae_dropped_heads < heads:
-            raise UsageError(
-                f"--mae-dropped-heads {options.mae_dropped_heads} with --{stack}-attention-heads {heads}: "
-                "an expert must drop at least 1 head and keep at least 1"
-            )
-        if (experts := math.comb(heads, options.mae_dropped_heads)) > MOST_EXPERTS:
-            raise UsageError(
-                f"--mae-dropped-heads {options.mae_dropped_heads} of {heads} heads: there would be "
-                f"{experts:,} experts; give a number of heads for which there are at most {MOST_EXPERTS:,}"
-            )
+        _check_heads(options.mae_dropped_heads, stack, getattr(options, f"{stack}_attention_heads"))
     if not 0 <= options.mae_inference_seed < 2**63:
         raise UsageError(
             f"--mae-inference-seed must be from 0 to {2**63 - 1}, not {options.mae_inference_seed}"
@@ -170,17 +160,42 @@ def check(choice: Choice) -> None:
     if options.mae_inference != "random":
         choice.refuse(["mae_inference_seed"], "without --mae-inference random")
     if options.mae_gating == "uniform":
-        of_gates = [name for name in MaeOptions.__dataclass_fields__ if "mae_gate_" in name]
-        choice.refuse(
-            [*of_gates, "mae_training", "mae_finetune"],
-            "with --mae-gating uniform, which has no gate networks",
+        _check_uniform(choice)
+    else:
+        _check_training(choice)
+        _check_gates(choice)
+
+
+def _check_heads(dropped: int, stack: str, heads: int) -> None:
+    """Raise UsageError unless experts can leave out `dropped` heads in the modules of a stack."""
+    if not 0 < dropped < heads:
+        raise UsageError(
+            f"--mae-dropped-heads {dropped} with --{stack}-attention-heads {heads}: an expert must drop at "
+            "least 1 head and keep at least 1"
         )
-        if options.mae_inference == "specialised":
-            raise UsageError(
-                "--mae-inference specialised needs learned gates, as all experts are equal with --mae-gating "
-                "uniform; use --mae-inference random"
-            )
-        return
+    if (experts := math.comb(heads, dropped)) > MOST_EXPERTS:
+        raise UsageError(
+            f"--mae-dropped-heads {dropped} of {heads} heads: there would be {experts:,} experts; give a "
+            f"number of heads for which there are at most {MOST_EXPERTS:,}"
+        )
+
+
+def _check_uniform(choice: Choice) -> None:
+    """Raise UsageError for options of gate networks, which --mae-gating uniform does not have."""
+    of_gates = [name for name in MaeOptions.__dataclass_fields__ if "mae_gate_" in name]
+    choice.refuse(
+        [*of_gates, "mae_training", "mae_finetune"], "with --mae-gating uniform, which has no gate networks"
+    )
+    if choice.options.mae_inference == "specialised":
+        raise UsageError(
+            "--mae-inference specialised needs learned gates, as all experts are equal with --mae-gating "
+            "uniform; use --mae-inference random"
+        )
+
+
+def _check_training(choice: Choice) -> None:
+    """Raise UsageError for options of the training of gates that cannot work or have no effect."""
+    options = choice.options
     if options.mae_training == "bcd" and options.quant_noise_pq > 0:
         raise UsageError(
             "--quant-noise-pq changes weights in every forward pass, even weights that a G step must not "
@@ -198,6 +213,11 @@ def check(choice: Choice) -> None:
         )
     if options.mae_finetune == "gates":
         choice.refuse(["mae_gate_interval"], "with --mae-finetune gates, where every step is a G step")
+
+
+def _check_gates(choice: Choice) -> None:
+    """Raise UsageError for options of gate networks that cannot work or have no effect."""
+    options = choice.options
     if "decoder" not in choice.stacks:
         choice.refuse(
             ["mae_gate_context", "mae_gate_window"],

@@ -15,7 +15,7 @@ With --mae-training joint, fairseq's ordinary step trains gates and experts toge
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch
 from fairseq import utils
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
-from torch import nn
+from torch import Tensor, nn
 from torch.profiler import record_function
 
 from modular_fairseq.models.mae import GateTraining, expert_mixtures
@@ -182,38 +182,28 @@ class BlockCoordinateDescent:
                 sample, is_dummy = trainer._prepare_sample(sample)
                 passes = self.running_statistics.end_pass()
                 try:
-                    with (
-                        record_function("forward"),
-                        torch.autocast(trainer.device.type, trainer.autocast_dtype, enabled=cfg.common.amp),
-                    ):
-                        loss, size, logging_output = trainer.get_criterion()(trainer.get_model(), sample)
-                    if is_dummy:
-                        logging_outputs = logging_outputs or [logging_output]
-                        loss = None  # frees the graph before the next forward pass
-                        continue
-                    with record_function("backward"):
-                        # If LayerDrop skipped every layer with a gate, the loss has no gradient.
-                        new = (
-                            torch.autograd.grad(loss * loss_scale, sgd.gates, allow_unused=True)
-                            if loss.requires_grad
-                            else [None] * len(sgd.gates)
-                        )
+                    found = self._gradients_of(sample, is_dummy, loss_scale)
                 except RuntimeError as error:
                     if "out of memory" not in str(error):
                         raise
+                    found = None
+                if found is None:  # here, where the graph of the failed pass is gone
                     # The other workers wait for this one in the all-reduce. It takes part with the gradients
                     # that it has.
                     logger.warning("ran out of memory in a G step; this batch is left out of the step")
                     self.running_statistics.forget(passes)
-                    loss = None  # frees the graph before the next forward pass
                     torch.cuda.empty_cache()
                     continue
-                for number, gradient in enumerate(new):
+                gradients, loss, size, logging_output = found
+                if is_dummy:
+                    logging_outputs = logging_outputs or [logging_output]
+                    continue
+                for number, gradient in enumerate(gradients):
                     sgd.add_one(number, gradient, loss_scale)
                 sgd.add_count(sample)
                 logging_outputs.append(logging_output)
-                loss_sum += float(loss.detach())
-                sample_size += float(size)
+                loss_sum += loss
+                sample_size += size
         self.running_statistics.update()
         step = sgd.step(loss_sum, sample_size)
         if step.skipped:
@@ -230,6 +220,29 @@ class BlockCoordinateDescent:
             self.g_loss = loss_sum / total_size / math.log(2)
             metrics.log_scalar("g_loss", self.g_loss, weight=total_size, priority=299, round=3)
         return logging_outputs, sample_size, step
+
+    def _gradients_of(
+        self, sample: dict[str, Any], is_dummy: bool, loss_scale: float
+    ) -> tuple[Sequence[Tensor | None], float, float, dict]:
+        """Compute the gradients of the gates on a micro-batch; a dummy batch has none.
+
+        Returns:
+            the gradients of the summed loss times `loss_scale`, None where a gate has none; the loss; the
+            sample size; and the criterion's logging output.
+        """
+        assert self.sgd is not None
+        trainer, gates = self.trainer, self.sgd.gates
+        with (
+            record_function("forward"),
+            torch.autocast(trainer.device.type, trainer.autocast_dtype, enabled=trainer.cfg.common.amp),
+        ):
+            loss, size, logging_output = trainer.get_criterion()(trainer.get_model(), sample)
+        gradients: Sequence[Tensor | None] = [None] * len(gates)
+        # If LayerDrop skipped every layer with a gate, the loss has no gradient.
+        if not is_dummy and loss.requires_grad:
+            with record_function("backward"):
+                gradients = torch.autograd.grad(loss * loss_scale, gates, allow_unused=True)
+        return gradients, float(loss.detach()), float(size), logging_output
 
     @contextmanager
     def _only_gates_learn(self, gates: list[nn.Parameter]) -> Iterator[None]:
