@@ -172,8 +172,8 @@ MUTATIONS = [
     Mutation(
         "refusal",
         f"{MODELS}/mae_options.py",
-        "if not 0 < options.mae_dropped_heads < heads:",
-        "if not 0 < options.mae_dropped_heads <= heads:",
+        "if not 0 < dropped < heads:",
+        "if not 0 < dropped <= heads:",
         "test_translation",
     ),
     Mutation(
