@@ -202,7 +202,11 @@ class TorchAdam(FairseqAdam):
 
     def __init__(self, cfg: TorchAdamConfig, params: Iterable[Any]):
         FairseqOptimizer.__init__(self, cfg)
-        self._optimizer = Adam(params, **self.optimizer_config)
+        try:
+            options = self.optimizer_config
+        except UsageError as error:  # fairseq evaluates one option of text here
+            raise UsageError(f"--adam-betas {cfg.adam_betas}: {error}") from None
+        self._optimizer = Adam(params, **options)
 
     def clip_grad_norm(
         self, max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor] | None = None

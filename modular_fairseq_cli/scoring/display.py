@@ -32,23 +32,7 @@ def find_notes(
     for made_by in dict.fromkeys(output.made_by for output in outputs):
         paths = [output.path for output in outputs if output.made_by == made_by]
         notes.append(f"Hypotheses{'' if len(paths) == len(outputs) else f' of {_listed(paths)}'}: {made_by}.")
-    small, cased = (
-        all(_is_lower(lines) for lines in references),
-        any(line != line.upper() for line in references[0]),
-    )
-    if small and cased and not lowercase:
-        notes.append(
-            "The reference has no capitals: these are scores of lower-cased text, whatever case the "
-            "signature states."
-        )
-    wrong = [output.path for output in outputs if _is_lower(output.hypotheses) != small]
-    if wrong and cased and not lowercase:
-        which = "and the reference has none" if small else "unlike the reference"
-        has = "has capitals" if small else "has no capitals"
-        notes.append(
-            f"{_listed(wrong)} {has}, {which}: BLEU and chrF count this as errors; --lowercase would ignore "
-            "case."
-        )
+    notes += _notes_on_case(references, outputs) if not lowercase else []
     for what, texts in (
         ("the reference", references),
         *((output.path, [output.hypotheses]) for output in outputs),
@@ -67,6 +51,48 @@ def find_notes(
                     f"{first} and {output.path} are equal. If they are not of two seeds, leave one out: the "
                     "interval and Welch's t-test count them as two."
                 )
+    notes += _notes_on_references(references, outputs)
+    if len(systems) > 1:
+        notes.append(
+            "The 95 % interval accounts for training noise and for the choice of sentences; it needs two "
+            "seeds or more of both systems. The bootstrap's p accounts for the choice of sentences alone. "
+            "The p of Welch's t-test accounts for training noise alone."
+        )
+    if len(systems) > 1 and len(references[0]) < FEW_SENTENCES:
+        notes.append(f"{len(references[0])} sentences are too few for a bootstrap: its p means little.")
+    return notes
+
+
+def _notes_on_case(references: Sequence[Sequence[str]], outputs: list[Output]) -> list[str]:
+    """Return sentences about capitals that the reference or a file has in contrast to the other."""
+    notes = []
+    small, cased = (
+        all(_is_lower(lines) for lines in references),
+        any(line != line.upper() for line in references[0]),
+    )
+    if small and cased:
+        notes.append(
+            "The reference has no capitals: these are scores of lower-cased text, whatever case the "
+            "signature states."
+        )
+    wrong = [output.path for output in outputs if _is_lower(output.hypotheses) != small]
+    if wrong and cased:
+        which = "and the reference has none" if small else "unlike the reference"
+        has = "has capitals" if small else "has no capitals"
+        notes.append(
+            f"{_listed(wrong)} {has}, {which}: BLEU and chrF count this as errors; --lowercase would ignore "
+            "case."
+        )
+    return notes
+
+
+def _notes_on_references(references: Sequence[Sequence[str]], outputs: list[Output]) -> list[str]:
+    """Return sentences about files whose own references differ much from the reference.
+
+    Raises:
+        UsageError: the reference belongs to another test set.
+    """
+    notes = []
     expected = [{_letters(line) for line in lines} for lines in zip(*references, strict=True)]
     for output in outputs:
         if output.reference_tokens:
@@ -84,14 +110,6 @@ def find_notes(
                     f"Only {same} of {len(expected)} T- lines of {output.path} have the letters of the "
                     "reference: it may belong to another test set."
                 )
-    if len(systems) > 1:
-        notes.append(
-            "The 95 % interval accounts for training noise and for the choice of sentences; it needs two "
-            "seeds or more of both systems. The bootstrap's p accounts for the choice of sentences alone. "
-            "The p of Welch's t-test accounts for training noise alone."
-        )
-    if len(systems) > 1 and len(references[0]) < FEW_SENTENCES:
-        notes.append(f"{len(references[0])} sentences are too few for a bootstrap: its p means little.")
     return notes
 
 

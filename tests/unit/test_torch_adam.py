@@ -235,3 +235,8 @@ def test_it_is_an_adam_for_fairseqs_other_code():
 def test_numbers_out_of_their_ranges_are_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
         Adam([torch.zeros(2)], **options)
+
+
+def test_betas_that_are_no_numbers_are_refused_by_the_name_of_the_option():
+    with pytest.raises(UsageError, match="--adam-betas foo: an option is 'foo', but fairseq expects numbers"):
+        trainer("torch_adam", "--adam-betas", "foo")

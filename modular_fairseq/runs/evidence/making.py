@@ -97,24 +97,7 @@ def make_all(
     Raises:
         UsageError: some runs failed. The others are made nevertheless.
     """
-    missing = [job for job in jobs if job.run.name not in records]
-    elsewhere = {
-        job.run.name: pair for job in missing if (pair := _pair_elsewhere(job, plan, records, args.device))
-    }
-    if elsewhere:
-        name, pair = next(iter(elsewhere.items()))
-        say(
-            f"{len(elsewhere)} of {len(missing)} runs are left out, such as {name}: {pair} of the same claim "
-            f"and seed was made on {records[pair]['made']['device']}, and runs on two devices are no pair; "
-            "make them with another --device"
-        )
-    wanted = {job.run.name: job for job in missing if job.run.name not in elsewhere}
-    starts = {job.run.start.name for job in wanted.values() if isinstance(job.run.start, Run)}
-    missing = [
-        job
-        for job in jobs
-        if job.run.name in wanted or (job.run.name in starts & records.keys() and _is_lost(job.run, records))
-    ]
+    missing = _to_be_made(plan, jobs, records, args.device)
     for corpus in dict.fromkeys(job.run.corpus for job in missing):
         if not os.path.isdir(corpus.whole):
             raise UsageError(f"{corpus.whole} does not exist; prepare it by --prepare TEXT")
@@ -153,6 +136,31 @@ def make_all(
             list(pool.map(make, range(1, len(missing) + 1), missing))
     if failures:
         raise UsageError(f"these runs failed: {', '.join(failures)}; the messages above say why")
+
+
+def _to_be_made(plan: Plan, jobs: Sequence[Job], records: dict[str, Any], device: str) -> list[Job]:
+    """Return the jobs that have no record, and those whose lost checkpoint one of them starts from.
+
+    Jobs are left out whose pair was made on another device. A sentence says so.
+    """
+    missing = [job for job in jobs if job.run.name not in records]
+    elsewhere = {
+        job.run.name: pair for job in missing if (pair := _pair_elsewhere(job, plan, records, device))
+    }
+    if elsewhere:
+        name, pair = next(iter(elsewhere.items()))
+        say(
+            f"{len(elsewhere)} of {len(missing)} runs are left out, such as {name}: {pair} of the same claim "
+            f"and seed was made on {records[pair]['made']['device']}, and runs on two devices are no pair; "
+            "make them with another --device"
+        )
+    wanted = {job.run.name: job for job in missing if job.run.name not in elsewhere}
+    starts = {job.run.start.name for job in wanted.values() if isinstance(job.run.start, Run)}
+    return [
+        job
+        for job in jobs
+        if job.run.name in wanted or (job.run.name in starts & records.keys() and _is_lost(job.run, records))
+    ]
 
 
 def _pair_elsewhere(job: Job, plan: Plan, records: dict[str, Any], device: str) -> str | None:
