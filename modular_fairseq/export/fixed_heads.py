@@ -25,7 +25,7 @@ from modular_fairseq.modules.dropout import Dropout, GrowingDropout
 from modular_fairseq.modules.inference import PackedLinear
 from modular_fairseq_cli.errors import UsageError
 
-# The classes of this package that a plain Transformer consists of, beside those of fairseq and torch.
+# A plain Transformer consists of modules of these classes, and of classes of fairseq and torch.
 PLAIN = {
     Dropout,
     GrowingDropout,

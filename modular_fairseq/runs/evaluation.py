@@ -54,6 +54,11 @@ class Measurement(NamedTuple):
         return [*self.decoding, *map(str, self.overrides)]
 
     @property
+    def model_and_subset(self) -> list[str]:
+        """The options of fairseq's commands that name the plugin, the checkpoint and the part of the data."""
+        return ["--user-dir", self.run.plugin, "--path", self.run.checkpoint, "--gen-subset", self.subset]
+
+    @property
     def model_overrides(self) -> list[str]:
         """The options of fairseq's commands that apply `overrides`."""
         return ["--model-overrides", json.dumps(dict(self.overrides))] if self.overrides else []

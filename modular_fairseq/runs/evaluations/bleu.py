@@ -117,18 +117,10 @@ class Bleu(Evaluation):
 
 def generate_command(measurement: Measurement) -> list[str]:
     """Return the words of the command that translates the part of the corpus."""
-    own = [
-        "--user-dir",
-        measurement.run.plugin,
-        "--path",
-        measurement.run.checkpoint,
-        "--gen-subset",
-        measurement.subset,
-    ]
     return [
         "fairseq-generate",
         measurement.run.corpus.binarized,
-        *own,
+        *measurement.model_and_subset,
         *measurement.decoding,
         *measurement.model_overrides,
     ]

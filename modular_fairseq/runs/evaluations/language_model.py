@@ -139,19 +139,11 @@ def eval_command(measurement: Measurement) -> list[str]:
     options = by_option(list(measurement.decoding))
     for name in ("", "--post-process"):
         options.pop(name, None)
-    own = [
-        "--user-dir",
-        measurement.run.plugin,
-        "--path",
-        measurement.run.checkpoint,
-        "--gen-subset",
-        measurement.subset,
-    ]
     words = [word for name, values in options.items() for word in (name, *values)]
     return [
         "fairseq-eval-lm",
         measurement.run.corpus.binarized,
-        *own,
+        *measurement.model_and_subset,
         *words,
         *batches_of(measurement),
         *measurement.model_overrides,

@@ -43,17 +43,9 @@ def validate_command(run: Run, subsets: str) -> list[str]:
         subsets: names of parts of the data, separated by commas.
     """
     task = by_option(list(run.words)).get("--task", ["translation"])
-    own = [
-        "--user-dir",
-        run.plugin,
-        "--path",
-        run.checkpoint,
-        "--valid-subset",
-        subsets,
-        "--log-format",
-        "json",
-    ]
-    return ["fairseq-validate", run.corpus.binarized, *own, "--task", *task, *options_of_batches(run)]
+    own = ["--user-dir", run.plugin, "--path", run.checkpoint, "--valid-subset", subsets]
+    own += ["--log-format", "json", "--task", *task]
+    return ["fairseq-validate", run.corpus.binarized, *own, *options_of_batches(run)]
 
 
 def options_of_batches(run: Run) -> list[str]:

@@ -279,7 +279,9 @@ def logs_of(table: Table, args: argparse.Namespace) -> str:
 def footnotes(table: Table, results: dict[str, Results], args: argparse.Namespace) -> list[str]:
     """Return sentences that explain the numbers, for the notes below the table."""
     scale = (
-        "" if args.scale == "paper" else f"Scale {args.scale}: the sizes are not those of the rows' files. "
+        ""
+        if args.scale == "paper"
+        else f"Scale {args.scale} changes the sizes that the files of the rows give. "
     )
     if scale and any(row.paper for row in table.rows):
         scale += "So the paper's numbers are no target. "

@@ -77,8 +77,8 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
                 "change the rows, or use --seeds, --scale and --gpus"
             )
     if args.options:
-        for run in next(([found.measurements[0].run] for found in results.values()), []):
-            parse(run.words)  # refuses options that fairseq-train would refuse
+        first = next(iter(results.values()))  # a table has at least one row that is trained
+        parse(first.measurements[0].run.words)  # refuses options that fairseq-train would refuse
     refuse_equal_rows(results, args.scale)
     refuse_shared_files(results)
     for run, _ in needed(results, args.only):
