@@ -7,7 +7,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
 from modular_fairseq.models.mae import gate_parameters
-from modular_fairseq.training import bcd
+from modular_fairseq.training.g_steps import GSteps
 from tests.fairseq_commands import train_config
 from tests.helpers import LENGTHS, batch
 
@@ -44,16 +44,16 @@ class Watched:
 
     def watch(self, monkeypatch):
         """Record G steps from now on."""
-        original = bcd.BlockCoordinateDescent.g_step
+        original = GSteps.take
 
-        def g_step(bcd_self, samples):
+        def take(g_steps, samples):
             before = self.state()
-            result = original(bcd_self, samples)
+            result = original(g_steps, samples)
             self.changed.append(("G", *(a != b for a, b in zip(before, self.state(), strict=True))))
             self.after_g = self.state()
             return result
 
-        monkeypatch.setattr(bcd.BlockCoordinateDescent, "g_step", g_step)
+        monkeypatch.setattr(GSteps, "take", take)
 
     def step(self, samples):
         """Take one update and record its F step."""

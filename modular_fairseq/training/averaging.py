@@ -20,6 +20,7 @@ import torch
 
 from modular_fairseq.models.assembly import must_agree
 from modular_fairseq.training.checkpoints import load_checkpoint, options_of, save_checkpoint
+from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import check_file
 
@@ -71,9 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="ignore checkpoints of epochs (or updates) after M",
     )
+    add_user_dir(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    import_user_dir(args)
     paths = _chosen_paths(args)
     output = os.path.realpath(args.output)
     check_file(args.output, "--output")

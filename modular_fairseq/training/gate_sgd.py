@@ -1,7 +1,7 @@
 """Plain SGD for the gates of MAE, apart from the main optimizer (appendix A of the paper).
 
 It has a constant learning rate, and neither momentum nor weight decay, so it has no state to save. G steps
-and joint training (NOBCD) both use it (`training/bcd.py`).
+(`training/g_steps.py`) and joint training (`training/joint_training.py`, NOBCD) use it.
 """
 
 from contextlib import suppress

@@ -19,6 +19,7 @@ from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_generate, run_train
 from tests.hostile_checkpoints import full_disk
+from tests.plugins import registries
 from tests.refusals import refusal
 
 
@@ -314,6 +315,29 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, capsys):
     assert "is a folder" in refusal(average, "--inputs", *files, "--output", tmp_path)
     assert {path: (tmp_path / path).read_bytes() for path in os.listdir(tmp_path)} == before
     assert "read" not in capsys.readouterr().out  # it is refused before any file is read
+
+
+PLUGIN = """
+from modular_fairseq.models.registry import register_attention
+@register_attention("agreeing", "gate", must_agree={".steps": "they count other steps"})
+def build(options, place):
+    return None
+"""
+
+
+def test_a_plugin_says_which_weights_must_agree(tmp_path, monkeypatch):
+    plugin = tmp_path / "plugin_whose_weights_agree"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    files = [write(tmp_path / f"{steps}.pt", {"gate.steps": torch.tensor([steps])}) for steps in (1, 2)]
+    command = ("--inputs", *files, "--output", tmp_path / "average.pt")
+    with registries():
+        sentence = refusal(average, *command, "--user-dir", plugin)
+    assert sentence.endswith("cannot be averaged: they count other steps; give checkpoints from after that")
+    average(*command)
+    assert load_checkpoint(tmp_path / "average.pt")["model"]["gate.steps"].tolist() == [2]
+    assert "there is no such folder" in refusal(average, *command, "--user-dir", tmp_path / "nowhere")
 
 
 def test_a_full_disk_leaves_the_earlier_average(tmp_path, monkeypatch):

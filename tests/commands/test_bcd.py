@@ -1,4 +1,4 @@
-"""Tests of training/bcd.py: G steps change gates only, and F steps never change gates.
+"""Tests of training/bcd.py, g_steps.py and gates_only.py: G steps change gates only, and F steps never do.
 
 This holds for every way to optimise. The tests also cover the schedule, losses, fine-tuning and resuming.
 """
@@ -15,7 +15,8 @@ from fairseq.logging import metrics
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.gates import GateNorm
 from modular_fairseq.runs.run import DIVERGED
-from modular_fairseq.training import bcd
+from modular_fairseq.training import bcd, g_steps
+from modular_fairseq.training.g_steps import GStepResult
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_generate, run_train, train_config, weights
 from tests.watched_trainer import TRAININGS, Watched
@@ -120,7 +121,7 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
     watched = Watched(reversal_data, "--mae-gate-interval", 1)
     before = watched.state()
     watched.trainer.begin_epoch(1)
-    caplog.set_level(logging.INFO, logger=bcd.__name__)
+    caplog.set_level(logging.INFO, logger=g_steps.__name__)
     criterion = watched.trainer.get_criterion()
     forward = criterion.forward
     criterion.forward = lambda *args, **kwargs: (
@@ -136,8 +137,9 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
         criterion.forward = forward
         bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])  # the row ends
         criterion.forward = with_nan
-        for _ in range(bcd.MANY_SKIPPED - 1 + 2 * expected):
+        for _ in range(g_steps.MANY_SKIPPED - 1 + 2 * expected):
             bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+        assert caplog.text.count("the gates do not learn") == expected
         says = "50 G steps in a row were skipped, the last one because the gates' gradient"
         assert caplog.text.count(says) == expected
 
@@ -250,8 +252,7 @@ def test_a_worker_without_memory_takes_part_with_what_others_expect(reversal_dat
         return outputs, sums
 
     def g_step_without_memory(samples):
-        _, _, step = g_step(samples)
-        return [], 0.0, step
+        return GStepResult([], 0.0, take(samples).step)
 
     monkeypatch.setattr(trainer, "_sync_stats", lambda: True)
     monkeypatch.setattr(trainer, "_aggregate_logging_outputs", aggregate)
@@ -259,9 +260,9 @@ def test_a_worker_without_memory_takes_part_with_what_others_expect(reversal_dat
         patch.setattr(trainer, "_local_cumulative_training_time", lambda: 5.0)
         trainer.train_step(watched.batches[:1])
     assert trainer.cumulative_training_time() == 5.0
-    worker = bcd.bcd_of(trainer)
-    g_step = worker.g_step
-    monkeypatch.setattr(worker, "g_step", g_step_without_memory)
+    worker = bcd.bcd_of(trainer).gates_only
+    take = worker.g_steps.take
+    monkeypatch.setattr(worker.g_steps, "take", g_step_without_memory)
     trainer.train_step(watched.batches[:1])
     assert sent == [(sent[0][0], False), (sent[0][0], True)] and "ntokens" in sent[0][0]
     worker.last_logging_output = None

@@ -25,15 +25,15 @@ OUT_OF_MEMORY = """
 import sys
 import torch
 import modular_fairseq
-from modular_fairseq.training.bcd import BlockCoordinateDescent as BCD
+from modular_fairseq.training.g_steps import GSteps
 from fairseq_cli.train import cli_main
-plain, left = BCD.g_step, [int(sys.argv.pop(1))]
-def g_step(self, samples):
+plain, left = GSteps.take, [int(sys.argv.pop(1))]
+def take(self, samples):
     left[0] -= 1
     if left[0] < 0:
         torch.empty(2**60)
     return plain(self, samples)
-BCD.g_step = g_step
+GSteps.take = take
 cli_main()
 """
 

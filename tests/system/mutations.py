@@ -101,14 +101,14 @@ MUTATIONS = [
     ),
     Mutation(
         "training",
-        f"{TRAINING}/bcd.py",
-        "G_SEED_OFFSET = 0x9E3779B9",
-        "G_SEED_OFFSET = 0",
+        f"{TRAINING}/g_steps.py",
+        "SEED_OFFSET = 0x9E3779B9",
+        "SEED_OFFSET = 0",
         "test_bcd",
     ),
     Mutation(
         "training",
-        f"{TRAINING}/bcd.py",
+        f"{TRAINING}/g_steps.py",
         "            self.skipped_in_a_row = 0\n            loss_sum",
         "            loss_sum",
         "test_bcd",
