@@ -1,7 +1,9 @@
 """Test scripts/toolkits.py, which compares this project with stock fairseq and JoeyNMT."""
 
 import json
+import shutil
 import stat
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -13,6 +15,7 @@ import yaml
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.training_log import read_log
+from tests.places import PYTHON, ROOT
 from tests.scripts import script
 
 # It stands for the Python that has JoeyNMT: it "trains", and translates the test set into its references.
@@ -301,3 +304,21 @@ def test_a_module_that_joeynmt_lacks_is_named(toolkits, args):
 def test_a_toolkit_that_fails_is_named_with_its_log(toolkits, args):
     with pytest.raises(UsageError, match=r"-m joeynmt .* failed with status 7; see .*train.log"):
         toolkits.call([args.joeynmt, "-m", "joeynmt", "train"], args.work / "train.log", own=False)
+
+
+@pytest.mark.parametrize(("command", "length"), [("train", 1), ("test", 100)])
+def test_joeynmt_translates_one_token_per_sentence_in_validations_only(tmp_path, command, length):
+    package = tmp_path / "joeynmt"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "training.py").write_text("def predict(model, args): return model, args.max_output_length\n")
+    (package / "__main__.py").write_text(
+        "from collections import namedtuple\n"
+        "from joeynmt import training\n"
+        "args = namedtuple('Args', 'max_output_length')(100)\n"
+        "print(*training.predict(model='a', args=args))\n"
+    )
+    shutil.copy(ROOT / "scripts/joeynmt_sitecustomize.py", tmp_path / "sitecustomize.py")
+    words = [PYTHON, "-m", "joeynmt", command, "config.yaml"]
+    done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"a {length}\n", "")
