@@ -12,9 +12,14 @@ All toolkits read the same sub-words, have a Transformer of the same size and th
 text as often. The checkpoint with the best validation loss translates, with a beam of 5, and `modular-fairseq
 score` scores all translations. What is not the same:
 
-    batches         fairseq puts sentences of similar length together, and its batches have at most the number
-                    of tokens. JoeyNMT draws them at random, and its batches have at least this number
-    start           JoeyNMT draws embeddings by Xavier's rule, and fairseq from N(0, 1 / width)
+    batches         fairseq puts sentences of similar length together, and its batches have at most 1,024
+                    tokens. JoeyNMT draws sentences at random, and its batches have at least 1,950 tokens,
+                    nearly half of which are padding. So both make about 468 updates in an epoch
+    start           fairseq multiplies the standard deviations of Xavier's rule by 1/sqrt(2) for queries,
+                    keys, values and the first layer of a feed-forward sub-layer, by 1/2 for its second
+                    layer, and by 1 for the outputs of attention. JoeyNMT has one such factor, `init_gain`.
+                    It gets 1/sqrt(2), which is the geometric mean of these in an encoder layer. With its
+                    default, 1, it learns far more slowly at this learning rate
     validation      after each epoch in fairseq, and every 500 updates in JoeyNMT, with another smoothed loss
     beam search     fairseq divides a score by the length, and JoeyNMT by ((5 + length) / 6)
 
@@ -53,6 +58,7 @@ DROPOUT = 0.1  # of layers, of attention weights and of the hidden units of feed
 SMOOTHING, DECAY, CLIP = 0.1, 1e-4, 1.0
 RATE, WARMUP = 1e-3, 600  # then the rate falls with the square root of the update
 TOKENS, EPOCHS, BEAM = 1024, 8, 5
+TOKENS_OF_JOEYNMT = 1950  # with padding; see above
 SEEDS = (1, 2, 3)
 ROWS = {
     "fairseq": "fairseq-fixed 0.12.3.1, transformer",
@@ -138,7 +144,9 @@ def joeynmt_config(corpus: Path, folder: Path, seed: int, device: str, updates: 
         },
         "model": {
             "initializer": "xavier_uniform",
-            "embed_initializer": "xavier_uniform",
+            "init_gain": 0.5**0.5,
+            "embed_initializer": "normal",  # as in fairseq
+            "embed_init_weight": WIDTH**-0.5,
             "tied_embeddings": True,
             "tied_softmax": True,
             "encoder": stack,
@@ -157,7 +165,7 @@ def joeynmt_config(corpus: Path, folder: Path, seed: int, device: str, updates: 
             "learning_rate_warmup": WARMUP,
             "scheduling": "warmupinversesquareroot",
             "batch_type": "token",
-            "batch_size": TOKENS,
+            "batch_size": TOKENS_OF_JOEYNMT,
             "epochs": EPOCHS,
             "updates": updates or 10**9,
             "shuffle": True,

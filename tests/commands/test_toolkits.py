@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from fairseq.models.transformer.transformer_config import TransformerConfig
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
@@ -170,7 +172,6 @@ def test_joeynmt_gets_the_same_model_words_and_budget(toolkits, args):
     for option, key in (
         ("--lr", "learning_rate"),
         ("--warmup-updates", "learning_rate_warmup"),
-        ("--max-tokens", "batch_size"),
         ("--max-epoch", "epochs"),
         ("--label-smoothing", "label_smoothing"),
         ("--weight-decay", "weight_decay"),
@@ -184,6 +185,7 @@ def test_joeynmt_gets_the_same_model_words_and_budget(toolkits, args):
     ):  # JoeyNMT has one for all three
         assert float(given[option]) == encoder["dropout"]
     assert given["--seed"] == str(config["random_seed"])
+    assert config["model"]["embed_init_weight"] == float(given["--encoder-embed-dim"]) ** -0.5  # fairseq's
     assert "--cpu" in words and config["use_cuda"] is False
     vocabulary = (path.parent / "vocabulary.txt").read_text().splitlines()
     lines = (args.corpus / "bin/dict.de.txt").read_text().splitlines()
@@ -322,3 +324,17 @@ def test_joeynmt_translates_one_token_per_sentence_in_validations_only(tmp_path,
     words = [PYTHON, "-m", "joeynmt", command, "config.yaml"]
     done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"a {length}\n", "")
+
+
+def test_joeynmt_starts_with_the_spread_of_fairseqs_matrices(toolkits):
+    """The factor is the geometric mean of fairseq's in an encoder layer, relative to Xavier's rule."""
+    config = TransformerConfig()
+    config.encoder.embed_dim, config.encoder.ffn_embed_dim = toolkits.WIDTH, toolkits.INNER
+    config.encoder.attention_heads = toolkits.HEADS
+    torch.manual_seed(1)
+    layer = TransformerEncoderLayerBase(config)
+    gains = [each.std() / (2 / sum(each.shape)) ** 0.5 for each in layer.parameters() if each.dim() == 2]
+    assert len(gains) == 6
+    mean = torch.stack(gains).log().mean().exp().item()
+    given = toolkits.joeynmt_config(Path(), Path(), 1, "cpu")["model"]["init_gain"]
+    assert given == pytest.approx(mean, 0.01)
