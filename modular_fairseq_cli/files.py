@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -124,14 +125,21 @@ def write_file(path: Name, content: str | bytes) -> None:
     """Write a file atomically: after an error or a kill, an earlier file of that name is unchanged.
 
     The content is written to a temporary file beside `path`, which is then renamed. Text is encoded as UTF-8.
-    A link stays a link. A device or a pipe, such as /dev/null, is written to as it is.
+    A link stays a link. A device or a pipe, such as /dev/null, is written to as it is, and so are /dev/stdout
+    and /dev/stderr, even if they are files.
     """
-    path = os.path.realpath(path)
     encoded = content.encode("utf-8") if isinstance(content, str) else content
-    if os.path.exists(path) and not os.path.isfile(path):
+    # They share the position in the file with what this process prints.
+    if stream := {"/dev/stdout": sys.stdout, "/dev/stderr": sys.stderr}.get(os.fspath(path)):
+        stream.flush()
+        stream.buffer.write(encoded)
+        stream.flush()
+        return
+    if os.path.exists(path) and not os.path.isfile(path):  # realpath cannot resolve the link to a pipe
         with open(path, "wb") as file:
             file.write(encoded)
         return
+    path = os.path.realpath(path)
     temporary = temporary_beside(path)
     try:
         with open(temporary, "wb") as file:
@@ -190,8 +198,12 @@ def read_json(path: Name, remedy: str = "remove it to repeat the step that wrote
 
 
 def write_json(path: Name, content: Any) -> None:
-    """Write a JSON file atomically, one value a line (see `write_file`); `read_json` reads it."""
-    write_file(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    """Write a JSON file atomically, one value a line (see `write_file`); `read_json` reads it.
+
+    Bytes of file names that are not UTF-8 are escaped.
+    """
+    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    write_file(path, text.encode("utf-8", "backslashreplace"))
 
 
 def digest(path: Name, algorithm: str = "sha256") -> str:

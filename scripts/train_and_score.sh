@@ -10,5 +10,10 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+for name in SIZE GENERATE; do
+    if [[ -n ${!name:-} ]]; then
+        echo "train_and_score.sh: warning: the variable $name has no effect; give --${name,,}=\"WORDS\"" >&2
+    fi
+done
 bash "$root/scripts/setup.sh"
 exec "$root/.venv/bin/modular-fairseq" train-and-score "$@"

@@ -155,7 +155,8 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
     # The checkpoint and the data may have been replaced by others of the same name.
     read = [words[words.index("--path") + 1]]
     for data in words[0].split(os.pathsep):
-        read += sorted(glob.glob(os.path.join(glob.escape(data), f"{glob.escape(subset)}.*")))
+        for files in (f"{glob.escape(subset)}.*", "dict.*.txt"):
+            read += sorted(glob.glob(os.path.join(glob.escape(data), files)))
     times = " ".join(str(os.stat(path).st_mtime_ns) for path in read)
     stamp = f"# {shlex.join(command)}\n# of {times}\n"
     if output.exists() and output.read_text(encoding="utf-8").startswith(stamp):

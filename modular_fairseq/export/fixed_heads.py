@@ -6,6 +6,7 @@ remains is the model of "Attention Is All You Need", which every engine can run.
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -37,6 +38,13 @@ PLAIN = {
     TransformerEncoder,
     TransformerEncoderLayer,
 }
+# The names of its weights. Any other weight would be left out of the exported model.
+WEIGHTS = re.compile(
+    r"(encoder|decoder)\.embed_(tokens|positions)\.weight"
+    r"|(encoder|decoder)\.(layers\.\d+\.)?\w*layer_?norm(_embedding)?\.(weight|bias)"
+    r"|(encoder|decoder)\.layers\.\d+\.(fc[12]|\w+_attn\.[qkv]_proj|\w+_attn\.out_proj)\.(weight|bias)"
+    r"|decoder\.(project_in_dim|project_out_dim|output_projection)\.weight"
+)
 
 
 def check_plain(model: nn.Module) -> None:
@@ -75,8 +83,11 @@ def check_plain(model: nn.Module) -> None:
         package = type(module).__module__.partition(".")[0]
         if type(module) not in PLAIN and package not in ("fairseq", "torch") and id(module) not in in_gates:
             refuse(f"{name} is a {type(module).__name__}, which is no part of a plain Transformer")
-        if type(module) is MultiheadAttention and (own := next(module.named_parameters(recurse=False), None)):
-            refuse(f"{name} has the parameter {own[0]}, which plain attention does not have")
+        if module._forward_hooks or module._forward_pre_hooks:
+            refuse(f"{name or 'the model'} has a forward hook, which may change what it computes")
+        for own, _ in module.named_parameters(name, recurse=False):
+            if not WEIGHTS.fullmatch(own) and id(module) not in in_gates:
+                refuse(f"{own} is a weight that a plain Transformer does not have")
     for number, layer in enumerate(decoder.layers):
         if layer.encoder_attn is None:
             refuse(f"decoder.layers.{number} has no cross-attention")

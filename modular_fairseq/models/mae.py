@@ -1,7 +1,7 @@
 """Mixture of attentive experts: "A Mixture of h - 1 Heads is Better than h Heads" (Peng et al. 2020).
 
 The maths is in `modules/expert_mixture.py`, `modules/gates.py` and `modules/gate_inputs.py`, and the options
-are in `models/mae_options.py`. `training/bcd.py` and `training/gate_sgd.py` train the gates.
+are in `models/mae_options.py`. `training/g_steps.py` and `training/gate_sgd.py` train the gates.
 """
 
 import math

@@ -26,6 +26,7 @@ import modular_fairseq  # noqa: F401  (registers our archs and criterion)
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.fixed_options import refuse_fixed
 from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
@@ -172,8 +173,9 @@ def read_config(path: str | os.PathLike) -> Config:
     """Read the file of a row.
 
     Raises:
-        UsageError: the file cannot be read, has an unknown group, lacks a key that every row needs, or has
-            options of the model that do not fit together.
+        UsageError: the file cannot be read, has an unknown group, lacks a key that every row needs, sets an
+            option that no run may have (`fixed_options`), or has options of the model that do not fit
+            together.
     """
     path = Path(path)
     # Read as hydra reads it: 5e-4 is a number to OmegaConf, but a string to yaml.
@@ -198,7 +200,7 @@ def read_config(path: str | os.PathLike) -> Config:
     _check_texts(config, ["task.data", *_languages_of_task(values["task"]["_name"])])
     if config.get("checkpoint.finetune_from_model") is not None:
         _check_texts(config, ["checkpoint.finetune_from_model"])
-    config.train_options()  # refuses values of a wrong type
+    refuse_fixed(config.train_options(), f"in {path}", "remove the key")  # values of a wrong type, too
     check_context(config)
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}

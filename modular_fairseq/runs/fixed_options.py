@@ -4,6 +4,9 @@ By these options a run is stored, validated, ended and continued. With others it
 choose them by other data, or end differently after a kill.
 """
 
+from modular_fairseq_cli.arguments import by_option
+from modular_fairseq_cli.errors import UsageError
+
 FIXED = (
     "--save-dir",
     "--user-dir",
@@ -24,3 +27,22 @@ FIXED = (
     "--reset-optimizer",
     "--distributed-port",
 )
+
+
+def refuse_fixed(words: list[str], given: str, remedy: str = "leave it out") -> None:
+    """Refuse these options.
+
+    Args:
+        words: words of a fairseq-train command.
+        given: where they were given, for the message, such as "after the --".
+        remedy: what the user should do, for the message.
+
+    Raises:
+        UsageError: one of the options is among the words.
+    """
+    for option in by_option(words):
+        if option in FIXED:
+            raise UsageError(
+                f"{option} cannot be given {given}, because this command sets it or needs its default; "
+                f"{remedy}"
+            )

@@ -27,11 +27,15 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
 
     Raises:
         UsageError: a value is to be divided that is no number, a context is as long as a block, or the row
-            takes a value from an arch that the scale would change.
+            takes a value from an arch of this project that the scale would change.
     """
     values = copy.deepcopy(config.values)
     arch = config.get("model._name")
-    for key in {**scale.get("divide", {}), **scale.get("set", {})}:
+    finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
+    of_corpus = scale.get("corpora", {}).get(config.data, {})
+    of_row = scale.get("rows", {}).get(config.name, {})
+    replaced = {**scale.get("set", {}), **finetuning, **of_corpus, **of_row}
+    for key in {**scale.get("divide", {}), **replaced}:
         group, name = key.split(".")
         if group == "model" and name in PRESETS.get(arch, {}) and name not in values["model"]:
             raise UsageError(
@@ -50,10 +54,7 @@ def scaled(config: Config, scale: dict[str, Any]) -> Config:
                 values[group][name] = value / by
             elif value > 0:
                 values[group][name] = max(value // by, 1)
-    finetuning = scale.get("finetuning", {}) if config.get("checkpoint.finetune_from_model") else {}
-    of_corpus = scale.get("corpora", {}).get(config.data, {})
-    of_row = scale.get("rows", {}).get(config.name, {})
-    for key, value in {**scale.get("set", {}), **finetuning, **of_corpus, **of_row}.items():
+    for key, value in replaced.items():
         group, name = key.split(".")
         if name in values.get(group, {}):
             values[group][name] = value

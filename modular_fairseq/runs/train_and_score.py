@@ -26,7 +26,7 @@ from fairseq.tasks.translation import TranslationTask
 from modular_fairseq.models.checks import archs_that_translate, check_task, mechanisms_of
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.fixed_options import FIXED
+from modular_fairseq.runs.fixed_options import refuse_fixed
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import short_training
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size",
         metavar='"WORDS"',
-        help='options that set the size of the model, in one pair of quotes; --size="" keeps the size of '
+        help='options that set the size of the model, as --size="WORDS"; --size="" keeps the size of '
         "the arch. By default any ARCH gets 3 + 3 layers of 256 units and 4 heads, or 4 + 4 layers if it "
         "needs as many. An epoch then takes 4 to 7 minutes on one core for 29,000 sentence pairs",
     )
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--generate",
         default="",
         metavar='"WORDS"',
-        help='options of fairseq-generate, in one pair of quotes, such as --generate "--beam 1 --lenpen 0.6"',
+        help='options of fairseq-generate, such as --generate="--beam 1 --lenpen 0.6"; the = is needed',
     )
     for name, text in {
         "folder": "folder of the raw text",
@@ -100,11 +100,7 @@ def run(args: argparse.Namespace) -> None:
     for option in by_option(args.options):
         if option in INSTEAD:
             raise UsageError(f"{option} cannot be given among OPTIONS; {INSTEAD[option]}")
-        if option in FIXED:
-            raise UsageError(
-                f"{option} cannot be given among OPTIONS, because this command needs its default; leave it "
-                "out"
-            )
+    refuse_fixed(args.options, "among OPTIONS")
     if args.arch not in ARCH_MODEL_NAME_REGISTRY:
         ours = ", ".join(archs_that_translate())
         raise UsageError(f"there is no arch {args.arch}; give {ours}, or an arch of fairseq")

@@ -106,7 +106,7 @@ class GSteps:
             metrics.log_scalar("g_loss", self.last_loss, weight=0, priority=299, round=3)
 
     def _begin(self) -> None:
-        """Seed the dropout, put the model into training mode, and forget what was not used."""
+        """Seed the dropout, put the model into training mode, and clear what is left of a step."""
         trainer, updates = self.trainer, self.trainer.get_num_updates()
         utils.set_torch_seed(trainer.cfg.common.seed + updates + SEED_OFFSET)
         trainer.get_model().set_num_updates(updates)

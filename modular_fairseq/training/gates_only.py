@@ -11,7 +11,15 @@ from modular_fairseq.training.gate_sgd import adapt_loss_scale, loss_scale_of
 
 
 class GatesOnlyTraining:
-    """Make updates that are G steps, and count and log them as fairseq's `train_step` does."""
+    """Make updates that are G steps, and count and log them as fairseq's `train_step` does.
+
+    Args:
+        trainer: fairseq's trainer.
+        g_steps: takes the G steps of its model.
+
+    Attributes:
+        last_logging_output: what the criterion logged for the last batch that fitted into the memory.
+    """
 
     def __init__(self, trainer: Trainer, g_steps: GSteps):
         self.trainer = trainer
@@ -29,17 +37,18 @@ class GatesOnlyTraining:
 
         Raises:
             FloatingPointError: the gradient is not finite, and there is no loss scale that could be lowered.
-            RuntimeError: this worker, one of several, has run out of memory in all batches of its first
-                update.
+            RuntimeError: this worker, one of several, has run out of memory in all of its batches so far.
         """
         trainer = self.trainer
         metrics.log_start_time("train_wall", priority=800, round=0)
         logging_outputs, sample_size, step = self.g_steps.take(samples)
+        if logging_outputs:
+            self.last_logging_output = logging_outputs[0]
         adapt_loss_scale(trainer, step.norm)
         if step.skipped:
             metrics.log_stop_time("train_wall")
             return None
-        logging_outputs = self._with_keys(logging_outputs)
+        logging_outputs = logging_outputs or [self._earlier_logging_output()]
         if trainer._sync_stats():
             logging_outputs, (sample_size, seconds) = trainer._aggregate_logging_outputs(
                 logging_outputs,
@@ -58,16 +67,11 @@ class GatesOnlyTraining:
         metrics.log_stop_time("train_wall")
         return logging_output
 
-    def _with_keys(self, logging_outputs: list[dict]) -> list[dict]:
-        """Return an earlier logging output if there is none now.
+    def _earlier_logging_output(self) -> dict[str, Any]:
+        """Return the last logging output of this worker, for an update in which it has none.
 
         Workers must agree on the keys of their outputs. The values of a worker without batches are ignored.
         """
-        if logging_outputs:
-            self.last_logging_output = logging_outputs[0]
-            return logging_outputs
         if self.last_logging_output is None:
-            raise RuntimeError(
-                "out of memory in the first G step; give a smaller --max-tokens or --batch-size"
-            )
-        return [self.last_logging_output]
+            raise RuntimeError("out of memory in all batches; give a smaller --max-tokens or --batch-size")
+        return self.last_logging_output

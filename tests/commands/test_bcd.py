@@ -265,8 +265,30 @@ def test_a_worker_without_memory_takes_part_with_what_others_expect(reversal_dat
     trainer.train_step(watched.batches[:1])
     assert sent == [(sent[0][0], False), (sent[0][0], True)] and "ntokens" in sent[0][0]
     worker.last_logging_output = None
-    with pytest.raises(RuntimeError, match="out of memory in the first G step; give a smaller --max-tokens"):
+    with pytest.raises(RuntimeError, match="out of memory in all batches; give a smaller --max-tokens"):
         trainer.train_step(watched.batches[:1])
+    result = take(watched.batches[:1])
+    skipped = result._replace(step=result.step._replace(skipped="overflow"))
+    monkeypatch.setattr(worker.g_steps, "take", lambda samples: skipped)
+    assert trainer.train_step(watched.batches[:1]) is None
+    monkeypatch.setattr(worker.g_steps, "take", g_step_without_memory)
+    trainer.train_step(watched.batches[:1])
+    assert sent[2:] == [(sent[0][0], True)]
+
+
+def test_finetuning_gates_empties_the_cache_as_often_as_asked_for(reversal_data, monkeypatch):
+    args = ["--mae-finetune", "gates", "--finetune-from-model", "a.pt", "--empty-cache-freq", 2]
+    watched = Watched(reversal_data, *args)
+    trainer, emptied = watched.trainer, []
+    trainer.begin_epoch(1)
+    worker = bcd.bcd_of(trainer).gates_only
+    result = worker.g_steps.take(watched.batches[:1])
+    monkeypatch.setattr(worker.g_steps, "take", lambda samples: result)
+    monkeypatch.setattr(trainer, "cuda", True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append(trainer.get_num_updates()))
+    for _ in range(4):
+        worker.update(watched.batches[:1])
+    assert emptied == [1, 3]
 
 
 def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
@@ -343,9 +365,11 @@ def test_finetuning_gates_in_half_precision_lowers_the_loss_scale(reversal_data)
     )
     watched.trainer.begin_epoch(1)
     before = watched.state()[0]
-    for _ in range(30):
-        watched.step(watched.batches[:1])
+    with metrics.aggregate() as log:
+        for _ in range(30):
+            watched.step(watched.batches[:1])
     assert watched.state()[0] != before and watched.trainer.optimizer.scaler.loss_scale < 2**30
+    assert log["loss_scale"].val == watched.trainer.optimizer.scaler.loss_scale
 
 
 def test_a_g_step_does_not_depend_on_the_loss_scale(reversal_data):

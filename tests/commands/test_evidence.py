@@ -314,6 +314,17 @@ def test_a_run_that_was_begun_elsewhere_is_refused(made, place, capfd):
     )
 
 
+def test_a_run_is_refused_if_nothing_says_where_it_was_begun(place, capfd):
+    last = place / f"runs/{COMMIT}/paper/mine/plain/seed-2/checkpoint_last.pt"
+    last.parent.mkdir(parents=True)
+    last.write_bytes(b"")
+    (place / "evidence/mine/plain/seed-2.json").unlink()
+    with pytest.raises(SystemExit, match="these runs failed: mine/plain/seed-2"):
+        make(place)
+    said = "mine/plain/seed-2 has a checkpoint, and no begun.json says on which machine it was begun; remove"
+    assert said in capfd.readouterr().err and last.exists()
+
+
 def test_a_lost_checkpoint_that_is_fine_tuned_is_made_again_without_its_record(place):
     path = place / "evidence/mine/experts/seed-2.json"
     before = path.read_bytes()

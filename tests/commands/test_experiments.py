@@ -14,6 +14,7 @@ from argparse import Namespace
 from fnmatch import fnmatch
 
 import pytest
+import yaml
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from omegaconf import OmegaConf
@@ -418,6 +419,22 @@ def arguments(table, folder):
     return table_arguments(table, out=str(folder))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"checkpoint": {"no_save": True}}, {"dataset": {"valid_subset": "test"}}, {"common": {"log_file": "a"}}],
+    ids=str,
+)
+def test_a_row_may_not_say_how_runs_are_stored_and_validated(changes, tmp_path):
+    values = read_config(CONFIGS / "dma-1" / "dma-small.yaml").values
+    [(group, keys)] = changes.items()
+    (tmp_path / "row.yaml").write_text(yaml.safe_dump({**values, group: values.get(group, {}) | keys}))
+    [option] = ["--" + key.replace("_", "-") for key in keys]
+    with pytest.raises(
+        UsageError, match=f"{option} cannot be given in {tmp_path}/row.yaml, because this com"
+    ):
+        read_config(tmp_path / "row.yaml")
+
+
 def test_null_in_a_row_means_the_default():
     config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
     nulls = {"checkpoint": {"keep_last_epochs": None}, "common_eval": {"post_process": None}}
@@ -426,12 +443,21 @@ def test_null_in_a_row_means_the_default():
 
 
 @pytest.mark.parametrize(
-    "scale", [{"divide": {"model.encoder_layers": 2}}, {"set": {"model.encoder_layers": 1}}]
+    "scale",
+    [
+        {"divide": {"model.encoder_layers": 2}},
+        {"set": {"model.encoder_layers": 1}},
+        {"finetuning": {"model.encoder_layers": 1}},
+        {"corpora": {"iwslt14.de-en": {"model.encoder_layers": 1}}},
+        {"rows": {"dma-1/dma-small": {"model.encoder_layers": 1}}},
+    ],
 )
 def test_a_scale_that_would_pass_over_the_sizes_of_an_arch_is_refused(scale):
     config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
     model = {"_name": "dma_transformer_tiny_cpu", "encoder_embed_dim": 64}
-    of_arch = config._replace(values=config.values | {"model": model})
+    values = config.values | {"model": model}
+    values["checkpoint"] = values.get("checkpoint", {}) | {"finetune_from_model": "dma.yaml"}
+    of_arch = config._replace(values=values)
     assert scaled(of_arch, {"divide": {"model.encoder_embed_dim": 2}}).get("model.encoder_embed_dim") == 32
     with pytest.raises(
         UsageError, match="encoder_layers comes from the arch dma_transformer_tiny_cpu, and a"

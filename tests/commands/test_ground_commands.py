@@ -161,3 +161,19 @@ def test_a_reader_who_has_seen_enough_ends_a_command_without_a_traceback():
     assert child.stdout.readline() == b"a line\n"
     child.stdout.close()
     assert child.stderr.read() == b"" and child.wait() == 1
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_the_output_of_the_process_is_written_to_in_turn(tmp_path, name):
+    code = f"""
+import sys
+from modular_fairseq_cli.files import write_file
+print("before", file=sys.{name})
+write_file("/dev/{name}", "text\\n")
+print("after", file=sys.{name})
+"""
+    with open(tmp_path / "file", "w") as file:
+        python("-c", code, check=True, **{"capture_output": False, name: file})
+    assert (tmp_path / "file").read_text() == "before\ntext\nafter\n"
+    piped = python("-c", code, check=True)
+    assert getattr(piped, name) == "before\ntext\nafter\n"

@@ -224,7 +224,19 @@ def _replace(attention):
         ),
         (
             lambda attention: attention.register_parameter("slope", nn.Parameter(torch.ones(1))),
-            "encoder.layers.0.self_attn has the parameter slope, which plain attention does not have",
+            "encoder.layers.0.self_attn.slope is a weight that a plain Transformer does not have",
+        ),
+        (
+            lambda attention: attention.add_module("extra", nn.Linear(4, 4)),
+            "encoder.layers.0.self_attn.extra.weight is a weight that a plain Transformer does not have",
+        ),
+        (
+            lambda attention: attention.add_module("out_proj", nn.Sequential(attention.out_proj, nn.Tanh())),
+            "encoder.layers.0.self_attn.out_proj.0.weight is a weight that a plain Transformer does not have",
+        ),
+        (
+            lambda attention: attention.register_forward_hook(lambda module, inputs, output: output),
+            "encoder.layers.0.self_attn has a forward hook, which may change what it computes",
         ),
     ],
 )

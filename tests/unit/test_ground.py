@@ -195,6 +195,21 @@ def test_links_stay_links_and_pipes_stay_pipes(tmp_path):
     os.close(reader)
 
 
+def test_a_pipe_without_a_name_is_written_to():
+    reader, writer = os.pipe()
+    files.write_file(f"/dev/fd/{writer}", "text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_json_keeps_file_names_that_are_not_utf_8(tmp_path):
+    content = {"ä": os.fsdecode(b"caf\xe9.pt")}
+    files.write_json(tmp_path / "file", content)
+    assert files.read_json(tmp_path / "file") == content
+    assert "ä" in (tmp_path / "file").read_text(encoding="utf-8")
+
+
 def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
     path, host = tmp_path / "file", socket.gethostname()
     dead = 2**22 + 1  # more than Linux's largest number of a process

@@ -263,6 +263,10 @@ def test_the_demo_refuses_options_that_it_sets_itself(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="the demo itself sets --lr, --dropout, the same .*; leave them out"):
         cli.main(["demo", "mae_transformer", "--lr", "1e-9", "--mae-gate-dim", "8", "--dropout=0.3"])
+    with pytest.raises(
+        SystemExit, match="--no-save cannot be given among OPTIONS, because this command sets"
+    ):
+        cli.main(["demo", "mae_transformer", "--no-save"])
     assert not list(tmp_path.iterdir())
 
 

@@ -235,10 +235,16 @@ def _refuse_another_machine(run: Run, device: str) -> None:
     """Refuse to go on with a run elsewhere: its record could name one device, processor and torch only.
 
     Raises:
-        UsageError: the run was begun on another device or processor, or with other versions or libraries.
+        UsageError: the run was begun on another device or processor, or with other versions or libraries, or
+            nothing says where.
     """
     now = {name: value for name, value in made(device).items() if name != "date"}
     begun = read_json(run.path(BEGUN))
+    if begun is None and os.path.exists(run.last):
+        raise UsageError(
+            f"{run.name} has a checkpoint, and no {BEGUN} says on which machine it was begun; remove "
+            f"{run.folder} to begin it again"
+        )
     if begun is None:
         write_json(run.path(BEGUN), now)
     elif begun != now:

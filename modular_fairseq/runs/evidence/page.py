@@ -89,8 +89,8 @@ A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
 The interval has 95 % and is not corrected for the number of claims; the verdict is. It accounts for seeds,
 and for BLEU also for the choice of test sentences. For other quantities it accounts for seeds alone, so it
-says nothing about other test data. *No room for the paper's difference* means that this is outside of the
-interval; the paper measured it with other data and a larger model.""",
+says nothing about other test data. *No room for the paper's difference* means that this difference is outside
+of the interval; the paper measured it with other data and a larger model.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it

@@ -9,7 +9,7 @@ from typing import Any
 
 from modular_fairseq.runs.config import DECODING, SELECTORS, Config, read_config
 from modular_fairseq.runs.evaluation import EVALUATIONS, Measurement
-from modular_fairseq.runs.fixed_options import FIXED
+from modular_fairseq.runs.fixed_options import refuse_fixed
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.runs.papers.table import Row, Table
 from modular_fairseq.runs.run import PLUGIN, Run
@@ -22,7 +22,6 @@ from modular_fairseq_cli.errors import UsageError
 
 # Options that the rows or this command set. Users may give all others after a --.
 OWN_OPTIONS = [
-    *FIXED,
     "--arch",
     "-a",
     "--task",
@@ -68,9 +67,10 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
     given = by_option(args.options)
     if given[""]:
         raise UsageError(f"{given[''][0]}: after the -- come options of fairseq-train, such as --fp16")
+    if "--user-dir" in given:
+        raise UsageError("--user-dir cannot be given after the --; give it before")
+    refuse_fixed(args.options, "after the --")
     for option in given:
-        if option == "--user-dir":
-            raise UsageError("--user-dir cannot be given after the --; give it before")
         if option in OWN_OPTIONS or option in differences(results):
             raise UsageError(
                 f"{option} cannot be given after the --, because the table sets it or its rows differ in it; "
