@@ -14,7 +14,7 @@ score` scores all translations. What is not the same:
 
     batches         fairseq puts sentences of similar length together, and its batches have at most 1,024
                     tokens. JoeyNMT draws sentences at random, and its batches have at least 1,950 tokens,
-                    nearly half of which are padding. So both make about 468 updates in an epoch
+                    about half of which are padding. So both make about 468 updates in an epoch
     start           fairseq multiplies the standard deviations of Xavier's rule by 1/sqrt(2) for queries,
                     keys, values and the first layer of a feed-forward sub-layer, by 1/2 for its second
                     layer, and by 1 for the outputs of attention. JoeyNMT has one such factor, `init_gain`.

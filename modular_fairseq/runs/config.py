@@ -200,7 +200,8 @@ def read_config(path: str | os.PathLike) -> Config:
     _check_texts(config, ["task.data", *_languages_of_task(values["task"]["_name"])])
     if config.get("checkpoint.finetune_from_model") is not None:
         _check_texts(config, ["checkpoint.finetune_from_model"])
-    refuse_fixed(config.train_options(), f"in {path}", "remove the key")  # values of a wrong type, too
+    words = config.train_options()  # refuses values of a wrong type
+    refuse_fixed(words, f"in {path}", "remove the key")
     check_context(config)
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}

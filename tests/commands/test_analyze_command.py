@@ -198,12 +198,14 @@ def test_single_experts_have_the_scores_of_fairseq_generate(trained, tmp_path, c
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
     assert kept.stat().st_mtime_ns == before  # a run that was killed continues
     assert "translating" not in capsys.readouterr().err
-    index = next(Path(trained.data).glob("test.*.idx"))
-    times = index.stat().st_atime_ns, index.stat().st_mtime_ns
-    os.utime(index, ns=(times[0], times[1] + 1))  # as if other data were there now
-    analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
-    os.utime(index, ns=times)
-    assert "translating" in capsys.readouterr().err
+    files = [next(Path(trained.data).glob(pattern)) for pattern in ("test.*.idx", "dict.*.txt")]
+    times = [(file.stat().st_atime_ns, file.stat().st_mtime_ns) for file in files]
+    for file, (read, changed) in zip(files, times, strict=True):
+        os.utime(file, ns=(read, changed + 1))  # as if it were replaced
+        analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "2")
+        assert "translating" in capsys.readouterr().err
+    for file, both in zip(files, times, strict=True):
+        os.utime(file, ns=both)
     analyze("single-expert", trained, "--gen-subset", "test", "--out", out, "--", "--beam", "1")
     assert "translating" in capsys.readouterr().err  # these translations are others
     sentence = refuse("single-expert", trained, "--out", tmp_path / "other", "--", "--beam", "two")

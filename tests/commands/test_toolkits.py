@@ -178,6 +178,8 @@ def test_joeynmt_gets_the_same_model_words_and_budget(toolkits, args):
         ("--clip-norm", "clip_grad_norm"),
     ):
         assert float(given[option]) == training[key]
+    assert given["--max-tokens"] == str(toolkits.TOKENS)
+    assert training["batch_size"] == toolkits.TOKENS_OF_JOEYNMT  # with padding, for as many updates
     for option in (
         "--dropout",
         "--attention-dropout",

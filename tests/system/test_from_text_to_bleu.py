@@ -1,6 +1,7 @@
 """Test that models learn a small task, and that the script does all steps from text to BLEU."""
 
 import json
+import os
 import subprocess
 
 from tests.fairseq_commands import (
@@ -46,7 +47,10 @@ def test_from_text_to_bleu_with_the_script(tmp_path):
             capture_output=True,
             text=True,
             timeout=240,
+            env={**os.environ, "SIZE": "--encoder-layers 2"},
         )
+        assert 'warning: the variable SIZE has no effect; give --size="WORDS"' in result.stderr
+        assert "GENERATE" not in result.stderr
         assert result.returncode == 0, result.stderr
         assert "nrefs:1|case:mixed" in result.stdout
         trained.add((tmp_path / "out/run/checkpoint1.pt").stat().st_mtime_ns)

@@ -299,7 +299,7 @@ def trained(monkeypatch, tmp_path, *options, **own):
     )
     score = SimpleNamespace(main=lambda words: setattr(seen, "score", words))
     monkeypatch.setattr(train_and_score, "main", score)
-    first = [word for name, value in own.items() for word in (f"--{name}", value)]
+    first = [f"--{name}={value}" for name, value in own.items()]
     cli.main(["train-and-score", *first, "text", "de", "en", str(tmp_path / "out"), *options])
     return seen
 
@@ -320,6 +320,9 @@ def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monke
     assert named.run.folder == f"{tmp_path}/out/mine" and "--encoder-layers" not in named.run.words
     assert named.decoding == ["--beam", "5", "--batch-size", "64", "--remove-bpe", "--lenpen", "2"]
     assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
+    one = {"size": "--share-all-embeddings", "generate": "--quiet"}
+    short = trained(monkeypatch, tmp_path, "tim_transformer", name="mine", **one)
+    assert "--share-all-embeddings" in short.run.words and short.decoding[-1] == "--quiet"
 
 
 @pytest.mark.parametrize(
