@@ -685,8 +685,8 @@ def test_time_on_a_cpu_and_time_with_a_gpu_are_told_apart():
     jobs = [SimpleNamespace(run=SimpleNamespace(name=name)) for name in names]
     cpu, gpu = ({"core_minutes": value, "made": {"device": of}} for value, of in ((90, "cpu"), (6, "cuda")))
     assert time_spent([cpu, cpu]) == "3.0 core-hours" and time_spent([]) == "0.0 core-hours"
-    assert time_spent([gpu, cpu, gpu]) == "1.5 core-hours on CPUs and 0.2 beside a GPU"
-    assert time_spent([gpu]) == "0.1 core-hours beside a GPU"
+    assert time_spent([gpu, cpu, gpu]) == "1.5 core-hours of runs on CPUs and 0.2 of runs on a GPU"
+    assert time_spent([gpu]) == "0.1 core-hours of runs on a GPU"
     # the rest is expected to take as long as the runs on a CPU
     assert hours_left(jobs, {names[0]: cpu, names[1]: gpu}) == 1.5
     assert hours_left(jobs, {names[1]: gpu}) is None
@@ -712,7 +712,7 @@ PERPLEXITIES = {1: (110.0, 100.0), 2: (121.0, 100.0)}  # 10 and 21 % more; with 
 
 
 @pytest.mark.parametrize(
-    ("changes", "values", "no_room"),
+    ("changes", "values", "excluded"),
     [
         ({"printed": 0.9}, None, False),
         ({"printed": 1.1}, None, True),
@@ -724,10 +724,10 @@ PERPLEXITIES = {1: (110.0, 100.0), 2: (121.0, 100.0)}  # 10 and 21 % more; with 
         ({"printed": -8.0, "paper": "Li 2021: lower by 8"}, PERPLEXITIES, False),
     ],
 )
-def test_an_interval_says_whether_it_has_room_for_the_papers_difference(changes, values, no_room):
+def test_an_interval_says_whether_it_excludes_the_papers_difference(changes, values, excluded):
     of = claim(kind="secondary", quantity="lm_perplexity" if values else "bleu", margin=0.5, **changes)
     finding = Finding(of, values or {1: (0, 0)}, Interval(0.5, 0.0, 1.0, 0.5, 2), [])
-    expected = "undecided; no room for the paper's difference" if no_room else "undecided"
+    expected = "undecided; the paper's difference is excluded" if excluded else "undecided"
     assert said(finding, Findings([finding], {})) == expected
     decided = finding._replace(interval=Interval(2.5, 2.0, 3.0, 0.01, 2))
     assert said(decided, Findings([decided], {})) == "as claimed"

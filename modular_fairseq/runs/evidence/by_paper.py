@@ -5,21 +5,21 @@ from collections.abc import Sequence
 
 from modular_fairseq.runs.evidence.claims import KINDS
 from modular_fairseq.runs.evidence.overview import Findings
-from modular_fairseq.runs.evidence.papers_difference import has_no_room
+from modular_fairseq.runs.evidence.papers_difference import is_excluded
 from modular_fairseq.runs.evidence.verdicts import Finding
 
-NO_ROOM = "no room for the paper's difference"
+EXCLUDED = "the paper's difference is excluded"
 
 COUNTED = {  # what is found of a claim, and how it is said of one and of several
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
     "smaller": ("fails (but has the claimed direction)", "fail (but have the claimed direction)"),
     "open": ("is open", "are open"),
-    f"open; {NO_ROOM}": (f"is open ({NO_ROOM})", f"are open ({NO_ROOM})"),
+    f"open; {EXCLUDED}": (f"is open ({EXCLUDED})", f"are open ({EXCLUDED})"),
     "as claimed": ("is as claimed", "are as claimed"),
     "the opposite": ("is the opposite", "are the opposite"),
     "undecided": ("is undecided", "are undecided"),
-    f"undecided; {NO_ROOM}": (f"is undecided ({NO_ROOM})", f"are undecided ({NO_ROOM})"),
+    f"undecided; {EXCLUDED}": (f"is undecided ({EXCLUDED})", f"are undecided ({EXCLUDED})"),
     "lost": ("has lost a seed", "have lost a seed"),
 }
 
@@ -30,7 +30,7 @@ def said(finding: Finding, findings: Findings) -> str:
     If it is not decided, the words say whether the interval excludes the paper's difference.
     """
     word = _decided(finding, findings)
-    return f"{word}; {NO_ROOM}" if word in ("open", "undecided") and has_no_room(finding) else word
+    return f"{word}; {EXCLUDED}" if word in ("open", "undecided") and is_excluded(finding) else word
 
 
 def _decided(finding: Finding, findings: Findings) -> str:

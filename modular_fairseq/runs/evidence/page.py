@@ -64,7 +64,10 @@ def page(plan: Plan, records: Records, folder: str) -> str:
         mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
             so_far = SO_FAR if kind == "primary" and any(finding.waits for finding in mine) else ""
-            parts += [f"## {kind.capitalize()} claims", ABOUT[kind] + so_far, _summary(mine, findings)]
+            parts += [f"## {kind.capitalize()} claims", ABOUT[kind] + so_far]
+            begun = [finding for finding in mine if finding.values]
+            waiting = [finding for finding in mine if not finding.values]
+            parts += [_summary(begun, findings)] * bool(begun) + [_waiting(waiting)] * bool(waiting)
     parts += ["## The models of each table", TABLES]
     images = figures(plan, records)
     for table in plan.tables.values():
@@ -89,19 +92,19 @@ A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
 The interval has 95 % and is not corrected for the number of claims; the verdict is. It accounts for seeds,
 and for BLEU also for the choice of test sentences. For other quantities it accounts for seeds alone, so it
-says nothing about other test data. *No room for the paper's difference* means that this difference is outside
-of the interval; the paper measured it with other data and a larger model.""",
+says nothing about other test data. *The paper's difference is excluded* means that it is outside of the
+interval; the paper measured it with other data and a larger model.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
-includes the bound, or that seeds do not differ and give no interval; *no room* means the same as above. Of 20
-such intervals one misses its value by chance. Intervals account for seeds. For BLEU they also account for the
-choice of test sentences, for nats per token of pictures for the choice of pictures, and for the accuracy of
-classes for the choice of inputs. A difference of perplexities is also given in percent of the baseline, as
-the perplexities here are far above the papers'. It is the ratio of geometric means over seeds; *no room*
-compares these percentages, and nothing else depends on them. A claim with one seed has no interval yet; the
-section about it shows its numbers. Tables `tim-2` and `tim-2-glue` are measured on validation data, as in the
-paper. These data have also chosen the checkpoint.""",
+includes the bound, or that all seeds give the same value, so that there is no interval. The intervals are not
+corrected for their number: about one of 20 misses the true value. Intervals account for seeds. For BLEU they
+also account for the choice of test sentences, for nats per token of pictures for the choice of pictures, and
+for the accuracy of classes for the choice of inputs. A difference of perplexities is also given in percent of
+the baseline, as the perplexities here are far above the papers'. It is the ratio of geometric means over
+seeds. These percentages decide whether the paper's difference is excluded, and nothing else depends on them.
+A claim with one seed has no interval yet; the section about it shows its numbers. Tables `tim-2` and
+`tim-2-glue` are measured on validation data, as in the paper. These data have also chosen the checkpoint.""",
 }
 SO_FAR = """ As long as
 other primary claims lack runs, an *open* claim may still become one that holds or fails."""
@@ -115,11 +118,13 @@ show the perplexity of training batches. The validation perplexity is the one th
 trains. In tables of masked language models it counts the masked symbols `<s>` and `</s>`, too. The
 perplexity of masked words does not count them."""
 EACH = """\
-A record is a JSON file with the scores, the learning curves, the commands, the settings, and digests of the
-corpus and the weights. The log of a training for a primary claim lies beside the record since 2026-11-28, and
-`zcat` shows it. Earlier logs were left on the machines that made them. These commands show the commits that
-registered or changed the text of a claim, and the commit that added a record. What was changed apart from the
-text, such as a row, is in the [last section](#what-was-changed-after-it-was-registered).
+To repeat a comparison without records, train its two rows as a table ([Make the
+runs](evidence.md#make-the-runs)). A record is a JSON file with the scores, the learning curves, the commands,
+the settings, and digests of the corpus and the weights. The log of a training for a primary claim lies beside
+the record since 2026-11-28, and `zcat` shows it. Earlier logs were left on the machines that made them. These
+commands show the commits that registered or changed the text of a claim, and the commit that added a record.
+What was changed apart from the text, such as a row, is in the
+[last section](#what-was-changed-after-it-was-registered).
 
 <!-- not run: it needs the history of the repository, which an archive of the files does not have -->
 ```bash
@@ -169,17 +174,27 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
 
 
 def _summary(found: Sequence[Finding], findings: Findings) -> str:
-    """Return a table of claims, a line for each."""
+    """Return a table of claims that have runs, a line for each."""
     last = SAYS[found[0].claim.kind].lower()
     lines = [f"| claim | quantity | paper | here [95 %] | {last} |", "| --- | --- | ---: | ---: | --- |"]
     for finding in found:
         claim = finding.claim
-        name = f"[{claim.says}](#{claim.name})" if finding.values else claim.says
-        where = f"{QUANTITIES[claim.quantity].heading}, {claim.table_name}"
-        lines.append(
-            f"| {name} | {where} | {_printed(claim)} | {_difference(finding)} | {said(finding, findings)} |"
-        )
+        cells = f"[{claim.says}](#{claim.name})", _where(claim), _printed(claim), _difference(finding)
+        lines.append(f"| {' | '.join(cells)} | {said(finding, findings)} |")
     return "\n".join(lines)
+
+
+def _waiting(found: Sequence[Finding]) -> str:
+    """Return a table of claims that have no run of both rows yet."""
+    lines = ["These claims have no runs of both rows with the same seed yet:", ""]
+    lines += ["| claim | quantity | paper |", "| --- | --- | ---: |"]
+    lines += [f"| {each.claim.says} | {_where(each.claim)} | {_printed(each.claim)} |" for each in found]
+    return "\n".join(lines)
+
+
+def _where(claim: Claim) -> str:
+    """Return the quantity and the table of a claim."""
+    return f"{QUANTITIES[claim.quantity].heading}, {claim.table_name}"
 
 
 def _printed(claim: Claim) -> str:
@@ -225,7 +240,8 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
         f"- Runs: {_records(plan, names)}; {spent}; {_commits(made)}",
         *_logs(plan, names),
         f"- Commands: `bash scripts/evidence.sh TEXT {_only(jobs)}` makes the runs again if their records "
-        f"are removed.{_devices(jobs, records)} Each record has the `commands` of its run.",
+        f"are removed, and all other runs of the table that have no record."
+        f"{_devices(jobs, records)} Each record has the `commands` of its run.",
     ]
     return f"### {claim.name}\n\n{lines[0]}\n\n" + "\n".join(lines[1:])
 

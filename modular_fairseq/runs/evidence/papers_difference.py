@@ -42,7 +42,7 @@ def printed_percent(claim: Claim) -> float | None:
     return 100 * (row / baseline - 1)
 
 
-def has_no_room(finding: Finding) -> bool:
+def is_excluded(finding: Finding) -> bool:
     """Return whether the 95 % interval excludes the paper's difference.
 
     The result is False if the paper prints none, or if there is no interval.

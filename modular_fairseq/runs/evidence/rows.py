@@ -70,7 +70,7 @@ def hours_of(records: Iterable[dict[str, Any]]) -> float:
 
 def time_spent(records: Iterable[dict[str, Any]]) -> str:
     """Return the time of processors that runs took: "1.4 core-hours", or, if some of them had a GPU, "1.4
-    core-hours on CPUs and 0.2 beside a GPU".
+    core-hours of runs on CPUs and 0.2 of runs on a GPU".
     """
     every = list(records)
     on_cpu = [record for record in every if is_of_cpu(record)]
@@ -78,5 +78,6 @@ def time_spent(records: Iterable[dict[str, Any]]) -> str:
     if not with_gpu:
         return f"{hours_of(on_cpu):,.1f} core-hours"
     if not on_cpu:
-        return f"{hours_of(with_gpu):,.1f} core-hours beside a GPU"
-    return f"{hours_of(on_cpu):,.1f} core-hours on CPUs and {hours_of(with_gpu):,.1f} beside a GPU"
+        return f"{hours_of(with_gpu):,.1f} core-hours of runs on a GPU"
+    of_cpu, of_gpu = (f"{hours_of(each):,.1f}" for each in (on_cpu, with_gpu))
+    return f"{of_cpu} core-hours of runs on CPUs and {of_gpu} of runs on a GPU"
