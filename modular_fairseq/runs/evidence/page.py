@@ -92,13 +92,15 @@ A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
 The interval has 95 % and is not corrected for the number of claims; the verdict is. It accounts for seeds,
 and for BLEU also for the choice of test sentences. For other quantities it accounts for seeds alone, so it
-says nothing about other test data. *The paper's difference is excluded* means that it is outside of the
-interval; the paper measured it with other data and a larger model.""",
+says nothing about other test data. Of open claims it is also said whether *the paper's difference is
+excluded*, which means that it is outside of the interval; the paper measured it with other data and a larger
+model.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
 includes the bound, or that all seeds give the same value, so that there is no interval. The intervals are not
-corrected for their number: about one of 20 misses the true value. Intervals account for seeds. For BLEU they
+corrected for their number: about one of 20 misses the true value. Of undecided claims it is also said whether
+the paper's difference is excluded. Intervals account for seeds. For BLEU they
 also account for the choice of test sentences, for nats per token of pictures for the choice of pictures, and
 for the accuracy of classes for the choice of inputs. A difference of perplexities is also given in percent of
 the baseline, as the perplexities here are far above the papers'. It is the ratio of geometric means over
