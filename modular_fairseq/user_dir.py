@@ -7,6 +7,8 @@ from fairseq import utils
 
 from modular_fairseq_cli.errors import UsageError
 
+PLUGIN = os.path.dirname(os.path.abspath(__file__))  # the folder of this plugin
+
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
     """Add --user-dir to the options of a command."""

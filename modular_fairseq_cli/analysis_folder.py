@@ -63,7 +63,8 @@ def write(
         samples: the sample sentences, or None.
 
     Raises:
-        UsageError: the folder cannot be written.
+        UsageError: a number is not finite, or the folder cannot be written. In the former case the earlier
+            results are still there.
     """
     files = {f"{name}.tsv": tsv(rows).encode() for name, rows in tables.items()}
     if samples is not None:
@@ -72,10 +73,17 @@ def write(
         files[ARRAYS] = samples.npz()
     index = {"format": FORMAT, **about, "analyses": analyses, "files": sorted(files)}
     try:
+        content = json.dumps(index, ensure_ascii=False, indent=1, allow_nan=False)
+    except ValueError:
+        raise UsageError(
+            f"--out {folder} is not written, because a result is infinite or NaN; use a checkpoint from "
+            "before the training diverged"
+        ) from None
+    try:
         remove(folder)
-        for name, content in files.items():
-            write_file(folder / name, content)
-        write_file(folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1, allow_nan=False))
+        for name, data in files.items():
+            write_file(folder / name, data)
+        write_file(folder / INDEX, content)
     except OSError as error:
         raise UsageError(
             f"--out {folder} cannot be written ({error.strerror}); give another folder"

@@ -4,6 +4,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import socket
 import sys
@@ -204,6 +205,11 @@ def write_json(path: Name, content: Any) -> None:
     """
     text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
     write_file(path, text.encode("utf-8", "backslashreplace"))
+
+
+def finite(value: float) -> float | None:
+    """Return a value that JSON has: None instead of NaN and infinity."""
+    return value if math.isfinite(value) else None
 
 
 def digest(path: Name, algorithm: str = "sha256") -> str:

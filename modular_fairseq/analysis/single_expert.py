@@ -23,7 +23,9 @@ from sacrebleu import BLEU
 from tabulate import tabulate
 
 from modular_fairseq.analysis.one_pass import Report
+from modular_fairseq.models.mae_options import MaeOptions
 from modular_fairseq.training.checkpoints import load_checkpoint, options_of
+from modular_fairseq.user_dir import PLUGIN
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
@@ -31,7 +33,6 @@ from modular_fairseq_cli.processes import call, say
 from modular_fairseq_cli.scoring import read_output
 from modular_fairseq_cli.scoring.spread import Spread, spread
 
-PLUGIN = Path(__file__).parent.parent
 SINGLE_EXPERT = "single-expert"
 DRAWS = 5  # how often random experts are drawn
 OWN_OPTIONS = ("--path", "--gen-subset", "--model-overrides", "--user-dir", "--results-path", "--nbest")
@@ -121,11 +122,15 @@ def compare_experts(
         raise UsageError(
             f"{path} is not a translation model, which {SINGLE_EXPERT} needs; choose other analyses"
         )
-    own = ["--user-dir", user_dir or str(PLUGIN), "--path", path, "--gen-subset", subset]
+    own = ["--user-dir", user_dir or PLUGIN, "--path", path, "--gen-subset", subset]
     learned = str(model["mae_gating"]) == "learned"
-    ways: dict[str, list[dict[str, Any]]] = {"mixture": [{"mae_inference": "mixture"}]}
+    # A seed in the checkpoint would be refused without random experts.
+    seed = MaeOptions.mae_inference_seed
+    ways: dict[str, list[dict[str, Any]]] = {
+        "mixture": [{"mae_inference": "mixture", "mae_inference_seed": seed}]
+    }
     if learned:
-        ways["most specialised"] = [{"mae_inference": "specialised"}]
+        ways["most specialised"] = [{"mae_inference": "specialised", "mae_inference_seed": seed}]
     ways["random"] = [{"mae_inference": "random", "mae_inference_seed": seed} for seed in range(1, DRAWS + 1)]
     rows: list[Inference] = []
     with ExitStack() as stack:
@@ -145,12 +150,15 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
 
     Args:
         words: the arguments of fairseq-generate.
-        overrides: options of the model that differ from those in the checkpoint. The file is named after
-            their values.
+        overrides: `mae_inference` and `mae_inference_seed`, instead of those in the checkpoint. The file is
+            named after the former, and after the seed of random experts.
         subset: the part of the data, for the name of the file.
         folder: the folder of the file.
     """
-    output = folder / ("-".join([SINGLE_EXPERT, subset, *map(str, overrides.values())]) + ".out")
+    way = [overrides["mae_inference"]]
+    if way == ["random"]:
+        way.append(str(overrides["mae_inference_seed"]))
+    output = folder / ("-".join([SINGLE_EXPERT, subset, *way]) + ".out")
     command = ["fairseq-generate", *words, "--model-overrides", json.dumps(overrides)]
     # The checkpoint and the data may have been replaced by others of the same name.
     read = [words[words.index("--path") + 1]]
@@ -161,7 +169,7 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
     stamp = f"# {shlex.join(command)}\n# of {times}\n"
     if output.exists() and output.read_text(encoding="utf-8").startswith(stamp):
         return output
-    say(f"translating {subset} with {' '.join(map(str, overrides.values()))}")
+    say(f"translating {subset} with {' '.join(way)}")
     temporary = output.with_suffix(".tmp")
     write_file(temporary, stamp)
     status, lines = call(

@@ -24,7 +24,7 @@ from modular_fairseq.device_check.outputs import compare_outputs
 from modular_fairseq.device_check.speed import measure_speed
 from modular_fairseq.training.compilation import missing
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_file, write_json
+from modular_fairseq_cli.files import finite, read_json, write_file, write_json
 
 # A format may differ from float32 by the first number of nats per token, whatever stock does, and by at most
 # the second one.
@@ -137,10 +137,10 @@ class Check:
             bands[name] = min(max(SMALLEST_BAND, 3 * abs(difference)), LARGEST_BAND)
         passed = found.is_finite and abs(difference) <= bands.get(name, SMALLEST_BAND)
         result = {
-            "loss": known(found.last),
-            "losses": [known(loss) for loss in found.losses],
-            "gate_norms": [known(norm) for norm in found.gate_norms],
-            "difference": known(difference),
+            "loss": finite(found.last),
+            "losses": [finite(loss) for loss in found.losses],
+            "gate_norms": [finite(norm) for norm in found.gate_norms],
+            "difference": finite(difference),
         }
         text = f"{found.last:.4f} ({difference:+.4f})"
         return result, text if found.is_finite else f"{text}; {found.left_out}", passed
@@ -163,7 +163,7 @@ class Check:
             if done.returncode == 0
             else f"ended with status {done.returncode}; see demo.log"
         )
-        return {"status": done.returncode, "bleu": known(bleu)}, text, passed
+        return {"status": done.returncode, "bleu": finite(bleu)}, text, passed
 
     def _speed(self) -> Iterator[Step]:
         for name in self.formats:
@@ -191,11 +191,6 @@ class Check:
         gc.collect()  # trainers refer to themselves
         torch.cuda.empty_cache()
         return step, result, text, False
-
-
-def known(value: float) -> float | None:
-    """Return a value that JSON has: None instead of NaN and infinity."""
-    return value if math.isfinite(value) else None
 
 
 def machine(device: str) -> dict[str, str | None]:

@@ -38,7 +38,7 @@ from fairseq.tasks import FairseqTask
 from sacrebleu import BLEU
 
 from modular_fairseq.export.fixed_heads import check_plain, plain
-from modular_fairseq.export.gates import GATES, constant_scales, has_learned_gates, measured_scales
+from modular_fairseq.export.gates import GATES, constant_scales, gates_depend_on_input, measured_scales
 from modular_fairseq.loading import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
@@ -129,15 +129,16 @@ def run(args: argparse.Namespace) -> None:
 
     loaded = load(args.path, args.data, args.gen_subset)
     check_plain(loaded.model)
-    has_gates = has_learned_gates(loaded.model)
+    has_gates = gates_depend_on_input(loaded.model)
+    scales = constant_scales(loaded.model)
     if has_gates and args.gates is None:
         raise UsageError(
             "the gates of the model depend on their input, which CTranslate2 does not compute; give --gates "
             "mean or --gates expert to replace them by fixed head scales"
         )
     if args.gates and not has_gates:
-        raise UsageError("--gates has no effect, because the model has no learned gates; leave it out")
-    scales = constant_scales(loaded.model)
+        why = "the gates of the model do not depend on their input" if scales else "the model has no gates"
+        raise UsageError(f"--gates has no effect, because {why}; leave it out")
     if has_gates:
         read = batches(loaded.model, loaded.task, args.gen_subset, MAX_TOKENS, skip_invalid=True)
         scales = measured_scales(loaded.model, args.gates, read)
@@ -152,19 +153,31 @@ def run(args: argparse.Namespace) -> None:
     }
     try:
         os.makedirs(os.path.dirname(out), exist_ok=True)
+        place = tempfile.TemporaryDirectory(prefix=".export-", dir=os.path.dirname(out))
     except OSError as error:
         raise UsageError(
-            f"--out {args.out}: its folder cannot be made ({error.strerror}); give another folder"
+            f"--out {args.out}: its folder cannot be made or written ({error.strerror}); give another folder"
         ) from None
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=os.path.dirname(out)) as temporary:
+    with place as temporary:
         made = os.path.join(temporary, "made")
         save(exported, loaded.task, made, args.quantization)
         comparison = compare(loaded, args.gen_subset, made, args.remove_bpe)
         write_json(os.path.join(made, RECORD), record | asdict(comparison))
-        if os.path.lexists(out):
-            os.rename(out, os.path.join(temporary, "old"))
-        os.rename(made, out)
+        replace_folder(out, made, os.path.join(temporary, "old"))
     print(f"{args.out}: {GATES[args.gates] if args.gates else 'the model of the checkpoint'}\n{comparison}")
+
+
+def replace_folder(folder: str, made: str, old: str) -> None:
+    """Move a folder to `folder`, and what is there to `old`. If that fails, what was there is there again."""
+    replaced = os.path.lexists(folder)
+    if replaced:
+        os.rename(folder, old)
+    try:
+        os.rename(made, folder)
+    except OSError:
+        if replaced:
+            os.rename(old, folder)
+        raise
 
 
 def check_folder(out: str, force: bool) -> None:

@@ -21,8 +21,8 @@ def can_be_fixed(gate: nn.Module) -> bool:
     return isinstance(gate, ExpertMixture)
 
 
-def has_learned_gates(model: nn.Module) -> bool:
-    """Tell whether a model has gates that depend on the input."""
+def gates_depend_on_input(model: nn.Module) -> bool:
+    """Tell whether a model has gates, and they choose or weight experts by the input."""
     return any(mixture.inference != "random" for mixture in expert_mixtures(model).values())
 
 

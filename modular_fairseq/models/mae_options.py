@@ -258,4 +258,4 @@ def short_training(options: Options, epochs: int, warmup_updates: int) -> list[s
         return []
     defaults = {f.name: f.default for f in fields(MaeOptions)}
     as_by_default = all(getattr(options, name) == defaults[name] for name in ("mae_gate_lr", "mae_gate_loss"))
-    return ["--mae-gate-interval", "2", *(["--mae-gate-lr", "0.5"] if as_by_default else [])]
+    return ["--mae-gate-interval", str(min(2, epochs)), *(["--mae-gate-lr", "0.5"] if as_by_default else [])]

@@ -100,7 +100,8 @@ class ModularRoberta(ModularModel, RobertaModel):
             )
         for head, module in self.classification_heads.items():
             own = module.get_parameter("out_proj.weight")
-            theirs, ours = len(state_dict.get(f"classification_heads.{head}.out_proj.weight", own)), len(own)
+            stored = state_dict.get(f"{key}classification_heads.{head}.out_proj.weight", own)
+            theirs, ours = len(stored), len(own)
             if theirs != ours:
                 raise UsageError(
                     f"the classification head {head} has {theirs} classes in the checkpoint and {ours} in "

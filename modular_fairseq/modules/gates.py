@@ -139,11 +139,11 @@ class GateNetwork(nn.Module):
     ):
         super().__init__()
         self.norm = {
-            "batch": GateNorm(embed_dim, lagged=False),
-            "lagged": GateNorm(embed_dim, lagged=True),
-            "layer": nn.LayerNorm(embed_dim),
-            "none": None,
-        }[norm]
+            "batch": lambda: GateNorm(embed_dim, lagged=False),
+            "lagged": lambda: GateNorm(embed_dim, lagged=True),
+            "layer": lambda: nn.LayerNorm(embed_dim),
+            "none": lambda: None,
+        }[norm]()
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
         self.dropout = Dropout(dropout, module_name=self.__class__.__name__)
         self.fc2 = nn.Linear(hidden_dim, num_experts)

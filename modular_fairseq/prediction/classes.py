@@ -1,5 +1,6 @@
 """Measure how well a model with a classification head predicts the classes or values of inputs."""
 
+import hashlib
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -23,8 +24,8 @@ class Prediction(NamedTuple):
 
 def predict(
     model: BaseFairseqModel, batches: Iterable[dict], head: str, regression: bool
-) -> list[Prediction]:
-    """Return the predictions of a model in the order of the data.
+) -> dict[int, Prediction]:
+    """Return the predictions of a model, keyed by the number of the input, in the order of the data.
 
     Args:
         model: a model with classification heads, in evaluation mode.
@@ -40,7 +41,12 @@ def predict(
             pairs = zip(predicted.tolist(), batch["target"].view(-1).tolist(), strict=True)
             numbered = zip(batch["id"].tolist(), pairs, strict=True)
             found |= {number: Prediction(*pair) for number, pair in numbered}
-    return [found[number] for number in sorted(found)]
+    return {number: found[number] for number in sorted(found)}
+
+
+def inputs_of(numbers: Iterable[int]) -> str:
+    """Return a digest of the numbers of inputs, which tells whether two models predicted the same ones."""
+    return hashlib.sha256(repr([*numbers]).encode()).hexdigest()[:16]
 
 
 def accuracy(predictions: Iterable[Prediction]) -> float:

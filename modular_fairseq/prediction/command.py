@@ -19,7 +19,6 @@ what is right).
 
 import argparse
 import json
-import math
 import os
 from typing import Any
 
@@ -35,7 +34,7 @@ from modular_fairseq.prediction import classes, masked_words
 from modular_fairseq.training.checkpoints import load_checkpoint, options_of
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import NoEffectError, UsageError
-from modular_fairseq_cli.files import write_file, write_json
+from modular_fairseq_cli.files import check_file, finite, write_file, write_json
 
 Rows = list[list[Any]]
 NOT_OVERRIDDEN = {"_name", "arch", "seed", "data"}  # what other options say
@@ -83,12 +82,17 @@ def run(args: argparse.Namespace) -> None:
     numbers, rows = measure(
         loaded, args.gen_subset, args.max_tokens, args.skip_invalid_size_inputs_valid_test
     )
-    if args.out:
-        known = {name: value if _is_number(value) else None for name, value in numbers.items()}
-        content = {**loaded.about, "seed": seed, "overrides": overrides, **known}
-        write_json(f"{args.out}.json", content)
-        write_file(f"{args.out}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in rows))
     print(f"{args.gen_subset}: {describe(numbers, len(rows) - 1)}")
+    if args.out:
+        floats = {name: finite(value) for name, value in numbers.items() if isinstance(value, float)}
+        content = {**loaded.about, "seed": seed, "overrides": overrides, **numbers, **floats}
+        try:
+            write_json(f"{args.out}.json", content)
+            write_file(f"{args.out}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in rows))
+        except OSError as error:
+            raise UsageError(
+                f"--out {args.out} cannot be written ({error.strerror}); give another name"
+            ) from None
 
 
 def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
@@ -97,6 +101,8 @@ def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
         raise UsageError(f"--seed {args.seed}: give a number from 0 to {2**32 - 1}")
     if args.out and not (os.path.basename(args.out) and os.path.isdir(os.path.dirname(args.out) or ".")):
         raise UsageError(f"--out {args.out}: give a name in a folder that exists, without an ending")
+    for ending in ("json", "tsv") if args.out else ():
+        check_file(f"{args.out}.{ending}", "--out")
     options = options_of(load_checkpoint(args.path), "model") if overrides else {}
     for name in overrides if options else ():  # if it has none, `load` refuses the checkpoint
         if name not in options or name in NOT_OVERRIDDEN:
@@ -104,10 +110,6 @@ def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
                 f"--model-overrides {args.model_overrides}: {name} is no option of the model that can be "
                 "changed; see the options of its arch in fairseq-train --help"
             )
-
-
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def measure(
@@ -136,13 +138,15 @@ def measure(
             "sentence_prediction"
         )
     regression = task.cfg.regression_target
-    predictions = classes.predict(model, found, task.cfg.classification_head_name, regression)
+    numbered = classes.predict(model, found, task.cfg.classification_head_name, regression)
+    predictions = [*numbered.values()]
+    inputs = {"inputs": classes.inputs_of(numbered)}
     heads = ["predicted", "target"]
     if regression:
-        return classes.correlations(predictions), [heads, *(list(each) for each in predictions)]
+        return classes.correlations(predictions) | inputs, [heads, *(list(each) for each in predictions)]
     labels = task.label_dictionary
     names = [[labels[int(number) + labels.nspecial] for number in each] for each in predictions]
-    return {"accuracy": classes.accuracy(predictions)}, [heads, *names]
+    return {"accuracy": classes.accuracy(predictions)} | inputs, [heads, *names]
 
 
 def describe(numbers: dict[str, Any], inputs: int) -> str:
@@ -153,5 +157,5 @@ def describe(numbers: dict[str, Any], inputs: int) -> str:
             f"NLL {numbers['nll']:.3f} bits, perplexity {numbers['perplexity']:.2f}, "
             f"accuracy {numbers['accuracy']:.2f} %"
         )
-    shown = ", ".join(f"{name} {value:.2f} %" for name, value in numbers.items())
+    shown = ", ".join(f"{name} {value:.2f} %" for name, value in numbers.items() if name != "inputs")
     return f"{inputs:,} inputs, {shown}"

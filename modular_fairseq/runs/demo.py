@@ -23,7 +23,7 @@ from typing import Any
 
 from modular_fairseq.models.checks import archs_that_translate
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.fixed_options import refuse_fixed
+from modular_fairseq.runs.fixed_options import refuse_fewer_checkpoints, refuse_fixed
 from modular_fairseq.runs.progress import StepProgress
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.train_and_score import LONGEST_NAME
@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> None:
     if arch.removesuffix(SIZE) not in (known := archs_that_translate()):
         raise UsageError(f"there is no arch {args.arch} with a size {SIZE}; give {', '.join(known)}")
     refuse_fixed(args.options, "among OPTIONS")
+    refuse_fewer_checkpoints(args.options, "among OPTIONS")
     own = {*by_option(RECIPE), "--arch", "-a", "--seed", "--max-update"}
     fixed = [option for option in by_option(args.options) if option and option in own]
     if fixed:

@@ -29,6 +29,9 @@ FIXED = (
 )
 
 
+FEWER_CHECKPOINTS = ("--no-epoch-checkpoints", "--save-interval")  # of epochs, which an average needs
+
+
 def refuse_fixed(words: list[str], given: str, remedy: str = "leave it out") -> None:
     """Refuse these options.
 
@@ -45,4 +48,24 @@ def refuse_fixed(words: list[str], given: str, remedy: str = "leave it out") -> 
             raise UsageError(
                 f"{option} cannot be given {given}, because this command sets it or needs its default; "
                 f"{remedy}"
+            )
+
+
+def refuse_fewer_checkpoints(words: list[str], given: str) -> None:
+    """Refuse options with which an epoch may leave no checkpoint, for a run whose last epochs are averaged.
+
+    Args:
+        words: words of a fairseq-train command.
+        given: where they were given, for the message, such as "among OPTIONS".
+
+    Raises:
+        UsageError: one of the options is among the words. `--save-interval 1` is fairseq's default and is not
+            refused.
+    """
+    values = by_option(words)
+    for option in FEWER_CHECKPOINTS:
+        if option in values and values[option] != ["1"]:
+            raise UsageError(
+                f"{option} cannot be given {given}, because the checkpoints of the last epochs are averaged; "
+                "leave it out"
             )

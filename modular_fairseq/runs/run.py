@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-import modular_fairseq
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.logged_numbers import numbers_of
 from modular_fairseq.runs.settings import (
@@ -23,6 +22,7 @@ from modular_fairseq.runs.settings import (
 )
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
+from modular_fairseq.user_dir import PLUGIN
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import progress
@@ -37,7 +37,6 @@ from modular_fairseq_cli.files import (
 )
 from modular_fairseq_cli.processes import call
 
-PLUGIN = os.path.dirname(os.path.abspath(modular_fairseq.__file__))
 MODULES = {
     "fairseq-preprocess": "fairseq_cli.preprocess",
     "fairseq-train": "fairseq_cli.train",

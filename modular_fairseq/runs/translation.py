@@ -33,6 +33,6 @@ def translate(run: Run, decoding: list[str], say: Say) -> str:
     with suppress(FileNotFoundError):
         os.remove(log)
     run.execute(generate_command(Measurement(run, decoding=tuple(decoding))), os.path.basename(log), say)
-    with open(log, encoding="utf-8") as file:
+    with open(log, encoding="utf-8", errors="replace") as file:
         write_file(out, "".join(SENTENCES.findall(file.read())))
     return out

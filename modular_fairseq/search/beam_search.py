@@ -161,8 +161,7 @@ class _Search:
         # At first all hypotheses of a sentence are the same.
         log_probs = log_probs[:, :1] if step == 0 else log_probs.add_(self.last_scores.unsqueeze(2))
         log_probs = log_probs.flatten(1)
-        # fairseq takes one less than all, as padding is never chosen.
-        scores, found = log_probs.topk(min(2 * self.beam, log_probs.size(1) - 1))
+        scores, found = log_probs.topk(2 * self.beam)  # `can_search` has seen that there are more
         vocabulary = self.generator.vocab_size
         rows = torch.div(found, vocabulary, rounding_mode="trunc") + self.first_rows
         return scores, found.fmod(vocabulary), rows
@@ -216,9 +215,8 @@ class _Search:
                 self.src_lengths,
                 self.max_len,
             )
-        if all(self.finished) or (self.generator.search.stop_on_max_len and step >= self.max_len):
+        if all(self.finished) or step >= self.max_len:
             return None
-        assert step < self.max_len, f"{step} < {self.max_len}"
         if done:
             left = torch.tensor([i for i in range(self.sentences) if i not in done], device=self.device)
             scores, words, rows, ends = (each[left] for each in (scores, words, rows, ends))

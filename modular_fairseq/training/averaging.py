@@ -28,7 +28,7 @@ from modular_fairseq_cli.files import check_file
 FILE_NAMES = {
     "epoch": re.compile(r"checkpoint(?P<number>\d+)\.pt"),
     "update": re.compile(r"checkpoint_\d+_(?P<number>\d+)\.pt"),
-    "best": re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<number>\d+\.?\d*)\.pt"),
+    "best": re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<number>-?\d+\.?\d*)\.pt"),
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from modular_fairseq_cli.errors import UsageError
@@ -21,6 +22,7 @@ Pictures = NDArray[np.uint8]  # [pictures, height, width, channels]
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff"}
 PARTS = ("train", "test")
 LUMINANCE = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
+TRANSPARENT = "transparent pixels, whose colour is not known; put it on a background"
 IDX_BYTES = 0x0803  # the first number of an IDX file of three dimensions of bytes
 
 
@@ -92,7 +94,10 @@ def _array_of_idx(path: Path) -> NDArray[Any]:
 def _arrays_of_npz(path: Path) -> list[NDArray[Any]]:
     """Return the pictures of an .npz file: x_train and x_test, or else its only array of pictures."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, NpzFile):
+            raise ValueError("it has a single array without a name, as an .npy file")
+        with loaded as file:
             names = [name for name in ("x_train", "x_test") if name in file.files]
             if "x_train" in names:
                 return [file[name] for name in names]
@@ -199,7 +204,7 @@ def _refuse_mode(opened: Any, name: str) -> None:
     if opened.mode[0] in "IF":  # PIL would cut all values at 255
         raise UsageError(f"{name} has more than 8 bits in a channel; convert it to 8 bits")
     if opened.has_transparency_data and np.asarray(opened.convert("RGBA"))[..., 3].min() < 255:
-        raise UsageError(f"{name} has transparent pixels, whose colour is not known; put it on a background")
+        raise UsageError(f"{name} has {TRANSPARENT}")
 
 
 def _fitted(array: NDArray[Any], height: int, width: int, channels: int, path: Path) -> Pictures:
@@ -215,6 +220,8 @@ def _fitted(array: NDArray[Any], height: int, width: int, channels: int, path: P
             f"{path} has pictures of shape {list(array.shape[1:])} and type {array.dtype}; give bytes "
             "(uint8) of shape [height, width] or [height, width, 3]"
         )
+    if array.shape[-1] == 4 and len(array) and array[..., 3].min() < 255:
+        raise UsageError(f"{path} has {TRANSPARENT}")
     if not len(array):
         raise UsageError(f"{path} has no picture; give another source")
     array = array[..., :3]

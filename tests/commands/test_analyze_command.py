@@ -162,6 +162,19 @@ def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, ca
     )
 
 
+def test_single_experts_of_a_model_with_a_seed_of_random_ones(trained, tmp_path, monkeypatch):
+    """The seed in the checkpoint would be refused for the other ways to translate."""
+    state = torch.load(trained.path, weights_only=False)
+    state["cfg"]["model"] |= {"mae_inference": "random", "mae_inference_seed": 7}
+    torch.save(state, tmp_path / "random.pt")
+    monkeypatch.setattr(single_expert, "DRAWS", 1)
+    other = Namespace(data=trained.data, path=str(tmp_path / "random.pt"))
+    out = tmp_path / "found"
+    analyze("single-expert", other, "--gen-subset", "test", "--out", out, "--", "--beam", "1")
+    kept = {path.name for path in out.glob("*.out")}
+    assert kept == {f"single-expert-test-{way}.out" for way in ("mixture", "specialised", "random-1")}
+
+
 def test_single_experts_have_the_scores_of_fairseq_generate(trained, tmp_path, capsys, monkeypatch):
     assert single_expert.DRAWS == 5
     monkeypatch.setattr(single_expert, "DRAWS", 2)

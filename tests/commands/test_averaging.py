@@ -249,6 +249,15 @@ def test_the_last_epochs_and_updates_are_found_by_number(tmp_path):
         find_checkpoints(tmp_path, "epoch", 0)
 
 
+def test_a_negative_metric_is_read_from_the_name(tmp_path):
+    for value in ("-0.200", "0.100", "-0.300"):
+        write(tmp_path / f"checkpoint.best_mcc_{value}.pt", maximize=True)
+    assert names(find_checkpoints(tmp_path, "best", 2)) == [
+        "checkpoint.best_mcc_-0.200.pt",
+        "checkpoint.best_mcc_0.100.pt",
+    ]
+
+
 @pytest.mark.parametrize(
     ("metric", "maximize", "best"),
     [("bleu", True, ["27.3412", "101.0000"]), ("nll_loss", False, ["9.5001", "4.1000"])],

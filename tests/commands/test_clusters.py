@@ -441,6 +441,12 @@ def test_what_cannot_work_is_refused(table_folder, args, sentence, tmp_path):
     assert not (tmp_path / "none").exists() or not list((tmp_path / "none").rglob("*.pt"))
 
 
+def test_a_job_without_gpus_has_one_node():
+    with pytest.raises(UsageError, match="nodes is 2; a job without GPUs has one node, so give nodes 1"):
+        Resources(gpus=0, nodes=2)
+    assert Resources(gpus=0, nodes=1).workers == 1
+
+
 def test_without_slurm_there_is_a_sentence(table_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs.shutil, "which", lambda name: None)
     with pytest.raises(SystemExit, match="there is no sbatch on this machine; log in to the cluster"):

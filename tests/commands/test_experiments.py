@@ -435,6 +435,16 @@ def test_a_row_may_not_say_how_runs_are_stored_and_validated(changes, tmp_path):
         read_config(tmp_path / "row.yaml")
 
 
+@pytest.mark.parametrize("option", ["--no-epoch-checkpoints", "--save-interval 100"])
+def test_epochs_that_are_averaged_keep_their_checkpoints(tmp_path, option):
+    table = CONFIGS / "dma-2" / "table.yaml"
+    args = Namespace(**arguments(table, tmp_path) | {"options": option.split()})
+    with pytest.raises(UsageError, match=f"{option.split()[0]} cannot be given for .*transformer.yaml"):
+        planning.plan(read_table(table), args)
+    args.options = ["--save-interval", "1"]
+    planning.plan(read_table(table), args)
+
+
 def test_null_in_a_row_means_the_default():
     config = read_config(CONFIGS / "dma-1" / "dma-small.yaml")
     nulls = {"checkpoint": {"keep_last_epochs": None}, "common_eval": {"post_process": None}}

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+import torch
 
 from modular_fairseq.export import command
 from modular_fairseq_cli import main as cli
@@ -20,7 +21,12 @@ def checkpoints(reversal_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     for name, arch in (("mae", MAE), ("uniform", ["--arch", "mae_transformer", "--mae-gating", "uniform"])):
         run_train(reversal_data, *arch, "--max-epoch", 2, "--cpu", "--save-dir", folder / name)
-    return {name: str(folder / name / "checkpoint_last.pt") for name in ("mae", "uniform")}
+    path = folder / "mae/checkpoint_last.pt"
+    random = torch.load(path, weights_only=False)
+    random["cfg"]["model"]["mae_inference"] = "random"
+    torch.save(random, folder / "random.pt")
+    found = {name: str(folder / name / "checkpoint_last.pt") for name in ("mae", "uniform")}
+    return found | {"random": str(folder / "random.pt")}
 
 
 def export(data, checkpoint, out, *args):
@@ -71,12 +77,29 @@ def test_a_folder_that_cannot_be_made_is_refused(reversal_data, checkpoints, tmp
         export(reversal_data, checkpoints["uniform"], tmp_path / "file/out")
 
 
+def test_what_was_there_is_put_back_if_a_folder_cannot_be_moved(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/before").touch()
+    with pytest.raises(FileNotFoundError):
+        command.replace_folder(*(str(tmp_path / name) for name in ("model", "missing", "old")))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"] and (tmp_path / "model/before").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "args", "sentence"),
     [
         ("mae", [], "the gates of the model depend on their input, which CTranslate2 does not compute; give"),
         ("uniform", ["--remove-bpe", "##"], "--remove-bpe '##' is no mark of sub-words"),
-        ("uniform", ["--gates", "mean"], "--gates has no effect, because the model has no learned gates"),
+        (
+            "uniform",
+            ["--gates", "mean"],
+            "--gates has no effect, because the model has no gates; leave it out",
+        ),
+        (
+            "random",
+            ["--gates", "mean"],
+            "because the gates of the model do not depend on their input; leave it out",
+        ),
     ],
 )
 @needs_ctranslate2

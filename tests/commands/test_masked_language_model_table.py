@@ -299,6 +299,15 @@ def test_only_models_of_the_same_masked_words_of_the_same_data_are_compared(tmp_
         assert MaskedWords().compare(first, second, 50) is None
 
 
+def test_only_models_that_predicted_the_same_inputs_are_compared(tmp_path):
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    lines = ("0.5\t1", "0.7\t2", "0.1\t3")
+    first = predictions(tmp_path / "a", *lines, inputs="a")
+    assert Values().compare(first, first, 50) == (0, 1)
+    for digest, found in (("b", lines), ("b", lines[:2])):
+        assert Values().compare(first, predictions(tmp_path / "b", *found, inputs=digest), 50) is None
+
+
 def test_a_prediction_is_made_with_the_options_of_the_training_and_the_overrides(tmp_path):
     words = ("--task", "masked_lm", "--max-tokens", "77", "--skip-invalid-size-inputs-valid-test")
     corpus = Corpus(str(tmp_path))

@@ -247,6 +247,9 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04" + bytes(20))
     np.savez(tmp_path / "many.npz", a=np.zeros((2, 3, 3), np.uint8), b=np.zeros((2, 3, 3), np.uint8))
     np.savez(tmp_path / "real.npz", x_train=np.zeros((2, 3, 3)))
+    np.savez(tmp_path / "clear.npz", x_train=np.zeros((2, 3, 3, 4), np.uint8))
+    with open(tmp_path / "single.npz", "wb") as file:
+        np.save(file, np.zeros((2, 3, 3), np.uint8))
     for name, pixels in (
         ("deep", np.full((4, 3), 3000, np.uint16)),
         ("glass", np.zeros((4, 3, 4), np.uint8)),
@@ -273,6 +276,11 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
         ("many.npz", "has the arrays a, b; it needs x_train and perhaps x_test, or one array of pictures"),
         ("real.npz", "has pictures of shape [3, 3, 1] and type float64; give bytes (uint8) of shape"),
         ("deep", "deep/1.png has more than 8 bits in a channel; convert it to 8 bits"),
+        ("clear.npz", "has transparent pixels, whose colour is not known; put it on a background"),
+        (
+            "single.npz",
+            "cannot be read as an .npz file (it has a single array without a name",
+        ),
         ("glass", "glass/1.png has transparent pixels, whose colour is not known; put it on a background"),
         ("empty", "has no image files ("),
         ("archive.tar", "archive.tar/1.png is no image, or is damaged ("),

@@ -10,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils
 from scipy.stats import spearmanr
 
-from modular_fairseq.prediction.classes import correlations, ranks
+from modular_fairseq.prediction.classes import correlations, inputs_of, ranks
 from modular_fairseq.prediction.masked_words import Block, numbers
 from modular_fairseq_cli import main as cli
 from tests.masked_language_models import BOS, EOS, FINETUNE, MASKED, PAD, binarize, trained
@@ -86,6 +86,12 @@ def test_inputs_that_are_too_long_are_left_out_on_demand(texts, tmp_path, capsys
     assert "every sentence of test is longer than the maximum positions of the model" in said
 
 
+def test_a_result_that_cannot_be_written_is_shown(texts, pretrained, tmp_path, capsys):
+    said = refused(texts / "bin", pretrained, "--out", tmp_path / ("a" * 300))
+    assert "cannot be written (File name too long); give another name" in said
+    assert re.search(r"test: [\d,]+ masked words .*, NLL [\d.]+ bits", capsys.readouterr().out)
+
+
 def test_the_seed_decides_which_words_are_masked(texts, pretrained, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         predict(texts / "bin", pretrained, "--out", tmp_path / name, "--seed", seed)
@@ -115,6 +121,7 @@ def test_classes_are_those_of_naive_passes(texts, tmp_path, capsys):
     assert heads == ["predicted", "target"] and len(lines) == len(data)
     assert "--seed has no effect on a classification" in refused(texts / "classes", path, "--seed", 1)
     assert found["accuracy"] == pytest.approx(100 * right / len(lines))
+    assert found["inputs"] == inputs_of(range(len(lines))) != inputs_of(range(1, len(lines)))
     assert f"test: {len(lines)} inputs, accuracy {found['accuracy']:.2f} %" in capsys.readouterr().out
 
 
@@ -177,6 +184,9 @@ def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
     for name in ("no/found", "no/", f"{tmp_path}/"):
         said = refused(texts / "bin", pretrained, "--out", name)
         assert f"--out {name}: give a name in a folder that exists" in said
+    (tmp_path / "found.tsv").mkdir()
+    said = refused(texts / "bin", pretrained, "--out", tmp_path / "found")
+    assert "found.tsv is a folder, or its folder does not exist; give a file in an existing folder" in said
     for name in ("nosuch", "seed", "mask_prob"):
         said = refused(texts / "bin", pretrained, "--model-overrides", f'{{"{name}": 1}}')
         assert f"{name} is no option of the model that can be changed" in said

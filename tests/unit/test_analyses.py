@@ -553,6 +553,14 @@ def test_tables_and_what_an_earlier_analysis_wrote(tmp_path):
         ]
 
 
+def test_a_result_that_is_no_number_leaves_the_earlier_analysis(tmp_path):
+    folder.write(tmp_path, {}, {"x": 1}, {"a": [{"x": 1}]}, None)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UsageError, match="is not written, because a result is infinite or NaN; use a ch"):
+        folder.write(tmp_path, {}, {"x": math.nan}, {"a": [{"x": 2}]}, None)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_files_outside_the_folder_are_never_removed(tmp_path):
     outside = tmp_path / "outside.tsv"
     outside.write_text("kept")

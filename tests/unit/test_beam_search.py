@@ -207,3 +207,18 @@ def test_a_model_of_nan_is_refused_after_the_search():
     next(model.decoder.parameters()).data.fill_(math.nan)
     with pytest.raises(UsageError, match="the probability 0 or NaN"):
         generator_of([model], beam_size=2, max_len_b=3).generate([model], batch(LENGTHS))
+
+
+def test_a_sentence_of_nan_beside_others_is_refused_after_the_search(monkeypatch):
+    """The other sentences end in the last step, and this one never does."""
+    generator = generator_of([decided()], beam_size=2, max_len_b=3)
+    forward = generator.model.forward_decoder
+
+    def with_nan(*args):
+        log_probs, attn = forward(*args)
+        log_probs[:2] = math.nan
+        return log_probs, attn
+
+    monkeypatch.setattr(generator.model, "forward_decoder", with_nan)
+    with pytest.raises(UsageError, match="the probability 0 or NaN"):
+        beam_search(generator, batch(LENGTHS))

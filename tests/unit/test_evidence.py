@@ -22,9 +22,11 @@ from modular_fairseq.runs.evidence.papers_difference import percent, printed_per
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import (
     Folders,
+    log_of,
     plain,
     preloaded_libraries,
     read_record,
+    write_log,
     write_record,
 )
 from modular_fairseq.runs.evidence.rows import lines_of, time_spent
@@ -570,6 +572,14 @@ def test_a_log_that_was_kept_has_the_curves_of_its_record(tmp_path, path):
     for split, by_name in curves.items():
         for key, points in by_name.items():
             assert [[at, value] for at, value in found[split][key]] == points
+
+
+def test_a_log_with_half_of_a_character_is_kept(tmp_path):
+    """A training that was killed may have written it."""
+    (tmp_path / "train.log").write_bytes(b"Gr\xc3\n{}\n")
+    run = SimpleNamespace(name="a/b/seed-1", path=lambda name: str(tmp_path / name))
+    write_log(tmp_path, run, "0123", Folders("/d", "/e", "/c"))
+    assert gzip.decompress(log_of(tmp_path, run.name).read_bytes()).decode() == "Gr\ufffd\n{}\n"
 
 
 def test_folders_of_a_machine_have_neutral_names():

@@ -231,6 +231,7 @@ def test_a_short_training_is_asked_for_unless_the_user_says_otherwise():
     assert words("mae_transformer", 5) == gates
     for given in ("--mae-gate-lr 0.3", "--mae-gate-lr 0.1", "--mae-gate-loss sentence"):
         assert words("mae_transformer", 5, given) == gates[:2]
+    assert words("mae_transformer", 1) == ["--mae-gate-interval", "1", "--mae-gate-lr", "0.5"]
     assert words("mae_transformer", 12) == []
     assert words("mae_transformer", 5, "--mae-gating uniform") == []
     assert words("mae_transformer", 5, "--mae-training joint") == []
@@ -267,6 +268,10 @@ def test_the_demo_refuses_options_that_it_sets_itself(tmp_path, monkeypatch):
         SystemExit, match="--no-save cannot be given among OPTIONS, because this command sets"
     ):
         cli.main(["demo", "mae_transformer", "--no-save"])
+    for words in (["--no-epoch-checkpoints"], ["--save-interval", "3"], ["--save-interval=2"]):
+        option = words[0].partition("=")[0]
+        with pytest.raises(SystemExit, match=f"{option} cannot be given among OPTIONS, because the checkp"):
+            cli.main(["demo", "mae_transformer", *words])
     assert not list(tmp_path.iterdir())
 
 

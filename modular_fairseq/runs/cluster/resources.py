@@ -73,6 +73,8 @@ class Resources:
             raise UsageError(
                 f"hours is {self.hours:g}; it must be at most {MOST_HOURS:g}, which is a century"
             )
+        if not self.gpus and self.nodes > 1:
+            raise UsageError(f"nodes is {self.nodes}; a job without GPUs has one node, so give nodes 1")
         if self.workers % self.nodes:
             raise UsageError(
                 f"{self.gpus} GPUs cannot be divided among {self.nodes} nodes; give a multiple as gpus"

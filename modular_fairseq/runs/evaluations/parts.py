@@ -11,13 +11,14 @@ from modular_fairseq_cli.scoring.intervals import Interval, jackknife, over_pair
 from modular_fairseq_cli.scoring.significance import bootstrap_p
 
 Floats = NDArray[np.float64]
+SAME = ("words", "inputs")  # keys of digests of what was predicted, which must be equal to compare models
 
 
 class OverParts(Evaluation):
     """The base of evaluations that have a paired bootstrap and an interval over parts of the data.
 
-    The key "words" of a result tells which words of the data were masked; only results for masked words have
-    it.
+    The key "words" of a result tells which words of the data were masked, and "inputs" which inputs were
+    predicted. Results for masked words have the former, and those for classes and values the latter.
     """
 
     @abstractmethod
@@ -42,7 +43,7 @@ class OverParts(Evaluation):
         the data have only one part, or if a resample of them has no score.
         """
         results = [each.finished_result() for each in (baseline, ours)]
-        if any(results[0].get(key) != results[1].get(key) for key in ("data", "words")):
+        if any(results[0].get(key) != results[1].get(key) for key in ("data", *SAME)):
             return None
         statistics = [self.statistics(each) for each in (baseline, ours)]
         before, now = (float(self.score(each.sum(axis=0))) for each in statistics)

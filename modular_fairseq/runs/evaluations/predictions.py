@@ -14,12 +14,12 @@ import numpy as np
 
 from modular_fairseq.loading import SKIP_INVALID
 from modular_fairseq.runs.evaluation import Column, Measurement, register
-from modular_fairseq.runs.evaluations.parts import Floats, OverParts
+from modular_fairseq.runs.evaluations.parts import SAME, Floats, OverParts
 from modular_fairseq.runs.evaluations.perplexity import options_of_batches
 from modular_fairseq.runs.run import Run, Say
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json
+from modular_fairseq_cli.files import finite, read_json
 
 # The options of fairseq-train that the command has, too.
 OPTIONS = ("--max-tokens", SKIP_INVALID)
@@ -68,8 +68,8 @@ class Predictions(OverParts):
         measurement.run.execute(self.command(measurement), f"{measurement.name}.predict.log", say)
         found = read_json(measurement.path("predictions.json"))
         assert found is not None  # the command has written the file
-        values = {column: _number(found[name]) for column, name in self.numbers.items()}
-        return values | ({"words": found["words"]} if "words" in found else {})
+        values = {column: finite(found[name]) for column, name in self.numbers.items()}
+        return values | {name: found[name] for name in SAME if name in found}
 
     def lines(self, measurement: Measurement) -> list[list[str]]:
         """Return the words of the lines of the predictions, without the heads."""
@@ -163,8 +163,3 @@ class Values(Predictions):
         n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return 100 * (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
-
-
-def _number(value: float) -> float | None:
-    """Return a value, or None if it is no number, as a correlation with a constant."""
-    return value if np.isfinite(value) else None

@@ -286,7 +286,7 @@ def log_of(results: str | os.PathLike, name: str) -> Path:
 
 def write_log(results: str | os.PathLike, run: Run, commit: str, folders: Folders) -> None:
     """Keep the log of a run, compressed. The same log gives the same file."""
-    text = Path(run.path("train.log")).read_text(encoding="utf-8")
+    text = Path(run.path("train.log")).read_text(encoding="utf-8", errors="replace")
     content = gzip.compress(folders.neutral(text, commit).encode(), compresslevel=9, mtime=0)
     path = log_of(results, run.name)
     path.parent.mkdir(parents=True, exist_ok=True)

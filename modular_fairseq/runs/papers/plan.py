@@ -9,14 +9,15 @@ from typing import Any
 
 from modular_fairseq.runs.config import DECODING, SELECTORS, Config, read_config
 from modular_fairseq.runs.evaluation import EVALUATIONS, Measurement
-from modular_fairseq.runs.fixed_options import refuse_fixed
+from modular_fairseq.runs.fixed_options import refuse_fewer_checkpoints, refuse_fixed
 from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.runs.papers.table import Row, Table
-from modular_fairseq.runs.run import PLUGIN, Run
+from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.sizes import check_scale, on_subset, scaled, with_values
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq.training.command_line import parse
+from modular_fairseq.user_dir import PLUGIN
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
 
@@ -219,11 +220,14 @@ class RowPlanner:
         values.get("checkpoint", {}).pop("finetune_from_model", None)
         values.get("common", {}).pop("seed", None)
         name = f"{config.name}/seed-{seed}"
+        words = *config._replace(values=values).train_options(), *self.args.options
+        if config.averaged:
+            refuse_fewer_checkpoints([*words], f"for {config.path}")
         return Run(
             name,
             os.path.join(self.folder, name),
             config.corpus(self.data),
-            (*config._replace(values=values).train_options(), *self.args.options),
+            words,
             seed,
             self.settings(values, seed, start),
             start,
