@@ -41,7 +41,7 @@ while (($#)); do
         [[ $1 != --only ]] || tables+=("$1" "$2")
         shift
         ;;
-    --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
     -*) die "$1 is no option; see --help" ;;
     *)
         [[ -z $text ]] || die "$1: the folder of the raw text is $text already; leave one of them out"

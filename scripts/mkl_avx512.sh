@@ -19,7 +19,8 @@ die() {
     exit 1
 }
 
-(($#)) || die "give a command; the first lines of $0 have examples"
+(($#)) || die "give a command; see --help"
+case $1 in -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;; esac
 if ! grep -q AuthenticAMD /proc/cpuinfo || ! grep -qw avx512f /proc/cpuinfo; then
     echo "mkl_avx512.sh: this is no AMD processor with AVX-512; MKL chooses its kernels itself" >&2
     exec "$@"

@@ -22,6 +22,12 @@
 
 set -euo pipefail
 
+case ${1:-} in
+"") ;;
+-h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+*) echo "setup: error: $1: the script has no arguments but --help, which lists its variables." >&2 && exit 1 ;;
+esac
+
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=.venv
 python=$venv/bin/python

@@ -435,3 +435,23 @@ def test_linked_environment_is_accepted(machine, tmp_path):
     os.symlink(machine.root / ".venv", other / ".venv")
     machine.root = other
     assert machine.set_up().returncode == 0
+
+
+@pytest.mark.parametrize("name", ["setup", "test", "mkl_avx512"])
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_shows_the_first_lines_of_a_script_and_does_nothing_else(name, option, tmp_path):
+    script = tmp_path / f"scripts/{name}.sh"
+    script.parent.mkdir()
+    shutil.copy(ROOT / f"scripts/{name}.sh", script)
+    done = subprocess.run(["bash", script, option], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr
+    assert f"    bash scripts/{name}.sh " in done.stdout and "set -euo" not in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
+
+
+def test_an_argument_is_refused(tmp_path):
+    done = subprocess.run(["bash", ROOT / "scripts/setup.sh", "torch"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "setup: error: torch: the script has no arguments but --help, which lists its variables.\n"
+    )
