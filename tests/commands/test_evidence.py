@@ -228,6 +228,7 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     mean, deviation = np.mean(scores), np.std(scores, ddof=1)
     assert f"| {mean:.2f} ± {deviation:.2f} |" in page and "Corpus here: `toy.de-en`." in page
     assert "8 of 8 runs are\ndone" in page and "still to be made" not in page and "diverged" not in page
+    assert "no runs of both rows" not in page
     pictures = re.findall(r"\(page/(.*?)\)", page)
     assert "mine.plain.ppl.svg" in pictures  # the curves of the rows that the baseline "plain" has
     assert sorted(pictures) == sorted(path.name for path in (place / "page").iterdir())
