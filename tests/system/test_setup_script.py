@@ -437,7 +437,7 @@ def test_linked_environment_is_accepted(machine, tmp_path):
     assert machine.set_up().returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup", "test", "mkl_avx512"])
+@pytest.mark.parametrize("name", ["setup", "test", "mkl_on_amd"])
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_shows_the_first_lines_of_a_script_and_does_nothing_else(name, option, tmp_path):
     script = tmp_path / f"scripts/{name}.sh"

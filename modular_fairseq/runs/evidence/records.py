@@ -21,7 +21,7 @@ A record has no text of a corpus. Its keys are
                   or inputs, whose sums decide the score, as "parts". by_unit.py packs both
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, the name of the GPU or null, the versions of Python and torch, the
-                  processor, and the names of the libraries in LD_PRELOAD (scripts/mkl_avx512.sh)
+                  processor, and the names of the libraries in LD_PRELOAD (scripts/mkl_on_amd.sh)
 
 Older records lack "train_inner", "parts", and the GPU, the processor and the libraries of "made".
 

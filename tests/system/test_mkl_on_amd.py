@@ -1,4 +1,4 @@
-"""Tests of scripts/mkl_avx512.sh, which gives a command MKL's AVX-512 kernels on an AMD processor."""
+"""Tests of scripts/mkl_on_amd.sh, which gives a command MKL's AVX-512 or AVX2 kernels on an AMD processor."""
 
 import os
 import subprocess
@@ -8,10 +8,11 @@ import pytest
 
 from tests.places import PYTHON, ROOT
 
-SCRIPT = ROOT / "scripts/mkl_avx512.sh"
+SCRIPT = ROOT / "scripts/mkl_on_amd.sh"
 PRODUCT = "import os, torch; torch.eye(2) @ torch.eye(2); print(os.environ.get('LD_PRELOAD', 'nothing'))"
 PROCESSOR = Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
-AMD_WITH_AVX512 = "AuthenticAMD" in PROCESSOR and "avx512f" in PROCESSOR.split()
+KERNELS = {"avx512f": "AVX-512", "avx2": "AVX2"} if "AuthenticAMD" in PROCESSOR else {}
+BEST = next((kernels for flag, kernels in KERNELS.items() if flag in PROCESSOR.split()), "")
 
 
 def run(*command, **variables):
@@ -19,17 +20,17 @@ def run(*command, **variables):
     return subprocess.run(["bash", SCRIPT, *command], capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.skipif(not AMD_WITH_AVX512, reason="needs an AMD processor with AVX-512")
-def test_mkl_takes_its_avx512_kernels():
+@pytest.mark.skipif(not BEST, reason="needs an AMD processor with AVX2 or AVX-512")
+def test_mkl_takes_the_best_kernels():
     plain = subprocess.run(
         [PYTHON, "-c", PRODUCT], capture_output=True, text=True, env=os.environ | {"MKL_VERBOSE": "1"}
     )
     found = run(PYTHON, "-c", PRODUCT, MKL_VERBOSE="1")
-    assert "AVX-512" not in plain.stdout and "AVX-512" in found.stdout, found.stderr
-    assert found.stdout.splitlines()[-1].endswith("/mkl_avx512.so")
+    assert BEST not in plain.stdout and BEST in found.stdout, found.stderr
+    assert found.stdout.splitlines()[-1].endswith(f"/mkl_{BEST.replace('-', '').lower()}.so")
 
 
-@pytest.mark.skipif(AMD_WITH_AVX512, reason="needs a processor other than AMD's with AVX-512")
+@pytest.mark.skipif(bool(BEST), reason="needs a processor other than AMD's with AVX2")
 def test_another_processor_runs_the_command_as_it_is():
     found = run(PYTHON, "-c", PRODUCT)
     assert found.stdout == "nothing\n" and "MKL chooses its kernels itself" in found.stderr
