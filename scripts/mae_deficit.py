@@ -3,8 +3,8 @@
 
     python scripts/mae_deficit.py
 
-The script prints four tables and starts no training. The numbers are means over the seeds that all rows of a
-line have, where all runs of a seed were made on one device. Intervals have 95 %. Those of BLEU account for
+The script prints four tables and starts no training. Each number is a mean over the seeds that all of its
+rows have, where all runs of a seed were made on one device. Intervals have 95 %. Those of BLEU account for
 seeds and test sentences, and all others for seeds. results/claims.yaml registers three of the differences in
 BLEU. All other comparisons were chosen after the runs were known, and nothing is corrected for their number.
 

@@ -62,15 +62,21 @@ def load(path: Path, data: str = "") -> tuple[nn.Module, SpeechEnhancement]:
 
 
 def check_out(path: Path) -> None:
-    """Raise UsageError if the folder of a file that is to be written does not exist."""
+    """Raise UsageError if a file that is to be written is a folder, or its folder does not exist."""
+    if path.is_dir():
+        raise UsageError(f"--out {path} is a folder; give a file")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--out {path}: {path.parent} is no folder; give a file in one that exists")
 
 
 @torch.no_grad()
 def enhance(model: nn.Module, noisy: Tensor, frames: Frames) -> Tensor:
-    """Return a wave [samples] without its noise: estimated magnitudes, and the phases of the noisy wave."""
-    spectrum = frames.spectrum(noisy)
+    """Return a wave [samples] without its noise: estimated magnitudes, and the phases of the noisy wave.
+
+    Silence is appended up to the middle of another window. Without it, the last samples would lie under the
+    end of one window alone, and the inverse transform would divide by its weights, which are nearly 0 there.
+    """
+    spectrum = frames.spectrum(torch.nn.functional.pad(noisy, (0, -len(noisy) % frames.hop)))
     there = torch.ones(1, len(spectrum), dtype=torch.bool)
     estimate = model(log_magnitude(spectrum).unsqueeze(0), there)[0]
     return frames.wave(with_magnitude(spectrum, estimate), len(noisy))

@@ -69,15 +69,27 @@ def run(args: argparse.Namespace) -> None:
     if args.repeat < 1:
         raise UsageError(f"--repeat {args.repeat}: give a number of at least 1")
     takes = _takes(args.digits)
-    noises = {path.stem: read(path, RATE).double() for path in files_in(args.noises)}
+    files = files_in(args.noises)
+    noises = {path.stem: read(path, RATE).double() for path in files}
+    if len(noises) < len(files):
+        name = next(name for name in noises if sum(path.stem == name for path in files) > 1)
+        raise UsageError(f"two files below {args.noises} are called {name}; rename one of them")
     unknown = [name for name in noises if name.startswith(args.test_noise)]
     speakers = {speaker for speaker, _ in takes}
-    if args.test_speaker not in speakers or len(speakers) < 2:
+    if speakers == {args.test_speaker}:
+        raise UsageError(
+            f"all recordings are of the speaker {args.test_speaker}; add recordings of another one"
+        )
+    if args.test_speaker not in speakers:
         raise UsageError(
             f"no recording is of the speaker {args.test_speaker}; give --test-speaker one of "
             f"{', '.join(sorted(speakers))}"
         )
-    if not unknown or len(unknown) == len(noises):
+    if len(unknown) == len(noises):
+        raise UsageError(
+            f"the names of all noises begin with {args.test_noise}; add a noise with another name"
+        )
+    if not unknown:
         raise UsageError(
             f"no noise is called {args.test_noise}; give --test-noise one of {', '.join(noises)}"
         )

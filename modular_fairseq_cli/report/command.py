@@ -72,6 +72,9 @@ def run(args: argparse.Namespace) -> None:
     for option, path in (("--out", args.out), ("--pictures", args.pictures)):
         if path is not None:
             _check_writable(option, path)
+    read = [*args.log, *(path for folder in args.analyses for path in sorted(folder.glob("*")))]
+    if args.out.resolve() in [path.resolve() for path in read]:
+        raise UsageError(f"--out {args.out} is a file that the report is made of; give another file")
     checkpoints = _read(args)
     page = build_page(checkpoints)
     drawn = _pictures().draw(checkpoints, args.format or FORMATS) if args.pictures else {}

@@ -45,17 +45,18 @@ def entailment(sentences: Sequence[str], sampler: Sampler) -> Texts:
     """Return pairs of a premise and a hypothesis, with the classes of MNLI.
 
     In an "entailment" the hypothesis is the premise itself. In a "contradiction" it is the premise with one
-    word replaced. In a pair of the class "neutral" it is another sentence.
+    word replaced. In a pair of the class "neutral" it is another sentence; no pair is, if all are equal.
     """
     words = sorted({word for sentence in sentences for word in sentence.split()})
     hypotheses, labels = [], []
     for sentence in sentences:
-        labels.append(sampler.pick(["entailment", "contradiction", "neutral"]))
+        others = [each for each in sentences if each != sentence]
+        labels.append(sampler.pick(["entailment", "contradiction", *(["neutral"] if others else [])]))
         parts = sentence.split()
         if labels[-1] == "contradiction":
             place = sampler.pick(range(len(parts)))
             parts[place] = sampler.pick([word for word in words if word != parts[place]])
-        hypotheses.append(sampler.pick(sentences) if labels[-1] == "neutral" else " ".join(parts))
+        hypotheses.append(sampler.pick(others) if labels[-1] == "neutral" else " ".join(parts))
     return {"input0": list(sentences), "input1": hypotheses, "label": labels}
 
 

@@ -1,6 +1,7 @@
 """Test that docs/adding-a-mechanism.md shows the whole example and every field, and that its code works."""
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -114,6 +115,13 @@ def test_the_pieces_are_the_example():
 )
 def test_tables_list_every_field(heading, names):
     assert rows_of(heading) == names
+
+
+def test_the_arguments_of_run_are_those_of_an_arrangement():
+    [row] = [line for line in PAGE.splitlines() if line.startswith("| `run` |")]
+    named = re.search(r"\((.*?)\) -> x", row)[1].split(", ")
+    assert named == [*inspect.signature(Arrangement.run).parameters][1:]
+    assert f"def run(self, {', '.join(named)}):" in PAGE
 
 
 def test_names_that_change_together_are_in_the_example():

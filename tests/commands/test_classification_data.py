@@ -11,6 +11,7 @@ from fairseq.data import Dictionary, data_utils
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.corpora.binarize import write_classes
 from modular_fairseq_cli.corpora.labels import LONGEST, SHORTEST
+from modular_fairseq_cli.toy_corpus.lexicon import NOUNS_OF_KIND
 from tests.prepared_corpora import TOY, lines, prepare
 
 SENTENCES = [de for de, _ in TOY["train"]]
@@ -331,11 +332,20 @@ def test_toy_classifications_follow_from_the_words(tmp_path, kind, labels):
     found = lines(tmp_path / "one/train.label")
     assert {*found} == labels and all(found.count(label) > 40 for label in labels) and len(found) == 300
     first = lines(tmp_path / "one/train.input0")
+    nouns = [noun for nouns in NOUNS_OF_KIND.values() for noun in nouns]
+    if kind == "plural":
+        several = {noun.english_plural for noun in nouns}
+        assert found == ["plural" if several & {*line.split()} else "singular" for line in first]
+    if kind == "topic":
+        things = {word: n for n, noun in enumerate(nouns) for word in (noun.english, noun.english_plural)}
+        pairs = zip(first, lines(tmp_path / "one/train.input1"), strict=True)
+        named = [[{*map(things.get, line.split())} - {None} for line in pair] for pair in pairs]
+        assert found == ["same" if one & other else "other" for one, other in named]
     if kind == "entailment":
         second = lines(tmp_path / "one/train.input1")
         for one, other, label in zip(first, second, found, strict=True):
             differ = [a != b for a, b in zip(one.split(), other.split(), strict=False)]
-            assert (label == "entailment") == (one == other) or label == "neutral"
+            assert (label == "entailment") == (one == other)
             assert label != "contradiction" or (sum(differ) == 1 and len(one.split()) == len(other.split()))
 
 

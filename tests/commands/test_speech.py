@@ -194,6 +194,21 @@ def test_spectra_have_windows_of_32_ms_and_give_the_wave_back(speech, rate, wind
     torch.testing.assert_close(frames.wave(frames.spectrum(short), 10), short)
 
 
+@pytest.mark.parametrize("beyond", [0, 1, 127, 126, 64])
+def test_the_end_of_a_cleaned_wave_is_as_loud_as_the_rest(speech, beyond):
+    """The estimate has other magnitudes than the noisy wave, so that windows do not fit together."""
+    frames, noisy = speech.audio.Frames(8000), 0.1 * torch.randn(30 * 128 + beyond)
+
+    def model(magnitudes, there):
+        assert magnitudes.shape[:2] == there.shape
+        return magnitudes * (0.8 + 0.4 * torch.rand(magnitudes.shape))
+
+    cleaned = speech.commands.enhance(model, noisy, frames)
+    assert cleaned.shape == noisy.shape and cleaned.abs().max() < 2 * noisy.abs().max()
+    same = speech.commands.enhance(lambda magnitudes, there: magnitudes, noisy, frames)
+    torch.testing.assert_close(same, noisy, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("snr", [0.0, 12.5, 40.0])
 def test_mixtures_have_the_ratio(speech, snr):
     clean, noise = 0.1 * torch.randn(8000).double(), torch.randn(8000).double()
@@ -282,6 +297,30 @@ def test_an_error_leaves_no_part_of_the_data(toys, tmp_path):
             status == 1 and f"too few recordings for {part}, as an utterance needs 5 of one speaker" in said
         )
         assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "noises"]
+
+
+def test_speakers_and_noises_that_cannot_be_set_apart_are_told(toys, tmp_path):
+    def said(*words, digits=toys / "digits", noises=toys / "noises"):
+        status, _, sentence = call("digits", digits, noises, *words, "--out", tmp_path / "out")
+        assert status == 1 and not (tmp_path / "out").exists()
+        return sentence
+
+    apart = ("--test-speaker", "carl", "--test-noise", "hum")
+    assert "no recording is of the speaker eve; give --test-speaker one of anna, " in said(
+        "--test-speaker", "eve", "--test-noise", "hum"
+    )
+    assert "no noise is called bark; give --test-noise one of " in said(
+        "--test-speaker", "carl", "--test-noise", "bark"
+    )
+    (tmp_path / "one").mkdir()
+    for path in (toys / "digits").glob("*_carl_*.wav"):
+        shutil.copy(path, tmp_path / "one")
+    assert "all recordings are of the speaker carl; add " in said(*apart, digits=tmp_path / "one")
+    (tmp_path / "noises/a").mkdir(parents=True)
+    shutil.copy(next((toys / "noises").glob("hum*")), tmp_path / "noises/hum_1.wav")
+    assert "the names of all noises begin with hum; add " in said(*apart, noises=tmp_path / "noises")
+    shutil.copy(tmp_path / "noises/hum_1.wav", tmp_path / "noises/a/hum_1.wav")
+    assert "are called hum_1; rename one of them" in said(*apart, noises=tmp_path / "noises")
 
 
 def test_recordings_that_are_left_over_are_told(toys, tmp_path):
@@ -869,6 +908,10 @@ def test_the_commands_refuse_in_one_sentence(speech, model, data, toys, tmp_path
         (
             ["clean", data / "test/clean/0000.wav", "--path", model, "--out", tmp_path / "o.mp3"],
             "ends in .wav",
+        ),
+        (
+            ["evaluate", data, "--path", model, "--out", tmp_path],
+            "is a folder; give a file",
         ),
         (
             ["clean", data / "test/clean/0000.wav", "--path", model, "--out", tmp_path / "no/o.wav"],

@@ -52,11 +52,14 @@ def test_intervals_over_seeds_and_sentences_cover_the_truth(seeds, seed_noise, r
 
 def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):
     power = script("power")
-    monkeypatch.setattr(power, "REPEATED", 400)
+    monkeypatch.setattr(power, "REPEATED", 1000)
     values = {"seeds": 5, "seed_noise": 0.5, "sentence_error": 0.41, "common": 0.2}
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+    assert "half of the cases at a true difference of 0.62 BLEU, and in 80 % at 0.96." in page
+    assert "Holm's order needs 1.15 and 1.61 (`python scripts/power.py --alpha .00556`)" in page
     for alpha, means in ((0.05, (0, 0.62, 0.96)), (0.05 / 9, (0, 1.15, 1.61))):
         none, half, most = (power.power_of(mean, Namespace(alpha=alpha, **values)) for mean in means)
-        assert abs(none - alpha) < 0.02 and abs(half - 0.5) < 0.08 and abs(most - 0.8) < 0.08
+        assert abs(none - alpha) < 0.02 and abs(half - 0.5) < 0.05 and abs(most - 0.8) < 0.05
     monkeypatch.setattr(power, "REPEATED", 20)
     monkeypatch.setattr("sys.argv", ["power.py", "--seed-noise", "0.01", "--common", "0"])
     power.main()
@@ -68,7 +71,6 @@ def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["power.py", "--errors"])
     power.main()
     told = capsys.readouterr().out.partition("sentences ")[2].split()
-    page = (ROOT / "docs/evidence.md").read_text()
     number, low, high, middle = told[1], told[5], told[7].rstrip(","), told[9]
     assert f"in the {number} pairs of runs that had records" in page
     monkeypatch.setattr("sys.argv", ["power.py", "--errors", "--alpha", "0.01"])

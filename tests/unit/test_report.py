@@ -7,7 +7,9 @@ is written.
 import base64
 import html.parser
 import json
+import os
 import re
+import shutil
 import struct
 import zlib
 from importlib.resources import files
@@ -17,7 +19,6 @@ import pytest
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.main import main
-from modular_fairseq_cli.report import command as report
 from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
 from modular_fairseq_cli.report.page import (
     LEVELS,
@@ -909,11 +910,25 @@ def test_a_picture_of_unknown_format_is_refused(folder, tmp_path, capsys):
     assert "pdf: use svg, png or svg,png" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["analysis.json", "train.log"])
+def test_a_file_that_is_read_is_not_replaced(folder, tmp_path, name):
+    shutil.copytree(folder, tmp_path / "inside")
+    log_of(tmp_path / "inside", SIMPLE)
+    [path] = (tmp_path / "inside").glob(name)
+    before = path.read_bytes()
+    log = ["--log", str(path)] if path.suffix == ".log" else []
+    words = ["report", str(tmp_path / "inside"), *log, "--out", str(path)]
+    refused(words, f"{name} is a file that the report is made of; give another file", tmp_path)
+    assert path.read_bytes() == before
+
+
 def test_an_old_report_survives_a_failure(folder, tmp_path, monkeypatch):
     (tmp_path / "r.html").write_text("old")
-    monkeypatch.setattr(
-        report, "write_file", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
     refused(
         ["report", str(folder), "--out", str(tmp_path / "r.html")],
         "cannot be written (No space left on device)",

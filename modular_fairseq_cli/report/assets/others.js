@@ -36,14 +36,16 @@ function timeline({ title, seconds, images, rows }) {
   ];
 }
 
-const shownValue = (value) => (typeof value === "number" ? number(value, 3) : String(value ?? ""));
-
-/** Return a table of rows that have the same keys. */
+/** Return a table of rows, with a column for each key that a row has. */
 function tableOf(rows) {
-  const head = Object.keys(rows[0]);
+  const head = unique(rows.flatMap((row) => Object.keys(row)));
+  const isFraction = (value) => typeof value === "number" && !Number.isInteger(value);
+  const digits = new Map(head.map((key) => [key, rows.some((row) => isFraction(row[key])) ? 3 : 0]));
+  const shown = (value, key) =>
+    typeof value === "number" ? number(value, digits.get(key)) : String(value ?? "");
   return table(
     head,
-    rows.map((row) => head.map((key) => shownValue(row[key]))),
+    rows.map((row) => head.map((key) => shown(row[key], key))),
   );
 }
 
