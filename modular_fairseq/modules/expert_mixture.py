@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Self
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -87,6 +88,21 @@ def expert_scale(lacks: Tensor, dropped_heads: int) -> Tensor:
     """
     num_heads = lacks.size(-1)
     return (1 - lacks) * (num_heads / (num_heads - dropped_heads))
+
+
+def own_rows(rows: int) -> tuple[int, slice]:
+    """Return how many rows of random numbers all workers need together, and which of them are this one's.
+
+    fairseq seeds all workers alike. If each drew numbers for its own sentences only, the first sentence of
+    every worker would have the same experts, and so on.
+
+    Args:
+        rows: the number of sentences of this worker.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return rows, slice(rows)
+    first = dist.get_rank() * rows
+    return dist.get_world_size() * rows, slice(first, first + rows)
 
 
 class ExpertMixture(IncrementalModule):
@@ -192,7 +208,8 @@ class ExpertMixture(IncrementalModule):
         expert, and the other modes use the uniform mixture, which is plain attention.
         """
         if self.training:
-            expert = torch.randint(self.num_experts, (x.size(1), 1), device=x.device)
+            number, rows = own_rows(x.size(1))
+            expert = torch.randint(self.num_experts, (number, 1), device=x.device)[rows]
         elif self.inference == "random":
             expert = torch.full((1, 1), self._drawn_expert(), device=x.device)
         else:
@@ -249,7 +266,8 @@ class ExpertMixture(IncrementalModule):
                 return mixture_scale(gates, self.dropped.to(gates.dtype), self.dropped_heads)
             if self.training:
                 # log g + Gumbel, as a Gumbel number is -log of an exponential one. log g may lack a constant.
-                exponential = torch.empty_like(logits[:, :1]).exponential_()
+                number, rows = own_rows(len(logits))
+                exponential = logits.new_empty(number, 1, self.num_experts).exponential_()[rows]
                 expert = (logits - exponential.log()).argmax(dim=-1)
             elif self.inference == "specialised":
                 expert = logits.argmax(dim=-1)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -161,6 +162,28 @@ def test_f_steps_draw_experts_with_the_probability_of_their_gate(per_position):
     scale = mixture(torch.zeros(logits.size(1), draws, 1), None, None, draws)
     frequency = (scale == 0).float().mean(dim=0).squeeze(-1).t()  # expert i lacks head i
     torch.testing.assert_close(frequency, probabilities[: logits.size(1)], atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_workers_draw_experts_of_their_own(monkeypatch, learned):
+    """fairseq seeds them alike. Together they draw what a single worker draws for all of their sentences."""
+    network = GateNetwork(6, 5, 4, 0.0, "none", "linear") if learned else None
+    mixture = ExpertMixture(4, 1, network, None, alternates=learned).train()
+    mixture.step = "F"
+    x = torch.randn(3, 1, 6).expand(3, 8, 6)
+
+    def drawn(sentences):
+        torch.manual_seed(1)
+        return mixture(x[:, :sentences], None, None, sentences).flatten(1).tolist()
+
+    alone = drawn(8)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    found = []
+    for rank in range(2):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        found += drawn(4)
+    assert found == alone and found[:4] != found[4:]
 
 
 def test_positions_keep_their_expert_while_their_gate_stays_the_same():
