@@ -36,10 +36,11 @@ function timeline({ title, seconds, images, rows }) {
   ];
 }
 
+const isFraction = (value) => typeof value === "number" && !Number.isInteger(value);
+
 /** Return a table of rows, with a column for each key that a row has. */
 function tableOf(rows) {
   const head = unique(rows.flatMap((row) => Object.keys(row)));
-  const isFraction = (value) => typeof value === "number" && !Number.isInteger(value);
   const digits = new Map(head.map((key) => [key, rows.some((row) => isFraction(row[key])) ? 3 : 0]));
   const shown = (value, key) =>
     typeof value === "number" ? number(value, digits.get(key)) : String(value ?? "");
