@@ -700,7 +700,7 @@ class Known(torch.nn.Module):
 
 def test_a_wave_is_made_of_the_models_magnitudes_and_the_phases_of_the_noisy_one(speech):
     commands = importlib.import_module(f"{speech.__name__}.commands")
-    frames, noisy = speech.audio.Frames(8000), 0.1 * torch.randn(4000)
+    frames, noisy = speech.audio.Frames(8000), 0.1 * torch.randn(4096)
     spectrum = frames.spectrum(noisy)
     halved = Known(speech.audio.log_magnitude(spectrum / 2))
     torch.testing.assert_close(commands.enhance(halved, noisy, frames), noisy / 2, rtol=0, atol=1e-5)
