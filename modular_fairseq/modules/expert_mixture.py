@@ -94,7 +94,8 @@ def own_rows(rows: int) -> tuple[int, slice]:
     """Return how many rows of random numbers all workers need together, and which of them are this one's.
 
     fairseq seeds all workers alike. If each drew numbers for its own sentences only, the first sentence of
-    every worker would have the same experts, and so on.
+    every worker would have the same experts, and so on. Workers whose batches have different numbers of
+    sentences may still share some of the random numbers.
 
     Args:
         rows: the number of sentences of this worker.

@@ -100,9 +100,9 @@ These have an interval, and no verdict. *As claimed* means that the whole interv
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
 includes the bound, or that all seeds give the same value, so that there is no interval. The intervals are not
 corrected for their number: about one of 20 misses the true value. Of undecided claims it is also said whether
-the paper's difference is excluded. Intervals account for seeds. For BLEU they
-also account for the choice of test sentences, for nats per token of pictures for the choice of pictures, and
-for the accuracy of classes for the choice of inputs. A difference of perplexities is also given in percent of
+the paper's difference is excluded. Intervals account for seeds. For BLEU they also account for the choice of
+test sentences, for nats per token of pictures for the choice of pictures, and for the accuracy of classes for
+the choice of inputs. A difference of perplexities is also given in percent of
 the baseline, as the perplexities here are far above the papers'. It is the ratio of geometric means over
 seeds. These percentages decide whether the paper's difference is excluded, and nothing else depends on them.
 A claim with one seed has no interval yet; the section about it shows its numbers. Tables `tim-2` and
