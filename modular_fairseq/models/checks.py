@@ -60,18 +60,38 @@ def check_task(arch: str, task: type[FairseqTask]) -> None:
     Nothing is said about other models and other tasks.
 
     Raises:
-        UsageError: the arch is for another task. The message names one for this task.
+        UsageError: the arch is for another task. The message names one for this task, and the options for
+            those mechanisms of the arch that the named one does not have.
     """
     family = ARCH_MODEL_NAME_REGISTRY.get(arch)
     right = next((each for each, tasks in TASKS.items() if issubclass(task, tasks)), None)
     if family not in TASKS or right is None or right == family:
         return
-    right += "_tiny_cpu" if arch.endswith("_tiny_cpu") else ""
-    fitting = f"{arch.partition('_')[0]}_{right.removeprefix('modular_')}"
-    fitting = fitting if fitting in ARCH_MODEL_NAME_REGISTRY else right
+    plain = right + ("_tiny_cpu" if arch.endswith("_tiny_cpu") else "")
+    fitting = f"{arch.partition('_')[0]}_{plain.removeprefix('modular_')}"
+    fitting = fitting if fitting in ARCH_MODEL_NAME_REGISTRY else plain
     own = next(name for name, each in TASK_REGISTRY.items() if each is TASKS[family][0])
     asked = next((name for name, each in TASK_REGISTRY.items() if each is task), task.__name__)
-    raise UsageError(f"--arch {arch} is a model for --task {own}; give --arch {fitting} for --task {asked}")
+    words = " ".join([f"--arch {fitting}", *_missing_mechanisms(arch, fitting, right)])
+    raise UsageError(f"--arch {arch} is a model for --task {own}; give {words} for --task {asked}")
+
+
+def _missing_mechanisms(arch: str, other: str, family: str) -> list[str]:
+    """Return the options that give `other`, an arch of a family, the mechanisms of `arch` that it lacks.
+
+    A language model has no encoder, so it cannot have a mechanism of the encoder.
+    """
+    has = mechanisms_of(other) + (of_kind("encoder") if family == "modular_transformer_lm" else [])
+    missing = [mechanism for mechanism in mechanisms_of(arch) if mechanism not in has]
+    names = {name for mechanism in missing for name in mechanism.option_names}
+    if any(mechanism.kind in SEAMS for mechanism in missing):
+        names.add("attention_type")
+    defaults = {f.name: f.default for f in fields(FAMILIES[family])}
+    return [
+        flag(name) if value is True else f"{flag(name)} {value}"
+        for name, value in PRESETS.get(arch, {}).items()
+        if name in names and value != defaults[name]
+    ]
 
 
 @dataclass(frozen=True)
