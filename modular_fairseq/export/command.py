@@ -17,8 +17,9 @@ With --gates they are replaced by fixed head scales, which is another model:
 Models with masks (dma), streams, independent mechanisms (tim) or without residual connections are refused.
 
 The command then translates the part --gen-subset of DATA by the model and by what it has written, both on
-the CPU with a beam of 5. It prints how many translations differ, BLEU of both and the time of both. BLEU is
-computed on the tokens of DATA, after --remove-bpe. DIR gets these numbers as export.json.
+the CPU with a beam of 5. It prints how many translations differ, BLEU of both with the p of a paired
+bootstrap, and the time of both. BLEU is computed on the tokens of DATA, after --remove-bpe. DIR gets these
+numbers as export.json.
 """
 
 import argparse
@@ -35,7 +36,6 @@ import torch
 from fairseq import utils
 from fairseq.data.data_utils import post_process
 from fairseq.tasks import FairseqTask
-from sacrebleu import BLEU
 
 from modular_fairseq.export.fixed_heads import check_plain, plain
 from modular_fairseq.export.gates import GATES, constant_scales, gates_depend_on_input, measured_scales
@@ -43,6 +43,7 @@ from modular_fairseq.loading import MAX_TOKENS, Loaded, batches, load
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_json
+from modular_fairseq_cli.scoring.significance import paired_bootstrap
 
 BEAM = 5
 RECORD = "export.json"
@@ -58,6 +59,8 @@ class Comparison:
         sentences: number of sentences.
         differ: number of sentences with another translation.
         bleu, bleu_exported: BLEU of both.
+        p_value: the p of a paired bootstrap for the difference of the two (`paired_bootstrap`).
+        signature: sacrebleu's signature of BLEU and of the bootstrap.
         seconds, seconds_exported: wall time of both searches.
         compute_type: the type in which CTranslate2 has computed. A CPU does not compute in every type.
     """
@@ -66,6 +69,8 @@ class Comparison:
     differ: int
     bleu: float
     bleu_exported: float
+    p_value: float
+    signature: str
     seconds: float
     seconds_exported: float
     compute_type: str
@@ -73,8 +78,9 @@ class Comparison:
     def __str__(self) -> str:
         return (
             f"{self.differ} of {self.sentences} translations differ; BLEU {self.bleu:.2f} by the model, "
-            f"{self.bleu_exported:.2f} as exported; {self.seconds:.1f} s and {self.seconds_exported:.1f} s "
-            f"(exported: computed in {self.compute_type})"
+            f"{self.bleu_exported:.2f} as exported (paired bootstrap: p = {self.p_value:.3f}); "
+            f"{self.seconds:.1f} s and {self.seconds_exported:.1f} s "
+            f"(exported: computed in {self.compute_type})\nBLEU: {self.signature}"
         )
 
 
@@ -226,19 +232,20 @@ def compare(loaded: Loaded, subset: str, folder: str, mark: str | None) -> Compa
     theirs = {i: " ".join(result.hypotheses[0]) for i, result in zip(ours, results, strict=True)}
     seconds_exported = time.perf_counter() - start
 
-    def bleu(found: dict[int, str]) -> float:
-        pairs = [(post_process(found[i], mark), post_process(references[i], mark)) for i in ours]
-        hypotheses, wanted = (list(side) for side in zip(*pairs, strict=True))
-        return BLEU(tokenize="none", force=True).corpus_score(hypotheses, [wanted]).score
-
+    wanted, baseline, system = (
+        [post_process(text[i], mark) for i in ours] for text in (references, ours, theirs)
+    )
+    [tested] = paired_bootstrap(wanted, baseline, [system], tokenize="none")
     return Comparison(
-        len(ours),
-        sum(ours[i] != theirs[i] for i in ours),
-        bleu(ours),
-        bleu(theirs),
-        seconds,
-        seconds_exported,
-        translator.compute_type,
+        sentences=len(ours),
+        differ=sum(ours[i] != theirs[i] for i in ours),
+        bleu=tested["bleu"]["baseline"],
+        bleu_exported=tested["bleu"]["score"],
+        p_value=tested["bleu"]["p_value"],
+        signature=tested["bleu"]["signature"],
+        seconds=seconds,
+        seconds_exported=seconds_exported,
+        compute_type=translator.compute_type,
     )
 
 
