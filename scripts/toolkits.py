@@ -390,7 +390,8 @@ def table(args: argparse.Namespace) -> None:
             compare(times_of(device), measured, wanted, "remove it")
             rounds[device] = measured["rounds"]
     lines = []
-    for row, label in {**ROWS, f"{BASELINE} again": f"{ROWS[BASELINE]}, timed again"}.items():
+    again = {f"{BASELINE} again": f"{ROWS[BASELINE]}, timed again"} if rounds else {}
+    for row, label in {**ROWS, **again}.items():
         records = [record for (name, _), record in every.items() if name == row]
         cells = [
             shown([record[key] for record in records], pattern)
