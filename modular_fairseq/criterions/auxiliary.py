@@ -48,9 +48,8 @@ class AddsAuxiliaryLosses(FairseqCriterion):
             return self.own_loss(model, sample, reduce)
         if not reduce:
             raise ValueError("auxiliary losses belong to no token; give reduce=True, or call model.eval()")
-        num_updates = next(
-            module.num_updates for module in model.modules() if isinstance(module, CountsUpdates)
-        )
+        counted = (module.num_updates for module in model.modules() if isinstance(module, CountsUpdates))
+        num_updates = next(counted, None)  # a model of another plugin may not count its updates
         weights = [each.weights(num_updates) for each in concerned]
         with ExitStack() as stack:
             measured = [
@@ -66,7 +65,8 @@ class AddsAuxiliaryLosses(FairseqCriterion):
                 loss = loss + each.signs[name] * now[name] * total
             unused = each.without_gradient(model, now)
             if unused:  # DistributedDataParallel needs a gradient for every parameter
-                loss = loss + 0.0 * torch.cat([parameter.flatten() for parameter in unused]).sum()
+                # The sum of the parameters themselves may be infinite in half precision.
+                loss = loss + (0.0 * torch.cat([parameter.flatten() for parameter in unused])).sum()
         logging_output["loss"] = loss.detach()
         return loss, sample_size, logging_output
 

@@ -4,8 +4,10 @@ import logging
 from argparse import Namespace
 from typing import Any
 
+from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
 from modular_fairseq.models.mechanism import SEAMS
@@ -13,6 +15,9 @@ from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq_cli.errors import UsageError
 
 logger = logging.getLogger(__name__)
+
+# Checkpoints of older versions of fairseq have these, and nothing is learned in them.
+FORMER_BUFFERS_OF_POSITIONS = ("weights", "_float_tensor")
 
 
 class ChecksStateDict(BaseFairseqModel):
@@ -35,7 +40,7 @@ class ChecksStateDict(BaseFairseqModel):
             UsageError: names or shapes differ, and `strict` is True.
         """
         if strict:
-            self._upgrade_and_check(state_dict)
+            state_dict = self._upgrade_and_check(state_dict, model_cfg)
         else:
             # A state dict that EMA loads has no version. fairseq would take it for one that is older than the
             # final LayerNorm.
@@ -44,14 +49,27 @@ class ChecksStateDict(BaseFairseqModel):
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Upgrade older names, and leave out parameters that are `obsolete` (`LayerParts`)."""
+        """Upgrade older names, and leave out what is `obsolete` (`LayerParts`) or was a buffer of positions.
+
+        fairseq leaves out these buffers when it loads them
+        (fairseq/modules/sinusoidal_positional_embedding.py:36), which is after the names were checked.
+        """
         for name, module in self.named_modules():
-            for parameter in getattr(module, "obsolete", ()):
+            former = FORMER_BUFFERS_OF_POSITIONS if isinstance(module, SinusoidalPositionalEmbedding) else ()
+            for parameter in (*getattr(module, "obsolete", ()), *former):
                 state_dict.pop(f"{name}.{parameter}", None)
         super().upgrade_state_dict(state_dict)
 
-    def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> None:
-        """Upgrade old names, add the initial values of missing gates and masks, and check the rest."""
+    def _upgrade_and_check(
+        self, state_dict: dict[str, Tensor], model_cfg: TransformerConfig | None
+    ) -> dict[str, Tensor]:
+        """Upgrade old names, add the initial values of missing gates and masks, and check the rest.
+
+        Layers are left out and renumbered first (--encoder-layers-to-keep, --decoder-layers-to-keep), because
+        gates and masks have the names of the layers of this model.
+        """
+        self.upgrade_state_dict(state_dict)
+        state_dict = prune_state_dict(state_dict, model_cfg)
         attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]
         own = self.state_dict()
         missing = {}
@@ -62,7 +80,6 @@ class ChecksStateDict(BaseFairseqModel):
                 for p in prefixes
                 if any(k.startswith(p) for k in own) and not any(k.startswith(p) for k in state_dict)
             ]
-        self.upgrade_state_dict(state_dict)
         for seam, prefixes in missing.items():
             if prefixes:
                 logger.info(
@@ -75,11 +92,8 @@ class ChecksStateDict(BaseFairseqModel):
                         if key.startswith(tuple(prefixes))
                     }
                 )
-        if getattr(self.cfg, "encoder_layers_to_keep", None) or getattr(
-            self.cfg, "decoder_layers_to_keep", None
-        ):
-            return  # fairseq drops and renumbers layers after this, so the names do not fit yet
         check_state_dict(self, state_dict)
+        return state_dict
 
 
 def check_state_dict(model: nn.Module, state_dict: dict[str, Tensor]) -> None:

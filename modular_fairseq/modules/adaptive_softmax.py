@@ -43,7 +43,7 @@ def adaptive_cross_entropy(
     assert total is not None
     for tail, loss, (start, end) in zip(softmax.tail, losses[1:], pairwise(softmax.cutoff), strict=True):
         if loss is None:
-            total = total + 0.0 * torch.cat([parameter.flatten() for parameter in tail.parameters()]).sum()
+            total = total + (0.0 * torch.cat([parameter.flatten() for parameter in tail.parameters()])).sum()
         elif reduce:
             total = total + loss
         else:

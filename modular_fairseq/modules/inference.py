@@ -28,17 +28,21 @@ class Kept(Generic[Result]):
         self._state: list[tuple] | None = None
 
     def get(self, parameters: Sequence[Tensor | None], compute: Callable[[], Result]) -> Result:
-        """Return what `compute` returned for the present values of the parameters."""
+        """Return what `compute` returned for the present values of the parameters.
+
+        If torch records gradients, nothing is kept, because a result without its gradients would cut them off.
+        """
+        if torch.is_grad_enabled():
+            return compute()
         if any(each is not None and each.is_inference() for each in parameters):
-            with torch.no_grad():
-                return compute()
+            return compute()
         state = [
             (each.data_ptr(), each._version, each.dtype, each.device)
             for each in parameters
             if each is not None
         ]
         if self._state != state or self._result is None:
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():
                 self._result, self._state = compute(), state
         return self._result
 
@@ -60,7 +64,7 @@ class PackedWeight:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
         """Compute x W^T + b, and max(0, .) of it if `relu`: [..., C] -> [..., C'].
 
-        Elsewhere than on a CPU in float32 the weight is used as it is.
+        Elsewhere than on a CPU in float32, or if torch records gradients, the weight is used as it is.
         """
         if not _can_pack(x, weight):
             if relu and bias is not None and not torch.is_grad_enabled():  # one kernel

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from fairseq.distributed import LegacyDistributedDataParallel
 from fairseq.trainer import Trainer
 
@@ -57,6 +58,43 @@ def take_g_steps(
     """
     bcd = bcd_of(trainer)
     return bcd.train_step(train_step, samples, raise_oom) if bcd else train_step(trainer, samples, raise_oom)
+
+
+@replace("fairseq.trainer.Trainer.train_step")
+def put_dummy_batches_first(
+    train_step: Callable, trainer: Trainer, samples: list, raise_oom: bool = False
+) -> dict[str, Any] | None:
+    """Let the last micro-batch of an update be no dummy batch if the worker has another one.
+
+    At the end of an epoch a worker may lack the last micro-batch of --update-freq. fairseq then takes a dummy
+    batch for it, and drops the sample size and the logged values of all micro-batches of this worker in the
+    update, but not their gradients (fairseq/trainer.py:896-900). So the gradient became too large, and
+    `--update-freq 2` on two workers gave another update than `--update-freq 4` on one.
+    """
+    has_data = [bool(sample) for sample in samples]
+    if any(has_data) and not all(has_data):
+        samples = sorted(samples, key=bool)
+    return train_step(trainer, samples, raise_oom)
+
+
+@replace("fairseq.tasks.fairseq_task.FairseqTask.train_step")
+def let_dummy_batches_count_nothing(
+    train_step: Callable, *args: Any, ignore_grad: bool = False, **kwargs: Any
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a sample size and logged values of 0 for a dummy batch, whose gradient is 0.
+
+    fairseq counts a dummy batch as data unless it is the last micro-batch of the update
+    (fairseq/tasks/fairseq_task.py:505-544, fairseq/trainer.py:896-900).
+    """
+    loss, sample_size, logging_output = train_step(*args, ignore_grad=ignore_grad, **kwargs)
+    if ignore_grad:
+        sample_size = sample_size * 0
+        logging_output = {name: _zero(value) for name, value in logging_output.items()}
+    return loss, sample_size, logging_output
+
+
+def _zero(value: Any) -> Any:
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else 0
 
 
 @replace("fairseq.trainer.Trainer.begin_valid_epoch")

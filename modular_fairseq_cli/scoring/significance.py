@@ -92,7 +92,7 @@ def paired_bootstrap(
                 "difference": float(found.score - base.score),
                 "mean": float(found.mean),
                 "ci": float(found.ci),
-                "p_value": 1.0 if list(system) == list(baseline) else float(found.p_value),
+                "p_value": 1.0 if found.score == base.score else float(found.p_value),
                 "samples": samples,
                 "signature": signatures[METRICS[name]].format(),
             }

@@ -61,6 +61,38 @@ def test_dummy_batches_enter_no_statistics(reversal_data, caplog, args, step):
     assert all(torch.equal(total, counted[mixture]) for mixture, total in sums().items())
 
 
+@pytest.mark.parametrize("samples", [[None, 0, 1], [0, None, 1], [0, 1, None]])
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "modular_transformer",
+        "mae_transformer --mae-training joint --mae-gate-dropout 0",
+        "dma_transformer --criterion modular_cross_entropy",
+    ],
+)
+def test_an_update_with_a_dummy_batch_is_that_of_the_other_batches(reversal_data, arch, samples):
+    """Neither the gradient, the loss nor the number of words depends on a dummy batch, wherever it comes."""
+
+    def after(samples):
+        name, *options = arch.split()
+        watched = Watched(
+            reversal_data, *options, *"--update-freq 3 --dropout 0 --clip-norm 0".split(), arch=name
+        )
+        trainer = watched.trainer
+        trainer.begin_epoch(1)
+        trainer._dummy_batch = watched.batches[3]
+        with metrics.aggregate(new_root=True) as log:
+            trainer.train_step([watched.batches[i] if i is not None else {} for i in samples])
+        return log, [p.detach().clone() for p in watched.model.parameters()]
+
+    expected, wanted = after([0, 1])
+    log, found = after(samples)
+    for name in ("loss", "nll_loss", "gnorm", "wpb", "bsz"):
+        assert float(log[name].avg) == pytest.approx(float(expected[name].avg), rel=1e-5), name
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
 def test_a_dummy_batch_does_not_count_in_a_joint_step(reversal_data):
     """Neither its gradient nor its tokens do."""
 

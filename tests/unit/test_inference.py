@@ -72,16 +72,36 @@ def test_a_result_is_kept_until_a_parameter_changes():
         calls.append(1)
         return parameter * 2
 
-    found = [kept.get([parameter, None], compute) for _ in range(3)]
-    assert len(calls) == 1 and not found[0].requires_grad
     with torch.no_grad():
+        found = [kept.get([parameter, None], compute) for _ in range(3)]
+        assert len(calls) == 1 and not found[0].requires_grad
         parameter.copy_(torch.tensor([3.0, 4.0]))
-    assert kept.get([parameter], compute).tolist() == [6, 8]
-    parameter.data = torch.tensor([5.0, 6.0])
-    assert kept.get([parameter], compute).tolist() == [10, 12]
-    parameter.data = parameter.data.double()
-    assert kept.get([parameter], compute).dtype == torch.float64
+        assert kept.get([parameter], compute).tolist() == [6, 8]
+        parameter.data = torch.tensor([5.0, 6.0])
+        assert kept.get([parameter], compute).tolist() == [10, 12]
+        parameter.data = parameter.data.double()
+        assert kept.get([parameter], compute).dtype == torch.float64
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("before", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("changes", [{}, {"attention_type": "mae+dma"}, {"tim_layers": "all"}], ids=str)
+def test_a_model_that_has_translated_still_has_all_its_gradients(before, changes):
+    model, sample = ready(**changes), batch(LENGTHS)["net_input"]
+
+    def gradients():
+        model.zero_grad()
+        model(**sample)[0].pow(2).sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    expected = gradients()
+    model.make_generation_fast_()
+    with before():
+        model(**sample)
+    found = gradients()
+    assert found.keys() == expected.keys() and len(found) > 20
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-3)
 
 
 def test_a_model_that_has_translated_can_be_copied():

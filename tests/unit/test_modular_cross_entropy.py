@@ -12,6 +12,7 @@ from fairseq.logging import metrics
 from fairseq.models.fconv import FConvDecoder, FConvEncoder, FConvModel
 from omegaconf import OmegaConf
 
+from modular_fairseq.criterions import auxiliary
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion
 from modular_fairseq.models.dma_losses import semantic_masks
 from modular_fairseq.models.registry import CRITERIA
@@ -289,6 +290,29 @@ def test_every_parameter_gets_a_gradient_whatever_is_wanted(wanted, changes):
     model = dma(**changes)
     criterion(**wanted)(model, batch(LENGTHS))[0].backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_parameters_whose_sum_is_infinite_in_half_precision_leave_the_loss_finite():
+    model = build(attention_type="dma").train()
+    masks = [p for name, p in model.named_parameters() if ".mask." in name]
+    for parameter in masks:
+        parameter.data.fill_(1e4)
+    assert torch.cat([p.flatten() for p in masks]).half().sum().isinf()
+    sample, made = batch(LENGTHS), criterion(**PLAIN)
+    (losses,) = made.auxiliary
+    losses.without_gradient = lambda model, weights: [p.half() for p in masks]
+    assert made(model, sample)[0].isfinite()
+
+
+def test_a_model_that_does_not_count_its_updates_has_the_final_weights(monkeypatch):
+    """A model class of another plugin may not count them."""
+    model, sample = dma(), batch(LENGTHS)
+    made, model.num_updates = criterion(aux_warmup_updates=100), 0
+    first = made(model, sample)[0]
+    monkeypatch.setattr(auxiliary, "CountsUpdates", FConvModel)
+    last = made(model, sample)[0]
+    assert not torch.isclose(first, last)
+    torch.testing.assert_close(last, criterion(aux_warmup_updates=0)(model, sample)[0])
 
 
 def test_an_exception_leaves_no_losses_behind():

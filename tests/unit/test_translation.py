@@ -99,6 +99,58 @@ def test_targets_that_are_padded_on_the_left_get_fairseqs_logits(shape):
     torch.testing.assert_close(real_logits(ours, sample), real_logits(stock, sample), atol=1e-6, rtol=1e-6)
 
 
+def test_a_pad_inside_a_target_gets_fairseqs_logits():
+    """fairseq's dictionary reads the word `<pad>` in a text as padding."""
+    stock, ours = build_stock(seed=3).eval(), build().eval()
+    ours.load_state_dict(stock.state_dict())
+    sample = batch(LENGTHS)
+    plain = real_logits(ours, sample)
+    for tokens in (sample["net_input"]["prev_output_tokens"], sample["target"]):
+        tokens[0, 2] = 1
+    found = real_logits(ours, sample)
+    torch.testing.assert_close(found, real_logits(stock, sample), atol=1e-6, rtol=1e-6)
+    assert len(found) == len(plain) - 1
+
+
+@pytest.mark.parametrize("name", ["weights", "_float_tensor"])
+def test_a_checkpoint_with_a_former_buffer_of_positions_loads(name):
+    """Published checkpoints of fairseq have them."""
+    stock, ours = build_stock(seed=3), build()
+    state = stock.state_dict()
+    for stack in ("encoder", "decoder"):
+        state[f"{stack}.embed_positions.{name}"] = torch.zeros(1)
+    ours.load_state_dict(dict(state))
+    stock.load_state_dict(dict(state))
+    found = ours.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in stock.state_dict().items())
+
+
+@pytest.mark.parametrize("attention", ["plain", "mae", "dma"])
+def test_a_model_of_some_layers_of_a_checkpoint_loads(attention):
+    """fairseq renumbers the layers of the checkpoint. Missing gates and masks get the new numbers."""
+    whole = build(encoder_layers=4, decoder_layers=4).state_dict()
+    keep = {"encoder_layers_to_keep": "1,3", "decoder_layers_to_keep": "0,2"}
+    model = build(attention_type=attention, encoder_layers=4, decoder_layers=4, **keep)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.load_state_dict(dict(whole), model_cfg=Namespace(arch="modular_transformer", **keep))
+    found = model.state_dict()
+    for stack, layers in (("encoder", (1, 3)), ("decoder", (0, 2))):
+        for new, old in enumerate(layers):
+            key = f"{stack}.layers.{{}}.fc1.weight"
+            assert torch.equal(found[key.format(new)], whole[key.format(old)])
+    new = [key for key in found if ".gate." in key or ".mask." in key]
+    assert bool(new) == (attention != "plain")
+    assert all(torch.equal(found[key], before[key]) for key in new)
+
+
+def test_a_checkpoint_of_which_some_layers_are_kept_is_checked():
+    keep = {"encoder_layers_to_keep": "1,3", "decoder_layers_to_keep": "0,1"}
+    model = build(encoder_layers=4, **keep)
+    state = build(encoder_layers=4, encoder_ffn_embed_dim=20).state_dict()
+    with pytest.raises(UsageError, match=r"encoder.layers.0.fc1.weight is \["):
+        model.load_state_dict(state, model_cfg=Namespace(arch="modular_transformer", **keep))
+
+
 @pytest.mark.parametrize("asked", [{"alignment_layer": 0}, {"alignment_heads": 2}, {"alignment_heads": 1}])
 def test_the_alignment_of_a_layer_and_of_some_heads_is_fairseqs(asked):
     stock, ours = build_stock(seed=3).eval(), build().eval()
