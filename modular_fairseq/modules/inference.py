@@ -30,7 +30,7 @@ class Kept(Generic[Result]):
     def get(self, parameters: Sequence[Tensor | None], compute: Callable[[], Result]) -> Result:
         """Return what `compute` returned for the present values of the parameters.
 
-        If torch records gradients, nothing is kept, because a result without its gradients would cut them off.
+        If torch records gradients, nothing is kept: a result without its gradients would cut them off.
         """
         if torch.is_grad_enabled():
             return compute()

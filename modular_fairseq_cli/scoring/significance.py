@@ -81,7 +81,7 @@ def paired_bootstrap(
     ]
     signatures, results = PairedTest(named, metrics, None, test_type="bs", n_samples=samples)()
     compared = []
-    for number, system in enumerate(systems, 1):
+    for number in range(1, len(systems) + 1):
         entry = {}
         for name in metrics:
             base, found = (cast(Result, results[METRICS[name]][index]) for index in (0, number))

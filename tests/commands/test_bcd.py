@@ -13,6 +13,7 @@ import torch
 from fairseq.logging import metrics
 
 from modular_fairseq.models.mae import expert_mixtures
+from modular_fairseq.modules.dropout import GrowingDropout
 from modular_fairseq.modules.gates import GateNorm
 from modular_fairseq.runs.run import DIVERGED
 from modular_fairseq.training import bcd, g_steps
@@ -316,6 +317,46 @@ def test_gate_statistics_are_logged_for_training_and_validation(reversal_data):
         "gate_min_share": 0.0,
         "gate_rare_experts": 3 * len(expert_mixtures(watched.model)),
     }
+
+
+def test_the_statistics_of_gates_begin_anew_in_every_epoch(reversal_data):
+    watched = Watched(reversal_data)
+    watched.trainer.begin_epoch(1)
+    watched.trainer.train_step(watched.batches[:1])
+    monitor = bcd.bcd_of(watched.trainer).train_monitor
+    assert monitor.values() and monitor.has_data
+    watched.trainer.begin_epoch(2)
+    assert monitor.values() == {} and not monitor.has_data
+
+
+def test_a_dummy_batch_after_data_leaves_an_update_with_data(reversal_data):
+    watched = Watched(reversal_data)
+    watched.trainer.begin_epoch(1)
+    hook = bcd.bcd_of(watched.trainer)
+    for is_dummy in (False, True):
+        hook.begin_batch(watched.batches[0], is_dummy)
+    assert hook.has_data
+
+
+def test_the_logged_loss_of_g_steps_is_the_mean_over_tokens(reversal_data):
+    watched = Watched(reversal_data, "--mae-gate-interval", 1, "--mae-gate-lr", 1e-9)
+    watched.trainer.begin_epoch(1)
+    hook, seen = bcd.bcd_of(watched.trainer), []
+    with metrics.aggregate("train") as log:
+        for samples in (watched.batches[:1], watched.batches[1:4]):
+            seen.append((hook.g_step(samples).sample_size, hook.g_steps.last_loss))
+    assert seen[0][1] != seen[1][1]
+    expected = sum(size * loss for size, loss in seen) / sum(size for size, _ in seen)
+    assert log["g_loss"].avg == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_g_step_has_the_attention_dropout_of_its_update(reversal_data):
+    args = ("--attention-dropout", 0.4, "--attention-dropout-warmup-updates", 10, "--mae-gate-interval", 1)
+    watched = Watched(reversal_data, *args)
+    watched.trainer.begin_epoch(1)
+    watched.trainer.set_num_updates(5)  # as a training that is continued
+    bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+    assert {m.p for m in watched.model.modules() if isinstance(m, GrowingDropout)} == {0.2}
 
 
 def test_the_log_shows_the_present_training_also_after_a_mean_of_an_older_version(reversal_data):

@@ -75,9 +75,8 @@ def test_an_update_with_a_dummy_batch_is_that_of_the_other_batches(reversal_data
 
     def after(samples):
         name, *options = arch.split()
-        watched = Watched(
-            reversal_data, *options, *"--update-freq 3 --dropout 0 --clip-norm 0".split(), arch=name
-        )
+        options += ["--update-freq", "3", "--dropout", "0", "--clip-norm", "0"]
+        watched = Watched(reversal_data, *options, arch=name)
         trainer = watched.trainer
         trainer.begin_epoch(1)
         trainer._dummy_batch = watched.batches[3]

@@ -807,3 +807,26 @@ def test_a_record_names_preloaded_libraries_without_their_folders(monkeypatch, v
     if value is not None:
         monkeypatch.setenv("LD_PRELOAD", value)
     assert preloaded_libraries() == names
+
+
+@pytest.mark.parametrize(
+    ("low", "said"),
+    [(-3.0, "1 fails (but has the claimed direction)"), (-1.0, "1 fails"), (1.0, "1 fails")],
+)
+def test_a_claim_below_fails_in_its_direction_if_the_interval_is_below_0(low, said):
+    of = claim(name="a", paper="Li 2021", expected="below", margin=5.0)
+    interval = Interval(low + 1, low, low + 2, 0.5, 3, 20)
+    finding = Finding(of, {seed: (0, 0) for seed in (1, 2, 3)}, interval, [])
+    assert f"| Li 2021 | {said} |" in by_paper(Findings([finding], {"a": (0.99, 0.01)}))
+
+
+def test_points_within_epochs_are_no_ends_of_epochs():
+    (record,) = records("a", (2,)).values()
+    record["curves"]["valid"]["ppl"] = [[10 * epoch, 10.0 - epoch] for epoch in range(1, 8)]
+    record["curves"]["train_inner"] = {"ppl": [[5 * point, 99.0] for point in range(1, 14)]}
+    assert QUANTITIES["early_perplexity"].of(record, "multi30k/a") == 5.0
+
+
+def test_a_higher_perplexity_of_the_paper_is_a_positive_percentage():
+    higher = claim(quantity="lm_perplexity", printed=2.0, paper="Li 2021: 12.0, baseline 10.0")
+    assert printed_percent(higher) == pytest.approx(20.0)

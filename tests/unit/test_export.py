@@ -238,6 +238,10 @@ def _replace(attention):
             lambda attention: attention.register_forward_hook(lambda module, inputs, output: output),
             "encoder.layers.0.self_attn has a forward hook, which may change what it computes",
         ),
+        (
+            lambda attention: attention.register_forward_pre_hook(lambda module, inputs: None),
+            "encoder.layers.0.self_attn has a forward hook, which may change what it computes",
+        ),
     ],
 )
 def test_what_a_plugin_has_added_is_refused(change, sentence):

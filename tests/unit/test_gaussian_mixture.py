@@ -337,3 +337,26 @@ def test_densities_are_kept_for_a_search_and_not_used_in_another_precision():
     close(found, expected, atol=1e-6)
     assert count.total() <= 5
     assert module.double()(x.double()).posterior.dtype == torch.float64
+
+
+def test_computed_variances_stay_within_e_to_the_8():
+    module, x = mixture(variance="computed").eval(), vectors()
+    with torch.no_grad():
+        module.noise_log_variance[0], module.noise_log_variance[1] = 100, -100
+    found = module(x, divergence=True)
+    for h in range(H):
+        of_head = x[:, :, h].transpose(0, 1)
+        posterior = found.posterior[:, h].transpose(1, 2)
+        close(posterior, reference.expected_posterior(module, h, of_head), atol=1e-11)
+        close(found.divergence[:, h], reference.divergence(module, h, of_head, posterior), rtol=1e-11)
+
+
+def test_a_factor_below_1_makes_the_gradient_of_centroids_smaller():
+    found = []
+    for factor in (1.0, 0.5):
+        torch.manual_seed(0)
+        module = GaussianMixture(2, 3, 4, centroid_gradient=factor, centroid_mode="hook")
+        module(torch.randn(5, 3, 2, 4), divergence=True).divergence.sum().backward()
+        found.append(module.scaled_centroids.grad)
+    assert found[0].abs().sum() > 0
+    torch.testing.assert_close(found[1], 0.5 * found[0])

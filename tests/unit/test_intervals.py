@@ -6,6 +6,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
+from scipy.special import stdtr
 from scipy.stats import norm, t, ttest_1samp
 
 from modular_fairseq_cli.errors import UsageError
@@ -13,6 +14,7 @@ from modular_fairseq_cli.scoring.intervals import (
     _behrens_fisher,
     jackknife,
     of_scores,
+    over_pairs,
     over_seeds,
     over_seeds_and_sentences,
     pseudo_values,
@@ -227,3 +229,56 @@ def test_the_bootstrap_rejects_a_true_null_hypothesis_as_often_as_its_level_says
         p = bootstrap_p(*parts, lambda sums: sums[..., 0] / sums[..., 1], 300)
         rejected += p < 0.05
     assert 0.02 <= rejected / 400 <= 0.1
+
+
+def test_a_difference_without_any_noise_has_p_0():
+    found = over_seeds_and_sentences([0.5, 0.5], np.full((2, 9), 0.5))
+    assert (found.low, found.high, found.p_value) == (0.5, 0.5, 0)
+
+
+def test_rounding_is_relative_to_the_values():
+    assert over_seeds([(0.1 + 0.2) * 1e5, 0.3 * 1e5]) is None
+
+
+def test_the_p_is_that_of_the_mean_squares():
+    """With an interaction of seeds and sentences, which belongs to neither."""
+    n, m = 3, 8
+    d = np.random.default_rng(7).normal(0, 1, (n, m)) + np.arange(n)[:, None] * 0.5 + np.arange(m) * 0.3
+    rows, columns, mean = d.mean(1), d.mean(0), d.mean()
+    of_seeds, of_sentences = m * rows.var(ddof=1), n * columns.var(ddof=1)
+    both = ((d - rows[:, None] - columns + mean) ** 2).sum() / ((n - 1) * (m - 1))
+    extra = max(of_sentences - both, 0)
+    assert extra > 0 and both > 0
+    share, x = of_seeds / (of_seeds + extra), abs(mean) / math.sqrt((of_seeds + extra) / (n * m))
+    freedom = 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
+    expected = 0.4 * 2 * stdtr(freedom, -x) + 0.6 * _behrens_fisher(x, share, n - 1)
+    assert over_seeds_and_sentences(list(rows), d).p_value == pytest.approx(expected)
+
+
+def test_several_pairs_of_a_seed_count_by_their_mean():
+    random = np.random.default_rng(1)
+    pairs = [
+        [((1.0, random.normal(1, 1, 9)), (2.0, random.normal(2, 1, 9))) for _ in range(2)] for _ in range(3)
+    ]
+    means = []
+    for each in pairs:
+        ours, theirs = zip(*each, strict=True)
+        means.append([tuple((side[0][0], np.mean([a[1] for a in side], axis=0)) for side in (ours, theirs))])
+    assert over_pairs(pairs) == pytest.approx(over_pairs(means))
+
+
+def test_the_p_of_the_bootstrap_is_by_its_formula():
+    random = np.random.default_rng(5)
+    baseline = np.stack([random.normal(100, 10, 12), np.full(12, 20.0)], axis=1)
+    system = baseline.copy()
+    system[:, 0] += random.normal(4, 6, 12)
+
+    def score(sums):
+        return np.exp(sums[..., 0] / sums[..., 1])
+
+    drawn = np.random.default_rng(12345).integers(12, size=(500, 12))
+    differences = np.array([score(system[each].sum(0)) - score(baseline[each].sum(0)) for each in drawn])
+    real = score(system.sum(0)) - score(baseline.sum(0))
+    expected = (1 + sum(abs(differences - differences.mean()) > abs(real))) / 501
+    assert 0.01 < expected < 0.5
+    assert bootstrap_p(baseline, system, score, 500) == pytest.approx(expected)

@@ -231,6 +231,7 @@ def test_differences_over_seeds():
     # 1 degree.
     assert compare_seeds([5.0, 5.0], [0.0, 2.0])["welch_p"] == pytest.approx(1 - math.atan(4) * 2 / math.pi)
     assert compare_seeds([1.0], [2.0, 4.0]) == {"difference": 2.0, "std": None, "welch_p": None}
+    assert compare_seeds([1.0, 2.0], [2.0, 4.0, 6.0])["std"] is None
     assert compare_seeds([1.0, 1.0], [2.0, 2.0]) == {"difference": 1.0, "std": 0.0, "welch_p": None}
 
 
@@ -311,6 +312,9 @@ def test_the_same_translations_do_not_differ_significantly(files):
         [each["bleu"]] for each in paired_bootstrap(REFERENCE, lines, [lines, REFERENCE], samples=50)
     )
     assert entry["difference"] == 0 and entry["p_value"] == 1
+    capitals = [line.upper() for line in lines]
+    ((cased,),) = ([each["bleu"]] for each in paired_bootstrap(REFERENCE, lines, [capitals], lowercase=True))
+    assert cased["difference"] == 0 and cased["p_value"] == 1
     assert other[0]["score"] == pytest.approx(100)
     assert other[0]["p_value"] == 1 / 51
 

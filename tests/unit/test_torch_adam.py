@@ -240,3 +240,11 @@ def test_numbers_out_of_their_ranges_are_refused(options, sentence):
 def test_betas_that_are_no_numbers_are_refused_by_the_name_of_the_option():
     with pytest.raises(UsageError, match="--adam-betas foo: an option is 'foo', but fairseq expects numbers"):
         trainer("torch_adam", "--adam-betas", "foo")
+
+
+def test_the_norm_of_gradients_in_half_precision_does_not_overflow():
+    """The largest number of float16 is 65,504."""
+    parameter = torch.nn.Parameter(torch.zeros(64, dtype=torch.float16))
+    parameter.grad = torch.full_like(parameter, 3e4)
+    norm = optimizer_of("torch_adam", [parameter]).clip_grad_norm(0.0)
+    assert float(norm) == pytest.approx(8 * 3e4, rel=1e-3)
