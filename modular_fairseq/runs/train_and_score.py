@@ -55,7 +55,7 @@ INSTEAD = {
     **dict.fromkeys(("--name", "--size", "--generate"), "give it before FOLDER"),
     "--log-format": "train.log always has lines of JSON, which the command reads",
 }
-STAGES = ("raw", "tok", "bpe", "bin")  # folders in OUT that hold data
+STAGES = ("text", "raw", "tok", "bpe", "bin", "settings")  # what `prepare raw` writes to OUT
 LONGEST_NAME = 200  # characters; file systems take 255 bytes
 
 

@@ -338,7 +338,7 @@ def test_train_and_score_refuses_what_it_sets_itself(tmp_path, monkeypatch, opti
         trained(monkeypatch, tmp_path, "tim_transformer", option, "simple", name="mine")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "bin"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", "bin", "text", "settings"])
 def test_train_and_score_refuses_a_name_that_is_none_of_a_new_folder(tmp_path, monkeypatch, name):
     with pytest.raises(SystemExit, match=f"--name {name}: it names a folder in .*; give a name without a /"):
         trained(monkeypatch, tmp_path, "tim_transformer", name=name)

@@ -58,8 +58,9 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
     for name in args.only:
         if name not in names:
             raise UsageError(f"--only {name}: {args.table} has no such row; give one of {', '.join(names)}")
-    if args.samples < 1 or (args.jobs is not None and args.jobs < 1):
-        raise UsageError("--jobs and --samples must be at least 1")
+    for name in ("samples", "jobs"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise UsageError(f"--{name} must be at least 1, not {value}")
     if args.jobs is not None and not args.run:
         raise UsageError("--jobs has no effect without --run; leave it out")
     scale = read_scale(args.table, args.scale)
