@@ -95,7 +95,7 @@ MUTATIONS = [
     Mutation(
         "searching",
         f"{MODELS}/decoder.py",
-        "not any_on_the_left",
+        "not any_followed",
         "True",
         "test_translation",
     ),
