@@ -68,7 +68,6 @@ class ChecksStateDict(BaseFairseqModel):
         Layers are left out and renumbered first (--encoder-layers-to-keep, --decoder-layers-to-keep), because
         gates and masks have the names of the layers of this model.
         """
-        self.upgrade_state_dict(state_dict)
         state_dict = prune_state_dict(state_dict, model_cfg)
         attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]
         own = self.state_dict()
@@ -80,6 +79,7 @@ class ChecksStateDict(BaseFairseqModel):
                 for p in prefixes
                 if any(k.startswith(p) for k in own) and not any(k.startswith(p) for k in state_dict)
             ]
+        self.upgrade_state_dict(state_dict)
         for seam, prefixes in missing.items():
             if prefixes:
                 logger.info(
