@@ -141,11 +141,11 @@ class TransformerDecoder(TransformerDecoderBase):
     def _find_padding(self, tokens: Tensor) -> tuple[Tensor | None, bool]:
         """Return the padding mask bool [B, T] or None, and whether all padding is on the right."""
         padding_mask = tokens.eq(self.padding_idx)
-        last = padding_mask[:, 1:]
-        followed = padding_mask[:, :-1] > last  # also where the text of a target has <pad>
-        # One wait for the device instead of two. Padding in the first place is followed, or all is padding.
-        any_last, any_followed = torch.stack([last, followed]).any(dim=(1, 2)).tolist()
-        return (padding_mask if any_last or any_followed else None), not any_followed
+        later = padding_mask[:, 1:]
+        followed = padding_mask[:, :-1] > later  # also where the text of a target has <pad>
+        # One wait for the device instead of two. A first word that is padding has a word or padding after it.
+        any_later, any_followed = torch.stack([later, followed]).any(dim=(1, 2)).tolist()
+        return (padding_mask if any_later or any_followed else None), not any_followed
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Project features [B, T, C] to scores of the vocabulary [B, T, V]."""

@@ -114,7 +114,7 @@ def test_a_pad_inside_a_target_gets_fairseqs_logits():
 
 @pytest.mark.parametrize("name", ["weights", "_float_tensor"])
 def test_a_checkpoint_with_a_former_buffer_of_positions_loads(name):
-    """Published checkpoints of fairseq have them."""
+    """Older versions of fairseq wrote them."""
     stock, ours = build_stock(seed=3), build()
     state = stock.state_dict()
     for stack in ("encoder", "decoder"):
