@@ -1,5 +1,6 @@
 """Mend messages of fairseq's parser of options."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -7,11 +8,14 @@ from typing import Any, NoReturn
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from fairseq.criterions.masked_lm import MaskedLmConfig
 from fairseq.tasks import TASK_REGISTRY
+from fairseq.utils import split_paths
 
 from modular_fairseq.models.checks import check_task
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import CRITERIA
+from modular_fairseq.patches.literals import evaluate_literal
 from modular_fairseq.patches.registry import replace
+from modular_fairseq.training.overrides import refuse_unknown_options
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -23,7 +27,9 @@ def refuse_what_does_not_fit_together(
 
     fairseq's parser only knows the options of the chosen criterion (fairseq/options.py:165-177). For options
     of other criteria, it prints 190 lines of usage and then says that they are unrecognized. It does not
-    compare arch and task: a training then ends in a traceback.
+    compare arch and task: a training then ends in a traceback. It ignores a name in --model-overrides that
+    is no option of the checkpoint (fairseq/dataclass/utils.py:453-484), so that a misspelt name gives the
+    results without the change.
     """
     usual = parser.error
 
@@ -42,7 +48,25 @@ def refuse_what_does_not_fit_together(
     options = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(options, "arch", None) and getattr(options, "task", None) in TASK_REGISTRY:
         check_task(options.arch, TASK_REGISTRY[options.task])
+    if getattr(options, "model_overrides", "{}") != "{}" and getattr(options, "path", None):
+        _check_overrides(options.model_overrides, options.path)
     return parsed
+
+
+def _check_overrides(text: str, path: str) -> None:
+    """Refuse --model-overrides that is no dictionary, or that names what is no option of the checkpoints.
+
+    Shards of a checkpoint, which have other names than --path, are not read.
+    """
+    overrides = evaluate_literal(text)
+    if not isinstance(overrides, dict):
+        raise UsageError(
+            f"--model-overrides {text}: give a dictionary of options of the model and values, as in "
+            "\"{'dropout': 0.1}\""
+        )
+    files = [each for each in split_paths(path) if os.path.isfile(each)]
+    if files:
+        refuse_unknown_options(overrides, files, "--model-overrides")
 
 
 def own_options(criterion: str) -> list[str]:

@@ -24,12 +24,13 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 
 from modular_fairseq.models.checks import archs_that_translate, check_task, mechanisms_of
+from modular_fairseq.patches.literals import evaluate_literal
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.fixed_options import refuse_fixed
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
-from modular_fairseq.training.command_line import short_training
+from modular_fairseq.training.command_line import parse, parse_generation, short_training
 from modular_fairseq_cli import main
 from modular_fairseq_cli.arguments import by_option, refuse_user_dir
 from modular_fairseq_cli.errors import UsageError
@@ -55,6 +56,11 @@ INSTEAD = {
     **dict.fromkeys(("--name", "--size", "--generate"), "give it before FOLDER"),
     "--log-format": "train.log always has lines of JSON, which the command reads",
 }
+# Options of fairseq-generate that this command sets, or without which its score would lack sentences.
+DECODING = (
+    *("--path", "--gen-subset", "--user-dir", "--results-path", "--quiet", "--score-reference", "--nbest"),
+    *("--task", "--source-lang", "-s", "--target-lang", "-t", "--num-shards", "--shard-id"),
+)
 STAGES = ("text", "raw", "tok", "bpe", "bin", "settings")  # what `prepare raw` writes to OUT
 LONGEST_NAME = 200  # characters; file systems take 255 bytes
 
@@ -101,6 +107,12 @@ def run(args: argparse.Namespace) -> None:
         if option in INSTEAD:
             raise UsageError(f"{option} cannot be given among OPTIONS; {INSTEAD[option]}")
     refuse_fixed(args.options, "among OPTIONS")
+    decoding = ["--beam", "5", "--batch-size", "64", "--remove-bpe", *args.generate.split()]
+    for option in by_option(args.generate.split()):
+        if option in DECODING:
+            raise UsageError(
+                f"--generate {args.generate}: this command sets {option} or needs its default; leave it out"
+            )
     if args.arch not in ARCH_MODEL_NAME_REGISTRY:
         ours = ", ".join(archs_that_translate())
         raise UsageError(f"there is no arch {args.arch}; give {ours}, or an arch of fairseq")
@@ -124,6 +136,7 @@ def run(args: argparse.Namespace) -> None:
     sized = SIZE.format(depth) if args.size is None else args.size
     words = ["--arch", args.arch, *sized.split(), *RECIPE.split()]
     words += short_training([*words, *args.options]) + args.options
+    _check_decoding(decoding, words, args.generate)
     make_folder(out, "OUT")
     prepare_raw(os.path.abspath(args.folder), args.source, args.target, out)
     folder = os.path.join(out, label)
@@ -139,10 +152,24 @@ def run(args: argparse.Namespace) -> None:
     training.check()
     training.train(say)
     with only_one(folder):
-        decoding = ["--beam", "5", "--batch-size", "64", "--remove-bpe", *args.generate.split()]
         translation = translate(training, decoding, say)
     reference = os.path.join(out, "raw", f"test.{args.target}")
     main.main(["score", "--reference", reference, translation, "--json", training.path("score.json")])
+
+
+def _check_decoding(decoding: list[str], words: list[str], given: str) -> None:
+    """Refuse options that fairseq-generate would refuse after the training.
+
+    Args:
+        decoding: the options of fairseq-generate.
+        words: the options of fairseq-train, with the model that --model-overrides changes.
+        given: the value of --generate, for the message.
+    """
+    overrides = evaluate_literal(parse_generation(decoding, f"--generate {given}").model_overrides)
+    _, options = parse(words)
+    for name in overrides if isinstance(overrides, dict) else ():
+        if name not in options:
+            raise UsageError(f"--generate {given}: {name} is no option of the model; correct it")
 
 
 def _wrapped(options: str) -> str:

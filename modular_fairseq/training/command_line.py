@@ -1,4 +1,4 @@
-"""Parse a command line of fairseq-train as fairseq-train itself parses it, without training anything."""
+"""Parse command lines of fairseq-train and fairseq-generate as these do, without training anything."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -35,6 +35,26 @@ def parse(
     parser = fairseq_options.get_training_parser()
     parser.error = refuse
     return parser, fairseq_options.parse_args_and_arch(parser, ["DATA", *words])
+
+
+def parse_generation(words: Sequence[str], given: str) -> Namespace:
+    """Return the options that fairseq-generate parses from a command line.
+
+    Args:
+        words: the arguments of fairseq-generate, without the data.
+        given: where they were given, for the message.
+
+    Raises:
+        UsageError: it refuses an argument.
+    """
+
+    def refuse(message: str) -> NoReturn:
+        reason = message.partition(" (choose from")[0]
+        raise UsageError(f"fairseq-generate refuses {given}: {reason}; correct it, or leave it out")
+
+    parser = fairseq_options.get_generation_parser()
+    parser.error = refuse
+    return fairseq_options.parse_args_and_arch(parser, ["DATA", *words])
 
 
 def family_of(args: Namespace) -> type[FairseqDataclass] | None:

@@ -89,6 +89,28 @@ def test_options_of_training_do_not_change_what_generate_prints(reversal_data, t
 
 
 @pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            "{'dma_centroid_gradien': 5.0}",
+            "dma_centroid_gradien is no option of .*; perhaps dma_centroid_gradi",
+        ),
+        ("{'model': {'drop': 0}}", "drop is no option of .*; perhaps "),
+        ("{'zzzzzz': 0}", "zzzzzz is no option of .*; give options of the model, such as dropout"),
+        ("[1]", "--model-overrides .*: give a dictionary of options of the model and values"),
+    ],
+)
+def test_overrides_that_no_checkpoint_knows_are_refused(reversal_data, tmp_path, overrides, said):
+    """fairseq would ignore them, and the results would look like those of the change."""
+    train(reversal_data, "--arch", "dma_transformer", "--max-epoch", 1, "--save-dir", tmp_path)
+    file = tmp_path / "checkpoint_last.pt"
+    with pytest.raises(UsageError, match=said):
+        run_generate(reversal_data, file, "--model-overrides", overrides)
+    known = "{'mae_inference': 'mixture', 'model': {'dropout': 0.2}, 'criterion': 'cross_entropy'}"
+    assert len(run_generate(reversal_data, file, "--model-overrides", known)[0]) == 12
+
+
+@pytest.mark.parametrize(
     "args",
     [
         ["--dma-posterior", "sample"],

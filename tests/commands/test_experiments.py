@@ -582,6 +582,23 @@ def test_rows_that_differ_in_a_later_set_of_overrides_are_not_equal(tmp_path):
         planning.plan(read_table(path), Namespace(**arguments(path, tmp_path)))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"mae_inferenc": "random"}, "model.mae_inferenc is no option of fairseq or of this plugin"),
+        ({"mae_inference": "rndom"}, "argument --mae-inference: invalid .*'rndom'"),
+    ],
+)
+def test_overrides_that_cannot_work_are_refused_before_anything_is_trained(tmp_path, overrides, said):
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    path = tmp_path / "configs/mae-3/table.yaml"
+    spec = OmegaConf.to_container(OmegaConf.load(CONFIGS / "mae-3/table.yaml"))
+    rows = [{"name": "one", "config": "mae-7.yaml", "overrides": overrides}]
+    path.write_text(OmegaConf.to_yaml(spec | {"rows": rows, "baseline": "one", "columns": ["bleu"]}))
+    with pytest.raises(UsageError, match=f"table.yaml: row one has overrides .*: .*{said}"):
+        planning.plan(read_table(path), Namespace(**arguments(path, tmp_path)))
+
+
 @pytest.mark.parametrize("scale", ["cpu", "small", "smoke"])
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parent.name)
 def test_no_scale_makes_rows_of_a_table_equal_or_ends_before_what_is_averaged(table, scale, tmp_path):

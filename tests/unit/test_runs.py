@@ -325,9 +325,26 @@ def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monke
     assert named.run.folder == f"{tmp_path}/out/mine" and "--encoder-layers" not in named.run.words
     assert named.decoding == ["--beam", "5", "--batch-size", "64", "--remove-bpe", "--lenpen", "2"]
     assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
-    one = {"size": "--share-all-embeddings", "generate": "--quiet"}
+    one = {"size": "--share-all-embeddings", "generate": "--sacrebleu"}
     short = trained(monkeypatch, tmp_path, "tim_transformer", name="mine", **one)
-    assert "--share-all-embeddings" in short.run.words and short.decoding[-1] == "--quiet"
+    assert "--share-all-embeddings" in short.run.words and short.decoding[-1] == "--sacrebleu"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--path other.pt", "sets --path or needs its default; leave it out"),
+        ("--beam 3 --quiet", "sets --quiet or needs its default; leave it out"),
+        ("--score-reference", "sets --score-reference or needs its default; leave it out"),
+        ("--beam x", "fairseq-generate refuses --generate --beam x: argument --beam: invalid int value: 'x'"),
+        ("--bean 3", "refuses --generate --bean 3: unrecognized arguments: --bean 3; correct it"),
+        ("--model-overrides {'drpout':0}", "drpout is no option of the model; correct it"),
+    ],
+)
+def test_train_and_score_refuses_options_of_decoding_before_it_trains(tmp_path, monkeypatch, words, said):
+    with pytest.raises(SystemExit) as caught:
+        trained(monkeypatch, tmp_path, "tim_transformer", name="mine", generate=words)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

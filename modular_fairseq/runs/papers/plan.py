@@ -292,11 +292,23 @@ class RowPlanner:
                     f"{config.get('task._name')}; use {', '.join(others)} in the columns of "
                     f"{self.args.table}"
                 )
+        for overrides in row.overrides:
+            self.check_overrides(row, config, overrides)
         return [
             Measurement(run, self.evaluations, row.subset, tuple(values.items()), decoding)
             for run in runs
             for values in row.overrides
         ]
+
+    def check_overrides(self, row: Row, config: Config, overrides: dict[str, Any]) -> None:
+        """Raise UsageError if overrides of a row are no options of its model, or have a wrong value."""
+        model = {**config.values.get("model", {}), **overrides}
+        try:
+            parse(config._replace(values={**config.values, "model": model}).train_options())
+        except UsageError as error:
+            raise UsageError(
+                f"{self.args.table}: row {row.name} has overrides {overrides}: {error}"
+            ) from None
 
 
 def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Measurement]]]:
