@@ -214,6 +214,80 @@ def copy_weights_at_once(sync: Callable, optimizer: Any) -> None:
         p.grad = None
 
 
+FLOAT32_WEIGHTS = "float32_weights"  # the key of an optimizer's state with the weights that it trains
+
+
+@replace("fairseq.optim.fp16_optimizer._FP16OptimizerMixin.state_dict")
+def save_the_float32_weights(state_dict: Callable, optimizer: Any) -> dict[str, Any]:
+    """Save the float32 weights of --fp16 and --bf16 with the state of the optimizer.
+
+    The optimizer trains copies of the weights in float32. fairseq saves the weights of the model, which are
+    rounded to half precision, and makes new copies of these when a training continues
+    (fairseq/optim/fp16_optimizer.py:79-99). So a training that continues differs from an uninterrupted one.
+    A checkpoint becomes larger by the size of its weights in float32.
+    """
+    weights = [weight.clone() for weight in _float32_like(optimizer, gradients=False)]
+    return {**state_dict(optimizer), FLOAT32_WEIGHTS: weights}
+
+
+@replace("fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict")
+def load_the_float32_weights(
+    load_state_dict: Callable, optimizer: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """Go on with the float32 weights of --fp16 and --bf16, if they are those of the model.
+
+    They are not if the weights in the checkpoint were changed, or if their order differs. Then the copies of
+    the weights of the model stay, as in fairseq. See `save_the_float32_weights`
+    (fairseq/optim/fp16_optimizer.py:86-99).
+    """
+    load_state_dict(optimizer, state_dict, *args, **kwargs)
+    saved = state_dict.get(FLOAT32_WEIGHTS)  # checkpoints that this plugin did not save have none
+    halves, fulls = list(optimizer.fp16_params), _float32_like(optimizer, gradients=False)
+    if saved and len(saved) == len(halves) and all(map(_rounds_to, saved, halves)):
+        for full, weight in zip(fulls, saved, strict=True):
+            full.copy_(weight)
+
+
+def _rounds_to(full: Tensor, half: Tensor) -> bool:
+    """Tell whether a float32 weight has the shape of another in half precision, and rounds to it."""
+    return full.shape == half.shape and torch.equal(full.to(half.device, half.dtype), half.detach())
+
+
+LOSS_SCALER = "loss_scaler"  # the key of an optimizer's state with what decides when the loss scale changes
+COUNTS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
+
+
+@replace(
+    "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.state_dict",
+    "fairseq.optim.fp16_optimizer._MemoryEfficientFP16OptimizerMixin.state_dict",
+)
+def save_when_the_loss_scale_changes(state_dict: Callable, optimizer: Any) -> dict[str, Any]:
+    """Save for how many updates no gradient has overflowed, with --fp16 and --memory-efficient-fp16.
+
+    After enough of them the loss scale grows. fairseq saves the loss scale alone
+    (fairseq/optim/fp16_optimizer.py:79-84 and 349-354), so in a training that continues it grows later.
+    """
+    counts = {name: getattr(optimizer.scaler, name) for name in COUNTS if optimizer.scaler is not None}
+    return {**state_dict(optimizer), LOSS_SCALER: counts}
+
+
+@replace(
+    "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict",
+    "fairseq.optim.fp16_optimizer._MemoryEfficientFP16OptimizerMixin.load_state_dict",
+)
+def load_when_the_loss_scale_changes(
+    load_state_dict: Callable, optimizer: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """Go on with the number of updates in which no gradient has overflowed.
+
+    See `save_when_the_loss_scale_changes` (fairseq/optim/fp16_optimizer.py:86-99 and 356-385).
+    """
+    load_state_dict(optimizer, state_dict, *args, **kwargs)
+    if optimizer.scaler is not None:
+        for name, count in state_dict.get(LOSS_SCALER, {}).items():
+            setattr(optimizer.scaler, name, count)
+
+
 def _is_quick(optimizer: Any) -> bool:
     """Tell whether an optimizer of weights in half precision may copy all of them at once."""
     return isinstance(optimizer.fp32_optimizer, TorchAdam) and all(

@@ -184,14 +184,23 @@ def draw_splits(sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
 def write(folder: Path, texts: dict[str, str] | dict[str, bytes]) -> None:
     """Write texts, or bytes, to the files of their names in a folder.
 
-    Raises UsageError if the folder cannot be written; then no file is incomplete.
+    Raises UsageError if one of the files exists and has another content, or if the folder cannot be written.
+    Then no file is incomplete, and no file that exists has changed.
     """
+    contents = {name: text.encode() if isinstance(text, str) else text for name, text in texts.items()}
     try:
+        for name, content in contents.items():
+            path = folder / name
+            if path.exists() and (not path.is_file() or path.read_bytes() != content):
+                raise UsageError(
+                    f"{path}: exists, and is not what this command would write; move it, or give "
+                    "another folder"
+                )
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as unfinished:
-            for name, text in texts.items():
-                Path(unfinished, name).write_bytes(text.encode() if isinstance(text, str) else text)
-            for name in texts:
+            for name, content in contents.items():
+                Path(unfinished, name).write_bytes(content)
+            for name in contents:
                 os.replace(Path(unfinished, name), folder / name)
     except OSError as error:
         raise UsageError(

@@ -40,13 +40,36 @@ def test_the_command_trains_in_bf16_on_a_cpu_and_resumes(reversal_data, tmp_path
     assert any(".gate." in name for name in last) == (arch is WITH_G_STEPS)
 
 
-def test_training_in_memory_efficient_bf16_resumes_bit_for_bit(reversal_data, tmp_path):
-    args = ["--memory-efficient-bf16", "--arch", *WITH_G_STEPS]
-    run_train(reversal_data, *args, "--max-epoch", 2, "--save-dir", tmp_path / "whole")
-    for max_epoch in (1, 2):
+# The loss scale grows every 7 updates, so that gradients overflow.
+GROWING = ["--fp16-init-scale", 2**12, "--fp16-scale-window", 7]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "torch_adam"])
+@pytest.mark.parametrize(
+    "precision",
+    [["--fp16", *GROWING], ["--memory-efficient-fp16", *GROWING], ["--bf16"], ["--memory-efficient-bf16"]],
+    ids=lambda words: words[0],
+)
+def test_training_in_half_precision_resumes_bit_for_bit(reversal_data, tmp_path, precision, optimizer):
+    args = [*precision, "--optimizer", optimizer, "--arch", *WITH_G_STEPS]
+    run_train(reversal_data, *args, "--max-epoch", 3, "--save-dir", tmp_path / "whole")
+    for max_epoch in (1, 2, 3):
         run_train(reversal_data, *args, "--max-epoch", max_epoch, "--save-dir", tmp_path / "resumed")
-    whole, resumed = (
-        load_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "resumed")
-    )
+    states = [load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "resumed")]
+    whole, resumed = (state["model"] for state in states)
     assert whole.keys() == resumed.keys()
     assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
+    scales = [state["last_optimizer_state"].get("loss_scale") for state in states]
+    assert scales[0] == scales[1] and (scales[0] is None) == ("bf16" in precision[0])
+
+
+def test_changed_weights_of_a_checkpoint_are_not_replaced_by_its_float32_copies(reversal_data, tmp_path):
+    args = ["--bf16", "--arch", "modular_transformer", "--save-dir", tmp_path]
+    run_train(reversal_data, *args, "--max-epoch", 1)
+    path = tmp_path / "checkpoint_last.pt"
+    state = load_checkpoint(path)
+    name = next(name for name in state["model"] if name.endswith("fc1.weight"))
+    state["model"][name] = torch.full_like(state["model"][name], 0.5)
+    torch.save(state, path)
+    run_train(reversal_data, *args, "--max-epoch", 2, "--lr", 1e-9)
+    assert (load_checkpoint(path)["model"][name] == 0.5).float().mean() > 0.9

@@ -1,6 +1,7 @@
 """Test what the grammar of `modular-fairseq toy-corpus` says in both languages, and which files it writes."""
 
 import hashlib
+import os
 from collections import Counter, defaultdict
 from itertools import combinations
 
@@ -582,19 +583,36 @@ def test_out_that_is_a_file_is_refused(tmp_path):
     assert file.read_text() == "kept"
 
 
-def test_a_failed_write_leaves_nothing_unfinished(tmp_path):
-    (tmp_path / "train.de").mkdir()
-    with pytest.raises(SystemExit, match=r"cannot be written \(Is a directory\)"):
+def test_a_failed_write_leaves_nothing_unfinished(tmp_path, monkeypatch):
+    def replace(*paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(SystemExit, match=r"cannot be written \(No space left on device\)"):
         main(["toy-corpus", str(tmp_path), *SMALL])
-    assert [path.name for path in tmp_path.iterdir()] == ["train.de"]
+    assert not list(tmp_path.iterdir())
 
 
-def test_an_older_corpus_is_replaced(tmp_path):
+def test_another_text_of_the_same_name_is_not_overwritten(tmp_path):
+    """It may be a corpus of the user's own, such as the text of a language model in train.txt."""
     write_corpus(tmp_path, *SMALL)
     first = digest(tmp_path)
-    write_corpus(tmp_path, *SMALL, "--seed", "2")
-    assert digest(tmp_path) != first
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES)
+    write_corpus(tmp_path, *SMALL)  # the same corpus again
+    with pytest.raises(
+        SystemExit, match="train.de: exists, and is not what this command would write; move it"
+    ):
+        write_corpus(tmp_path, *SMALL, "--seed", "2")
+    assert digest(tmp_path) == first
+    (tmp_path / "own/train.txt").mkdir(parents=True)
+    (tmp_path / "own/valid.txt").write_text("my text\n")
+    for taken in ("train", "valid"):
+        with pytest.raises(
+            SystemExit, match=f"{taken}.txt: exists, and is not what this command would write"
+        ):
+            main(["toy-corpus", str(tmp_path / "own"), *SMALL, "--documents"])
+        if taken == "train":
+            (tmp_path / "own/train.txt").rmdir()
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["valid.txt"]
 
 
 def test_a_corpus_of_another_kind_is_not_mixed_with_this_one(tmp_path):
