@@ -5,6 +5,7 @@
 """
 
 import errno
+import io
 import os
 import re
 import traceback
@@ -97,12 +98,24 @@ def unwritable(error: BaseException) -> UsageError | None:
     found = disk_error(error)
     if found is None or found.errno not in DISK:
         return None
-    file = found.filename2 or found.filename or "a file"
+    file = found.filename2 or found.filename or _file_being_written(error) or "a file"
     what = "read or written" if found.errno == errno.EIO else "written"
     return UsageError(
-        f"{file} could not be {what} ({found.strerror}); {DISK[found.errno]}, and give the command again, "
-        "which continues what was saved"
+        f"{file} could not be {what} ({found.strerror}); {DISK[found.errno]}, and give the command again"
     )
+
+
+def _file_being_written(error: BaseException) -> str | None:
+    """Return the path of the file that a function in the traceback was writing, or None.
+
+    An error of `write`, unlike one of `open`, does not name the file.
+    """
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        for value in frame.f_locals.values():
+            opened = isinstance(value, io.IOBase) and isinstance(getattr(value, "name", None), str)
+            if opened and set(str(getattr(value, "mode", ""))) & set("wax+"):
+                return value.name
+    return None
 
 
 def no_model(error: BaseException) -> UsageError | None:

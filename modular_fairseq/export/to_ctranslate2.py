@@ -19,7 +19,6 @@ ACTIVATIONS = {
     "gelu": common_spec.Activation.GELU,
     "gelu_accurate": common_spec.Activation.GELUTanh,
     "gelu_fast": common_spec.Activation.GELUTanh,
-    "swish": common_spec.Activation.SWISH,
 }
 
 

@@ -278,6 +278,12 @@ def _chosen_paths(args: argparse.Namespace) -> list[str]:
             "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints; add one of "
             "them, or leave it out"
         )
+    for path in args.inputs:
+        if not os.path.exists(path):
+            raise UsageError(
+                f"--inputs {path} does not exist; give checkpoint files, or a folder of them and a --num "
+                "option such as --num-epoch-checkpoints N"
+            )
     folders = [path for path in args.inputs if os.path.isdir(path)]
     if kind is None and folders:
         raise UsageError(

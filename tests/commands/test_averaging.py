@@ -308,6 +308,9 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, capsys):
     assert "is one of the inputs" in refusal(
         average, "--inputs", *files, "--output", f"{tmp_path}/./checkpoint1.pt"
     )
+    for none in ([], ["--num-epoch-checkpoints", 1]):
+        said = refusal(average, "--inputs", tmp_path / "none", *none, *output)
+        assert "none does not exist; give checkpoint files, or a folder of them and a --num option" in said
     assert "is a folder; add a --num option" in refusal(average, "--inputs", tmp_path, *output)
     assert "chooses from one folder" in refusal(
         average, "--inputs", *files, "--num-epoch-checkpoints", 1, *output

@@ -38,14 +38,19 @@ def test_a_disk_that_cannot_be_written_is_a_usage_error(number, remedy):
     reason = os.strerror(number)
     what = "read or written" if number == errno.EIO else "written"
     assert str(find_usage_error(OSError(number, reason, "run/x.pt"))) == (
-        f"run/x.pt could not be {what} ({reason}); {remedy}, and give the command again, which continues "
-        "what was saved"
+        f"run/x.pt could not be {what} ({reason}); {remedy}, and give the command again"
     )
     assert str(find_usage_error(OSError(number, reason, "x.part", None, "x.pt"))).startswith("x.pt could not")
     of_torch = RuntimeError("unexpected pos 1024 vs 918")
     of_torch.__context__ = OSError(number, reason, "run/x.pt")
     assert str(find_usage_error(of_torch)).startswith("run/x.pt could not be")
     assert str(find_usage_error(OSError(number, reason))).startswith("a file could not")
+    with pytest.raises(OSError) as caught, open("/dev/full", "w") as file:  # `write` does not name the file
+        file.write("line")
+        file.flush()
+    assert str(find_usage_error(caught.value)).startswith(
+        "/dev/full could not be written (No space left on device)"
+    )
     assert find_usage_error(PermissionError(errno.EACCES, "Permission denied", "x.pt")) is None
 
 

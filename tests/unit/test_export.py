@@ -109,7 +109,8 @@ SHAPES = [
     {"encoder_normalize_before": True, "decoder_normalize_before": True, "activation_fn": "gelu"},
     {"layernorm_embedding": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
     {"share_decoder_input_output_embed": True, "no_scale_embedding": True},
-    {"encoder_attention_heads": 8, "encoder_layers": 3},
+    {"encoder_attention_heads": 8, "encoder_layers": 3, "activation_fn": "gelu_accurate"},
+    {"activation_fn": "gelu_fast"},
 ]
 
 
