@@ -64,6 +64,11 @@ def name_what_a_classification_lacks(setup_task: Callable, cfg: Any, **kwargs: A
         )
     for part in ("input0", *(() if cfg.regression_target else ("label",))):
         if not os.path.isfile(os.path.join(cfg.data, part, "dict.txt")):
+            if part == "label" and os.path.isfile(os.path.join(cfg.data, part, "train.label")):
+                raise UsageError(
+                    f"the labels of {cfg.data} are values; add --num-classes 1 --regression-target, or "
+                    "give a classification with classes"
+                )
             raise UsageError(
                 f"{os.path.join(cfg.data, part)} has no dict.txt; give the folder of a prepared "
                 "classification, which has the folders input0 and label"

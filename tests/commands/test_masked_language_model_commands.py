@@ -290,6 +290,8 @@ def test_values_are_predicted_by_regression(texts, tmp_path):
     path = trained(data, tmp_path / "out", words)
     found = loss_by_validate(data, path, task="sentence_prediction")
     assert found["pearson"] > 80
+    with pytest.raises(UsageError, match="labels of .* are values; add --num-classes 1 --regression-target"):
+        trained(data, tmp_path / "classes", FINETUNE + " --arch modular_roberta")
 
 
 def test_sentences_are_ranked(texts, tmp_path):
