@@ -1,7 +1,8 @@
 """A fairseq plugin that takes the Transformer apart: `fairseq-train --user-dir modular_fairseq`.
 
 Importing this package changes what its commands need changed in fairseq, torch, numpy and the process
-(`patches/`). It also registers the models, the criterion and the optimizer with fairseq.
+(`patches/`). It also registers the models, the criterion and the optimizer with fairseq, and
+the hooks of its Trainer.
 """
 
 from modular_fairseq import patches
@@ -16,3 +17,4 @@ patches.apply()
 from modular_fairseq import models  # noqa: E402, F401
 from modular_fairseq.criterions import modular_cross_entropy, modular_masked_lm  # noqa: E402, F401
 from modular_fairseq.optim import torch_adam  # noqa: E402, F401
+from modular_fairseq.training import gate_trainer  # noqa: E402, F401

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, STOCK, TRAINING
 from modular_fairseq.benchmark.tasks import KINDS, kind_of
-from modular_fairseq.training.bcd import bcd_of
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 from modular_fairseq_cli.errors import UsageError
 
 Job = Callable[[], Any]
@@ -71,12 +71,12 @@ def training_jobs(model: str, cfg: DictConfig, task: FairseqTask, batch: dict) -
     The second value is the number of epochs of which one has G steps, or None if the model has no G steps.
     """
     trainer = start_training(build(model, cfg, task), cfg, task)
-    bcd = bcd_of(trainer)
-    if bcd is None or not bcd.alternates:
+    gates = gate_trainer_of(trainer)
+    if gates is None or not gates.alternates:
         return {(model, TRAINING): lambda: trainer.train_step([batch], raise_oom=True)}, None
-    bcd.paused = True  # train_step takes F steps only, because G steps are timed separately
-    f_step, g_step = lambda: trainer.train_step([batch], raise_oom=True), lambda: bcd.g_step([batch])
-    return {(model, F_STEP): f_step, (model, G_STEP): g_step}, bcd.interval
+    gates.paused = True  # train_step takes F steps only, because G steps are timed separately
+    f_step, g_step = lambda: trainer.train_step([batch], raise_oom=True), lambda: gates.g_step([batch])
+    return {(model, F_STEP): f_step, (model, G_STEP): g_step}, gates.interval
 
 
 def start_training(model: BaseFairseqModel, cfg: DictConfig, task: FairseqTask) -> Trainer:

@@ -8,7 +8,7 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig
 
 from modular_fairseq.benchmark.jobs import build, random_batch, start_training
-from modular_fairseq.training.bcd import bcd_of
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 
 BATCHES = 8
 LAST = 20  # losses are means over this number of last updates
@@ -73,15 +73,15 @@ def _train(
     model: str, cfg: DictConfig, task: TranslationTask, updates: int, sentences: int, length: int
 ) -> Training:
     trainer = start_training(build(model, cfg, task), cfg, task)
-    bcd = bcd_of(trainer)
-    if bcd is not None:
-        bcd.paused = True
+    gates = gate_trainer_of(trainer)
+    if gates is not None:
+        gates.paused = True
     batches = [random_batch(task, sentences, length, cfg.common.seed + i) for i in range(BATCHES)]
     training = Training([])
     for update in range(updates):
         batch = batches[update % BATCHES]
-        if bcd is not None and bcd.alternates and update >= updates * 4 // 5:
-            *_, step = bcd.g_step([batch])
+        if gates is not None and gates.alternates and update >= updates * 4 // 5:
+            *_, step = gates.g_step([batch])
             training.gate_norms.append(float(step.norm))
         logged = trainer.train_step([batch], raise_oom=True)
         training.losses.append(math.nan if logged is None else float(logged["nll_loss"]) * math.log(2))

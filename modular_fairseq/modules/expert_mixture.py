@@ -285,6 +285,6 @@ class ExpertMixture(IncrementalModule):
         if self.step is None:
             raise RuntimeError(
                 "set ExpertMixture.step to 'F' or 'G' before training by block coordinate descent; "
-                "fairseq-train --user-dir modular_fairseq does so in modular_fairseq/training/bcd.py"
+                "fairseq-train --user-dir modular_fairseq does so in modular_fairseq/training/gate_trainer.py"
             )
         return self.step

@@ -1,9 +1,10 @@
-"""Let fairseq's Trainer check the model and the criterion, train gates, and log gate statistics.
+"""Let fairseq's Trainer check the model and the criterion, and call the hooks of mechanisms.
 
-The Trainer offers no hook for this that works with every task. For a model of fairseq, each patched method
-does the same as before.
+The Trainer offers no hook that works with every task. `training/hooks.py` declares what hooks may do. For a
+model without hooks, each method that calls them does the same as before.
 """
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,9 @@ from fairseq.trainer import Trainer
 
 from modular_fairseq.models.assembly import trained_outside
 from modular_fairseq.patches.registry import replace
-from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.compilation import compile_if_asked, without_programs
 from modular_fairseq.training.criterion_check import check_command_line
+from modular_fairseq.training.hooks import hooks_of, made_hooks_of
 from modular_fairseq.training.unused_parameters import show_parameters_of_the_criterion
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @replace("fairseq.trainer.Trainer.begin_epoch")
 def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -> None:
-    """Compare the model with the criterion before an epoch, and tell block coordinate descent of the epoch.
+    """Compare the model with the criterion before an epoch, and tell the hooks that an epoch begins.
 
     fairseq builds the model and the criterion independently of each other (fairseq_cli/train.py:86-94), so an
     auxiliary loss of the model could silently be left out. The comparison comes before any thread reads data.
@@ -34,8 +35,8 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     criterion uses. torch would take them for unused (fairseq/models/distributed_fairseq_model.py:62).
     """
     check_command_line(trainer)
-    if bcd := bcd_of(trainer):
-        bcd.begin_epoch(epoch)
+    for hook in hooks_of(trainer):
+        hook.begin_epoch(epoch)
     if not hasattr(trainer, "_has_begun"):
         trainer._has_begun = True
         show_parameters_of_the_criterion(trainer)
@@ -47,17 +48,19 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
 
 
 @replace("fairseq.trainer.Trainer.train_step")
-def take_g_steps(
+def let_hooks_make_updates(
     train_step: Callable, trainer: Trainer, samples: list, raise_oom: bool = False
 ) -> dict[str, Any] | None:
-    """Take a G step on the whole batch before fairseq's own step, in epochs that have G steps.
+    """Let hooks make an update, such as a step of the gates on the whole batch before fairseq's own step.
 
-    G steps train the gates of a mixture of attentive experts. A task of fairseq cannot take them, because it
-    sees one micro-batch at a time and no second optimizer (fairseq/trainer.py:816-860). Therefore a G step
-    comes before everything else in `Trainer.train_step` (fairseq/trainer.py:797).
+    A task of fairseq cannot do so, because it sees one micro-batch at a time and no second optimizer
+    (fairseq/trainer.py:816-860). Therefore hooks come before everything else in `Trainer.train_step`
+    (fairseq/trainer.py:797).
     """
-    bcd = bcd_of(trainer)
-    return bcd.train_step(train_step, samples, raise_oom) if bcd else train_step(trainer, samples, raise_oom)
+    step = functools.partial(train_step, trainer)
+    for hook in hooks_of(trainer):
+        step = functools.partial(hook.train_step, step)
+    return step(samples, raise_oom)
 
 
 @replace("fairseq.trainer.Trainer.train_step")
@@ -98,69 +101,69 @@ def _zero(value: Any) -> Any:
 
 
 @replace("fairseq.trainer.Trainer.begin_valid_epoch")
-def reset_gate_statistics(begin_valid_epoch: Callable, trainer: Trainer, epoch: int) -> None:
-    """Reset the gate statistics of validation when a validation begins (fairseq/trainer.py:787-791).
+def tell_hooks_of_validations(begin_valid_epoch: Callable, trainer: Trainer, epoch: int) -> None:
+    """Tell the hooks that a validation begins, where fairseq tells the task (fairseq/trainer.py:787-791).
 
-    They would otherwise include the batches of earlier validations.
+    What they log of a validation would otherwise include the batches of earlier ones.
     """
-    if bcd := bcd_of(trainer):
-        bcd.valid_monitor.reset()
+    for hook in hooks_of(trainer):
+        hook.begin_validation()
     return begin_valid_epoch(trainer, epoch)
 
 
 @replace("fairseq.trainer.Trainer.valid_step")
-def log_gate_statistics(
+def let_hooks_validate(
     valid_step: Callable, trainer: Trainer, sample: dict, raise_oom: bool = False
 ) -> dict[str, Any] | None:
-    """Log the gate statistics of validation batches beside fairseq's own values.
+    """Let hooks log values of validation batches beside fairseq's own, such as statistics of gates.
 
     fairseq's `Trainer.valid_step` (fairseq/trainer.py:1131-1190) logs only what the criterion returns. A
     validation does not use the programs of --compile, which would not fit the steps of a search.
     """
-    bcd = bcd_of(trainer)
+    step = functools.partial(valid_step, trainer)
+    for hook in hooks_of(trainer):
+        step = functools.partial(hook.valid_step, step)
     with without_programs(trainer):
-        return (
-            bcd.valid_step(valid_step, sample, raise_oom) if bcd else valid_step(trainer, sample, raise_oom)
-        )
+        return step(sample, raise_oom)
 
 
 @replace("fairseq.trainer.Trainer.zero_grad")
-def zero_gradients_of_gates(zero_grad: Callable, trainer: Trainer) -> None:
-    """Forget what the gates have of an update whenever fairseq clears the gradients that its optimizer uses.
+def let_hooks_zero_gradients(zero_grad: Callable, trainer: Trainer) -> None:
+    """Let hooks forget an update whenever fairseq clears the gradients that its optimizer uses.
 
-    These are the gradients of jointly trained gates and the statistics of their inputs. fairseq does so
-    before an update, before it tries a batch again, after an overflow, and when memory has run out
+    These are, for example, gradients of jointly trained gates. fairseq clears its own before an update,
+    before it tries a batch again, after an overflow, and when memory has run out
     (fairseq/trainer.py:1192-1193).
     """
     zero_grad(trainer)
-    if bcd := getattr(trainer, "_bcd", None):
-        bcd.zero_grad()
+    for hook in made_hooks_of(trainer):
+        hook.zero_grad()
 
 
 @replace("fairseq.trainer.Trainer._prepare_sample")
-def note_dummy_batches(
+def tell_hooks_of_batches(
     prepare_sample: Callable, trainer: Trainer, sample: Any, is_dummy: bool = False
 ) -> tuple[Any, bool]:
-    """Tell the gates of each batch that comes next, and whether it is a dummy batch.
+    """Tell the hooks of each batch that comes next, and whether it is a dummy batch.
 
     A worker that has run out of batches takes part with a dummy batch (fairseq/trainer.py:1329-1369). It must
-    not enter the statistics of gates.
+    not enter statistics, such as those of gates.
     """
     sample, is_dummy_batch = prepare_sample(trainer, sample, is_dummy)
-    if not is_dummy and (bcd := getattr(trainer, "_bcd", None)):
-        bcd.begin_batch(sample, is_dummy_batch)
+    for hook in () if is_dummy else made_hooks_of(trainer):
+        hook.begin_batch(sample, is_dummy_batch)
     return sample, is_dummy_batch
 
 
 @replace("fairseq.trainer.Trainer.set_num_updates")
-def end_steps_that_count(set_num_updates: Callable, trainer: Trainer, num_updates: int) -> None:
-    """End the step of the gates when fairseq counts an update, after its optimizer's step.
+def tell_hooks_of_updates(set_num_updates: Callable, trainer: Trainer, num_updates: int) -> None:
+    """Tell the hooks when fairseq counts an update, after its optimizer's step.
 
-    Then gates that learn jointly take their step, and the running statistics of gates are updated. fairseq
-    does not count an update whose gradient overflowed (fairseq/trainer.py:1046-1047).
+    Then, for example, gates that learn jointly take their step. fairseq does not count an update whose
+    gradient overflowed (fairseq/trainer.py:1046-1047).
     """
-    if bcd := getattr(trainer, "_bcd", None):
-        bcd.update_succeeded()
+    for hook in made_hooks_of(trainer):
+        hook.update_succeeded()
     return set_num_updates(trainer, num_updates)
 
 

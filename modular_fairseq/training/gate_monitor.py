@@ -43,7 +43,7 @@ class GateMonitor:
         self.has_data = self.has_data or has_data
         statistics = []
         for mixture in all_mixtures:
-            assert mixture.statistics is not None  # BlockCoordinateDescent sets it
+            assert mixture.statistics is not None  # GateTrainer sets it
             statistics.append(mixture.statistics)
         totals, new = [], []
         for mixture, sums in zip(all_mixtures, take_all(statistics), strict=True):

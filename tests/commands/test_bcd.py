@@ -1,4 +1,4 @@
-"""Tests of training/bcd.py, g_steps.py and gates_only.py: G steps change gates only, and F steps never do.
+"""Tests of gate_trainer.py, g_steps.py and gates_only.py: G steps change gates only, and F steps never do.
 
 This holds for every way to optimise. The tests also cover the schedule, losses, fine-tuning and resuming.
 """
@@ -16,8 +16,9 @@ from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.dropout import GrowingDropout
 from modular_fairseq.modules.gates import GateNorm
 from modular_fairseq.runs.run import DIVERGED
-from modular_fairseq.training import bcd, g_steps
+from modular_fairseq.training import g_steps
 from modular_fairseq.training.g_steps import GStepResult
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import run_generate, run_train, train_config, weights
 from tests.watched_trainer import TRAININGS, Watched
@@ -69,7 +70,7 @@ def test_a_step_is_sgd_on_the_mean_loss_of_the_mixture(reversal_data, training, 
     watched = Watched(reversal_data, *args.split())
     model, samples = watched.model.train(), watched.batches[:2]
     watched.trainer.begin_epoch(1)
-    trainer_bcd = bcd.bcd_of(watched.trainer)
+    trainer_bcd = gate_trainer_of(watched.trainer)
     for p in watched.gates:
         p.requires_grad_(True)
     for mixture in expert_mixtures(model).values():
@@ -129,17 +130,17 @@ def test_a_g_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_data, 
         forward(*args, **kwargs)[0] * float("nan"),
         *forward(*args, **kwargs)[1:],
     )
-    bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+    gate_trainer_of(watched.trainer).g_step(watched.batches[:1])
     assert watched.state() == before
     assert "G step skipped" in caplog.text
     assert "the gates do not learn" not in caplog.text
     with_nan, criterion.forward = criterion.forward, forward
     for expected in (0, 1):
         criterion.forward = forward
-        bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])  # the row ends
+        gate_trainer_of(watched.trainer).g_step(watched.batches[:1])  # the row ends
         criterion.forward = with_nan
         for _ in range(g_steps.MANY_SKIPPED - 1 + 2 * expected):
-            bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+            gate_trainer_of(watched.trainer).g_step(watched.batches[:1])
         assert caplog.text.count("the gates do not learn") == expected
         says = "50 G steps in a row were skipped, the last one because the gates' gradient"
         assert caplog.text.count(says) == expected
@@ -179,7 +180,7 @@ def test_training_the_gates_alone_ends_with_a_loss_that_is_never_finite(reversal
 def test_a_g_step_forgets_passes_of_before(reversal_data):
     """A validation in training mode, for example, is no part of a step."""
     watched = Watched(reversal_data, "--mae-gate-interval", 1, "--dropout", 0, "--mae-gate-dropout", 0)
-    hook = bcd.bcd_of(watched.trainer)
+    hook = gate_trainer_of(watched.trainer)
     norms = [module for module in watched.model.modules() if isinstance(module, GateNorm)]
     watched.trainer.begin_epoch(1)
     watched.model.train()
@@ -232,7 +233,7 @@ def test_running_out_of_memory_in_a_g_step_leaves_the_batch_out(reversal_data, c
             return result
 
         criterion.forward = forward_that_may_fail
-        outputs, size, _ = bcd.bcd_of(watched.trainer).g_step(watched.batches[0 if fails else 1 : 2])
+        outputs, size, _ = gate_trainer_of(watched.trainer).g_step(watched.batches[0 if fails else 1 : 2])
         assert len(outputs) == 1 and size == watched.batches[1]["ntokens"]
         buffers = [b for name, b in watched.trainer.get_model().named_buffers() if "running" in name]
         return [*watched.gates, *buffers]
@@ -261,7 +262,7 @@ def test_a_worker_without_memory_takes_part_with_what_others_expect(reversal_dat
         patch.setattr(trainer, "_local_cumulative_training_time", lambda: 5.0)
         trainer.train_step(watched.batches[:1])
     assert trainer.cumulative_training_time() == 5.0
-    worker = bcd.bcd_of(trainer).gates_only
+    worker = gate_trainer_of(trainer).gates_only
     take = worker.g_steps.take
     monkeypatch.setattr(worker.g_steps, "take", g_step_without_memory)
     trainer.train_step(watched.batches[:1])
@@ -283,7 +284,7 @@ def test_finetuning_gates_empties_the_cache_as_often_as_asked_for(reversal_data,
     watched = Watched(reversal_data, *args)
     trainer, emptied = watched.trainer, []
     trainer.begin_epoch(1)
-    worker = bcd.bcd_of(trainer).gates_only
+    worker = gate_trainer_of(trainer).gates_only
     result = worker.g_steps.take(watched.batches[:1])
     monkeypatch.setattr(worker.g_steps, "take", lambda samples: result)
     monkeypatch.setattr(trainer, "cuda", True)
@@ -323,7 +324,7 @@ def test_the_statistics_of_gates_begin_anew_in_every_epoch(reversal_data):
     watched = Watched(reversal_data)
     watched.trainer.begin_epoch(1)
     watched.trainer.train_step(watched.batches[:1])
-    monitor = bcd.bcd_of(watched.trainer).train_monitor
+    monitor = gate_trainer_of(watched.trainer).train_monitor
     assert monitor.values() and monitor.has_data
     watched.trainer.begin_epoch(2)
     assert monitor.values() == {} and not monitor.has_data
@@ -332,7 +333,7 @@ def test_the_statistics_of_gates_begin_anew_in_every_epoch(reversal_data):
 def test_a_dummy_batch_after_data_leaves_an_update_with_data(reversal_data):
     watched = Watched(reversal_data)
     watched.trainer.begin_epoch(1)
-    hook = bcd.bcd_of(watched.trainer)
+    hook = gate_trainer_of(watched.trainer)
     for is_dummy in (False, True):
         hook.begin_batch(watched.batches[0], is_dummy)
     assert hook.has_data
@@ -341,7 +342,7 @@ def test_a_dummy_batch_after_data_leaves_an_update_with_data(reversal_data):
 def test_the_logged_loss_of_g_steps_is_the_mean_over_tokens(reversal_data):
     watched = Watched(reversal_data, "--mae-gate-interval", 1, "--mae-gate-lr", 1e-9)
     watched.trainer.begin_epoch(1)
-    hook, seen = bcd.bcd_of(watched.trainer), []
+    hook, seen = gate_trainer_of(watched.trainer), []
     with metrics.aggregate("train") as log:
         for samples in (watched.batches[:1], watched.batches[1:4]):
             seen.append((hook.g_step(samples).sample_size, hook.g_steps.last_loss))
@@ -355,7 +356,7 @@ def test_a_g_step_has_the_attention_dropout_of_its_update(reversal_data):
     watched = Watched(reversal_data, *args)
     watched.trainer.begin_epoch(1)
     watched.trainer.set_num_updates(5)  # as a training that is continued
-    bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+    gate_trainer_of(watched.trainer).g_step(watched.batches[:1])
     assert {m.p for m in watched.model.modules() if isinstance(m, GrowingDropout)} == {0.2}
 
 
@@ -369,7 +370,7 @@ def test_the_log_shows_the_present_training_also_after_a_mean_of_an_older_versio
         for watched in trainings:
             watched.trainer.begin_epoch(1)
             watched.trainer.train_step(watched.batches[:1])
-            monitor = bcd.bcd_of(watched.trainer).train_monitor
+            monitor = gate_trainer_of(watched.trainer).train_monitor
             assert log.get_smoothed_value("gate_entropy") == monitor.values()["gate_entropy"] < 2
             assert [key for _, _, key in log.priorities].count("gate_entropy") == 1
 
@@ -431,7 +432,7 @@ def test_a_g_step_does_not_depend_on_the_loss_scale(reversal_data):
         watched = Watched(reversal_data, *args)
         watched.trainer.begin_epoch(1)
         before = [p.detach().clone() for p in watched.gates]
-        bcd.bcd_of(watched.trainer).g_step(watched.batches[:1])
+        gate_trainer_of(watched.trainer).g_step(watched.batches[:1])
         gates.append(
             torch.cat([(p - b).detach().flatten() for p, b in zip(watched.gates, before, strict=True)])
         )
@@ -446,11 +447,11 @@ def test_trying_a_batch_again_takes_no_second_g_step(reversal_data, monkeypatch)
     watched.trainer.begin_epoch(1)
     tries = []
 
-    def f_step(trainer, samples, raise_oom):
+    def f_step(samples, raise_oom):
         tries.append(len(samples))
-        return trainer.train_step(samples, raise_oom) if len(tries) == 1 else {}
+        return watched.trainer.train_step(samples, raise_oom) if len(tries) == 1 else {}
 
-    hook = bcd.bcd_of(watched.trainer)
+    hook = gate_trainer_of(watched.trainer)
     plain = type(hook).train_step
     monkeypatch.setattr(
         type(hook),
@@ -472,7 +473,7 @@ def test_models_without_gates_train_as_before(reversal_data):
         watched.trainer.set_num_updates(10)
         watched.step(watched.batches[:1])
         assert watched.changed == [("F", False, True)]
-        assert bcd.bcd_of(watched.trainer) is None
+        assert gate_trainer_of(watched.trainer) is None
 
 
 @pytest.mark.parametrize(
@@ -515,7 +516,7 @@ def test_finetuning_updates_what_it_says(reversal_data, monkeypatch, finetune, s
 )
 def test_the_epochs_with_g_steps_follow_from_the_options(reversal_data, args, epochs):
     watched = Watched(reversal_data, *args.split())
-    hook = bcd.bcd_of(watched.trainer)
+    hook = gate_trainer_of(watched.trainer)
     assert [epoch for epoch in range(1, 7) if hook.is_g_epoch(epoch)] == epochs
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from modular_fairseq.training import bcd
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 from tests.watched_trainer import Watched
 
 
@@ -27,7 +27,7 @@ def test_dummy_batches_enter_no_statistics(reversal_data, caplog, args, step):
     trainer.begin_epoch(1)
     trainer.begin_valid_epoch(1)
     trainer._dummy_batch = watched.batches[3]
-    hook = bcd.bcd_of(trainer)
+    hook = gate_trainer_of(trainer)
     monitor = hook.train_monitor if step == "train" else hook.valid_monitor
 
     def take(samples):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modular_fairseq.models.mae import gate_parameters
-from modular_fairseq.training import bcd
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 from tests.fairseq_commands import run_train, weights
 from tests.watched_trainer import TRAININGS, Watched
 
@@ -67,7 +67,7 @@ def test_a_joint_step_with_a_gradient_that_is_not_finite_is_left_out(reversal_da
     """Everything else learns, and the update counts."""
     watched = Watched(reversal_data, "--mae-training", "joint")
     watched.trainer.begin_epoch(1)
-    sgd = bcd.bcd_of(watched.trainer).sgd
+    sgd = gate_trainer_of(watched.trainer).sgd
     add_one = sgd.add_one
     monkeypatch.setattr(sgd, "add_one", lambda number, gradient, scale: add_one(number, gradient / 0, scale))
     caplog.set_level(logging.INFO)

@@ -21,7 +21,8 @@ from modular_fairseq.models.dma_losses import measuring
 from modular_fairseq.models.mae import expert_mixtures, gate_parameters
 from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq.modules.disentangled_heads import LossSettings
-from modular_fairseq.training import bcd, criterion_check
+from modular_fairseq.training import criterion_check
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from tests.fairseq_commands import TINY, run_train, train_config, weights
@@ -175,7 +176,7 @@ def test_a_step_of_the_gates_is_sgd_on_the_mean_loss(texts, loss, training):
     trainer = watched(texts, *words.split())
     model, samples = trainer.model.train(), trainer.batches[:2]
     trainer.trainer.begin_epoch(1)
-    own = bcd.bcd_of(trainer.trainer)
+    own = gate_trainer_of(trainer.trainer)
     for parameter in trainer.gates:
         parameter.requires_grad_(True)
     for mixture in expert_mixtures(model).values():

@@ -16,8 +16,8 @@ from fairseq.data import data_utils
 from fairseq.file_io import PathManager
 
 from modular_fairseq.training import compilation
-from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.checkpoints import load_checkpoint
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 from modular_fairseq_cli.errors import UsageError
 from tests.compiling import compiling
 from tests.fairseq_commands import (
@@ -296,9 +296,9 @@ def test_gate_statistics_of_a_validation_begin_anew(reversal_data):
     trainer = watched.trainer
     trainer.begin_valid_epoch(1)
     trainer.valid_step(watched.batches[0])
-    assert bcd_of(trainer).valid_monitor.sums
+    assert gate_trainer_of(trainer).valid_monitor.sums
     trainer.begin_valid_epoch(2)
-    assert not bcd_of(trainer).valid_monitor.sums
+    assert not gate_trainer_of(trainer).valid_monitor.sums
 
 
 def overflow(values):

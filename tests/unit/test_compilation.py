@@ -17,8 +17,8 @@ from torch._inductor import cpp_builder, exc
 from modular_fairseq.benchmark.configs import parse_model
 from modular_fairseq.benchmark.jobs import build, random_batch, random_task, start_training
 from modular_fairseq.training import compilation
-from modular_fairseq.training.bcd import bcd_of
 from modular_fairseq.training.compilation import compile_layers
+from modular_fairseq.training.gate_trainer import gate_trainer_of
 from modular_fairseq_cli.errors import UsageError
 from tests.compiling import compiling
 
@@ -47,14 +47,14 @@ def start(model, flags=""):
 
 def losses(trainer, numbers=range(4)):
     """Take updates and G steps on batches of various shapes, and return the losses."""
-    bcd, found = bcd_of(trainer), []
-    if bcd is not None:
-        bcd.paused = True
+    gates, found = gate_trainer_of(trainer), []
+    if gates is not None:
+        gates.paused = True
     for number in numbers:
         batch = random_batch(TASK, 4 + number, 7 + number % 3, number)
         torch.manual_seed(number)
-        if bcd is not None and bcd.alternates and number % 2:
-            bcd.g_step([batch])
+        if gates is not None and gates.alternates and number % 2:
+            gates.g_step([batch])
         found.append(trainer.train_step([batch])["loss"])
     return found
 
@@ -81,9 +81,11 @@ def test_layers_are_compiled_whole_and_learn_the_same(model, programs, backend, 
     losses(compiled, OTHER_SHAPES)
     losses(plain, OTHER_SHAPES)
     assert counters["stats"]["unique_graphs"] <= programs
-    if gates := bcd_of(plain):
+    if gates := gate_trainer_of(plain):
         expected = gates.train_monitor.values()
-        assert len(expected) > 3 and bcd_of(compiled).train_monitor.values() == pytest.approx(expected)
+        assert len(expected) > 3 and gate_trainer_of(compiled).train_monitor.values() == pytest.approx(
+            expected
+        )
     ours, theirs = (each.get_model().state_dict() for each in (compiled, plain))
     assert list(ours) == list(theirs)
     tolerance = 2e-2 if {"--bf16", "--fp16", "--amp"} & {*model.split()} else 1e-5

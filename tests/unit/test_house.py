@@ -35,7 +35,7 @@ FOR_MECHANISMS = {
     ),
     *(
         f"training/{name}.py"
-        for name in ("bcd", "g_steps", "gate_checks", "gate_monitor", "gate_sgd", "optimizer_state")
+        for name in ("g_steps", "gate_checks", "gate_monitor", "gate_sgd", "gate_trainer", "optimizer_state")
     ),
     "export/gates.py",
 }

@@ -1,7 +1,6 @@
 """The training of gates of MAE: block coordinate descent (section 3), and NOBCD (appendix A).
 
-fairseq offers no hook that works with every task and can update other parameters on the same batch. Therefore
-`patches/trainer.py` wraps methods of its Trainer.
+It is a hook of fairseq's Trainer (`training/hooks.py`).
 
 In an epoch with G steps (Algorithm 3), `train_step(samples)` first takes a G step on the whole update
 (`training/g_steps.py`). Then it takes fairseq's ordinary step, which is the F step. The gates are outside
@@ -14,7 +13,6 @@ With --mae-training joint, fairseq's ordinary step trains gates and experts toge
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from fairseq.trainer import Trainer
@@ -26,13 +24,14 @@ from modular_fairseq.training.gate_checks import check_trainer, warn_if_gates_ne
 from modular_fairseq.training.gate_monitor import GateMonitor
 from modular_fairseq.training.gate_sgd import GateSgd
 from modular_fairseq.training.gates_only import GatesOnlyTraining
+from modular_fairseq.training.hooks import Step, TrainerHook, hooks_of, register_trainer_hook
 from modular_fairseq.training.joint_training import JointTraining
 from modular_fairseq.training.running_statistics import RunningStatistics
 
 logger = logging.getLogger(__name__)
 
 
-class BlockCoordinateDescent:
+class GateTrainer(TrainerHook):
     """Train the gates of one trainer's model, log gate statistics and keep gate buffers equal.
 
     Attributes:
@@ -101,25 +100,16 @@ class BlockCoordinateDescent:
         self.epoch = epoch
         self.train_monitor.reset()
 
-    def train_step(
-        self, f_step: Callable[..., dict[str, Any] | None], samples: list, raise_oom: bool
-    ) -> dict[str, Any] | None:
-        """Make one update: a G step if this epoch has them, then the F step.
+    def train_step(self, f_step: Step, samples: list, raise_oom: bool) -> dict[str, Any] | None:
+        """Make one update: a G step if this epoch has them, then `f_step`, the F step.
 
         With --mae-finetune gates (FTG), a G step is the whole update. With --mae-training joint, there is no
         G step, and the gates learn in fairseq's own step.
-
-        Args:
-            f_step: fairseq's own `Trainer.train_step`, as a function of the trainer and its arguments.
-            samples: the micro-batches of the update.
-
-        Returns:
-            what `Trainer.train_step` returns.
         """
         # fairseq's train_step calls itself to try a batch again after an AMP overflow. The G step of that
         # update has been taken by then. Joint training begins again with `zero_grad`.
         if self.in_update:
-            return f_step(self.trainer, samples, raise_oom)
+            return f_step(samples, raise_oom)
         self.in_update = True
         self.has_data = False
         logging_output: dict[str, Any] | None
@@ -128,25 +118,27 @@ class BlockCoordinateDescent:
                 logging_output = self.gates_only.update(samples)
             elif self.joint:
                 with self.joint.learning():
-                    logging_output = f_step(self.trainer, samples, raise_oom)
+                    logging_output = f_step(samples, raise_oom)
             else:
                 if not self.paused and self.is_g_epoch(self.epoch):
                     self.g_step(samples)
                 elif self.g_steps:
                     self.g_steps.log_last_loss()
-                logging_output = f_step(self.trainer, samples, raise_oom)
+                logging_output = f_step(samples, raise_oom)
         finally:
             self.in_update = False
         self.train_monitor.collect(self.mixtures, self.has_data)
         self.train_monitor.log()
         return logging_output
 
-    def valid_step(
-        self, valid_step: Callable[..., dict[str, Any] | None], sample: dict, raise_oom: bool
-    ) -> dict[str, Any] | None:
-        """Take a validation step by `valid_step`, fairseq's own method, and log the gate statistics."""
+    def begin_validation(self) -> None:
+        """Reset the gate statistics of validation, which would otherwise include earlier validations."""
+        self.valid_monitor.reset()
+
+    def valid_step(self, step: Step, sample: dict, raise_oom: bool) -> dict[str, Any] | None:
+        """Validate on one batch by `step`, and log the gate statistics."""
         self.has_data = False
-        logging_output = valid_step(self.trainer, sample, raise_oom)
+        logging_output = step(sample, raise_oom)
         self.valid_monitor.collect(self.mixtures, self.has_data)
         self.valid_monitor.log()
         return logging_output
@@ -157,18 +149,15 @@ class BlockCoordinateDescent:
         return self.g_steps.take(samples)
 
     def zero_grad(self) -> None:
-        """Forget what the F step has passed so far, where fairseq forgets its gradients.
-
-        It does so before each try of an update, after an overflow, and when memory has run out.
-        """
+        """Forget the gradients of jointly trained gates, and the statistics of the gates' inputs."""
         self.running_statistics.forget()
         if self.joint:
             self.joint.zero_grad()
 
     def update_succeeded(self) -> None:
-        """End the F step, now that fairseq counts the update, and before EMA looks at the model.
+        """End the F step before EMA looks at the model.
 
-        fairseq counts no update whose gradient overflowed.
+        Gates that learn jointly take their step, and the running statistics of gates are updated.
         """
         if self.in_update and not self.gates_only:
             self.running_statistics.update()
@@ -176,11 +165,7 @@ class BlockCoordinateDescent:
             self.joint.update_succeeded()
 
     def begin_batch(self, sample: dict[str, Any], is_dummy: bool) -> None:
-        """Note the batch that comes next.
-
-        A dummy batch takes part on a worker that has run out of data. Its loss counts nothing, and it enters
-        no statistics.
-        """
+        """Note the batch that comes next. A dummy batch enters no statistics."""
         self.has_data = self.has_data or not is_dummy
         self.running_statistics.end_pass()
         for mixture in self.mixtures:
@@ -189,16 +174,13 @@ class BlockCoordinateDescent:
             self.joint.begin_batch(sample, is_dummy)
 
 
-def bcd_of(trainer: Trainer) -> BlockCoordinateDescent | None:
-    """Return the BlockCoordinateDescent of a trainer, or None if its model has no gates.
+@register_trainer_hook
+def train_gates(trainer: Trainer) -> GateTrainer | None:
+    """Make the GateTrainer of a trainer, or return None if its model has no gates."""
+    model = trainer.get_model()
+    return GateTrainer(trainer) if hasattr(model, "gate_training") and expert_mixtures(model) else None
 
-    The first call makes it.
-    """
-    if not hasattr(trainer, "_bcd"):
-        model = trainer.get_model()
-        trainer._bcd = (
-            BlockCoordinateDescent(trainer)
-            if hasattr(model, "gate_training") and expert_mixtures(model)
-            else None
-        )
-    return trainer._bcd
+
+def gate_trainer_of(trainer: Trainer) -> GateTrainer | None:
+    """Return the GateTrainer of a trainer, or None if its model has no gates."""
+    return next((hook for hook in hooks_of(trainer) if isinstance(hook, GateTrainer)), None)
