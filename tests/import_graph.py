@@ -1,6 +1,7 @@
 """Find which module of the packages imports which."""
 
 import ast
+import functools
 from pathlib import Path
 
 from tests.places import ROOT
@@ -61,6 +62,7 @@ def floor(module: str) -> int:
     return len(FLOORS)
 
 
+@functools.cache
 def graph(root: Path = ROOT) -> dict[str, set[str]]:
     files = modules(root)
     return {name: imports(path, set(files)) - {name} for name, path in files.items()}
