@@ -41,13 +41,13 @@ class MultiheadAttention(IncrementalModule):
         gate: a module `(x, padding_mask, incremental_state, rows) -> [rows, H, T or 1, 1] or None`. The heads
             are multiplied by its result.
         mask: a module `(query, key, projected query [rows, H, T, head_dim], query_padding_mask,
-            key_padding_mask, incremental_state) -> [B, H or 1, rows / B x T, S] or None`. Its result is added
-            to the scores. In step-by-step decoding it receives only the new query and key of self-attention.
-            It must keep what it needs of the S - 1 earlier ones in `incremental_state`. A mask with the
-            attribute `draws_latents` = True also replaces, in training, what the scores are computed from:
-            `draw(query, key)` returns an object with `tokens` and `keys`, from which the module projects its
-            queries and keys, and `draw_queries(projected query, that object)` returns the queries that it
-            takes. The mask then receives the object as `latents`, after `incremental_state`.
+            key_padding_mask, incremental_state) -> [B or 1, H or 1, rows / B x T, S] or None`. Its result is
+            added to the scores. In step-by-step decoding it receives only the new query and key of
+            self-attention. It must keep what it needs of the S - 1 earlier ones in `incremental_state`. A
+            mask with the attribute `draws_latents` = True also replaces, in training, what the scores are
+            computed from: `draw(query, key)` returns an object with `tokens` and `keys`, from which the
+            module projects its queries and keys, and `draw_queries(projected query, that object)` returns the
+            queries that it takes. The mask then receives the object as `latents`, after `incremental_state`.
         q_noise, qn_block_size: quantisation noise on the projections, as in fairseq.
         groups: number of groups of features that do not mix (`grouped.py`). Each group has `num_heads` /
             `groups` heads. Its projections map its slice of queries, keys and values to its slice of the

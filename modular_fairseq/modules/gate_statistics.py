@@ -6,7 +6,7 @@ The sums stay on the device until somebody reads them.
 import torch
 from torch import Tensor
 
-MOST_PASSES = 64  # of which a module keeps the gates before it sums them up
+MOST_PASSES = 64  # the forward passes whose gates a module keeps before it sums them up
 RARE = 0.01  # an expert that fewer than this share of instances choose counts as rare
 
 

@@ -1,4 +1,4 @@
-"""What a model that only translates computes from its parameters once.
+"""Keep what a model that only translates computes from its parameters, so that it is computed once.
 
 fairseq calls `make_generation_fast_` of a model before it translates. After that the model is not trained,
 but its parameters may still be loaded, converted or moved.
