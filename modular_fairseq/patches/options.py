@@ -13,9 +13,8 @@ from fairseq.utils import split_paths
 from modular_fairseq.models.checks import check_task
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import CRITERIA
-from modular_fairseq.patches.literals import evaluate_literal
 from modular_fairseq.patches.registry import replace
-from modular_fairseq.training.overrides import refuse_unknown_options
+from modular_fairseq.training.overrides import read_overrides, refuse_ignored_by_checkpoints
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -54,19 +53,14 @@ def refuse_what_does_not_fit_together(
 
 
 def _check_overrides(text: str, path: str) -> None:
-    """Refuse --model-overrides that is no dictionary, or that names what is no option of the checkpoints.
+    """Refuse --model-overrides that is no dictionary, or that fairseq would ignore.
 
-    Shards of a checkpoint, which have other names than --path, are not read.
+    A --path that is no local file, such as the name of shards, is not read.
     """
-    overrides = evaluate_literal(text)
-    if not isinstance(overrides, dict):
-        raise UsageError(
-            f"--model-overrides {text}: give a dictionary of options of the model and values, as in "
-            "\"{'dropout': 0.1}\""
-        )
-    files = [each for each in split_paths(path) if os.path.isfile(each)]
-    if files:
-        refuse_unknown_options(overrides, files, "--model-overrides")
+    overrides = read_overrides(text, "--model-overrides")
+    paths = split_paths(path)
+    if all(map(os.path.isfile, paths)):
+        refuse_ignored_by_checkpoints(overrides, paths, "--model-overrides")
 
 
 def own_options(criterion: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Mend fairseq's options for number formats: each of them on any device, and --amp as its options ask."""
 
+import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +19,8 @@ from modular_fairseq.models.options import flag
 from modular_fairseq.optim.torch_adam import TorchAdam
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 
 @replace("fairseq.options.parse_args_and_arch")
@@ -226,7 +229,7 @@ def save_the_float32_weights(state_dict: Callable, optimizer: Any) -> dict[str, 
     (fairseq/optim/fp16_optimizer.py:79-99). So a training that continues differs from an uninterrupted one.
     A checkpoint becomes larger by the size of its weights in float32.
     """
-    weights = [weight.clone() for weight in _float32_like(optimizer, gradients=False)]
+    weights = [weight.to("cpu", copy=True) for weight in _float32_like(optimizer, gradients=False)]
     return {**state_dict(optimizer), FLOAT32_WEIGHTS: weights}
 
 
@@ -236,16 +239,23 @@ def load_the_float32_weights(
 ) -> None:
     """Go on with the float32 weights of --fp16 and --bf16, if they are those of the model.
 
-    They are not if the weights in the checkpoint were changed, or if their order differs. Then the copies of
-    the weights of the model stay, as in fairseq. See `save_the_float32_weights`
-    (fairseq/optim/fp16_optimizer.py:86-99).
+    They are not if the weights in the checkpoint were changed, if their order differs, or if the precision is
+    another one. Then the copies of the weights of the model stay, as in fairseq, and a warning says so. See
+    `save_the_float32_weights` (fairseq/optim/fp16_optimizer.py:86-99).
     """
     load_state_dict(optimizer, state_dict, *args, **kwargs)
     saved = state_dict.get(FLOAT32_WEIGHTS)  # checkpoints that this plugin did not save have none
     halves, fulls = list(optimizer.fp16_params), _float32_like(optimizer, gradients=False)
-    if saved and len(saved) == len(halves) and all(map(_rounds_to, saved, halves)):
+    if not saved:
+        return
+    if len(saved) == len(halves) and all(map(_rounds_to, saved, halves)):
         for full, weight in zip(fulls, saved, strict=True):
             full.copy_(weight)
+    else:
+        logger.warning(
+            "the float32 weights in the checkpoint are not those of the model, for example because another "
+            "precision is used now; the training goes on from the weights of the model, which are rounded"
+        )
 
 
 def _rounds_to(full: Tensor, half: Tensor) -> bool:
@@ -284,8 +294,9 @@ def load_when_the_loss_scale_changes(
     """
     load_state_dict(optimizer, state_dict, *args, **kwargs)
     if optimizer.scaler is not None:
-        for name, count in state_dict.get(LOSS_SCALER, {}).items():
-            setattr(optimizer.scaler, name, count)
+        saved = state_dict.get(LOSS_SCALER, {})
+        for name in COUNTS:
+            setattr(optimizer.scaler, name, saved.get(name, getattr(optimizer.scaler, name)))
 
 
 def _is_quick(optimizer: Any) -> bool:

@@ -20,17 +20,19 @@ import re
 import shlex
 import textwrap
 
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf
 
 from modular_fairseq.models.checks import archs_that_translate, check_task, mechanisms_of
-from modular_fairseq.patches.literals import evaluate_literal
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.fixed_options import refuse_fixed
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import parse, parse_generation, short_training
+from modular_fairseq.training.overrides import read_overrides, refuse_ignored_options
 from modular_fairseq_cli import main
 from modular_fairseq_cli.arguments import by_option, refuse_user_dir
 from modular_fairseq_cli.errors import UsageError
@@ -165,11 +167,10 @@ def _check_decoding(decoding: list[str], words: list[str], given: str) -> None:
         words: the options of fairseq-train, with the model that --model-overrides changes.
         given: the value of --generate, for the message.
     """
-    overrides = evaluate_literal(parse_generation(decoding, f"--generate {given}").model_overrides)
-    _, options = parse(words)
-    for name in overrides if isinstance(overrides, dict) else ():
-        if name not in options:
-            raise UsageError(f"--generate {given}: {name} is no option of the model; correct it")
+    text = parse_generation(decoding, f"--generate {given}").model_overrides
+    overrides = read_overrides(text, "--generate with --model-overrides")
+    config = OmegaConf.to_container(convert_namespace_to_omegaconf(parse(words)[1]))
+    refuse_ignored_options(overrides, {"the model": config}, f"--generate {given}")
 
 
 def _wrapped(options: str) -> str:

@@ -25,7 +25,8 @@ class TrainerHook:
     def train_step(self, step: Step, samples: list, raise_oom: bool) -> dict[str, Any] | None:
         """Make one update, by one call of `step` as a rule.
 
-        fairseq calls `Trainer.train_step` inside of itself to try a batch again after an overflow of --amp.
+        fairseq calls `Trainer.train_step`, and so this method, inside of itself to try a batch again after an
+        overflow of --amp. A hook that has a step of its own must not take it again then.
 
         Args:
             step: makes the update; it takes `samples` and `raise_oom`.
@@ -59,7 +60,8 @@ class TrainerHook:
     def update_succeeded(self) -> None:
         """Note that fairseq counts the update, after its optimizer's step.
 
-        It counts no update whose gradient overflowed.
+        It counts no update whose gradient overflowed. Outside of `train_step`, this is also called when
+        fairseq sets the number of updates, as it does when it loads a checkpoint.
         """
 
 

@@ -193,8 +193,8 @@ def write(folder: Path, texts: dict[str, str] | dict[str, bytes]) -> None:
             path = folder / name
             if path.exists() and (not path.is_file() or path.read_bytes() != content):
                 raise UsageError(
-                    f"{path}: exists, and is not what this command would write; move it, or give "
-                    "another folder"
+                    f"{path}: exists, and is a file of yours or was made with other options; move it, or "
+                    "give another folder"
                 )
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as unfinished:

@@ -1,8 +1,11 @@
 """Test DMA in fairseq's commands: resuming, layer drop, averaging, and what translation ignores."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 
+from modular_fairseq.training import overrides
 from modular_fairseq.training.averaging import average_checkpoints
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
@@ -89,25 +92,48 @@ def test_options_of_training_do_not_change_what_generate_prints(reversal_data, t
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("wrong", "said"),
     [
+        ("{'dma_centroid_gradien': 5.0}", "gradien is no option of .*; perhaps dma_centroid_gradient is mea"),
+        ("{'zzzzzz': 0}", "zzzzzz is no option of .*; see fairseq-train --help with its --arch"),
+        ("{'model': 0}", "model is no option of .* that can have the value 0; "),
         (
-            "{'dma_centroid_gradien': 5.0}",
-            "dma_centroid_gradien is no option of .*; perhaps dma_centroid_gradi",
+            "{'criterion': 'cross_entropy'}",
+            "criterion is no option of .* that can have the value 'cross",
         ),
-        ("{'model': {'drop': 0}}", "drop is no option of .*; perhaps "),
-        ("{'zzzzzz': 0}", "zzzzzz is no option of .*; give options of the model, such as dropout"),
+        ("{'x':", "--model-overrides {'x':: give a dictionary of options of the model and values"),
         ("[1]", "--model-overrides .*: give a dictionary of options of the model and values"),
     ],
 )
-def test_overrides_that_no_checkpoint_knows_are_refused(reversal_data, tmp_path, overrides, said):
+def test_overrides_that_no_checkpoint_knows_are_refused(reversal_data, tmp_path, wrong, said):
     """fairseq would ignore them, and the results would look like those of the change."""
     train(reversal_data, "--arch", "dma_transformer", "--max-epoch", 1, "--save-dir", tmp_path)
     file = tmp_path / "checkpoint_last.pt"
     with pytest.raises(UsageError, match=said):
-        run_generate(reversal_data, file, "--model-overrides", overrides)
-    known = "{'mae_inference': 'mixture', 'model': {'dropout': 0.2}, 'criterion': 'cross_entropy'}"
-    assert len(run_generate(reversal_data, file, "--model-overrides", known)[0]) == 12
+        run_generate(reversal_data, file, "--model-overrides", wrong)
+
+
+def test_overrides_that_fairseq_applies_are_accepted(reversal_data, tmp_path, monkeypatch):
+    train(reversal_data, "--arch", "dma_transformer", "--max-epoch", 1, "--save-dir", tmp_path)
+    file, read = tmp_path / "checkpoint_last.pt", []
+    load = overrides.load_checkpoint
+    monkeypatch.setattr(overrides, "load_checkpoint", lambda path: read.append(path) or load(path))
+    for known in (
+        "{'mae_inference': 'mixture', 'model': {'dropout': 0.2, 'new': 1}}",
+        "{'criterion': {'_name': 'label_smoothed_cross_entropy', 'label_smoothing': 0.2}}",
+        "{'bpe': 'sentencepiece', 'sentencepiece_model': 'file'}",
+    ):
+        assert len(run_generate(reversal_data, file, "--model-overrides", known)[0]) == 12
+    assert len(read) == 1  # the options of a file are kept
+    state = load_checkpoint(file)
+    options = {key: value for group in state["cfg"].values() if group for key, value in dict(group).items()}
+    old = {**state, "cfg": None, "args": Namespace(**options, arch="dma_transformer")}
+    torch.save(old, tmp_path / "old.pt")
+    pair = f"{file}:{tmp_path / 'old.pt'}"
+    overrides.refuse_ignored_by_checkpoints({"newer": 1}, pair.split(":"), "--model-overrides")
+    with pytest.raises(UsageError, match="newer is no option"):
+        overrides.refuse_ignored_by_checkpoints({"newer": 1}, [str(file)], "--model-overrides")
+    overrides.refuse_ignored_options({"dropout": 1}, {"a": {"bpe": "gpt2", "model": {"dropout": 0}}}, "")
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,9 @@ def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monke
     one = {"size": "--share-all-embeddings", "generate": "--sacrebleu"}
     short = trained(monkeypatch, tmp_path, "tim_transformer", name="mine", **one)
     assert "--share-all-embeddings" in short.run.words and short.decoding[-1] == "--sacrebleu"
+    for words in ('{"mae_inference":"specialised"}', "{'attention_dropout':0.1,'model':{'dropout':0.2}}"):
+        changed = {"generate": f"--model-overrides {words}"}
+        assert trained(monkeypatch, tmp_path, "tim_transformer", name="mine", **changed).decoding[-1] == words
 
 
 @pytest.mark.parametrize(
@@ -338,7 +341,11 @@ def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monke
         ("--score-reference", "sets --score-reference or needs its default; leave it out"),
         ("--beam x", "fairseq-generate refuses --generate --beam x: argument --beam: invalid int value: 'x'"),
         ("--bean 3", "refuses --generate --bean 3: unrecognized arguments: --bean 3; correct it"),
-        ("--model-overrides {'drpout':0}", "drpout is no option of the model; correct it"),
+        (
+            "--model-overrides {'drpout':0}",
+            "drpout is no option of the model that can have the value 0; p",
+        ),
+        ("--model-overrides [1]", "give a dictionary of options of the model and values"),
     ],
 )
 def test_train_and_score_refuses_options_of_decoding_before_it_trains(tmp_path, monkeypatch, words, said):
