@@ -1,8 +1,7 @@
 """A fairseq plugin that takes the Transformer apart: `fairseq-train --user-dir modular_fairseq`.
 
 Importing this package changes what its commands need changed in fairseq, torch, numpy and the process
-(`patches/`). It also registers the models, the criterion and the optimizer with fairseq, and
-the hooks of its Trainer.
+(`patches/`). It also registers the models, the criterion, the optimizer and the hooks of the Trainer.
 """
 
 from modular_fairseq import patches

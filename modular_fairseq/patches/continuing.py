@@ -1,17 +1,23 @@
 """Let a training continue as it began, and let fairseq say where it would not."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
+from torch import Tensor
 
+from modular_fairseq.patches.precision import float32_like
 from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.former_defaults import warn_of_other_defaults
 from modular_fairseq.training.optimizer_state import OtherParametersError, compare_parameters, refusal
+
+logger = logging.getLogger(__name__)
 
 
 @replace("fairseq.optim.fairseq_optimizer.FairseqOptimizer.load_state_dict")
@@ -118,6 +124,91 @@ def load_the_loss_scale_of_amp(
     if scaler and optimizer.scaler.is_enabled():
         own = {name: optimizer.scaler.state_dict()[name] for name in HOW_THE_SCALE_CHANGES}
         optimizer.scaler.load_state_dict({**scaler, **own})
+
+
+FLOAT32_WEIGHTS = "float32_weights"  # the key of an optimizer's state with the weights that it trains
+
+
+@replace("fairseq.optim.fp16_optimizer._FP16OptimizerMixin.state_dict")
+def save_the_float32_weights(state_dict: Callable, optimizer: Any) -> dict[str, Any]:
+    """Save the float32 weights of --fp16 and --bf16 with the state of the optimizer.
+
+    The optimizer trains copies of the weights in float32. fairseq saves the weights of the model, which are
+    rounded to half precision, and makes new copies of these when a training continues
+    (fairseq/optim/fp16_optimizer.py:79-99). So a training that continues differs from an uninterrupted one.
+    A checkpoint becomes larger by the size of its weights in float32.
+    """
+    weights = [weight.to("cpu", copy=True) for weight in float32_like(optimizer, gradients=False)]
+    return {**state_dict(optimizer), FLOAT32_WEIGHTS: weights}
+
+
+@replace("fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict")
+def load_the_float32_weights(
+    load_state_dict: Callable, optimizer: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """Continue a training in --fp16 or --bf16 with the float32 weights that its checkpoint has.
+
+    They are used only if they round to the weights of the model. They do not if somebody has changed the
+    weights in the checkpoint, or if the training continues in another precision. A warning then says that the
+    training goes on from the rounded weights, as it always does in fairseq
+    (fairseq/optim/fp16_optimizer.py:86-99).
+    """
+    load_state_dict(optimizer, state_dict, *args, **kwargs)
+    saved = state_dict.get(FLOAT32_WEIGHTS)  # checkpoints that this plugin did not save have none
+    if not saved:
+        return
+    halves, fulls = list(optimizer.fp16_params), float32_like(optimizer, gradients=False)
+    if len(saved) == len(halves) and all(map(_rounds_to, saved, halves)):
+        for full, weight in zip(fulls, saved, strict=True):
+            full.copy_(weight)
+    else:
+        logger.warning(
+            "the training goes on from weights that are rounded to half precision, because the float32 "
+            "weights in the checkpoint do not round to those of the model; this is so if the precision has "
+            "changed"
+        )
+
+
+def _rounds_to(full: Tensor, half: Tensor) -> bool:
+    """Tell whether a float32 weight has the shape of another in half precision, and rounds to it."""
+    return full.shape == half.shape and torch.equal(full.to(half.device, half.dtype), half.detach())
+
+
+LOSS_SCALER = "loss_scaler"  # the key of an optimizer's state with what decides when the loss scale changes
+COUNTS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
+
+
+@replace(
+    "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.state_dict",
+    "fairseq.optim.fp16_optimizer._MemoryEfficientFP16OptimizerMixin.state_dict",
+)
+def save_when_the_loss_scale_changes(state_dict: Callable, optimizer: Any) -> dict[str, Any]:
+    """Save for how many updates no gradient has overflowed, with --fp16 and --memory-efficient-fp16.
+
+    After enough of them the loss scale grows. fairseq saves the loss scale alone
+    (fairseq/optim/fp16_optimizer.py:79-84 and 349-354), so in a training that continues it grows later.
+    """
+    state = state_dict(optimizer)
+    if optimizer.scaler is not None:
+        state[LOSS_SCALER] = {name: getattr(optimizer.scaler, name) for name in COUNTS}
+    return state
+
+
+@replace(
+    "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict",
+    "fairseq.optim.fp16_optimizer._MemoryEfficientFP16OptimizerMixin.load_state_dict",
+)
+def load_when_the_loss_scale_changes(
+    load_state_dict: Callable, optimizer: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """Continue to count the updates in which no gradient has overflowed.
+
+    See `save_when_the_loss_scale_changes` (fairseq/optim/fp16_optimizer.py:86-99 and 356-385).
+    """
+    load_state_dict(optimizer, state_dict, *args, **kwargs)
+    saved = state_dict.get(LOSS_SCALER, {})  # checkpoints that this plugin did not save have none
+    if optimizer.scaler is not None:
+        vars(optimizer.scaler).update({name: saved[name] for name in COUNTS if name in saved})
 
 
 @replace("fairseq.checkpoint_utils.load_checkpoint")

@@ -26,9 +26,7 @@ def refuse_what_does_not_fit_together(
 
     fairseq's parser only knows the options of the chosen criterion (fairseq/options.py:165-177). For options
     of other criteria, it prints 190 lines of usage and then says that they are unrecognized. It does not
-    compare arch and task: a training then ends in a traceback. It ignores a name in --model-overrides that
-    is no option of the checkpoint (fairseq/dataclass/utils.py:453-484), so that a misspelt name gives the
-    results without the change.
+    compare arch and task: a training then ends in a traceback.
     """
     usual = parser.error
 
@@ -47,20 +45,28 @@ def refuse_what_does_not_fit_together(
     options = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(options, "arch", None) and getattr(options, "task", None) in TASK_REGISTRY:
         check_task(options.arch, TASK_REGISTRY[options.task])
-    if getattr(options, "model_overrides", "{}") != "{}" and getattr(options, "path", None):
-        _check_overrides(options.model_overrides, options.path)
     return parsed
 
 
-def _check_overrides(text: str, path: str) -> None:
-    """Refuse --model-overrides that is no dictionary, or that fairseq would ignore.
+@replace("fairseq.options.parse_args_and_arch")
+def refuse_overrides_without_effect(
+    parse: Callable, parser: ArgumentParser, *args: Any, **kwargs: Any
+) -> Namespace | tuple[Namespace, list[str]]:
+    """Refuse --model-overrides that is no dictionary, or that has an option of no checkpoint.
 
-    A --path that is no local file, such as the name of shards, is not read.
+    fairseq ignores such an option without a message (fairseq/dataclass/utils.py:453-484), so that a misspelt
+    one gives the results without the change. A --path that is no local file, such as the name of shards, is
+    not read.
     """
-    overrides = read_overrides(text, "--model-overrides")
-    paths = split_paths(path)
-    if all(map(os.path.isfile, paths)):
-        refuse_ignored_by_checkpoints(overrides, paths, "--model-overrides")
+    parsed = parse(parser, *args, **kwargs)
+    options = parsed[0] if isinstance(parsed, tuple) else parsed
+    text, path = getattr(options, "model_overrides", "{}"), getattr(options, "path", None)
+    if text != "{}" and path:
+        overrides = read_overrides(text, "--model-overrides")
+        paths = split_paths(path)
+        if all(map(os.path.isfile, paths)):
+            refuse_ignored_by_checkpoints(overrides, paths, "--model-overrides")
+    return parsed
 
 
 def own_options(criterion: str) -> list[str]:

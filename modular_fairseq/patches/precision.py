@@ -1,6 +1,5 @@
 """Mend fairseq's options for number formats: each of them on any device, and --amp as its options ask."""
 
-import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,8 +18,6 @@ from modular_fairseq.models.options import flag
 from modular_fairseq.optim.torch_adam import TorchAdam
 from modular_fairseq.patches.registry import replace
 from modular_fairseq_cli.errors import UsageError
-
-logger = logging.getLogger(__name__)
 
 
 @replace("fairseq.options.parse_args_and_arch")
@@ -197,7 +194,7 @@ def copy_gradients_at_once(sync: Callable, optimizer: Any) -> None:
         return sync(optimizer)
     for p in () if optimizer.has_flat_params else optimizer.fp32_params:
         p.grad = torch.empty_like(p) if p.grad is None else p.grad
-    torch._foreach_copy_(_float32_like(optimizer, gradients=True), [p.grad for p in halves])
+    torch._foreach_copy_(float32_like(optimizer, gradients=True), [p.grad for p in halves])
     optimizer._needs_sync = False
 
 
@@ -212,91 +209,9 @@ def copy_weights_at_once(sync: Callable, optimizer: Any) -> None:
     if not _is_quick(optimizer):
         return sync(optimizer)
     with torch.no_grad():
-        torch._foreach_copy_(list(optimizer.fp16_params), _float32_like(optimizer, gradients=False))
+        torch._foreach_copy_(list(optimizer.fp16_params), float32_like(optimizer, gradients=False))
     for p in () if optimizer.has_flat_params else optimizer.fp32_params:
         p.grad = None
-
-
-FLOAT32_WEIGHTS = "float32_weights"  # the key of an optimizer's state with the weights that it trains
-
-
-@replace("fairseq.optim.fp16_optimizer._FP16OptimizerMixin.state_dict")
-def save_the_float32_weights(state_dict: Callable, optimizer: Any) -> dict[str, Any]:
-    """Save the float32 weights of --fp16 and --bf16 with the state of the optimizer.
-
-    The optimizer trains copies of the weights in float32. fairseq saves the weights of the model, which are
-    rounded to half precision, and makes new copies of these when a training continues
-    (fairseq/optim/fp16_optimizer.py:79-99). So a training that continues differs from an uninterrupted one.
-    A checkpoint becomes larger by the size of its weights in float32.
-    """
-    weights = [weight.to("cpu", copy=True) for weight in _float32_like(optimizer, gradients=False)]
-    return {**state_dict(optimizer), FLOAT32_WEIGHTS: weights}
-
-
-@replace("fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict")
-def load_the_float32_weights(
-    load_state_dict: Callable, optimizer: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
-) -> None:
-    """Go on with the float32 weights of --fp16 and --bf16, if they are those of the model.
-
-    They are not if the weights in the checkpoint were changed, if their order differs, or if the precision is
-    another one. Then the copies of the weights of the model stay, as in fairseq, and a warning says so. See
-    `save_the_float32_weights` (fairseq/optim/fp16_optimizer.py:86-99).
-    """
-    load_state_dict(optimizer, state_dict, *args, **kwargs)
-    saved = state_dict.get(FLOAT32_WEIGHTS)  # checkpoints that this plugin did not save have none
-    halves, fulls = list(optimizer.fp16_params), _float32_like(optimizer, gradients=False)
-    if not saved:
-        return
-    if len(saved) == len(halves) and all(map(_rounds_to, saved, halves)):
-        for full, weight in zip(fulls, saved, strict=True):
-            full.copy_(weight)
-    else:
-        logger.warning(
-            "the float32 weights in the checkpoint are not those of the model, for example because another "
-            "precision is used now; the training goes on from the weights of the model, which are rounded"
-        )
-
-
-def _rounds_to(full: Tensor, half: Tensor) -> bool:
-    """Tell whether a float32 weight has the shape of another in half precision, and rounds to it."""
-    return full.shape == half.shape and torch.equal(full.to(half.device, half.dtype), half.detach())
-
-
-LOSS_SCALER = "loss_scaler"  # the key of an optimizer's state with what decides when the loss scale changes
-COUNTS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
-
-
-@replace(
-    "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.state_dict",
-    "fairseq.optim.fp16_optimizer._MemoryEfficientFP16OptimizerMixin.state_dict",
-)
-def save_when_the_loss_scale_changes(state_dict: Callable, optimizer: Any) -> dict[str, Any]:
-    """Save for how many updates no gradient has overflowed, with --fp16 and --memory-efficient-fp16.
-
-    After enough of them the loss scale grows. fairseq saves the loss scale alone
-    (fairseq/optim/fp16_optimizer.py:79-84 and 349-354), so in a training that continues it grows later.
-    """
-    counts = {name: getattr(optimizer.scaler, name) for name in COUNTS if optimizer.scaler is not None}
-    return {**state_dict(optimizer), LOSS_SCALER: counts}
-
-
-@replace(
-    "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict",
-    "fairseq.optim.fp16_optimizer._MemoryEfficientFP16OptimizerMixin.load_state_dict",
-)
-def load_when_the_loss_scale_changes(
-    load_state_dict: Callable, optimizer: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
-) -> None:
-    """Go on with the number of updates in which no gradient has overflowed.
-
-    See `save_when_the_loss_scale_changes` (fairseq/optim/fp16_optimizer.py:86-99 and 356-385).
-    """
-    load_state_dict(optimizer, state_dict, *args, **kwargs)
-    if optimizer.scaler is not None:
-        saved = state_dict.get(LOSS_SCALER, {})
-        for name in COUNTS:
-            setattr(optimizer.scaler, name, saved.get(name, getattr(optimizer.scaler, name)))
 
 
 def _is_quick(optimizer: Any) -> bool:
@@ -306,7 +221,7 @@ def _is_quick(optimizer: Any) -> bool:
     )
 
 
-def _float32_like(optimizer: Any, gradients: bool) -> list[Tensor]:
+def float32_like(optimizer: Any, gradients: bool) -> list[Tensor]:
     """Return the float32 weights of an optimizer, or their gradients, in the shapes of its parameters."""
     halves, fulls = optimizer.fp16_params, optimizer.fp32_params
     if not optimizer.has_flat_params:

@@ -146,8 +146,8 @@ def tell_hooks_of_batches(
 ) -> tuple[Any, bool]:
     """Tell the hooks of each batch that comes next, and whether it is a dummy batch.
 
-    A worker that has run out of batches takes part with a dummy batch (fairseq/trainer.py:1329-1369). It must
-    not enter statistics, such as those of gates.
+    A worker that has run out of batches takes part with a dummy batch (fairseq/trainer.py:1329-1369). A
+    hook that gathers statistics must leave this batch out.
     """
     sample, is_dummy_batch = prepare_sample(trainer, sample, is_dummy)
     for hook in () if is_dummy else made_hooks_of(trainer):

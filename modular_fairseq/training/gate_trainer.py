@@ -1,6 +1,6 @@
 """The training of gates of MAE: block coordinate descent (section 3), and NOBCD (appendix A).
 
-It is a hook of fairseq's Trainer (`training/hooks.py`).
+`GateTrainer` is a hook of fairseq's Trainer (`training/hooks.py`).
 
 In an epoch with G steps (Algorithm 3), `train_step(samples)` first takes a G step on the whole update
 (`training/g_steps.py`). Then it takes fairseq's ordinary step, which is the F step. The gates are outside

@@ -1,4 +1,4 @@
-"""Read options that are to replace those of a checkpoint, and refuse those that fairseq would ignore."""
+"""Read --model-overrides, and refuse options in it that fairseq would ignore without a message."""
 
 import difflib
 import functools

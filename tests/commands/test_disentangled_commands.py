@@ -106,7 +106,7 @@ def test_options_of_training_do_not_change_what_generate_prints(reversal_data, t
     ],
 )
 def test_overrides_that_no_checkpoint_knows_are_refused(reversal_data, tmp_path, wrong, said):
-    """fairseq would ignore them, and the results would look like those of the change."""
+    """fairseq ignores such an option without a message, and users would believe that it had an effect."""
     train(reversal_data, "--arch", "dma_transformer", "--max-epoch", 1, "--save-dir", tmp_path)
     file = tmp_path / "checkpoint_last.pt"
     with pytest.raises(UsageError, match=said):

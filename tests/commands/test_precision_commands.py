@@ -63,7 +63,9 @@ def test_training_in_half_precision_resumes_bit_for_bit(reversal_data, tmp_path,
     assert scales[0] == scales[1] and (scales[0] is None) == ("bf16" in precision[0])
 
 
-def test_changed_weights_of_a_checkpoint_are_not_replaced_by_its_float32_copies(reversal_data, tmp_path):
+def test_changed_weights_of_a_checkpoint_are_not_replaced_by_its_float32_copies(
+    reversal_data, tmp_path, caplog
+):
     args = ["--bf16", "--arch", "modular_transformer", "--save-dir", tmp_path]
     run_train(reversal_data, *args, "--max-epoch", 1)
     path = tmp_path / "checkpoint_last.pt"
@@ -73,3 +75,4 @@ def test_changed_weights_of_a_checkpoint_are_not_replaced_by_its_float32_copies(
     torch.save(state, path)
     run_train(reversal_data, *args, "--max-epoch", 2, "--lr", 1e-9)
     assert (load_checkpoint(path)["model"][name] == 0.5).float().mean() > 0.9
+    assert "goes on from weights that are rounded to half precision" in caplog.text
