@@ -15,7 +15,7 @@ import argparse
 import functools
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from fairseq import options as fairseq_options
 from fairseq.dataclass.configs import FairseqConfig
@@ -28,7 +28,7 @@ from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.fixed_options import refuse_fixed
 from modular_fairseq.runs.yaml_files import read_yaml
-from modular_fairseq.training.command_line import parse
+from modular_fairseq.training.command_line import parse, refusing
 from modular_fairseq_cli.errors import UsageError
 
 # For each group with a key _name, the option of fairseq-train that takes its value.
@@ -259,12 +259,7 @@ def _actions(selected: tuple[str, ...]) -> dict[str, argparse.Action]:
     Raises:
         UsageError: fairseq-train refuses them.
     """
-
-    def refuse(message: str) -> NoReturn:
-        reason = message.partition(" (choose from")[0]
-        raise UsageError(f"fairseq-train refuses {' '.join(selected)}: {reason}")
-
-    parser, _ = parse(selected, refuse)
+    parser, _ = parse(selected, refusing(f"fairseq-train refuses {' '.join(selected)}"))
     return {action.dest: action for action in parser._actions}
 
 

@@ -16,9 +16,20 @@ from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 
 
-def refuse(message: str) -> NoReturn:
-    """Raise UsageError with a message of fairseq-train's parser, without its long lists of choices."""
-    raise UsageError(f"fairseq-train refuses its options: {message.partition(' (choose from')[0]}")
+def refusing(what: str) -> Callable[[str], NoReturn]:
+    """Return a function that raises UsageError with a message of a parser, without its long lists of choices.
+
+    Args:
+        what: the start of the sentence, such as "fairseq-train refuses its options".
+    """
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{what}: {message.partition(' (choose from')[0]}")
+
+    return refuse
+
+
+refuse = refusing("fairseq-train refuses its options")
 
 
 def parse(
@@ -47,13 +58,8 @@ def parse_generation(words: Sequence[str], given: str) -> Namespace:
     Raises:
         UsageError: it refuses an argument.
     """
-
-    def refuse(message: str) -> NoReturn:
-        reason = message.partition(" (choose from")[0]
-        raise UsageError(f"fairseq-generate refuses {given}: {reason}; correct it, or leave it out")
-
     parser = fairseq_options.get_generation_parser()
-    parser.error = refuse
+    parser.error = refusing(f"fairseq-generate refuses {given}")
     return fairseq_options.parse_args_and_arch(parser, ["DATA", *words])
 
 

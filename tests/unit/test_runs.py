@@ -340,7 +340,7 @@ def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monke
         ("--beam 3 --quiet", "sets --quiet or needs its default; leave it out"),
         ("--score-reference", "sets --score-reference or needs its default; leave it out"),
         ("--beam x", "fairseq-generate refuses --generate --beam x: argument --beam: invalid int value: 'x'"),
-        ("--bean 3", "refuses --generate --bean 3: unrecognized arguments: --bean 3; correct it"),
+        ("--bean 3", "refuses --generate --bean 3: unrecognized arguments: --bean 3"),
         (
             "--model-overrides {'drpout':0}",
             "drpout is no option of the model that can have the value 0; p",
