@@ -420,11 +420,12 @@ def test_a_single_model_as_baseline_of_several_draws_is_compared_with_every_seed
 def test_measurements_with_the_same_files_are_refused(results_only):
     table = yaml.safe_load((results_only / "configs/mine/table.yaml").read_text())
     path = results_only / "configs/mine/table.yaml"
-    other = {**table["rows"][3], "name": "other", "overrides": {"mae_gate_init": "specialised"}}
-    path.write_text(yaml.safe_dump({**table, "rows": [*table["rows"], other]}))
+    other = {**table["rows"][3], "name": "other", "overrides": {"dropout": 0.2}}
+    equal = {**other, "name": "equal", "overrides": {"attention_dropout": 0.2}}
+    path.write_text(yaml.safe_dump({**table, "rows": [*table["rows"], equal, other]}))
     sentence = refused(results_only)
-    assert "rows specialised and other measure the same training" in sentence
-    assert "would be called test-specialised; give one of the rows a copy of its file" in sentence
+    assert "rows equal and other measure the same training" in sentence
+    assert "would be called test-0.2; give one of the rows a copy of its file" in sentence
     yes = [
         {**other, "name": name, "overrides": {name: True}} for name in ("tim_no_competition", "stream_skip")
     ]
