@@ -22,7 +22,7 @@ from modular_fairseq.analysis.recording import pop, recorded
 from modular_fairseq.analysis.tokens import MINIMUM_COUNT, TokenCounts, rows
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.expert_mixture import ExpertMixture
-from modular_fairseq.modules.gate_statistics import RARE, GateStatistics, entropy_and_shares
+from modular_fairseq.modules.gate_statistics import RARE, GateStatistics, GateSummary, entropy_and_shares
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -57,12 +57,9 @@ class GateReports(Report):
     """The gates of all attention modules of a model.
 
     Attributes:
-        entropy, uniform: means over the modules, in nats.
+        entropy, max_share, min_share, rare_experts, experts: see `GateSummary`.
         kinds: mean entropy of each kind of attention, in nats. The paper (section 5.1) reports the encoder.
-        max_share, min_share: largest and smallest share of an expert in any module. They show whether few
-            experts get most of the instances.
-        rare_experts: number of experts of all modules whose share is less than `RARE`.
-        experts: number of experts of all modules.
+        uniform: mean entropy of uniform gates over the modules, in nats.
         modules: one entry for each attention module.
     """
 
@@ -78,19 +75,17 @@ class GateReports(Report):
     @classmethod
     def of(cls, modules: list[GateReport]) -> "GateReports":
         """Summarise the reports of all modules."""
-        shares = [share for report in modules for share in report.shares]
+        summary = GateSummary.of(
+            [report.entropy for report in modules], [report.shares for report in modules]
+        )
         return cls(
-            entropy=mean(report.entropy for report in modules),
+            **vars(summary),
             kinds={
                 kind: mean(report.entropy for report in modules if report.kind == kind)
                 for kind in KINDS
                 if kind in {r.kind for r in modules}
             },
             uniform=mean(report.uniform for report in modules),
-            max_share=max(shares),
-            min_share=min(shares),
-            rare_experts=sum(share < RARE for share in shares),
-            experts=len(shares),
             modules=modules,
         )
 

@@ -3,6 +3,10 @@
 The sums stay on the device until somebody reads them.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
 import torch
 from torch import Tensor
 
@@ -89,3 +93,28 @@ def entropy_and_shares(sums: Tensor) -> tuple[float, Tensor]:
     """
     instances = sums[1:].sum()
     return float(sums[0] / instances), sums[1:] / instances
+
+
+@dataclass(frozen=True)
+class GateSummary:
+    """The gates of all attention modules of a model.
+
+    Attributes:
+        entropy: mean of the modules' entropies, in nats.
+        max_share, min_share: largest and smallest share of an expert in any module. They show whether few
+            experts get most of the instances.
+        rare_experts: number of experts of all modules whose share is less than `RARE`.
+        experts: number of experts of all modules.
+    """
+
+    entropy: float
+    max_share: float
+    min_share: float
+    rare_experts: int
+    experts: int
+
+    @classmethod
+    def of(cls, entropies: Sequence[float], shares: Sequence[Sequence[float]]) -> "GateSummary":
+        """Summarise the entropy and the shares of each module; there must be at least one."""
+        every = [share for module in shares for share in module]
+        return cls(mean(entropies), max(every), min(every), sum(share < RARE for share in every), len(every))

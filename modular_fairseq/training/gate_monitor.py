@@ -9,7 +9,7 @@ from fairseq.logging.meters import MetersDict
 from torch import Tensor
 
 from modular_fairseq.modules.expert_mixture import ExpertMixture
-from modular_fairseq.modules.gate_statistics import RARE, entropy_and_shares, take_all
+from modular_fairseq.modules.gate_statistics import GateSummary, entropy_and_shares, take_all
 
 # The logged values: (priority in fairseq's log, number of digits).
 VALUES = {
@@ -80,18 +80,11 @@ class GateMonitor:
         measured = [entropy_and_shares(sums) for sums in split_sums if sums[1:].any()]
         if not measured:
             return {}
-        entropies = [entropy for entropy, _ in measured]
-        shares = torch.cat([share for _, share in measured])
-        values = (
-            sum(entropies) / len(entropies),
-            float(shares.max()),
-            float(shares.min()),
-            int((shares < RARE).sum()),
+        summary = GateSummary.of(
+            [entropy for entropy, _ in measured], [shares.tolist() for _, shares in measured]
         )
-        return {
-            name: round(value, digits) if digits else value
-            for (name, (_, digits)), value in zip(VALUES.items(), values, strict=True)
-        }
+        values = {f"gate_{name}": value for name, value in vars(summary).items()}
+        return {name: round(values[name], digits or None) for name, (_, digits) in VALUES.items()}
 
 
 def _log_when_printed(name: str, value: Callable[[MetersDict], float | None], priority: int) -> None:
