@@ -54,14 +54,27 @@ def archs_that_translate() -> list[str]:
     return [name for name in known if f"{name}_tiny_cpu" in known]
 
 
+class OtherTaskError(UsageError):
+    """An arch is for another task.
+
+    Attributes:
+        own: the name of the task that the arch is for.
+        asked: the name of the task that was given.
+    """
+
+    def __init__(self, message: str, own: str, asked: str):
+        super().__init__(message)
+        self.own, self.asked = own, asked
+
+
 def check_task(arch: str, task: type[FairseqTask]) -> None:
     """Refuse an arch of one family for a task of another one, such as a model that translates for masked_lm.
 
     Nothing is said about other models and other tasks.
 
     Raises:
-        UsageError: the arch is for another task. The message names one for this task, and the options for
-            those mechanisms of the arch that the named one does not have.
+        OtherTaskError: the arch is for another task. The message names one for this task, and the options
+            for those mechanisms of the arch that the named one does not have.
     """
     family = ARCH_MODEL_NAME_REGISTRY.get(arch)
     right = next((each for each, tasks in TASKS.items() if issubclass(task, tasks)), None)
@@ -73,7 +86,8 @@ def check_task(arch: str, task: type[FairseqTask]) -> None:
     own = next(name for name, each in TASK_REGISTRY.items() if each is TASKS[family][0])
     asked = next((name for name, each in TASK_REGISTRY.items() if each is task), task.__name__)
     words = " ".join([f"--arch {fitting}", *_missing_mechanisms(arch, fitting, right)])
-    raise UsageError(f"--arch {arch} is a model for --task {own}; give {words} for --task {asked}")
+    message = f"--arch {arch} is a model for --task {own}; give {words} for --task {asked}"
+    raise OtherTaskError(message, own, asked)
 
 
 def _missing_mechanisms(arch: str, other: str, family: str) -> list[str]:

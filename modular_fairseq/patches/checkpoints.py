@@ -27,6 +27,7 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
+from modular_fairseq.models.checks import OtherTaskError
 from modular_fairseq.patches.registry import change, replace
 from modular_fairseq.training.checkpoints import check_weights, load_checkpoint
 from modular_fairseq_cli.errors import UsageError, disk_error, find_usage_error
@@ -112,6 +113,23 @@ def name_what_a_checkpoint_lacks(load: Callable, path: str, *args: Any, **kwargs
         ) from error
     check_weights(state, path)
     return state
+
+
+@replace("fairseq.checkpoint_utils.load_model_ensemble_and_task")
+def name_checkpoints_of_another_task(load: Callable, filenames: list[str], *args: Any, **kwargs: Any) -> Any:
+    """Say that a checkpoint has a model for another task.
+
+    fairseq builds the model of a checkpoint for the task of the command
+    (fairseq/checkpoint_utils.py:485,504). The message about its --arch, which nobody gave, would not say
+    which file is wrong.
+    """
+    try:
+        return load(filenames, *args, **kwargs)
+    except OtherTaskError as error:
+        raise UsageError(
+            f"{' or '.join(filenames)} has a model for --task {error.own}; this command needs a model for "
+            f"--task {error.asked}"
+        ) from None
 
 
 @change("torch.serialization.get_safe_globals()")

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,6 +212,13 @@ def test_a_part_of_the_data_that_does_not_exist_is_one_sentence(data, tmp_path):
     sentence = r"bin has no part test2 \(test2.idx and test2.bin\); prepare the text with it, or name another"
     with pytest.raises(UsageError, match=sentence):
         loss_by_eval_lm(data, path, "--tokens-per-sample", "16", "--gen-subset", "test2")
+
+
+def test_a_model_that_translates_is_refused(data):
+    path = Path(__file__).parents[1] / "fixtures/v0.1/mae-prefix.pt"
+    sentence = "has a model for --task translation; this command needs a model for --task language_modeling$"
+    with pytest.raises(UsageError, match=f"^{path} {sentence}"):
+        loss_by_eval_lm(data, path)
 
 
 def test_blocks_beyond_the_positions_are_refused(data, tmp_path):
