@@ -60,6 +60,34 @@ def test_the_loss_with_all_heads_is_the_one_of_g_steps_where_there_are_any(defic
     assert deficit.less(f_steps, all_heads)(a, "") == 0.5
 
 
+def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkeypatch):
+    letters = {"mae-7-long": "a", "mae-7": "b", "base-long": "c", "base": "b", "mae-7-rate-1": "c"}
+    records = {
+        (f"multi30k/{row}", seed): {
+            "made": {"device": "cpu"},
+            "rows": {f"multi30k/{row}": [{"bleu": float(values.mean()), "by_unit": {"bleu": values}}]},
+            "training": {},
+        }
+        for row, letter in letters.items()
+        for seed in (1, 2, 3)
+        for values in [SENTENCES[letter, seed]]
+        if (row, seed) not in {("base-long", 3), ("mae-7-rate-1", 2), ("mae-7-rate-1", 3)}
+    }
+    settings = {
+        "epochs": ("mae-7-long", "base-long"),
+        "rate": ("mae-7-rate-1", None),
+        "gates": ("mae-7-long", None),
+    }
+    monkeypatch.setattr(deficit, "SETTINGS", settings)
+    epochs, gates = deficit.settings(records).splitlines()[2:]
+    a, b, c = (np.stack([SENTENCES[letter, seed] for seed in (1, 2, 3)]) for letter in "abc")
+    for line, seeds, sums in ((epochs, "1, 2", (a - b, c - b, a - c)), (gates, "1, 2, 3", (a - b,))):
+        number = len(seeds.split())
+        cells = [cell.strip() for cell in line.split("|")[2:-1]]
+        found = [over_seeds_and_sentences(list(s[:number].mean(axis=1)), s[:number]) for s in sums]
+        assert cells == [*(deficit.shown(each, 2) for each in found), *[""] * (3 - len(sums)), seeds]
+
+
 def test_the_page_about_mae_has_the_tables_of_the_records(deficit):
     page = (ROOT / "docs/mechanisms/mae.md").read_text()
     missing = [table for table in deficit.tables() if table not in page]
