@@ -16,6 +16,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
+from tests import quick_composition
 from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
 from tests.pretended_gpu import PRETENDED
@@ -30,6 +31,7 @@ pytest_plugins = (
 TIERS = ("unit", "commands", "system")
 
 torch.set_num_threads(1)
+quick_composition.install()
 
 
 @pytest.fixture(autouse=True)

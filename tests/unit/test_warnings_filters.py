@@ -7,6 +7,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from modular_fairseq.patches.warnings import quiet_known_warnings
+from tests.quick_composition import leave_to_hydra
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def compose():
     )
 
 
-def test_composing_options_is_silent(recorded):
+def test_composing_options_is_silent(recorded, monkeypatch):
+    leave_to_hydra(monkeypatch)
     compose()
     assert len(recorded) >= 5
     recorded.clear()

@@ -1,0 +1,72 @@
+"""Test that tests/quick_composition.py composes what hydra composes."""
+
+import pytest
+from fairseq import options
+from fairseq.dataclass import utils
+from hydra.core.config_store import ConfigStore
+from hydra.errors import ConfigCompositionException, OverrideParseException
+
+from tests import quick_composition
+
+TRAINING = options.get_training_parser
+COMMANDS = [
+    (TRAINING, "--arch mae_transformer_tiny_cpu --optimizer adam --adam-betas (0.9,0.98) --seed 7"),
+    (TRAINING, "--arch dma_transformer --criterion modular_cross_entropy --aux-warmup-updates 3 --fp16"),
+    (TRAINING, "--arch transformer --tokenizer moses -s de -t en --bpe subword_nmt --bpe-codes c"),
+    (TRAINING, "--arch tim_roberta --task masked_lm --criterion masked_lm --optimizer torch_adam"),
+    (TRAINING, "--arch mae_transformer_lm --task language_modeling --tokens-per-sample 16 --lr 1e-3,2e-3"),
+    (options.get_generation_parser, "--path a,b=c.pt --beam 4 --model-overrides {'dropout':0.1}"),
+    (options.get_eval_lm_parser, "--path model.pt --context-window 3 --max-tokens 9"),
+]
+
+
+def composed(make_parser, words):
+    """Return the configuration of a command, by hydra alone and then twice by quick_composition."""
+    args = options.parse_args_and_arch(make_parser(), ["DATA", *words.split()])
+    with pytest.MonkeyPatch.context() as patch:
+        quick_composition.leave_to_hydra(patch)
+        expected = utils.convert_namespace_to_omegaconf(args)
+    return expected, *(utils.convert_namespace_to_omegaconf(args) for _ in range(2))
+
+
+@pytest.mark.parametrize(("make_parser", "words"), COMMANDS)
+def test_the_configuration_is_hydras(make_parser, words):
+    assert utils.compose is quick_composition.compose
+    expected, *found = composed(make_parser, words)
+    assert found == [expected, expected] and found[0] is not found[1]
+    assert repr(found[0]) == repr(expected)
+
+
+def test_a_change_of_a_configuration_changes_no_other_one():
+    first = composed(*COMMANDS[0])[1]
+    first.optimization.lr.append(5.0)
+    first.model.dropout = 0.7
+    expected, found, _ = composed(*COMMANDS[0])
+    assert found == expected and found.model.dropout != 0.7 and 5.0 not in found.optimization.lr
+
+
+def test_a_choice_that_is_registered_again_is_composed_again():
+    store = ConfigStore.instance()
+    store.store(group="scoring", name="of_this_test", node={"one": 1}, provider="fairseq")
+    first = quick_composition.registered("scoring=of_this_test")
+    assert first == quick_composition.registered("scoring=of_this_test")
+    store.store(group="scoring", name="of_this_test", node={"one": 2}, provider="fairseq")
+    assert first != quick_composition.registered("scoring=of_this_test")
+
+
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("common.seed=[", OverrideParseException),
+        ("common.seed=1,2", ConfigCompositionException),
+        ("common.seed=text", ConfigCompositionException),
+        ("common.no_option=1", ConfigCompositionException),
+    ],
+)
+def test_errors_are_hydras(override, error):
+    said = []
+    for compose in (quick_composition.hydras_compose, quick_composition.compose):
+        with utils.initialize(config_path="../../configs/hydra"), pytest.raises(error) as raised:
+            compose("config", overrides=["task=translation", override], strict=False)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
