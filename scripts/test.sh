@@ -5,8 +5,8 @@
 #     bash scripts/test.sh --fast           # the linters, the types, and the first tier, tests/unit
 #     bash scripts/test.sh -k attention -x  # the tests whose name has "attention", up to the first failure
 #
-# TEST_WORKERS sets how many processes test at a time. The default is one for each processor, at most 8;
-# 0 tests in one process, as --pdb needs it.
+# TEST_WORKERS sets how many processes test at a time. The default is one more than there are processors, at
+# most 8, because tests also wait; 0 tests in one process, as --pdb needs it.
 
 set -euo pipefail
 
@@ -23,12 +23,12 @@ for argument in "$@"; do
         *) arguments+=("$argument") ;;
     esac
 done
-processors=$(python -c 'import os; print(min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))')
+workers=$(python -c 'import os; print(min(8, 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())))')
 
 status=0
 ruff check . || status=$?
 ruff format --check . || status=$?
 mypy || status=$?
 python scripts/lint_report.py || status=$?
-pytest -n "${TEST_WORKERS:-$processors}" --dist loadfile --no-loadscope-reorder --durations 25 "${arguments[@]}" || status=$?
+pytest -n "${TEST_WORKERS:-$workers}" --dist loadfile --no-loadscope-reorder --durations 25 "${arguments[@]}" || status=$?
 exit $status
