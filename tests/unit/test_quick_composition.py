@@ -3,6 +3,7 @@
 import pytest
 from fairseq import options
 from fairseq.dataclass import utils
+from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.errors import ConfigCompositionException, OverrideParseException
 
@@ -45,28 +46,32 @@ def test_a_change_of_a_configuration_changes_no_other_one():
     assert found == expected and found.model.dropout != 0.7 and 5.0 not in found.optimization.lr
 
 
-def test_a_choice_that_is_registered_again_is_composed_again():
+def test_a_choice_that_is_registered_again_is_composed_again(monkeypatch):
     store = ConfigStore.instance()
-    store.store(group="scoring", name="of_this_test", node={"one": 1}, provider="fairseq")
-    first = quick_composition.registered("scoring=of_this_test")
-    assert first == quick_composition.registered("scoring=of_this_test")
-    store.store(group="scoring", name="of_this_test", node={"one": 2}, provider="fairseq")
-    assert first != quick_composition.registered("scoring=of_this_test")
+    monkeypatch.setitem(store.repo, "scoring", dict(store.repo["scoring"]))
+    for value in (1, 2):
+        store.store(group="scoring", name="of_this_test", node={"one": value}, provider="fairseq")
+        with initialize_config_module("fairseq.config", version_base="1.1"):
+            found = utils.compose("config", overrides=["scoring=of_this_test"], strict=False)
+        assert found.scoring.one == value
 
 
 @pytest.mark.parametrize(
-    ("override", "error"),
+    ("override", "error", "sentence"),
     [
-        ("common.seed=[", OverrideParseException),
-        ("common.seed=1,2", ConfigCompositionException),
-        ("common.seed=text", ConfigCompositionException),
-        ("common.no_option=1", ConfigCompositionException),
+        ("common.seed=[", OverrideParseException, "no viable alternative"),
+        ("common.seed=1,2", ConfigCompositionException, "Ambiguous value"),
+        ("common.seed=text", ConfigCompositionException, "Error merging override common.seed=text"),
+        ("common.no_option=1", ConfigCompositionException, "Could not override 'common.no_option'"),
     ],
 )
-def test_errors_are_hydras(override, error):
+def test_errors_are_hydras(override, error, sentence):
     said = []
     for compose in (quick_composition.hydras_compose, quick_composition.compose):
-        with utils.initialize(config_path="../../configs/hydra"), pytest.raises(error) as raised:
+        with (
+            initialize_config_module("fairseq.config", version_base="1.1"),
+            pytest.raises(error, match=sentence) as raised,
+        ):
             compose("config", overrides=["task=translation", override], strict=False)
         said.append(str(raised.value))
     assert said[0] == said[1]
