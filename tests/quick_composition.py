@@ -1,16 +1,22 @@
 """Compose fairseq's configurations in less time than hydra, with the same result.
 
 fairseq's commands give hydra every option as an override (fairseq/dataclass/utils.py:386-400). hydra parses
-these 300 texts and looks all of them up among its groups, which takes more than half of the time of many
-tests. Here hydra parses each text once and composes each choice of groups once. It then sets the options in a
-copy of what it has composed.
+these 300 texts, looks all of them up among its groups, and reads the source of every frame of the stack to
+learn who calls it, which takes more than half of the time of many tests. Here hydra parses each text once and
+composes each choice of groups once. It then sets the options in a copy of what it has composed.
 """
+
+from __future__ import annotations
 
 import copy
 import functools
-from typing import Any
+import importlib
+import logging
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from fairseq import options
 from fairseq.dataclass import utils
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
@@ -18,6 +24,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+if TYPE_CHECKING:
+    import pytest
+
+initialize = importlib.import_module("hydra.initialize")  # in the package, the class has this name
+hydras_caller = initialize.detect_calling_file_or_module_from_stack_frame
 hydras_compose = utils.compose
 hydras_parse_rule = OverridesParser.parse_rule
 
@@ -66,13 +77,41 @@ def registered(group: str) -> int:
     return id(node)
 
 
+def caller(stack_depth: int) -> tuple[str | None, str | None]:
+    """Return the file and the module of a function on the stack; a method is left to hydra."""
+    frame = sys._getframe(stack_depth)
+    function = frame.f_globals.get(frame.f_code.co_name)
+    if function is None:
+        return hydras_caller(stack_depth + 1)
+    return frame.f_code.co_filename, function.__module__
+
+
 def install() -> None:
     """Let fairseq's commands in this process compose their configurations by `compose`."""
+    initialize.detect_calling_file_or_module_from_stack_frame = caller
     OverridesParser.parse_rule = parse_rule
     utils.compose = compose
 
 
+def warm_up() -> None:
+    """Parse the defaults of fairseq's commands, for processes that are forked from this one.
+
+    No composition is kept: a plugin may change what it is made of.
+    """
+    logging.disable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for parser, words in (
+            (options.get_training_parser(), ["DATA", "--arch", "transformer"]),
+            (options.get_generation_parser(), ["DATA"]),
+        ):
+            utils.convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
+    logging.disable(logging.NOTSET)
+    composed.cache_clear()
+
+
 def leave_to_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let hydra compose in the rest of a test."""
+    monkeypatch.setattr(initialize, "detect_calling_file_or_module_from_stack_frame", hydras_caller)
     monkeypatch.setattr(OverridesParser, "parse_rule", hydras_parse_rule)
     monkeypatch.setattr(utils, "compose", hydras_compose)

@@ -21,9 +21,11 @@ import socket
 import sys
 import threading
 import types
+from pathlib import Path
 
 Command = tuple[list[str], str, dict[str, str], int, list[int]]
 CONFIGURES_LOGGING = ("train", "preprocess", "validate", "eval_lm", "interactive", "hydra_validate")
+ROOT = Path(__file__).resolve().parents[2]
 LIBC = ctypes.CDLL(None)
 
 
@@ -49,6 +51,13 @@ def preload() -> None:
     import fairseq.tasks
     import fairseq.trainer  # noqa: F401
     import torch._dynamo  # noqa: F401  (optimizers import it when they are made)
+
+    sys.path.insert(0, str(ROOT))
+    from tests import quick_composition
+
+    sys.path.pop(0)
+    quick_composition.install()
+    quick_composition.warm_up()
 
 
 def receive(client: socket.socket) -> tuple[Command, list[int]]:

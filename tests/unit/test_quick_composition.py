@@ -38,6 +38,21 @@ def test_the_configuration_is_hydras(make_parser, words):
     assert repr(found[0]) == repr(expected)
 
 
+def here(caller):
+    return caller(1)
+
+
+class Method:
+    def here(self, caller):
+        return caller(1)
+
+
+@pytest.mark.parametrize("function", [here, Method().here], ids=["function", "method"])
+def test_the_caller_is_the_one_that_hydra_finds(function):
+    found = function(quick_composition.caller)
+    assert found == function(quick_composition.hydras_caller) == (__file__, __name__)
+
+
 def test_a_change_of_a_configuration_changes_no_other_one():
     with initialize_config_module("fairseq.config", version_base="1.1"):
         first = utils.compose("config", overrides=["common.seed=5"], strict=False)
