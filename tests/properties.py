@@ -47,17 +47,19 @@ def hypotheses_of_a_beam_equal_teacher_forcing_however_they_are_reordered(model,
 
     Between steps the beam is reordered, and sentences that are finished leave the batch.
     """
-    sample = batch([(5, 1), (8, 1), (2, 1)])
-    source = sample["net_input"]["src_tokens"]
+    net_input = batch([(5, 1), (8, 1), (2, 1)])["net_input"]
+    source, lengths = net_input["src_tokens"], net_input["src_lengths"]
     generator = torch.Generator().manual_seed(0)
-    encoder_out = model.encoder(source, sample["net_input"]["src_lengths"])
+    encoder_out = model.encoder(source, lengths)
     encoder_out = model.encoder.reorder_encoder_out(encoder_out, torch.arange(3).repeat_interleave(beam))
     assert encoder_out["encoder_out"][0].size(1) == 3
     tokens, sentences, state = torch.full((3 * beam, 1), 2), torch.arange(3), {}
     for t in range(7):
         found, _ = model.decoder(tokens, encoder_out=encoder_out, incremental_state=state)
-        rows = sentences.repeat_interleave(beam)
-        expected, _ = model(source[rows], sample["net_input"]["src_lengths"][rows], tokens)
+        if t in (0, 3, 5):  # at the start, and when a sentence has left the batch
+            rows = sentences.repeat_interleave(beam)
+            each_row = model.encoder(source[rows], lengths[rows])
+        expected, _ = model.decoder(tokens, encoder_out=each_row)
         torch.testing.assert_close(found[:, 0], expected[:, -1], atol=1e-5, rtol=0)
         left = sentences.numel() - (t in (2, 4))  # one sentence is finished after steps 2 and 4
         stay = torch.randperm(sentences.numel(), generator=generator)[:left].sort().values
