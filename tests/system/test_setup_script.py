@@ -49,6 +49,7 @@ case "$*" in
     "-m pip --version") [ -d .venv ] ;;
     "-m pip install "*)
         echo "$*" >>'{notes}/calls'
+        echo "$CFLAGS" >>'{notes}/flags'
         if [ -f '{notes}/fails' ] && echo "$*" | grep -q -F -e "$(cat '{notes}/fails')"; then
             cat '{notes}/answer'; exit 1
         fi
@@ -317,6 +318,14 @@ def test_fairseq_is_built_against_the_installed_torch(machine):
     assert "--no-binary fairseq-fixed" in calls[build]
     assert all("-c constraints.txt" in call for call in calls if "+cpu" not in call)
     assert "\nfairseq-fixed" not in (machine.root / ".venv" / "setup.requirements").read_text()
+
+
+def test_fairseq_is_built_without_debug_symbols_and_with_the_flags_of_the_user(machine):
+    assert machine.set_up(CFLAGS="-march=native").returncode == 0
+    flags = (machine.notes / "flags").read_text().splitlines()
+    of_build = {call.split()[-1]: flag for call, flag in zip(machine.pip_calls, flags, strict=True)}
+    assert of_build[f"fairseq-fixed=={PINNED['fairseq-fixed']}"] == "-O3 -DNDEBUG -fwrapv -march=native -g0"
+    assert of_build[f"torch=={PINNED['torch']}+cpu"] == "-march=native"
 
 
 def test_fairseq_built_for_another_torch_is_built_anew(machine):
