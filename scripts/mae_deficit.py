@@ -4,8 +4,8 @@
     python scripts/mae_deficit.py
 
 The script prints five tables and starts no training. Each number is a mean over the seeds that all of its
-rows have, where all runs of a seed were made on one device. Intervals have 95 %. Those of BLEU account for
-seeds and test sentences, and all others for seeds. results/claims.yaml registers three of the differences in
+rows have, where all runs of a seed were made on one device. Intervals are 95 % intervals. Those of BLEU
+account for seeds and test sentences, and all others for seeds. results/claims.yaml registers three of the differences in
 BLEU, and what a setting gives MAE-7 less what it gives the Transformer. All other comparisons were chosen
 after the runs were known, and nothing is corrected for their number.
 
@@ -16,7 +16,7 @@ Each row of the table of effects is a sum over rows with these weights, where F 
     both together  MAE-7 - UNI-MAE-7 - NOBCD + Transformer
 
 The last table has the settings that rows change, such as the dropout, if two seeds of all of their rows have
-records.
+records: what a setting changes in each model, and how the two models then differ.
 """
 
 import argparse
@@ -132,6 +132,15 @@ def shown(found: Interval, digits: int = 3) -> str:
     return f"{found.difference:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
 
 
+def ends() -> dict[str, tuple[Value | None, int]]:
+    """Return what is compared at the end of the training, and the digits to show."""
+    return {
+        "BLEU": (None, 2),
+        "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
+        "training loss, bits": (loss("train", "nll_loss", 0), 3),
+    }
+
+
 def table(heads: list[str], lines: list[list[str]]) -> str:
     """Return a table in Markdown."""
     return tabulate(lines, heads, tablefmt="github", disable_numparse=True)
@@ -142,21 +151,16 @@ def comparisons(records: Records) -> str:
     lines = []
     for row, other in PAIRS:
         weights = {row: 1.0, other: -1.0}
-        cells = [shown(contrast(records, weights, None), 2)]
-        cells += [
-            shown(contrast(records, weights, loss(split, "nll_loss", 0))) for split in ("valid", "train")
-        ]
+        cells = [shown(contrast(records, weights, value), digits) for value, digits in ends().values()]
         seeds = ", ".join(map(str, seeds_of(records, weights)))
         lines.append([f"{NAMES[row]} less {NAMES[other]}", *cells, seeds])
-    return table(["comparison", "BLEU", "validation loss, bits", "training loss, bits", "seeds"], lines)
+    return table(["comparison", *ends(), "seeds"], lines)
 
 
 def effects(records: Records) -> str:
     """Return the table of what F steps and gates do by themselves."""
     quantities: dict[str, tuple[Value | None, int]] = {
-        "BLEU": (None, 2),
-        "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
-        "training loss, bits": (loss("train", "nll_loss", 0), 3),
+        **ends(),
         "LR, encoder": (lr_of("encoder self-attention"), 3),
         "LR, decoder": (lr_of("decoder self-attention"), 3),
         "LR, cross-attention": (lr_of("cross-attention"), 3),
@@ -205,7 +209,7 @@ def with_all_heads(records: Records) -> str:
 
 
 def settings(records: Records) -> str:
-    """Return the table of the BLEU that settings give MAE-7 and the Transformer."""
+    """Return the table of what settings change in MAE-7 and in the Transformer, and how these then differ."""
     lines = []
     for name, (mae, base) in SETTINGS.items():
         gains: list[Weights] = [{mae: 1, "mae-7": -1}]
@@ -215,9 +219,23 @@ def settings(records: Records) -> str:
         if len(seeds) < 2:
             continue
         common = {(row, seed): record for (row, seed), record in records.items() if seed in seeds}
-        cells = [shown(contrast(common, weights, None), 2) for weights in gains]
-        lines.append([name, *cells, *[""] * (3 - len(cells)), ", ".join(map(str, seeds))])
-    return table(["setting", "MAE-7", "Transformer", "MAE-7 less Transformer", "seeds"], lines)
+        then: Weights = {mae: 1, base or "base": -1}
+        for quantity, (value, digits) in ends().items():
+            cells = [shown(contrast(common, weights, value), digits) for weights in gains]
+            differ = shown(contrast(common, then, value), digits)
+            lines.append(
+                [name, quantity, *cells, *[""] * (3 - len(cells)), differ, ", ".join(map(str, seeds))]
+            )
+    heads = [
+        "setting",
+        "quantity",
+        "change of MAE-7",
+        "change of the Transformer",
+        "difference of the changes",
+        "with the setting, MAE-7 less Transformer",
+        "seeds",
+    ]
+    return table(heads, lines)
 
 
 def records_of(rows: Iterable[str], seeds: Iterable[int]) -> Records:

@@ -60,11 +60,19 @@ def test_the_loss_with_all_heads_is_the_one_of_g_steps_where_there_are_any(defic
     assert deficit.less(f_steps, all_heads)(a, "") == 0.5
 
 
+def interval(sums, unit):
+    """Return the interval of one column as a loss, or of all columns as the units of BLEU."""
+    return (
+        over_seeds_and_sentences(list(sums.mean(axis=1)), sums) if unit is None else over_seeds(sums[:, unit])
+    )
+
+
 def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkeypatch):
     letters = {"mae-7-long": "a", "mae-7": "b", "base-long": "c", "base": "b", "mae-7-rate-1": "c"}
     records = {
         (f"multi30k/{row}", seed): {
             "made": {"device": "cpu"},
+            "curves": {"valid": {"nll_loss": [[9, values[0]]]}, "train": {"nll_loss": [[9, values[1]]]}},
             "rows": {f"multi30k/{row}": [{"bleu": float(values.mean()), "by_unit": {"bleu": values}}]},
             "training": {},
         }
@@ -79,13 +87,19 @@ def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkey
         "gates": ("mae-7-long", None),
     }
     monkeypatch.setattr(deficit, "SETTINGS", settings)
-    epochs, gates = deficit.settings(records).splitlines()[2:]
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in deficit.settings(records).splitlines()
+    ]
+    assert [line[:2] for line in lines[2:]] == [
+        [name, end] for name in ("epochs", "gates") for end in deficit.ends()
+    ]
     a, b, c = (np.stack([SENTENCES[letter, seed] for seed in (1, 2, 3)]) for letter in "abc")
-    for line, seeds, sums in ((epochs, "1, 2", (a - b, c - b, a - c)), (gates, "1, 2, 3", (a - b,))):
+    epochs, gates = (a - b, c - b, a - c, a - c), (a - b, None, None, a - b)
+    for start, seeds, sums in ((2, "1, 2", epochs), (5, "1, 2, 3", gates)):
         number = len(seeds.split())
-        cells = [cell.strip() for cell in line.split("|")[2:-1]]
-        found = [over_seeds_and_sentences(list(s[:number].mean(axis=1)), s[:number]) for s in sums]
-        assert cells == [*(deficit.shown(each, 2) for each in found), *[""] * (3 - len(sums)), seeds]
+        for line, unit, digits in zip(lines[start:], (None, 0, 1), (2, 3, 3), strict=False):
+            expected = ["" if s is None else deficit.shown(interval(s[:number], unit), digits) for s in sums]
+            assert line[2:] == [*expected, seeds]
 
 
 def test_the_page_about_mae_has_the_tables_of_the_records(deficit):

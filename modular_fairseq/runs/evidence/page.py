@@ -90,9 +90,9 @@ ABOUT = {
     "primary": """\
 A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
-The interval has 95 % and is not corrected for the number of claims; the verdict is. It accounts for seeds,
-and for BLEU also for the choice of test sentences. For other quantities it accounts for seeds alone, so it
-says nothing about other test data. Of open claims it is also said whether *the paper's difference is
+Intervals are 95 % intervals. They are not corrected for the number of claims, and verdicts are. An interval
+accounts for seeds, and for BLEU also for the choice of test sentences. For other quantities it accounts for
+seeds alone, so it says nothing about other test data. Of open claims it is also said whether *the paper's difference is
 excluded*, which means that it is outside of the interval; the paper measured it with other data and a larger
 model.""",
     "secondary": """\
@@ -112,7 +112,8 @@ SO_FAR = """ As long as
 other primary claims lack runs, an *open* claim may still become one that holds or fails."""
 SAYS = {"primary": "Verdict", "secondary": "The interval says"}
 TABLES = """\
-Means and standard deviations over seeds, of the runs that are done. A row with one seed has no deviation.
+Means and standard deviations over all seeds that are done. A claim counts its registered seeds alone, so its
+means may differ from these. A row with one seed has no deviation.
 Core-hours are means of the runs on a CPU; runs with a GPU do not count there. The bands of figures are 95 %
 intervals of the mean over seeds, whose number stands in brackets. The axis of perplexities is logarithmic.
 A table with several baselines has a figure for each of them. Figures of runs that validate only a few times
