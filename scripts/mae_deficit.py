@@ -5,9 +5,9 @@
 
 The script prints five tables and starts no training. Each number is a mean over the seeds that all of its
 rows have, where all runs of a seed were made on one device. Intervals are 95 % intervals. Those of BLEU
-account for seeds and test sentences, and all others for seeds. results/claims.yaml registers three of the differences in
-BLEU, and what a setting gives MAE-7 less what it gives the Transformer. All other comparisons were chosen
-after the runs were known, and nothing is corrected for their number.
+account for seeds and test sentences, and all others for seeds. results/claims.yaml registers three of the
+differences in BLEU, and what a setting gives MAE-7 less what it gives the Transformer. All other comparisons
+were chosen after the runs were known, and nothing is corrected for their number.
 
 Each row of the table of effects is a sum over rows with these weights, where F steps leave a head out:
 
