@@ -26,6 +26,7 @@ for argument in "$@"; do
 done
 workers=$(python -c 'import os; print(min(8, 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())))')
 
+trap 'exit 130' INT  # mypy has an exit code of its own for Ctrl-C
 status=0
 ruff check . || status=$?
 ruff format --check . || status=$?

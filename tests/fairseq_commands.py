@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 
+import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
@@ -95,6 +96,27 @@ def run_train(data, *args, **kwargs):
 def weights(checkpoint):
     """Return the state dict of the model in a checkpoint."""
     return load_checkpoint(checkpoint)["model"]
+
+
+def differing_weights(checkpoint, other):
+    """Return the names of the weights that two checkpoints do not have in common, bit for bit."""
+    ours, theirs = weights(checkpoint), weights(other)
+    common = ours.keys() & theirs.keys()
+    return sorted(ours.keys() ^ theirs.keys()) + [
+        name for name in sorted(common) if not torch.equal(ours[name], theirs[name])
+    ]
+
+
+@contextlib.contextmanager
+def going_on(folder):
+    """Check that a training goes on from what is in a folder: it writes no checkpoint of an epoch again.
+
+    One that starts again, with the same seed, would end with the same weights.
+    """
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("checkpoint[0-9]*.pt")}
+    assert before, f"{folder} has no checkpoint of an epoch"
+    yield
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def run_generate(data, checkpoint, *args):

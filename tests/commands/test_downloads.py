@@ -61,6 +61,7 @@ ENDING = {
 }
 
 
+@pytest.mark.usefixtures("real_commands")  # commands of tests/preloaded end with their client in any case
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere some of it ends later")
 @pytest.mark.parametrize("what", ENDING)
 def test_nothing_outlives_a_killed_parent(tmp_path, what):
@@ -85,6 +86,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path, what):
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.usefixtures("real_commands")
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it keeps others from the file until it ends")
 def test_a_download_ends_with_its_run(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -100,6 +102,7 @@ def test_a_download_ends_with_its_run(tmp_path):
             assert processes_of(tmp_path) == []
 
 
+@pytest.mark.usefixtures("real_commands")
 def test_a_process_whose_parent_has_ended_before_ends_at_once():
     code = "from modular_fairseq_cli import lifetime; lifetime.end_with(1234567); print('here')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""

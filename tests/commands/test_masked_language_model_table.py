@@ -187,7 +187,7 @@ def test_each_file_of_training_identifies_a_classification(place, tmp_path, fold
     assert [name for name in before if before[name] != after[name]] == [key]
 
 
-def test_a_changed_part_of_the_data_is_measured_again(place, made, capsys):
+def test_a_result_of_changed_data_does_not_count(place, made, capsys):
     run, label = "after/one-lr-0.005/seed-1", place / "data/classes/bin/label/valid.bin"
     before, content = result(place, run, "valid.json"), label.read_bytes()
     assert before["overrides"] == [] and len(before["data"]) == 6

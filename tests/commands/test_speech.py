@@ -86,7 +86,7 @@ def data(toys, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(data, tmp_path_factory):
+def model(speech, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     words = [*TRAIN.split(), "--arch", "tim_speech_enhancer", "--tim-layers", "all", "--save-dir", folder]
     run_train(data, *words, common=())

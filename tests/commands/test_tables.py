@@ -255,7 +255,7 @@ def test_damaged_results_are_named(table_copy):
     )
 
 
-def test_another_test_set_is_translated_anew(table_copy):
+def test_a_translation_of_another_test_set_does_not_count(table_copy):
     with open(table_copy / "data/toy.de-en/raw/test.en", "a") as file:
         file.write("one sentence more\n")
     assert "plain missing" in refused(table_copy, "--only", "plain")

@@ -1,4 +1,5 @@
-"""A Python for tests in which torch and fairseq are imported already: a command starts in 0.1 s.
+"""A Python for tests in which torch and fairseq are imported already: a command starts in 0.1 s, without the
+plugin.
 
 A fairseq command spends 4 to 6 seconds of processor time on imports. `server.py` imports once what every
 command imports (not the plugin) and forks a process for each command. `client.py` takes the place of the
@@ -13,6 +14,7 @@ A command differs from one of a fresh interpreter in these points:
 - Its process group is its own, not the client's, and its line in `ps` is the server's. A client that is
   killed leaves a moment later, so a test of kills takes the real interpreter (the fixture `real_commands`).
 - All commands of one server hash strings alike.
+- fairseq's configurations are composed by `tests/quick_composition.py`, with hydra's result.
 - It has the limits (`ulimit`) and the locale of the server, and no open files but the standard streams.
 - A program that `modular_fairseq_cli.lifetime` ties to its parent is run as `python -m`, and its client is
   tied instead. It ends with its parent, but processes that it has forked stay if it is killed itself. It

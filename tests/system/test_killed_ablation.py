@@ -8,9 +8,7 @@ import sys
 import time
 
 import pytest
-import torch
 
-from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.processes import call
 from tests.ablations import (
     BASE,
@@ -21,7 +19,7 @@ from tests.ablations import (
     settle,
     words,
 )
-from tests.fairseq_commands import run_train
+from tests.fairseq_commands import differing_weights, going_on, run_train
 from tests.places import ROOT
 
 pytestmark = pytest.mark.usefixtures("real_commands")
@@ -76,7 +74,8 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
     assert (killed / "checkpoint2.pt").exists() and not (killed / "checkpoint10.pt").exists(), err
     assert "[2 of 4] hidden_dropout-seed1" in err and f"{first} perplexity" in err
 
-    again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
+    with going_on(killed):
+        again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
     assert again.returncode == 0, again.stderr
     assert again.stdout == (out / "table.txt").read_text()
     assert "baseline 50.00 60.00 1.00" in words(again.stdout) and "full transformer" in again.stdout
@@ -90,7 +89,4 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
 
     ((_, run),) = two.trials(("hidden dropout",))
     run_train(*run.train_command[1:], "--save-dir", tmp_path / "whole", common=())
-    resumed, whole = (
-        load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (killed, tmp_path / "whole")
-    )
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert differing_weights(killed / "checkpoint_last.pt", tmp_path / "whole/checkpoint_last.pt") == []
