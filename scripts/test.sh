@@ -32,5 +32,5 @@ ruff check . || status=$?
 ruff format --check . || status=$?
 mypy || status=$?
 python scripts/lint_report.py || status=$?
-pytest -n "${TEST_WORKERS:-$workers}" --dist loadfile --no-loadscope-reorder --durations 25 "${arguments[@]}" || status=$?
+pytest -n "${TEST_WORKERS:-$workers}" --dist loadgroup --no-loadscope-reorder --durations 25 "${arguments[@]}" || status=$?
 exit $status

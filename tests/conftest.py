@@ -29,6 +29,7 @@ pytest_plugins = (
 )
 
 TIERS = ("unit", "commands", "system")
+SHARED = ("finished_table", "talks", "texts")  # fixtures of a session
 
 torch.set_num_threads(1)
 quick_composition.install()
@@ -64,11 +65,18 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--device {device} cannot be used here ({said}); leave it out") from error
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(_tier(item))
-    if "PYTEST_XDIST_WORKER" in os.environ:  # long files first, so that the workers end at the same time
-        items.sort(key=lambda item: -TIERS.index(_tier(item)))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    # A worker takes whole files, and all files that share what takes long to make.
+    shared = {item.path: name for item in items for name in SHARED if name in item.fixturenames}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(shared.get(item.path, item.path.stem)))
+    # The last tier, which takes long, comes first, so that the workers end at about the same time.
+    items.sort(key=lambda item: -TIERS.index(_tier(item)))
 
 
 def _tier(item: pytest.Item) -> str:

@@ -92,9 +92,9 @@ A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
 Intervals are 95 % intervals. They are not corrected for the number of claims, and verdicts are. An interval
 accounts for seeds, and for BLEU also for the choice of test sentences. For other quantities it accounts for
-seeds alone, so it says nothing about other test data. Of open claims it is also said whether *the paper's difference is
-excluded*, which means that it is outside of the interval; the paper measured it with other data and a larger
-model.""",
+seeds alone, so it says nothing about other test data. Of open claims it is also said whether *the paper's
+difference is excluded*, which means that it is outside of the interval; the paper measured it with other data
+and a larger model.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
