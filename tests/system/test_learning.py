@@ -56,7 +56,9 @@ def test_a_tiny_model_learns_to_reverse(corpus, tmp_path, arch):
         *gates,
         "--max-update",
         420,
-        "--no-epoch-checkpoints",
+        "--disable-validation",
+        "--save-interval",
+        1000,  # and at the end
         "--save-dir",
         tmp_path / "checkpoints",
         common=recipe,
