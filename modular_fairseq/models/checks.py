@@ -4,6 +4,7 @@ An option is refused by one sentence before anything is built. What concerns a s
 the `check` of its file, which gets a `Choice`.
 """
 
+import re
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -191,6 +192,8 @@ def check_options(options: Options, family: type) -> None:
     options = resolved(options, family)
     _check_ranges(options)
     choice = Choice(options, _stacks(options), changed)
+    if "decoder" in choice.stacks:
+        _check_widths(options, has_encoder="encoder" in choice.stacks)
     for stack in choice.stacks:
         choice.check_multiple(f"{stack}_embed_dim", f"{stack}_attention_heads")
     for mechanism in of_kind("encoder"):
@@ -221,6 +224,32 @@ def _check_ranges(options: Namespace) -> None:
             raise UsageError(f"{flag(name)} must be at least 0, not {getattr(options, name)}")
 
 
+def _check_widths(options: Namespace, has_encoder: bool) -> None:
+    """Raise UsageError if the widths of a decoder's input and output do not fit its options."""
+    into, inside, out = (getattr(options, f"decoder_{name}_dim") for name in ("input", "embed", "output"))
+    if has_encoder and into != inside:
+        raise UsageError(
+            f"--decoder-input-dim {into} has no effect in translation, where embeddings have the width "
+            f"--decoder-embed-dim {inside}; leave it out"
+        )
+    for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
+        if getattr(options, name, False) and out != into:
+            raise UsageError(
+                f"--decoder-output-dim {out} does not work with {flag(name)}, as embeddings have the width "
+                f"{into}; leave one of them out"
+            )
+        if getattr(options, name, False) and getattr(options, "adaptive_input", False):
+            raise UsageError(
+                f"{flag(name)} does not work with --adaptive-input; use --tie-adaptive-weights with "
+                "--adaptive-softmax-cutoff"
+            )
+    if getattr(options, "tie_adaptive_weights", False) and out != inside:
+        raise UsageError(
+            f"--decoder-output-dim {out} does not work with --tie-adaptive-weights, which needs the width "
+            f"--decoder-embed-dim {inside}; leave one of them out"
+        )
+
+
 def check_adaptive(options: Options, dictionary: Dictionary) -> None:
     """Check the options of an adaptive input and an adaptive softmax.
 
@@ -241,6 +270,10 @@ def check_adaptive(options: Options, dictionary: Dictionary) -> None:
             "--adaptive-input and --adaptive-input-cutoff need each other; give both, as in --adaptive-input "
             "--adaptive-input-cutoff 20000,60000, or leave both out"
         )
+    if tied and not hasattr(options, "adaptive_input"):
+        raise UsageError(
+            "--tie-adaptive-weights needs an adaptive input, which only language models have; leave it out"
+        )
     if tied and not (has_input and has_softmax):
         raise UsageError(
             "--tie-adaptive-weights needs --adaptive-input and --adaptive-softmax-cutoff; add them, or leave "
@@ -257,7 +290,7 @@ def check_adaptive(options: Options, dictionary: Dictionary) -> None:
         for part in ("softmax", "input")
     }
     for values in (cutoffs, factors) if tied else ():
-        if len({*map(str, values.values())}) > 1:
+        if len({re.sub(r"[\s()\[\]]", "", str(value)) for value in values.values()}) > 1:
             raise UsageError(
                 " and ".join(f"{option} {value}" for option, value in values.items())
                 + ": they must be equal with --tie-adaptive-weights"

@@ -72,7 +72,7 @@ def take_all(statistics: list[GateStatistics]) -> list[Tensor | None]:
 def _sum_up(log_gates: Tensor, valid: Tensor | None) -> Tensor:
     """Return the sums [M, 1 + E] of the gates of M modules (see `GateStatistics.take`), in float64.
 
-    A sum of many float32 numbers would drift.
+    A sum of many float32 numbers would drift. Instances whose gates are not finite do not count.
 
     Args:
         log_gates: [M, B, T or 1, E].
@@ -82,6 +82,7 @@ def _sum_up(log_gates: Tensor, valid: Tensor | None) -> Tensor:
     entropy = -(log_gates.exp() * log_gates).sum(dim=-1, keepdim=True)
     chosen = torch.zeros_like(log_gates).scatter_(-1, log_gates.argmax(dim=-1, keepdim=True), 1.0)
     both = torch.cat([entropy, chosen], dim=-1)  # M x instances x (1 + E)
+    both = both.where(entropy.isfinite(), 0.0)  # as after an overflow, when the update is left out
     return both.sum(dim=1) if valid is None else valid.flatten().double() @ both
 
 

@@ -52,6 +52,23 @@ def refuse_other_optimizers(
         raise refusal(trainer.get_model(), filename, error) from error
 
 
+ADAMS = ("FairseqAdam", "TorchAdam")  # classes of optimizers that load each other's state
+
+
+@replace("fairseq.trainer.Trainer._build_optimizer")
+def continue_with_another_adam(build_optimizer: Callable, trainer: Trainer) -> None:
+    """Let --optimizer torch_adam continue a training of adam, and adam one of torch_adam.
+
+    fairseq compares the names of the classes and advises --reset-optimizer, which would lose the moments
+    (fairseq/trainer.py:605-614).
+    """
+    build_optimizer(trainer)
+    last = (trainer._optim_history or [{}])[-1]
+    present = type(trainer._optimizer).__name__
+    if present in ADAMS and last.get("optimizer_name") in ADAMS:
+        last["optimizer_name"] = present
+
+
 @replace("fairseq.trainer.Trainer.load_checkpoint")
 def name_former_defaults(
     load_checkpoint: Callable, trainer: Trainer, filename: str, *args: Any, **kwargs: Any

@@ -196,12 +196,15 @@ def refuse_blocks_beyond_the_positions(
 
     fairseq leaves such blocks out with a warning (fairseq/tasks/language_modeling.py:361-366), and shows the
     perplexity of the others. It is 1.00 if none is left, as without --tokens-per-sample, which is then 1,024.
+    With --context-window it looks at blocks alone, and the model gets each with the tokens before it.
     """
-    positions = kwargs.get("max_positions")
-    longest = max(dataset.sizes, default=0)
+    positions, window = kwargs.get("max_positions"), kwargs.get("context_window", 0)
+    sizes = np.asarray(dataset.sizes)
+    longest = int((sizes + np.minimum(np.cumsum(sizes) - sizes, window)).max(initial=0))
     if positions is not None and longest > positions:
+        block = "a block with its --context-window" if window else "a block"
         raise UsageError(
-            f"a block has {longest:,} tokens, and the model has {positions:,} positions, so its perplexity "
+            f"{block} has {longest:,} tokens, and the model has {positions:,} positions, so its perplexity "
             "cannot be measured; give --tokens-per-sample as in the training, or the --sample-break-mode none"
         )
     return eval_lm_dataloader(task, dataset, *args, **kwargs)

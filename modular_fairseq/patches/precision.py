@@ -99,6 +99,23 @@ def scale_the_losses_of_amp_on_any_device(build_optimizer: Callable, trainer: Tr
     optimizer.autocast_dtype = trainer.autocast_dtype
 
 
+@replace("fairseq.optim.amp_optimizer.AMPOptimizer.clip_grad_norm")
+def refuse_gradients_that_are_not_finite(
+    clip_grad_norm: Callable, optimizer: AMPOptimizer, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Let --amp --bf16 end as float32 does if a gradient is not finite, with crash.pt and the module's name.
+
+    There is no loss scale that could be lowered. fairseq would ask the scaler, which is turned off, by how
+    much, and end with an AttributeError (fairseq/optim/amp_optimizer.py:54-75).
+    """
+    if optimizer.scaler.is_enabled():
+        return clip_grad_norm(optimizer, *args, **kwargs)
+    norm = optimizer.fp32_optimizer.clip_grad_norm(*args, **kwargs)
+    if not torch.isfinite(norm).all():
+        raise FloatingPointError("gradients are Nan/Inf")
+    return norm
+
+
 @replace("fairseq.optim.amp_optimizer.AMPOptimizer.step")
 def unscale_gradients_once(step: Callable, optimizer: AMPOptimizer) -> None:
     """Divide the gradients by the loss scale once with --amp, not twice.

@@ -32,8 +32,9 @@ def check_trainer(trainer: Trainer, settings: GateTraining) -> None:
     if cfg.optimization.use_bmuf:
         raise UsageError(f"--use-bmuf does not work with {what}; leave it out, or {instead}")
     files = cfg.checkpoint
+    goes_on = trainer.get_num_updates() or trainer._optim_history  # --reset-optimizer counts from 0
     if settings.finetunes and not (
-        files.finetune_from_model or files.restore_file != "checkpoint_last.pt" or trainer.get_num_updates()
+        files.finetune_from_model or files.restore_file != "checkpoint_last.pt" or goes_on
     ):
         raise UsageError(
             "--mae-finetune gates or gates+output trains a part of a trained model; give the model's "
@@ -104,8 +105,9 @@ def _updates_before(trainer: Trainer, epoch: int, first: int) -> int | None:
     if iterator is None or first <= epoch:
         return None
     frequencies = trainer.cfg.optimization.update_freq
+    whole = math.floor if trainer.cfg.optimization.skip_remainder_batch else math.ceil
     updates = 0
     for each in range(epoch, first):
         batches = len(iterator) - (iterator.iterations_in_epoch if each == epoch else 0)
-        updates += math.ceil(batches / frequencies[min(each, len(frequencies)) - 1])
+        updates += whole(batches / frequencies[min(each, len(frequencies)) - 1])
     return updates

@@ -541,6 +541,8 @@ def test_the_epochs_with_g_steps_follow_from_the_options(reversal_data, args, ep
         ("--max-update 10 --update-freq 1,2", "--max-update 10 ends training before epoch 5"),
         ("--max-update 11 --update-freq 1,2", None),
         ("--max-update 16 --mae-gate-interval 4", None),
+        ("--max-update 4 --update-freq 3 --skip-remainder-batch", "--max-update 4 ends training before"),
+        ("--max-update 5 --update-freq 3 --skip-remainder-batch", None),
         ("--max-update 1 --mae-training joint", None),
         ("--max-update 1 --finetune-from-model a.pt", None),
     ],
@@ -661,3 +663,14 @@ def test_finetuning_from_a_plain_fairseq_checkpoint(reversal_data, tmp_path, fin
     )
     hypotheses, _ = run_generate(reversal_data, tmp_path / finetune / "checkpoint_last.pt")
     assert len(hypotheses) == 12
+
+
+def test_finetuning_goes_on_with_a_new_optimizer(reversal_data, tmp_path):
+    plain, tuned = tmp_path / "plain", tmp_path / "tuned"
+    run_train(reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", plain)
+    words = ["--arch", "mae_transformer", "--mae-finetune", "gates+output", "--save-dir", tuned]
+    begin = ["--finetune-from-model", plain / "checkpoint_last.pt", "--max-epoch", 1]
+    run_train(reversal_data, *words, *begin)
+    with going_on(tuned):
+        run_train(reversal_data, *words, "--reset-optimizer", "--max-epoch", 2)
+    assert differing_weights(tuned / "checkpoint1.pt", tuned / "checkpoint2.pt")

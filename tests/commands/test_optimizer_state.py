@@ -7,7 +7,7 @@ from omegaconf import OmegaConf, open_dict
 
 from modular_fairseq.training.optimizer_state import OtherParametersError, compare_parameters, refusal
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import run_generate, run_train, train_config
+from tests.fairseq_commands import going_on, run_generate, run_train, train_config, weights
 from tests.watched_trainer import Watched
 
 OTHER = "trained other parameters than this training would; continue with the options of the earlier training"
@@ -132,3 +132,19 @@ def test_gates_are_named_if_the_parameters_differ_by_them(reversal_data, in_elem
         for more, names_gates in ((gates, True), (-gates, False), (gates + 1, False), (0, False)):
             error = OtherParametersError(5000 + sign * more, 5000, in_elements)
             assert ("gates" in str(refusal(watched.model, "x.pt", error))) == names_gates
+
+
+@pytest.mark.parametrize("precision", [[], ["--amp", "--bf16"]], ids=["float32", "amp"])
+@pytest.mark.parametrize(("first", "then"), [("adam", "torch_adam"), ("torch_adam", "adam")])
+def test_a_training_goes_on_with_another_adam(reversal_data, tmp_path, first, then, precision):
+    """Its weights are those of a training with one of them alone, but for rounding."""
+    words = ["--arch", "modular_transformer", "--dropout", 0, *precision]
+    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    run_train(reversal_data, *words, "--optimizer", first, "--max-epoch", 2, "--save-dir", whole)
+    run_train(reversal_data, *words, "--optimizer", first, "--max-epoch", 1, "--save-dir", parts)
+    with going_on(parts):
+        run_train(reversal_data, *words, "--optimizer", then, "--max-epoch", 2, "--save-dir", parts)
+    ours, theirs = (weights(folder / "checkpoint_last.pt") for folder in (parts, whole))
+    before = weights(parts / "checkpoint1.pt")
+    moved = [name for name in ours if (ours[name].float() - before[name].float()).abs().max() > 1e-3]
+    assert moved and all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in moved)

@@ -325,6 +325,8 @@ def compiled_quickly(monkeypatch):
         ("backward", "dma_transformer_tiny_cpu", WITH_MASKS.split()),
         ("backward", "modular_transformer_tiny_cpu", COMBINED.split()),
         ("forward", "modular_transformer_tiny_cpu", ["--compile"]),
+        ("forward", "modular_transformer_tiny_cpu", ["--amp", "--bf16"]),
+        ("backward", "mae_transformer_tiny_cpu", ["--amp", "--bf16"]),
     ],
 )
 def test_a_training_names_the_module_in_which_its_numbers_overflow(

@@ -160,6 +160,24 @@ def test_no_number_of_a_new_model_is_left_to_chance(monkeypatch):
             {"adaptive_softmax_cutoff": "10,20", "tie_adaptive_weights": True},
             "--tie-adaptive-weights needs --adaptive-input and --adaptive-softmax-cutoff; add them",
         ),
+        (
+            {
+                **{"adaptive_input": True, "adaptive_input_cutoff": "10,20", "tie_adaptive_weights": True},
+                **{"adaptive_softmax_cutoff": "10,20", "decoder_output_dim": 16},
+            },
+            "--decoder-output-dim 16 does not work with --tie-adaptive-weights, which needs the width",
+        ),
+        (
+            {
+                **{"adaptive_input": True, "adaptive_input_cutoff": "10,20"},
+                "share_decoder_input_output_embed": True,
+            },
+            "--share-decoder-input-output-embed does not work with --adaptive-input; use --tie-adaptive-weig",
+        ),
+        (
+            {"decoder_input_dim": 16, "share_decoder_input_output_embed": True},
+            "--decoder-output-dim 32 does not work with --share-decoder-input-output-embed, as embeddings",
+        ),
         ({"tie_adaptive_proj": True}, "--tie-adaptive-proj has no effect without --tie-adaptive-weights"),
         ({"adaptive_softmax_dropout": 0.1}, "--adaptive-softmax-dropout has no effect without --adaptive-so"),
         (
@@ -176,6 +194,8 @@ def test_wrong_cut_offs_are_one_sentence(changes, sentence):
         build("modular_transformer_lm_tiny_cpu", **changes)
     fitting = {"adaptive_input": True, "adaptive_input_cutoff": "10,44", "adaptive_softmax_cutoff": "10,44"}
     build("modular_transformer_lm_tiny_cpu", **fitting, tie_adaptive_weights=True)
+    spaced = {**fitting, "adaptive_input_cutoff": "[10, 44]"}
+    build("modular_transformer_lm_tiny_cpu", **spaced, tie_adaptive_weights=True)
 
 
 def test_a_part_in_a_language_model_sees_no_encoder_output(monkeypatch):

@@ -496,6 +496,19 @@ def test_ftg_plus_updates_a_ninth_of_the_model():
             "--mae-gate-loss has no effect with --mae-training joint_main, where the main optimizer",
         ),
         (
+            {"decoder_input_dim": 16},
+            "--decoder-input-dim 16 has no effect in translation, where embeddings have the width "
+            "--decoder-embed-dim 32; leave it out",
+        ),
+        (
+            {"decoder_output_dim": 16, "share_decoder_input_output_embed": True},
+            "--decoder-output-dim 16 does not work with --share-decoder-input-output-embed, as embeddings",
+        ),
+        (
+            {"tie_adaptive_weights": True, "adaptive_softmax_cutoff": "10,20"},
+            "--tie-adaptive-weights needs an adaptive input, which only language models have; leave it out",
+        ),
+        (
             {"attention_type": "mae", "mae_finetune": "gates", "mae_gate_interval": 2},
             "--mae-gate-interval has no effect with --mae-finetune gates",
         ),
