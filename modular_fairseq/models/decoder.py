@@ -14,7 +14,14 @@ from modular_fairseq.modules.masks import AttentionMasks
 
 
 class TransformerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with the layers of `layers.py`."""
+    """fairseq's Transformer decoder with the layers of `layers.py`.
+
+    Attributes:
+        returns_attention_in_training: whether the decoder computes the attention weights that it returns also
+            in training, where few criterions use them.
+    """
+
+    returns_attention_in_training = False
 
     def __init__(
         self,
@@ -83,7 +90,8 @@ class TransformerDecoder(TransformerDecoderBase):
         attn = None
         inner_states = [x]
         for number, layer in enumerate(self.layers):
-            need_attn = number == alignment_layer and (asked_for or (not self.training and layer.need_attn))
+            unasked = layer.need_attn and (self.returns_attention_in_training or not self.training)
+            need_attn = number == alignment_layer and (asked_for or unasked)
             x, weights, _ = layer(
                 x,
                 source,

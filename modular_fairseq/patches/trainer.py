@@ -15,6 +15,7 @@ from fairseq.trainer import Trainer
 
 from modular_fairseq.models.assembly import trained_outside
 from modular_fairseq.patches.registry import replace
+from modular_fairseq.training.alignments import return_attention_to_the_criterion
 from modular_fairseq.training.compilation import compile_if_asked, without_programs
 from modular_fairseq.training.criterion_check import check_command_line
 from modular_fairseq.training.hooks import hooks_of, made_hooks_of
@@ -32,7 +33,8 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     Before the first epoch, this patch also logs how many parameters learn outside the main optimizer.
     fairseq's "num. trained" does not count them (fairseq_cli/train.py:103-108). With --compile, the layers
     are compiled from here on. With --find-unused-parameters, the model names the parameters that only the
-    criterion uses. torch would take them for unused (fairseq/models/distributed_fairseq_model.py:62).
+    criterion uses. torch would take them for unused (fairseq/models/distributed_fairseq_model.py:62). For the
+    criterion that learns from word alignments, the decoder returns attention weights in training, too.
     """
     check_command_line(trainer)
     for hook in hooks_of(trainer):
@@ -40,6 +42,7 @@ def check_and_begin_epoch(begin_epoch: Callable, trainer: Trainer, epoch: int) -
     if not hasattr(trainer, "_has_begun"):
         trainer._has_begun = True
         show_parameters_of_the_criterion(trainer)
+        return_attention_to_the_criterion(trainer)
         compile_if_asked(trainer)
         if outside := trained_outside(trainer.get_model()):
             count = sum(parameter.numel() for parameter in outside)

@@ -424,3 +424,26 @@ def test_interactive_leaves_out_a_line_that_is_too_long_and_goes_on(reversal_dat
     )  # fmt: skip
     assert status == 0, err
     assert [line.partition("\t")[0] for line in out.splitlines() if line.startswith("H-")] == ["H-0", "H-2"]
+
+
+def test_a_model_learns_from_word_alignments_as_fairseqs_own(tmp_path):
+    """In training, fairseq's decoder returns the attention weights that the criterion compares with them."""
+    write_reversal_corpus(tmp_path)
+    for split in ("train", "valid", "test"):
+        lengths = [len(line.split()) for line in (tmp_path / f"{split}.de").read_text().splitlines()]
+        pairs = (" ".join(f"{word}-{length - 1 - word}" for word in range(length)) for length in lengths)
+        (tmp_path / f"{split}.align").write_text("".join(f"{line}\n" for line in pairs))
+    prefixes = [word for split in ("train", "valid", "test") for word in (f"--{split}pref", tmp_path / split)]
+    words = ["-s", "de", "-t", "en", "--align-suffix", "align", "--joined-dictionary", *prefixes]
+    run_preprocess(*words, "--destdir", tmp_path / "bin")
+    given = ["--load-alignments", "--dropout", 0, "--max-epoch", 1, "--alignment-lambda"]
+    criterion = ["--criterion", "label_smoothed_cross_entropy_with_alignment", *given]
+    last, archs = [], (("transformer", 1), ("modular_transformer", 1), ("transformer", 0))
+    for number, (arch, weight) in enumerate(archs):
+        folder = tmp_path / str(number)
+        run_train(tmp_path / "bin", "--arch", arch, *criterion, weight, "--save-dir", folder)
+        model = load_checkpoint(folder / "checkpoint_last.pt")["model"]
+        last.append(model["decoder.layers.0.encoder_attn.q_proj.weight"])
+    theirs, ours, without = last
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+    assert (theirs - without).abs().max() > 1e-3

@@ -63,6 +63,17 @@ def test_training_in_half_precision_resumes_bit_for_bit(reversal_data, tmp_path,
     assert scales[0] == scales[1] and (scales[0] is None) == ("bf16" in precision[0])
 
 
+def test_gates_that_learn_alone_are_no_rounded_weights(reversal_data, tmp_path, caplog):
+    base, tuned = tmp_path / "base", tmp_path / "tuned"
+    run_train(reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", base)
+    args = ["--arch", "mae_transformer", "--fp16", "--mae-finetune", "gates", "--save-dir", tuned]
+    run_train(reversal_data, *args, "--finetune-from-model", base / "checkpoint1.pt", "--max-epoch", 1)
+    with going_on(tuned):
+        run_train(reversal_data, *args, "--max-epoch", 2)
+    assert differing_weights(tuned / "checkpoint1.pt", tuned / "checkpoint2.pt")
+    assert "rounded to half precision" not in caplog.text
+
+
 def test_changed_weights_of_a_checkpoint_are_not_replaced_by_its_float32_copies(
     reversal_data, tmp_path, caplog
 ):
