@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
-from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
+from fairseq.modules import CharacterTokenEmbedder
 from fairseq.options import eval_str_list
 from fairseq.tasks import FairseqTask
 from torch import nn
@@ -17,6 +17,7 @@ from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import ModularModel
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.modules.adaptive_input import AdaptiveInput
 
 
 @register_model("modular_transformer_lm", dataclass=FAMILIES["modular_transformer_lm"])

@@ -82,7 +82,7 @@ def _sum_up(log_gates: Tensor, valid: Tensor | None) -> Tensor:
     entropy = -(log_gates.exp() * log_gates).sum(dim=-1, keepdim=True)
     chosen = torch.zeros_like(log_gates).scatter_(-1, log_gates.argmax(dim=-1, keepdim=True), 1.0)
     both = torch.cat([entropy, chosen], dim=-1)  # M x instances x (1 + E)
-    both = both.where(entropy.isfinite(), 0.0)  # as after an overflow, when the update is left out
+    both = both.masked_fill(entropy.isnan(), 0.0)  # as after an overflow, when the update is left out
     return both.sum(dim=1) if valid is None else valid.flatten().double() @ both
 
 

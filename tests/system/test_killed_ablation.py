@@ -74,7 +74,7 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
     assert (killed / "checkpoint2.pt").exists() and not (killed / "checkpoint10.pt").exists(), err
     assert "[2 of 4] hidden_dropout-seed1" in err and f"{first} perplexity" in err
 
-    with going_on(killed):
+    with going_on(killed, after_kill=True):
         again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
     assert again.returncode == 0, again.stderr
     assert again.stdout == (out / "table.txt").read_text()

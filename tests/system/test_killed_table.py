@@ -43,7 +43,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(table_folder, finished_table)
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert processes_of(run) == []
-    with going_on(run):
+    with going_on(run, after_kill=True):
         done = call(table_folder, "--run", "--only", "plain", out="killed")
     assert done.returncode == 0, done.stderr[-2000:]
     uninterrupted = table_folder / "results/paper/mine/plain/seed-1"

@@ -37,7 +37,7 @@ def test_killing_training_at_any_moment_and_starting_it_again(reversal_data, tmp
         assert (tmp_path / "killed" / f"checkpoint{epoch}.pt").exists() and not (
             tmp_path / "killed" / "checkpoint8.pt"
         ).exists()
-    with going_on(tmp_path / "killed"):
+    with going_on(tmp_path / "killed", after_kill=True):
         run_train(reversal_data, *args[1:], "--max-epoch", 8, "--save-dir", tmp_path / "killed", common=())
     whole, killed = (tmp_path / folder / "checkpoint_last.pt" for folder in ("whole", "killed"))
     assert differing_weights(whole, killed) == []

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+import fairseq.modules
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
@@ -11,6 +12,7 @@ from modular_fairseq.models import layers
 from modular_fairseq.models.language_model import ModularTransformerLanguageModel
 from modular_fairseq.models.mechanism import Place
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.modules.adaptive_input import AdaptiveInput
 from modular_fairseq.modules.expert_mixture import ExpertMixture
 from modular_fairseq_cli.errors import UsageError
 from tests.helpers import randomize_parts
@@ -208,3 +210,18 @@ def test_a_part_in_a_language_model_sees_no_encoder_output(monkeypatch):
     monkeypatch.setattr(layers.TransformerDecoderLayer, "_build_attention", built)
     build("modular_transformer_lm", decoder_layers=1)
     assert seen == [Place(4, 32, None, self_attention=True, decoder=True)]
+
+
+def test_words_that_do_not_occur_get_gradients_of_zeros_in_an_adaptive_input():
+    """As several workers need them; the embeddings are fairseq's."""
+    torch.manual_seed(0)
+    theirs = fairseq.modules.AdaptiveInput(44, 1, 32, 4, 16, [10, 20])
+    ours = AdaptiveInput(44, 1, 32, 4, 16, [10, 20])
+    ours.load_state_dict(theirs.state_dict())
+    everywhere = torch.arange(44).view(4, 11)
+    assert torch.equal(ours(everywhere), theirs(everywhere))
+    frequent = torch.tensor([[4, 5, 9], [7, 4, 1]])
+    ours(frequent).square().sum().backward()
+    gradients = [[p.grad for p in band.parameters()] for band in ours.embeddings]
+    assert all(g.abs().max() > 0 for g in gradients[0])
+    assert all(g.abs().max() == 0 for band in gradients[1:] for g in band)
