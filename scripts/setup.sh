@@ -311,8 +311,8 @@ step "installing the other packages (about a minute)" \
 if [ -n "$other_torch" ]; then no_cache=--no-cache-dir; else no_cache=; fi
 # --no-binary: for Python 3.12 PyPI also has a wheel. It was made for an older torch, so its C++ parts do not
 # load with this one.
-# Python's own flags ask for debug symbols, which take a third of the time and 40 MB. setuptools takes these
-# flags in their place.
+# Python's own flags ask for debug symbols, which take a third of a compiler's time and 30 MB. setuptools takes
+# these flags in their place.
 build_fairseq() {
     local flags="-O3 -DNDEBUG -fwrapv ${CFLAGS:-} -g0"
     CFLAGS=$flags CXXFLAGS="$flags ${CXXFLAGS:-}" pip_install --no-build-isolation --no-deps \
