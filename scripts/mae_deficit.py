@@ -132,13 +132,11 @@ def shown(found: Interval, digits: int = 3) -> str:
     return f"{found.difference:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
 
 
-def ends() -> dict[str, tuple[Value | None, int]]:
-    """Return what is compared at the end of the training, and the digits to show."""
-    return {
-        "BLEU": (None, 2),
-        "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
-        "training loss, bits": (loss("train", "nll_loss", 0), 3),
-    }
+ENDS: dict[str, tuple[Value | None, int]] = {  # what a training ends with, and the digits to show
+    "BLEU": (None, 2),
+    "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
+    "training loss, bits": (loss("train", "nll_loss", 0), 3),
+}
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
@@ -151,16 +149,16 @@ def comparisons(records: Records) -> str:
     lines = []
     for row, other in PAIRS:
         weights = {row: 1.0, other: -1.0}
-        cells = [shown(contrast(records, weights, value), digits) for value, digits in ends().values()]
+        cells = [shown(contrast(records, weights, value), digits) for value, digits in ENDS.values()]
         seeds = ", ".join(map(str, seeds_of(records, weights)))
         lines.append([f"{NAMES[row]} less {NAMES[other]}", *cells, seeds])
-    return table(["comparison", *ends(), "seeds"], lines)
+    return table(["comparison", *ENDS, "seeds"], lines)
 
 
 def effects(records: Records) -> str:
     """Return the table of what F steps and gates do by themselves."""
     quantities: dict[str, tuple[Value | None, int]] = {
-        **ends(),
+        **ENDS,
         "LR, encoder": (lr_of("encoder self-attention"), 3),
         "LR, decoder": (lr_of("decoder self-attention"), 3),
         "LR, cross-attention": (lr_of("cross-attention"), 3),
@@ -220,7 +218,7 @@ def settings(records: Records) -> str:
             continue
         common = {(row, seed): record for (row, seed), record in records.items() if seed in seeds}
         then: Weights = {mae: 1, base or "base": -1}
-        for quantity, (value, digits) in ends().items():
+        for quantity, (value, digits) in ENDS.items():
             cells = [shown(contrast(common, weights, value), digits) for weights in gains]
             differ = shown(contrast(common, then, value), digits)
             lines.append(

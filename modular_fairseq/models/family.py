@@ -10,10 +10,11 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 
 from modular_fairseq.models import assembly
-from modular_fairseq.models.checks import check_options, check_task
+from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.fairseq_options import Options, resolved
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.models.state_dicts import ChecksStateDict
+from modular_fairseq.models.tasks import check_task
 from modular_fairseq.modules.dropout import replace_dropout
 from modular_fairseq.modules.inference import pack
 

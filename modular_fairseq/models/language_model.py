@@ -12,11 +12,11 @@ from fairseq.options import eval_str_list
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from modular_fairseq.models.checks import check_adaptive
 from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import ModularModel
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.models.vocabulary_checks import check_adaptive
 from modular_fairseq.modules.adaptive_input import AdaptiveInput
 
 

@@ -6,12 +6,12 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from modular_fairseq.models.checks import check_adaptive
 from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.encoder import TransformerEncoder
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import ModularModel
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.models.vocabulary_checks import check_adaptive
 
 
 @register_model("modular_transformer", dataclass=FAMILIES["modular_transformer"])

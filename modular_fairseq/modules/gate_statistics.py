@@ -72,17 +72,17 @@ def take_all(statistics: list[GateStatistics]) -> list[Tensor | None]:
 def _sum_up(log_gates: Tensor, valid: Tensor | None) -> Tensor:
     """Return the sums [M, 1 + E] of the gates of M modules (see `GateStatistics.take`), in float64.
 
-    A sum of many float32 numbers would drift. Instances whose gates are not finite do not count.
+    A sum of many float32 numbers would drift. Instances whose gates are NaN do not count.
 
     Args:
         log_gates: [M, B, T or 1, E].
         valid: bool [B, T or 1], or None.
     """
-    log_gates = log_gates.flatten(1, 2).double()
-    entropy = -(log_gates.exp() * log_gates).sum(dim=-1, keepdim=True)
-    chosen = torch.zeros_like(log_gates).scatter_(-1, log_gates.argmax(dim=-1, keepdim=True), 1.0)
-    both = torch.cat([entropy, chosen], dim=-1)  # M x instances x (1 + E)
-    both = both.masked_fill(entropy.isnan(), 0.0)  # as after an overflow, when the update is left out
+    gates = log_gates.flatten(1, 2).double().exp()
+    entropy = torch.special.entr(gates).sum(dim=-1, keepdim=True)
+    # After an overflow gates are NaN, and so is all that is computed of them: their numbers become zeros.
+    chosen = (gates * 0.0).scatter_(-1, gates.argmax(dim=-1, keepdim=True), 1.0, reduce="add")
+    both = torch.cat([entropy, chosen], dim=-1).nan_to_num_(0.0)  # M x instances x (1 + E)
     return both.sum(dim=1) if valid is None else valid.flatten().double() @ both
 
 

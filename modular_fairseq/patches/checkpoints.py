@@ -27,7 +27,7 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from modular_fairseq.models.checks import OtherTaskError
+from modular_fairseq.models.tasks import OtherTaskError
 from modular_fairseq.patches.registry import change, replace
 from modular_fairseq.training.checkpoints import check_weights, load_checkpoint
 from modular_fairseq_cli.errors import UsageError, disk_error, find_usage_error

@@ -165,22 +165,18 @@ def load_the_float32_weights(
 ) -> None:
     """Continue a training in --fp16 or --bf16 with the float32 weights that its checkpoint has.
 
-    They are used only if they round to the weights of the model. They do not if somebody has changed the
-    weights in the checkpoint, or if the training continues in another precision. Weights that the model has
-    in float32, such as gates, are loaded with the model. A warning then says that the
-    training goes on from the rounded weights, as it always does in fairseq
-    (fairseq/optim/fp16_optimizer.py:86-99).
+    Weights that the model has in float32, such as gates, are loaded with the model. The others are used only
+    if they round to the weights of the model. They do not if somebody has changed the weights in the
+    checkpoint, or if the training continues in another precision. A warning then says that the training goes
+    on from the rounded weights, as it always does in fairseq (fairseq/optim/fp16_optimizer.py:86-99).
     """
     load_state_dict(optimizer, state_dict, *args, **kwargs)
     saved = state_dict.get(FLOAT32_WEIGHTS)  # checkpoints that this plugin did not save have none
     if not saved:
         return
     halves, fulls = list(optimizer.fp16_params), float32_like(optimizer, gradients=False)
-    rounded = [
-        each
-        for each in zip(saved, halves, fulls, strict=False)
-        if each[1].dtype in (torch.float16, torch.bfloat16)
-    ]
+    both = zip(saved, halves, fulls, strict=False)
+    rounded = [each for each in both if each[1].dtype != torch.float32]
     if len(saved) == len(halves) and all(_rounds_to(weight, half) for weight, half, _ in rounded):
         for weight, _, full in rounded:
             full.copy_(weight)

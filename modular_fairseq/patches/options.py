@@ -10,9 +10,9 @@ from fairseq.criterions.masked_lm import MaskedLmConfig
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.utils import split_paths
 
-from modular_fairseq.models.checks import check_task
 from modular_fairseq.models.options import flag
 from modular_fairseq.models.registry import CRITERIA
+from modular_fairseq.models.tasks import check_task
 from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.overrides import read_overrides, refuse_ignored_by_checkpoints
 from modular_fairseq_cli.errors import UsageError

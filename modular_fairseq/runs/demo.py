@@ -21,7 +21,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from itertools import islice
 from typing import Any
 
-from modular_fairseq.models.checks import archs_that_translate
+from modular_fairseq.models.tasks import archs_that_translate
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.fixed_options import refuse_fewer_checkpoints, refuse_fixed
 from modular_fairseq.runs.progress import StepProgress

@@ -25,7 +25,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
-from modular_fairseq.models.checks import archs_that_translate, check_task, mechanisms_of
+from modular_fairseq.models.tasks import archs_that_translate, check_task, mechanisms_of
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.fixed_options import refuse_fixed

@@ -137,7 +137,10 @@ def test_gates_are_named_if_the_parameters_differ_by_them(reversal_data, in_elem
 @pytest.mark.parametrize("precision", [[], ["--amp", "--bf16"]], ids=["float32", "amp"])
 @pytest.mark.parametrize(("first", "then"), [("adam", "torch_adam"), ("torch_adam", "adam")])
 def test_a_training_goes_on_with_another_adam(reversal_data, tmp_path, first, then, precision):
-    """Its weights are those of a training with one of them alone, but for rounding."""
+    """A change between adam and torch_adam does not change the result of a training.
+
+    The weights equal, up to rounding, those of a training that keeps its optimizer.
+    """
     words = ["--arch", "modular_transformer", "--dropout", 0, *precision]
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     run_train(reversal_data, *words, "--optimizer", first, "--max-epoch", 2, "--save-dir", whole)

@@ -4,8 +4,8 @@ import pytest
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
-from modular_fairseq.models.checks import TASKS, check_task, mechanisms_of
 from modular_fairseq.models.options import PRESETS
+from modular_fairseq.models.tasks import TASKS, check_task, mechanisms_of
 from modular_fairseq_cli.errors import UsageError
 
 

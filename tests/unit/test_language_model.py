@@ -213,7 +213,7 @@ def test_a_part_in_a_language_model_sees_no_encoder_output(monkeypatch):
 
 
 def test_words_that_do_not_occur_get_gradients_of_zeros_in_an_adaptive_input():
-    """As several workers need them; the embeddings are fairseq's."""
+    """Several workers need a gradient of every parameter. The embeddings equal those of fairseq."""
     torch.manual_seed(0)
     theirs = fairseq.modules.AdaptiveInput(44, 1, 32, 4, 16, [10, 20])
     ours = AdaptiveInput(44, 1, 32, 4, 16, [10, 20])

@@ -91,7 +91,7 @@ def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkey
         [cell.strip() for cell in line.split("|")[1:-1]] for line in deficit.settings(records).splitlines()
     ]
     assert [line[:2] for line in lines[2:]] == [
-        [name, end] for name in ("epochs", "gates") for end in deficit.ends()
+        [name, end] for name in ("epochs", "gates") for end in deficit.ENDS
     ]
     a, b, c = (np.stack([SENTENCES[letter, seed] for seed in (1, 2, 3)]) for letter in "abc")
     epochs, gates = (a - b, c - b, a - c, a - c), (a - b, None, None, a - b)

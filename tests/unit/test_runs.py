@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from modular_fairseq.models.checks import mechanisms_of
+from modular_fairseq.models.tasks import mechanisms_of
 from modular_fairseq.runs import train_and_score
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import (
