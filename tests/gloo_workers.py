@@ -7,7 +7,6 @@ import time
 
 from tests.fairseq_commands import OPTIMIZE, QUIET, TINY
 from tests.places import ROOT
-from tests.processes import free_port
 
 WORKER = """
 import sys
@@ -59,14 +58,15 @@ class Workers:
             every: after how many updates each worker prints a digest of its model's state.
             common: options before `args`.
         """
-        port = free_port()
+        save_dir.mkdir(parents=True, exist_ok=True)
+        meeting = save_dir / "rendezvous"
+        meeting.unlink(missing_ok=True)  # workers that were killed leave it
         words = [data, *common, *QUIET, *args, "--save-dir", save_dir]
-        words += ["--distributed-world-size", number, "--distributed-init-method", f"tcp://localhost:{port}"]
+        words += ["--distributed-world-size", number, "--distributed-init-method", f"file://{meeting}"]
         words += ["--distributed-no-spawn", "--distributed-backend", "gloo", "--distributed-rank"]
         program = [sys.executable, "-c", WORKER.format(root=str(ROOT), every=every), *map(str, words)]
         # Preloaded interpreters cannot pass on the open files with which torch's compiler starts workers.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        save_dir.mkdir(parents=True, exist_ok=True)
         self.logs = [save_dir / f"worker{rank}.log" for rank in range(number)]
         self.processes = []
         for rank, log in enumerate(self.logs):

@@ -1,13 +1,35 @@
 """Look for processes that a test has started, and wait for what they write."""
 
 import re
-import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
-def processes_of(folder, seconds=10):
+def wait_for(
+    condition: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = 200
+) -> None:
+    """Wait until a condition is true.
+
+    Args:
+        condition: is asked again and again.
+        process: a process that makes the condition true and must not end before.
+        seconds: the longest time to wait, on a busy machine.
+
+    Raises:
+        AssertionError: the process ended before the condition was true, or the time is over.
+    """
+    end = time.monotonic() + seconds
+    while not condition():
+        if process is not None and process.poll() is not None:
+            said = process.stderr.read() if process.stderr else ""
+            raise AssertionError(f"{process} ended before the condition was true\n{said}")
+        assert time.monotonic() < end, f"waited {seconds} seconds in vain"
+        time.sleep(0.01)
+
+
+def processes_of(folder, seconds=60):
     """Return the command lines of processes that name a folder, once there are none or some seconds later.
 
     A process that reads data looks every 5 seconds whether its parent lives.
@@ -37,18 +59,7 @@ def has_ended(process: int, seconds: float = 60) -> bool:
     return False
 
 
-def free_port() -> int:
-    """Return a port of this machine that no process listens to at this moment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def line_of(path: Path, seconds: float = 60) -> str:
+def line_of(path: Path) -> str:
     """Return the first line of a file, as soon as it is whole."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if path.exists() and "\n" in (text := path.read_text()):
-            return text.partition("\n")[0]
-        time.sleep(0.01)
-    raise AssertionError(f"{path} has no line")
+    wait_for(lambda: path.exists() and "\n" in path.read_text())
+    return path.read_text().partition("\n")[0]

@@ -15,7 +15,6 @@ import torch
 
 from tests.hostile_checkpoints import FORMATS, Pickled, checkpoint, refusal
 from tests.places import ROOT
-from tests.processes import free_port
 
 # ---- hostile files ----
 
@@ -84,9 +83,9 @@ import modular_fairseq
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils
-rank, port, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank, meeting, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group(
-    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2,
+    "gloo", init_method=f"file://{meeting}", rank=rank, world_size=2,
     timeout=datetime.timedelta(seconds=30)
 )
 state = checkpoint_utils.load_checkpoint_to_cpu(path) if rank == 0 else None
@@ -101,11 +100,10 @@ print(json.dumps([type(cfg).__name__, cfg.model.arch, list(cfg.optimization.lr),
 def test_two_processes_share_a_checkpoint(tmp_path):
     path = tmp_path / "checkpoint.pt"
     torch.save(checkpoint(extra_state={"sum": np.array([5, 2]), "best": np.float64(1.5)}), path)
-    port = str(free_port())
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", BROADCAST, str(rank), port, str(path)],
+            [sys.executable, "-c", BROADCAST, str(rank), str(tmp_path / "rendezvous"), str(path)],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from tests.ablations import ablation, result
 from tests.fake_slurm import write_programs
+from tests.processes import wait_for
 from tests.table_folders import command
 
 pytest.importorskip("submitit", reason="submitit is missing: pip install 'modular_fairseq[cluster]'")
@@ -337,10 +338,7 @@ def test_a_job_in_the_background_makes_the_table(
         table(table_folder, "--run", "--launcher", "local", "--only", "plain", out=out)
     table(table_folder, "--status", "--only", "plain", out=out)
     assert f"Table mine, in the background as process {process}: " in capsys.readouterr().out
-    end = time.monotonic() + 180
-    while jobs.background(logs) is not None:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_for(lambda: jobs.background(logs) is None)
     ours, theirs = (
         load_checkpoint(folder / "paper/mine/plain/seed-1/averaged.pt")["model"]
         for folder in (tmp_path / "background", table_folder / "results")

@@ -39,7 +39,7 @@ from tests.prepared_corpora import (
     write_documents,
     write_tar,
 )
-from tests.processes import processes_of
+from tests.processes import processes_of, wait_for
 
 
 def sentences_in(index):
@@ -200,9 +200,7 @@ def test_nothing_outlives_a_killed_run_and_a_second_one_takes_over(
         scripts_root, "iwslt14-de-en", "--out", out, "--archive", tmp_path / "given/de-en.tgz", "--workers", 2
     )
     process = subprocess.Popen(args, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not list(out.glob(f"{stage}.part*/*" if stage != "bin" else "bin.part*")):
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(lambda: list(out.glob(f"{stage}.part*/*" if stage != "bin" else "bin.part*")), process)
     print(f"the delay before the kill was drawn with the seed {os.getpid()}")
     time.sleep(random.Random(os.getpid()).uniform(0, 1.0) if stage == "bin" else 0)
     assert process.poll() is None

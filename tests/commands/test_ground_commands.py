@@ -5,7 +5,6 @@ kill.
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from modular_fairseq_cli import files, main, processes
 from modular_fairseq_cli.errors import UsageError
 from tests.places import PYTHON, ROOT
+from tests.processes import wait_for
 
 FORBIDDEN = {"torch", "fairseq", "fairseq_cli", "modular_fairseq", "omegaconf", "hydra"}
 # This program prints the modules of the package, and which of the given packages they imported.
@@ -79,14 +79,11 @@ def test_what_a_command_has_written_is_in_its_log_if_its_reader_is_killed(tmp_pa
         f"print(*range(1000), sep='\\n', flush=True); open({str(marker)!r}, 'w'); import time; time.sleep(60)"
     )
     code = f"""
-import time
 from modular_fairseq_cli.processes import call
 call({[PYTHON, "-c", child]!r}, {str(log)!r}, lambda line: time.sleep(60))
 """
     reader = subprocess.Popen([PYTHON, "-c", code], cwd=ROOT)
-    while not marker.exists():
-        assert reader.poll() is None
-        time.sleep(0.01)
+    wait_for(marker.exists, reader)
     reader.kill()
     reader.wait()
     assert log.read_text().split() == [str(number) for number in range(1000)]

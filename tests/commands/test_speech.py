@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
@@ -35,7 +34,7 @@ from modular_fairseq_cli.errors import UsageError  # noqa: E402
 from tests import plugins  # noqa: E402
 from tests.fairseq_commands import run_train  # noqa: E402
 from tests.places import ROOT  # noqa: E402
-from tests.processes import has_ended, line_of  # noqa: E402
+from tests.processes import has_ended, line_of, wait_for  # noqa: E402
 from tests.scripts import script  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "speech_enhancement"
@@ -1116,12 +1115,10 @@ time.sleep(600)
         return {}
 
     def interrupt():
-        deadline = time.monotonic() + 60
-        while len(going) < jobs or not all(path.exists() for path in going):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            wait_for(lambda: len(going) == jobs and all(path.exists() for path in going))
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()

@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.ablations import (
 )
 from tests.fairseq_commands import differing_weights, going_on, run_train
 from tests.places import ROOT
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.usefixtures("real_commands")
 
@@ -62,16 +62,12 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
     killed, shown, first = out / "hidden_dropout-seed1", tmp_path / "stderr", "epoch 1, update 4: validation"
     with shown.open("w") as file:
         process = subprocess.Popen([*command, *given], **{**pipes, "stderr": file})
-    deadline = time.monotonic() + 200
-    while process.poll() is None and time.monotonic() < deadline:
-        # The command shows a line of the training up to 0.1 seconds after it was written.
-        if (killed / "checkpoint2.pt").exists() and first in shown.read_text():
-            break
-        time.sleep(0.01)
+    # The command shows a line of the training up to 0.1 seconds after it was written.
+    wait_for(lambda: (killed / "checkpoint2.pt").exists() and first in shown.read_text(), process)
     process.kill()
     process.communicate()
     err = shown.read_text()
-    assert (killed / "checkpoint2.pt").exists() and not (killed / "checkpoint10.pt").exists(), err
+    assert not (killed / "checkpoint10.pt").exists(), err
     assert "[2 of 4] hidden_dropout-seed1" in err and f"{first} perplexity" in err
 
     with going_on(killed, after_kill=True):

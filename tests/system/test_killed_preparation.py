@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from tests.prepared_corpora import all_files, command
-from tests.processes import processes_of
+from tests.processes import processes_of, wait_for
 
 
 def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_archive, tmp_path):
@@ -22,9 +22,7 @@ def test_two_scripts_at_once_fetch_an_archive_once(scripts_root, talks, talks_ar
         )
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "IWSLT14_URL": f"file://{url}"}
         running.append(subprocess.Popen(args, env=environment, stderr=subprocess.PIPE, text=True))
-        while name == "one" and not (tmp_path / "archives/.de-en.tgz.lock").exists():
-            assert running[0].poll() is None
-            time.sleep(0.01)
+        wait_for((tmp_path / "archives/.de-en.tgz.lock").exists, running[0])
         time.sleep(0.2)
     said = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0, 0], said
@@ -45,9 +43,8 @@ def test_a_run_that_is_killed_again_and_again_ends_equal(scripts_root, talks, ta
     print(f"the delays before the kills were drawn with the seed {seed}")
     for attempt in range(5):
         process = subprocess.Popen(args, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
-        while attempt == 4 and not list(out.glob("bin.part*")):  # the last time while fairseq-preprocess runs
-            assert process.poll() is None
-            time.sleep(0.01)
+        if attempt == 4:  # the last time while fairseq-preprocess runs
+            wait_for(lambda: list(out.glob("bin.part*")), process)
         time.sleep(rng.uniform(0.05, 2.0))
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL

@@ -3,14 +3,13 @@
 import json
 import signal
 import subprocess
-import time
 
 import pytest
 
 from modular_fairseq_cli.files import only_one
 from tests.fairseq_commands import differing_weights, going_on
 from tests.places import ROOT
-from tests.processes import processes_of
+from tests.processes import processes_of, wait_for
 from tests.table_folders import (
     call,
     command,
@@ -37,9 +36,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(table_folder, finished_table)
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
         )
-        while not sign.exists():
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_for(sign.exists, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert processes_of(run) == []

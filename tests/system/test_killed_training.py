@@ -1,7 +1,6 @@
 """fairseq-train is killed at any moment and started again."""
 
 import signal
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from tests.fairseq_commands import (
     run_train,
     start,
 )
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.usefixtures("real_commands")
 
@@ -24,19 +24,11 @@ def test_killing_training_at_any_moment_and_starting_it_again(reversal_data, tmp
     run_train(reversal_data, *args[1:], "--max-epoch", 8, "--save-dir", tmp_path / "whole", common=())
     for epoch in (2, 5):
         process = start("train", *args, "--max-epoch", 8, "--save-dir", tmp_path / "killed")
-        deadline = time.monotonic() + 100
-        while (
-            not (tmp_path / "killed" / f"checkpoint{epoch}.pt").exists()
-            and process.poll() is None
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.01)
+        wait_for((tmp_path / f"killed/checkpoint{epoch}.pt").exists, process)
         process.send_signal(signal.SIGKILL)
         out, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, err
-        assert (tmp_path / "killed" / f"checkpoint{epoch}.pt").exists() and not (
-            tmp_path / "killed" / "checkpoint8.pt"
-        ).exists()
+        assert not (tmp_path / "killed/checkpoint8.pt").exists()
     with going_on(tmp_path / "killed", after_kill=True):
         run_train(reversal_data, *args[1:], "--max-epoch", 8, "--save-dir", tmp_path / "killed", common=())
     whole, killed = (tmp_path / folder / "checkpoint_last.pt" for folder in ("whole", "killed"))
