@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Make the runs that results/claims.yaml registers, and write a record of each into results/evidence/.
+# With --claims FILE, make the runs that this file registers. Their records lie in the folder evidence beside it.
 #
 #     bash scripts/evidence.sh TEXT                  # TEXT has the raw text of the corpora in folders
 #     bash scripts/evidence.sh TEXT --jobs 2         # two runs at a time, each on one thread
@@ -7,6 +8,7 @@
 #     bash scripts/evidence.sh TEXT --only mae-4     # the runs of one table
 #     bash scripts/evidence.sh --status              # what is done, and the time left
 #     bash scripts/evidence.sh --table               # what the records say about the claims
+#     bash scripts/evidence.sh TEXT --claims results/narrow/claims.yaml    # the runs of other claims
 #
 # The runs are made by a frozen clone at the commit that the claims name, so work in this checkout may go on.
 # They run at nice 19, which on many Linux systems yields only to other work of the same terminal session
@@ -18,7 +20,6 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 claims=$root/results/claims.yaml
-commit=$(sed -n 's/^commit: *\([0-9a-f]*\).*/\1/p' "$claims")
 
 die() {
     echo "evidence.sh: error: $1" >&2
@@ -35,6 +36,12 @@ while (($#)); do
         [[ $mode == run ]] || die "--$mode and $1 exclude each other; leave one of them out"
         mode=${1#--}
         ;;
+    --claims)
+        (($# > 1)) || die "$1 needs a value; see --help"
+        [[ -f $2 ]] || die "--claims $2 is no file; give a file such as results/claims.yaml"
+        claims=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+        shift
+        ;;
     --jobs | --device | --only)
         (($# > 1)) || die "$1 needs a value; see --help"
         options+=("$1" "$2")
@@ -50,6 +57,7 @@ while (($#)); do
     esac
     shift
 done
+commit=$(sed -n 's/^commit: *\([0-9a-f]*\).*/\1/p' "$claims")
 ((${#commit} == 40)) || die "$claims names no commit yet; put its hash of 40 digits into the line commit:"
 
 mkdir -p "${EVIDENCE:-$root/evidence}"
@@ -75,9 +83,10 @@ else
     fi
     # Records have the commands of their runs. They name files as if the working folder were evidence/.
     pattern=$(sed 's/[][\.*^$#]/\\&/g' <<<"$work/")
+    records=$(dirname "$claims")/evidence
     shorten() {
-        [[ ! -d $root/results/evidence ]] ||
-            find "$root/results/evidence" -name '*.json' -exec sed -i "s#$pattern#evidence/#g" {} +
+        [[ ! -d $records ]] ||
+            find "$records" -name '*.json' -exec sed -i "s#$pattern#evidence/#g" {} +
     }
     trap shorten EXIT
 fi

@@ -246,17 +246,18 @@ def test_the_page_names_runs_that_diverged(place):
         cli.main(words_of(place, "--page", ""))
 
 
-def test_the_page_of_results_is_that_of_the_records(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("folder", "name"), [("results", "results"), ("results/narrow", "results-narrow")])
+def test_a_page_of_results_is_that_of_the_records(tmp_path, monkeypatch, folder, name):
     from modular_fairseq.runs.evidence.page import page
 
     monkeypatch.chdir(ROOT)
-    plan = Plan(read_claims("results/claims.yaml"), str(tmp_path), str(tmp_path))
-    expected = page(plan, plan.records("results/evidence"), "results")
-    assert (ROOT / "docs/results.md").read_text() == expected, (
-        "make it again: modular-fairseq evidence results/claims.yaml --page docs/results.md"
+    plan = Plan(read_claims(f"{folder}/claims.yaml"), str(tmp_path), str(tmp_path))
+    expected = page(plan, plan.records(f"{folder}/evidence"), name)
+    assert (ROOT / f"docs/{name}.md").read_text() == expected, (
+        f"make it again: modular-fairseq evidence {folder}/claims.yaml --page docs/{name}.md"
     )
-    shown = re.findall(r"\(results/(.*?)\)", expected)
-    assert sorted(shown) == sorted(path.name for path in (ROOT / "docs/results").iterdir())
+    shown = re.findall(rf"\({name}/(.*?)\)", expected)
+    assert sorted(shown) == sorted(path.name for path in (ROOT / "docs" / name).iterdir())
 
 
 def test_the_readme_says_what_the_page_of_results_does():
@@ -768,16 +769,17 @@ def test_a_gpu_gets_as_many_runs_as_fit(monkeypatch):
         assert making.default_jobs("cuda") == jobs
 
 
-def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path):
+@pytest.mark.parametrize(("folder", "of_primary"), [("results", 5 * 8), ("results/narrow", 0)])
+def test_the_claims_of_the_project_can_be_read_and_planned(tmp_path, folder, of_primary):
     from modular_fairseq.runs.evidence.records import recorded
 
-    register = read_claims(ROOT / "results/claims.yaml")
+    register = read_claims(ROOT / folder / "claims.yaml")
     plan = Plan(register, str(tmp_path), str(tmp_path))
     primary = [job for job in plan.jobs if job.primary]
     assert [job.seed for job in primary] == sorted(job.seed for job in primary)
-    assert len(primary) == 5 * 8
-    made = recorded(ROOT / "results/evidence")
-    counted = plan.records(str(ROOT / "results/evidence"))
+    assert len(primary) == of_primary
+    made = recorded(ROOT / folder / "evidence")
+    counted = plan.records(str(ROOT / folder / "evidence"))
     assert counted and counted.keys() <= made.keys()
     for name in made.keys() - counted.keys():
         assert made[name]["commit"] in register.outdated(name.rpartition("/seed-")[0])

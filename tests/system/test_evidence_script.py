@@ -67,6 +67,19 @@ def test_records_name_files_without_the_working_folder(checkout):
     assert record.read_text() == '{"commands": ["fairseq-train evidence/data --save-dir evidence/runs"]}'
 
 
+def test_other_claims_have_their_own_commit_and_records(checkout):
+    claims = checkout / "results/narrow/claims.yaml"
+    record = checkout / "results/narrow/evidence/table/row/seed-1.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(f"{checkout}/made/runs")
+    claims.write_text(f"commit: {COMMIT}\n")
+    (checkout / "results/claims.yaml").write_text(f"commit: {COMMIT[::-1]}\n")
+    done, (first, second) = call(checkout, "text", "--claims", "results/narrow/claims.yaml")
+    assert done.returncode == 0, done.stderr
+    assert f" evidence {claims} --data" in first and second.endswith(f" --run --commit {COMMIT}")
+    assert record.read_text() == "evidence/runs"
+
+
 def test_the_code_of_the_clone_runs_and_not_the_code_in_the_present_folder(checkout, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(checkout))
     assert call(checkout, "--status")[0].returncode == 0
@@ -111,6 +124,11 @@ def test_jobs_and_tables_count_for_the_status(checkout):
         (["nowhere"], "nowhere is no folder; give the folder of the raw text"),
         (["--fast"], "--fast is no option; see --help"),
         (["--jobs"], "--jobs needs a value; see --help"),
+        (["text", "--claims"], "--claims needs a value; see --help"),
+        (
+            ["text", "--claims", "none.yaml"],
+            "--claims none.yaml is no file; give a file such as results/claims.yaml",
+        ),
         (["text", "results"], "the folder of the raw text is"),
         (["text", "--status"], "has no effect with --status; leave it out"),
         (["--table", "--status"], "--table and --status exclude each other; leave one of them out"),

@@ -521,15 +521,19 @@ def test_the_p_against_a_claim_is_shown_beside_the_p_for_it():
     assert cells_of(found, (1.0, 0.004))[6] == "1.000; 0.004" and cells_of(found, (None, None))[6] == ""
 
 
-@pytest.mark.parametrize(
-    "path", sorted(ROOT.glob("results/evidence/*/*/*.json")), ids=lambda path: path.parent.name
-)
+def of_records(ending):
+    """Return the files of all claims' records, `results/**/evidence/TABLE/ROW/seed-N` and an ending."""
+    return sorted(ROOT.glob(f"results/**/evidence/*/*/seed-*{ending}"))
+
+
+@pytest.mark.parametrize("path", of_records(".json"), ids=lambda path: path.parent.name)
 def test_scores_in_records_are_of_their_counts(path):
     """A record of a translation has sacrebleu's counts for each sentence, from which its BLEU follows. A
     record of a classification has what each input adds to its accuracy, and one of pictures what each picture
     adds to its nats per token. A record of a language model has a perplexity.
     """
-    record = read_record(ROOT / "results/evidence", str(path.relative_to(ROOT / "results/evidence"))[:-5])
+    folder = path.parents[2]
+    record = read_record(folder, str(path.relative_to(folder))[:-5])
     every = [each for found in record["rows"].values() for each in found]
     is_translation = "--task translation" in " ".join(record["commands"])
     measurements = [each for each in every if "bleu" in each]
@@ -551,17 +555,13 @@ def test_scores_in_records_are_of_their_counts(path):
         np.testing.assert_allclose(each["by_unit"]["bleu"], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(ROOT.glob("results/evidence/*/*/*.json")), ids=lambda path: path.parent.name
-)
+@pytest.mark.parametrize("path", of_records(".json"), ids=lambda path: path.parent.name)
 def test_no_record_names_a_folder_of_a_machine(path):
     commands = json.loads(path.read_text())["commands"]
     assert commands and not [word for each in commands for word in each.split() if word.startswith("/")]
 
 
-@pytest.mark.parametrize(
-    "path", sorted(ROOT.glob("results/evidence/*/*/*.log.gz")), ids=lambda path: path.parent.name
-)
+@pytest.mark.parametrize("path", of_records(".log.gz"), ids=lambda path: path.parent.name)
 def test_a_log_that_was_kept_has_the_curves_of_its_record(tmp_path, path):
     text = gzip.decompress(path.read_bytes()).decode()
     assert not re.search(r"(?<![\w.])/(work|home|root|mnt|srv)/", text)

@@ -76,8 +76,9 @@ def page(plan: Plan, records: Records, folder: str) -> str:
             shown_images = [f"![{images[name].alternative}]({folder}/{name})" for name in named]
             about = f"{table.title}. Corpus here: {corpora_of(plan, table)}."
             parts += [f"### Table {table.name}", about, "\n".join(lines), *shown_images]
-    parts += ["## Each claim", EACH.format(path=plan.register.path, folder=_folder(plan))]
-    parts += [_about(plan, finding, findings, records) for finding in findings.all if finding.values]
+    begun = [finding for finding in findings.all if finding.values]
+    parts += ["## Each claim", _example(plan, begun[0])] if begun else []
+    parts += [_about(plan, finding, findings, records) for finding in begun]
     if plan.register.changes:
         parts += ["## What was changed after it was registered", _changes(plan)]
     return "\n\n".join(parts) + "\n"
@@ -131,17 +132,16 @@ What was changed apart from the text, such as a row, is in the
 
 <!-- not run: it needs the history of the repository, which an archive of the files does not have -->
 ```bash
-git log -s --format='%h %ad %s' --date=iso -L '/name: mae-7-above-base$/,/differ/:{path}'
-git log --format='%h %ad %s' --date=iso --diff-filter=A -- {folder}/multi30k/mae-7/seed-1.json
+git log -s --format='%h %ad %s' --date=iso -L '/name: {claim}$/,/differ/:{path}'
+git log --format='%h %ad %s' --date=iso --diff-filter=A -- {folder}/{run}.json
 ```"""
 HEAD = """\
-# Results
+# Results at scale {scale}
 
 <!-- Made by `modular-fairseq evidence {path} --page FILE`. Do not edit. -->
 
-After this page you know what the registered runs say about the claims of the papers. {done} of {all} runs are
-done ({primary_done} of {primary} for primary claims), in {spent}. {complete} of {claims}
-primary claims have all of their runs.
+After this page you know what the registered runs say about the claims of `{path}`.
+{done} of {all} runs are done, in {spent}.{of_primary}
 {left}{diverged}
 
 The models and corpora are small (`--scale {scale}`): [Claims that were tested](evidence.md) says what such
@@ -160,16 +160,18 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
         f"The other runs{about} are still to be made, and intervals of claims without all runs are interim."
     )
     diverged = [f"`{name}`" for name, record in records.items() if record["diverged"]]
+    made, complete = sum(job.run.name in records for job in primary), sum(not each.waits for each in claims)
+    of_primary = (
+        f"\n{made} of {len(primary)} runs for primary claims are done, and {complete} of {len(claims)} "
+        "primary claims have all of theirs."
+    )
     told = f"\nThese runs diverged, and means and figures leave them out: {', '.join(diverged)}."
     return HEAD.format(
         path=plan.register.path,
         done=len(records),
         all=len(plan.jobs),
-        primary_done=sum(job.run.name in records for job in primary),
-        primary=len(primary),
         spent=time_spent(records.values()),
-        complete=sum(not finding.waits for finding in claims),
-        claims=len(claims),
+        of_primary=of_primary if claims else "",
         left="" if len(records) == len(plan.jobs) else left,
         diverged=told if diverged else "",
         scale=plan.register.scale,
@@ -214,6 +216,13 @@ def _difference(finding: Finding) -> str:
         return difference(finding)
     middle, low, high = (f"{each:+.1f}" for each in relative)
     return f"{difference(finding)} ({middle} % [{low}, {high}])"
+
+
+def _example(plan: Plan, finding: Finding) -> str:
+    """Return how the order of a claim and its runs is seen, for one claim."""
+    name = finding.claim.name
+    run = next(job.run.name for job in plan.jobs if name in job.claims and job.seed in finding.values)
+    return EACH.format(path=plan.register.path, folder=_folder(plan), claim=name, run=run)
 
 
 def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -> str:
