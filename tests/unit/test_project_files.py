@@ -3,6 +3,7 @@
 import re
 import shlex
 
+import pytest
 import yaml
 from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -30,6 +31,13 @@ def test_the_hooks_before_a_commit_are_the_checks_of_the_test_script():
         program, *arguments = shlex.split(hook["entry"])
         shown = shlex.join([program.removeprefix(".venv/bin/"), *arguments])
         assert shown.removesuffix(" --force-exclude") in script, hook["id"]
+
+
+def test_the_tests_of_a_file_run_on_one_worker(request):
+    """Some versions of pytest ignore the groups of pytest-xdist, and then every worker makes all fixtures."""
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("tests are not grouped: there is no --dist loadgroup")
+    assert request.node.nodeid.endswith("@test_project_files")
 
 
 def test_the_slowest_tests_that_contributing_names_exist():
