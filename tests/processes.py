@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+PATIENCE = 600  # seconds: the longest time that a test waits for a command, on a busy machine
+
 
 def wait_for(
-    condition: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = 200
+    condition: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = PATIENCE
 ) -> None:
     """Wait until a condition is true.
 
     Args:
         condition: is asked again and again.
         process: a process that makes the condition true and must not end before.
-        seconds: the longest time to wait, on a busy machine.
+        seconds: the longest time to wait.
 
     Raises:
         AssertionError: the process ended before the condition was true, or the time is over.
@@ -29,7 +31,7 @@ def wait_for(
         time.sleep(0.01)
 
 
-def processes_of(folder, seconds=60):
+def processes_of(folder, seconds=PATIENCE):
     """Return the command lines of processes that name a folder, once there are none or some seconds later.
 
     A process that reads data looks every 5 seconds whether its parent lives.
@@ -45,7 +47,7 @@ def processes_of(folder, seconds=60):
         time.sleep(0.1)
 
 
-def has_ended(process: int, seconds: float = 60) -> bool:
+def has_ended(process: int, seconds: float = PATIENCE) -> bool:
     """Return whether a process ends within some seconds. One for which nobody has waited has ended, too."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -623,7 +623,7 @@ def test_a_killed_ablation_takes_its_training_with_it(tmp_path):
     """If the training survived, the next ablation would train in the same folder at the same time."""
     if sys.platform != "linux":
         pytest.skip("only Linux lets a process ask for that")
-    child = "import os, time; print(os.getpid()); time.sleep(600)"
+    child = "import os, time; print(os.getpid()); time.sleep(6000)"
     command, log = [sys.executable, "-u", "-c", child], str(tmp_path / "log")
     program = f"from modular_fairseq_cli.processes import call; call({command}, {log!r}, print)"
     process = subprocess.Popen(

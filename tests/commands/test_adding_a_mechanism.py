@@ -16,6 +16,7 @@ from modular_fairseq.models.checks import Choice
 from modular_fairseq.models.mechanism import LayerParts, Mechanism, Place
 from tests.documents import names_in, tables
 from tests.places import ROOT
+from tests.processes import PATIENCE
 
 PAGE = (ROOT / "docs/adding-a-mechanism.md").read_text()
 EXAMPLE = (ROOT / "examples/distance/__init__.py").read_text()
@@ -132,7 +133,7 @@ def test_names_that_change_together_are_in_the_example():
 def run(*words, folder=ROOT, path=""):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{path}"}
     done = subprocess.run(
-        list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

@@ -15,6 +15,7 @@ import torch
 
 from tests.hostile_checkpoints import FORMATS, Pickled, checkpoint, refusal
 from tests.places import ROOT
+from tests.processes import PATIENCE
 
 # ---- hostile files ----
 
@@ -65,7 +66,7 @@ def test_fairseq_generate_refuses_a_hostile_checkpoint_by_one_sentence(tmp_path,
         "--path",
         str(path),
     ]
-    done = subprocess.run([*command, "--cpu"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--cpu"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"modular_fairseq: error: {path} is refused")
     assert (
@@ -86,7 +87,7 @@ from fairseq.distributed import utils
 rank, meeting, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group(
     "gloo", init_method=f"file://{meeting}", rank=rank, world_size=2,
-    timeout=datetime.timedelta(seconds=30)
+    timeout=datetime.timedelta(seconds=600)
 )
 state = checkpoint_utils.load_checkpoint_to_cpu(path) if rank == 0 else None
 cpu = torch.device("cpu")
@@ -113,7 +114,7 @@ def test_two_processes_share_a_checkpoint(tmp_path):
         for rank in range(2)
     ]
     try:
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -20,7 +20,7 @@ from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
 from tests.ablations import ablation, result
 from tests.fake_slurm import write_programs
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 from tests.table_folders import command
 
 pytest.importorskip("submitit", reason="submitit is missing: pip install 'modular_fairseq[cluster]'")
@@ -327,7 +327,7 @@ def test_a_job_in_the_background_makes_the_table(
     started = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    shown = started.communicate(timeout=120)  # until the end of both pipes
+    shown = started.communicate(timeout=PATIENCE)  # until the end of both pipes
     assert started.returncode == 0, shown[1]
     logs = str(tmp_path / "background/paper/mine/jobs")
     process = jobs.background(logs)

@@ -29,6 +29,7 @@ import pytest
 from modular_fairseq_cli.main import COMMANDS, EXIT_CODES
 from modular_fairseq_cli.report.page import content_of, page_of
 from tests.places import PYTHON, ROOT
+from tests.processes import PATIENCE
 
 DOCUMENTS = [
     path
@@ -44,7 +45,6 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
 COMMENT = re.compile(r"<!-- *(?P<kind>test|not run):(?P<text>(?:(?!-->).)*)--> *\n\s*\Z", re.DOTALL)
-SECONDS = 300  # for one block, on a busy machine
 
 # A demo of 40 updates: it trains on the test set, which is small, and ends translations early.
 DEMO = ["--train-subset", "test", "--max-source-positions", "24", "--max-target-positions", "24"]
@@ -142,7 +142,7 @@ def environment(fast_commands) -> dict[str, str]:
 
 def run(command: list[str], folder: Path, environment: dict[str, str], where: str) -> None:
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, f"{where}\n{command[-1]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 

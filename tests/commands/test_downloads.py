@@ -66,7 +66,7 @@ ENDING = {
 @pytest.mark.parametrize("what", ENDING)
 def test_nothing_outlives_a_killed_parent(tmp_path, what):
     """Each process writes a byte to standard error, and then sleeps for longer than this test lasts."""
-    busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(600)\n"
+    busy = "import os, sys, time\ndef busy(_):\n    os.write(2, b'x'); time.sleep(6000)\n"
     (tmp_path / "busy.py").write_text(busy + "def make():\n    return busy\n")
     (tmp_path / "pool.py").write_text(
         "import multiprocessing, busy\nmultiprocessing.Pool(2).map(busy.busy, [1, 2])\n"

@@ -25,7 +25,7 @@ from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import processor_name
 from tests.places import ROOT
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 from tests.refusals import refusal
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -85,7 +85,7 @@ def words_of(place, *args):
 
 def evidence(place, *args):
     words = [sys.executable, "-m", "modular_fairseq_cli", *words_of(place, *args)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
 
 
 def make(place, *args):
@@ -223,11 +223,11 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
             assert f"- The interval says: {word}\n" in section
         assert (
             f"{place}/evidence/mine/experts/seed-{{1,2}}.json" in section
-        ) and "TEXT --only mine`" in section
+        ) and f"TEXT --claims {place}/claims.yaml --only mine`" in section
     scores = [record(place, "experts", seed)["rows"]["mine/experts"][0]["bleu"] for seed in (1, 2)]
     mean, deviation = np.mean(scores), np.std(scores, ddof=1)
     assert f"| {mean:.2f} ± {deviation:.2f} |" in page and "Corpus here: `toy.de-en`." in page
-    assert "8 of 8 runs are\ndone" in page and "still to be made" not in page and "diverged" not in page
+    assert "8 of 8 runs are done" in page and "still to be made" not in page and "diverged" not in page
     assert "no runs of both rows" not in page
     pictures = re.findall(r"\(page/(.*?)\)", page)
     assert "mine.plain.ppl.svg" in pictures  # the curves of the rows that the baseline "plain" has
@@ -257,7 +257,7 @@ def test_a_page_of_results_is_that_of_the_records(tmp_path, monkeypatch, folder,
         f"make it again: modular-fairseq evidence {folder}/claims.yaml --page docs/{name}.md"
     )
     shown = re.findall(rf"\({name}/(.*?)\)", expected)
-    assert sorted(shown) == sorted(path.name for path in (ROOT / "docs" / name).iterdir())
+    assert sorted(shown) == sorted(path.name for path in (ROOT / "docs" / name).glob("*"))
 
 
 def test_the_readme_says_what_the_page_of_results_does():
@@ -497,7 +497,12 @@ def test_a_table_that_no_claim_names_is_refused(place):
 
 def test_a_run_that_no_claim_needs_is_refused(place):
     given = ["--one", "%s", "--results", str(place / "evidence")]
-    assert "--one %s: the claims need no such run" in refused(place, *given)
+    assert "--one %s: the claims need no such run" in refused(place, *given, "--commit", COMMIT)
+
+
+def test_a_run_without_the_commit_that_its_record_states_is_refused(place):
+    given = ["--one", "mine/plain/seed-1", "--results", str(place / "evidence")]
+    assert "--one mine/plain/seed-1 needs --commit HASH" in refused(place, *given)
 
 
 def test_results_of_another_commit_or_corpus_are_refused(place):

@@ -36,6 +36,7 @@ from tests import plugins
 from tests.fairseq_commands import OPTIMIZE, QUIET, TINY
 from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
 from tests.places import ROOT
+from tests.processes import PATIENCE
 from tests.properties import PROPERTIES, logits, ready
 
 EXAMPLE = ROOT / "examples" / "distance"
@@ -71,7 +72,7 @@ def call(*args):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 

@@ -30,6 +30,7 @@ from tests.fairseq_commands import (
     write_reversal_corpus,
 )
 from tests.places import PYTHON, ROOT
+from tests.processes import PATIENCE
 from tests.watched_trainer import COMBINED, WITH_MASKS, Watched
 
 
@@ -82,7 +83,7 @@ def test_threads_that_make_batches_do_not_abort_the_process(batches):
     The process is one of Python's own. The preloaded one leaves out the end of Python, which aborts.
     """
     command = [PYTHON, "-c", AHEAD, batches]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (3, "")
 
 
@@ -115,14 +116,14 @@ else:
 
 def test_a_process_that_reads_data_leaves_the_others_to_their_parent():
     command = [sys.executable, "-W", "ignore", "-c", FORKED_WHILE_READING]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 2\n", "")
 
 
 def test_a_process_that_reads_data_ends_although_its_parent_was_killed_when_it_started():
     """It has the standard output of its parent, so that `run` waits for its end."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_EARLY], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", KILLED_EARLY], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "orphaned\n")
 

@@ -13,7 +13,7 @@ import pytest
 from modular_fairseq_cli import lifetime
 from tests.places import PYTHON, ROOT
 from tests.preloaded import Preloaded
-from tests.processes import has_ended, line_of
+from tests.processes import PATIENCE, has_ended, line_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tests/preloaded needs Linux")
 
@@ -46,7 +46,9 @@ PROGRAMS = {
 def call(python: str | Path, arguments: list[str], folder: Path, **options: object) -> tuple:
     environment = os.environ | {"GIVEN": "ä", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     options = {"env": environment, "input": "text", "cwd": folder} | options
-    done = subprocess.run([str(python), *arguments], capture_output=True, text=True, timeout=60, **options)
+    done = subprocess.run(
+        [str(python), *arguments], capture_output=True, text=True, timeout=PATIENCE, **options
+    )
     return done.returncode, done.stdout, done.stderr.replace(f"{PYTHON}: ", "").replace(f"{python}: ", "")
 
 
@@ -79,7 +81,7 @@ def test_a_command_starts_others_in_the_same_way(preloaded, tmp_path):
 ASLEEP = """
 import os, pathlib, time
 pathlib.Path("id").write_text(f"{os.getpid()}\\n")
-time.sleep(600)
+time.sleep(6000)
 """
 TIED = """
 import os, pathlib, subprocess
@@ -115,7 +117,7 @@ def test_a_command_that_is_tied_to_its_parent_ends_with_it(preloaded, tmp_path):
     client = subprocess.Popen([preloaded.python, "-c", TIED], cwd=tmp_path, env=environment)
     process = int(line_of(tmp_path / "id"))
     os.kill(int(line_of(tmp_path / "parent")), signal.SIGKILL)
-    client.wait(timeout=20)
+    client.wait(timeout=PATIENCE)
     assert has_ended(process)
 
 
@@ -139,7 +141,7 @@ def test_signals_are_forwarded_unless_they_are_ignored(preloaded, tmp_path, numb
     )
     command = int(line_of(tmp_path / "id"))
     client.send_signal(number)
-    assert client.wait(timeout=20) == (0 if ignored else -number) and has_ended(command)
+    assert client.wait(timeout=PATIENCE) == (0 if ignored else -number) and has_ended(command)
 
 
 STARTS = """
@@ -148,7 +150,7 @@ from tests.preloaded import Preloaded
 server = Preloaded()
 subprocess.Popen([server.python, "-c", {asleep!r}])
 print(server.process.pid, server.programs, flush=True)
-time.sleep(600)
+time.sleep(6000)
 """
 
 
@@ -169,7 +171,7 @@ def test_closing_ends_the_server_and_its_commands_and_leaves_no_files(tmp_path):
     client = subprocess.Popen([server.python, "-c", ASLEEP], cwd=tmp_path, stderr=subprocess.DEVNULL)
     command = int(line_of(tmp_path / "id"))
     server.close()
-    assert has_ended(command) and client.wait(timeout=20) != 0
+    assert has_ended(command) and client.wait(timeout=PATIENCE) != 0
     assert not server.programs.exists()
 
 

@@ -34,7 +34,7 @@ from modular_fairseq_cli.errors import UsageError  # noqa: E402
 from tests import plugins  # noqa: E402
 from tests.fairseq_commands import run_train  # noqa: E402
 from tests.places import ROOT  # noqa: E402
-from tests.processes import has_ended, line_of, wait_for  # noqa: E402
+from tests.processes import PATIENCE, has_ended, line_of, wait_for  # noqa: E402
 from tests.scripts import script  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "speech_enhancement"
@@ -51,7 +51,7 @@ def call(*words):
         [sys.executable, EXAMPLE / "__main__.py", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     return found.returncode, found.stdout, found.stderr
 
@@ -1104,7 +1104,7 @@ def test_ctrl_c_ends_the_commands_and_leaves_no_record(compared, tmp_path, jobs)
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 pathlib.Path(sys.argv[1]).touch()
-time.sleep(600)
+time.sleep(6000)
 """
     going, ended = [], []
 
@@ -1205,7 +1205,7 @@ import sys
 sys.path.insert(0, {str(ROOT / "scripts")!r})
 from pathlib import Path
 from recorded_runs import call
-call([sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"], Path("log"))
+call([sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(6000)"], Path("log"))
 """
     parent = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}

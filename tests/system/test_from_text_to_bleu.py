@@ -8,6 +8,7 @@ from tests.fairseq_commands import (
     write_reversal_corpus,
 )
 from tests.places import ROOT
+from tests.processes import PATIENCE
 
 
 def test_from_text_to_bleu_with_the_script(tmp_path):
@@ -46,7 +47,7 @@ def test_from_text_to_bleu_with_the_script(tmp_path):
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=PATIENCE,
             env={**os.environ, "SIZE": "--encoder-layers 2"},
         )
         assert 'warning: the variable SIZE has no effect; give --size="WORDS"' in result.stderr

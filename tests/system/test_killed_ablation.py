@@ -20,7 +20,7 @@ from tests.ablations import (
 )
 from tests.fairseq_commands import differing_weights, going_on, run_train
 from tests.places import ROOT
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 
 pytestmark = pytest.mark.usefixtures("real_commands")
 
@@ -34,7 +34,7 @@ def test_ctrl_c_stops_the_command_too(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         call(
-            [sys.executable, "-u", "-c", "import os, time; print(os.getpid()); time.sleep(600)"],
+            [sys.executable, "-u", "-c", "import os, time; print(os.getpid()); time.sleep(6000)"],
             str(tmp_path / "log"),
             interrupt,
         )
@@ -71,7 +71,7 @@ def test_an_ablation_that_is_killed_and_started_again(reversal_data, tmp_path):
     assert "[2 of 4] hidden_dropout-seed1" in err and f"{first} perplexity" in err
 
     with going_on(killed, after_kill=True):
-        again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=300)
+        again = subprocess.run([*command, "--out", str(out)], **pipes, timeout=PATIENCE)
     assert again.returncode == 0, again.stderr
     assert again.stdout == (out / "table.txt").read_text()
     assert "baseline 50.00 60.00 1.00" in words(again.stdout) and "full transformer" in again.stdout

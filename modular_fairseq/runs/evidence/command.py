@@ -104,6 +104,8 @@ def run(args: argparse.Namespace) -> None:
     if args.run:
         refuse_another_code(register, args.commit)
     if args.one:
+        if not args.commit:
+            raise UsageError(f"--one {args.one} needs --commit HASH, which its record states")
         make_one(plan, args.one, args.results, args)
         return
     records, jobs = plan.records(results), plan.jobs_of(args.only)

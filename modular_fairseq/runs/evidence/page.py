@@ -67,7 +67,8 @@ def page(plan: Plan, records: Records, folder: str) -> str:
             parts += [f"## {kind.capitalize()} claims", ABOUT[kind] + so_far]
             begun = [finding for finding in mine if finding.values]
             waiting = [finding for finding in mine if not finding.values]
-            parts += [_summary(begun, findings)] * bool(begun) + [_waiting(waiting)] * bool(waiting)
+            parts += [_summary(begun, findings)] if begun else []
+            parts += [_waiting(waiting)] if waiting else []
     parts += ["## The models of each table", TABLES]
     images = figures(plan, records)
     for table in plan.tables.values():
@@ -84,6 +85,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+CLAIMS = "results/claims.yaml"  # what scripts/evidence.sh takes without --claims
 BY_PAPER = """\
 A claim is done if all of its runs are. The sections below explain what is said of primary and of secondary
 claims."""
@@ -251,8 +253,8 @@ def _about(plan: Plan, finding: Finding, findings: Findings, records: Records) -
         *([f"- Remark: {claim.remark}"] if claim.remark else []),
         f"- Runs: {_records(plan, names)}; {spent}; {_commits(made)}",
         *_logs(plan, names),
-        f"- Commands: `bash scripts/evidence.sh TEXT {_only(jobs)}` makes the runs again if their records "
-        f"are removed, and all other runs of the table that have no record."
+        f"- Commands: `bash scripts/evidence.sh TEXT {_options(plan, jobs)}` makes the runs again if their "
+        f"records are removed, and all other runs of the table that have no record."
         f"{_devices(jobs, records)} Each record has the `commands` of its run.",
     ]
     return f"### {claim.name}\n\n{lines[0]}\n\n" + "\n".join(lines[1:])
@@ -335,9 +337,12 @@ def _devices(jobs: Sequence[Job], records: Records) -> str:
     return f" {which} made with `--device cuda`; a pair must be made on one device."
 
 
-def _only(jobs: Sequence[Job]) -> str:
+def _options(plan: Plan, jobs: Sequence[Job]) -> str:
     """Return the options of scripts/evidence.sh for the tables of some jobs."""
-    return " ".join(f"--only {table}" for table in dict.fromkeys(table_of(job.run) for job in jobs))
+    path = plan.register.path
+    claims = [] if path == CLAIMS else [f"--claims {path}"]
+    tables = dict.fromkeys(table_of(job.run) for job in jobs)
+    return " ".join([*claims, *(f"--only {table}" for table in tables)])
 
 
 def _changes(plan: Plan) -> str:
