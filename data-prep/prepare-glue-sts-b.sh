@@ -4,7 +4,7 @@
 
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bash "$root/scripts/setup.sh"
 exec "$root/.venv/bin/modular-fairseq" prepare --script prepare-glue-sts-b glue-sts-b \
     --out "$root/data/glue.sts-b" "$@"

@@ -4,6 +4,6 @@
 
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bash "$root/scripts/setup.sh"
 exec "$root/.venv/bin/modular-fairseq" prepare --script prepare-raw raw "$@"

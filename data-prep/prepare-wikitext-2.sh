@@ -4,7 +4,7 @@
 
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bash "$root/scripts/setup.sh"
 exec "$root/.venv/bin/modular-fairseq" prepare --script prepare-wikitext-2 wikitext-2 \
     --out "$root/data/wikitext-2" "$@"

@@ -12,6 +12,6 @@
 
 set -euo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 exec .venv/bin/modular-fairseq demo "$@"

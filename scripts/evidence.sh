@@ -18,7 +18,7 @@
 
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 claims=$root/results/claims.yaml
 
 die() {
@@ -39,7 +39,7 @@ while (($#)); do
     --claims)
         (($# > 1)) || die "$1 needs a value; see --help"
         [[ -f $2 ]] || die "--claims $2 is no file; give a file such as results/claims.yaml"
-        claims=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+        claims=$(CDPATH= cd "$(dirname "$2")" && pwd)/$(basename "$2")
         shift
         ;;
     --jobs | --device | --only)
@@ -52,7 +52,7 @@ while (($#)); do
     -*) die "$1 is no option; see --help" ;;
     *)
         [[ -z $text ]] || die "$1: the folder of the raw text is $text already; leave one of them out"
-        text=$(cd "$1" 2>/dev/null && pwd) || die "$1 is no folder; give the folder of the raw text"
+        text=$(CDPATH= cd "$1" 2>/dev/null && pwd) || die "$1 is no folder; give the folder of the raw text"
         ;;
     esac
     shift
@@ -61,7 +61,7 @@ commit=$(sed -n 's/^commit: *\([0-9a-f]*\).*/\1/p' "$claims")
 ((${#commit} == 40)) || die "$claims names no commit yet; put its hash of 40 digits into the line commit:"
 
 mkdir -p "${EVIDENCE:-$root/evidence}"
-work=$(cd "${EVIDENCE:-$root/evidence}" && pwd)
+work=$(CDPATH= cd "${EVIDENCE:-$root/evidence}" && pwd)
 clone=$work/$commit
 
 if [[ $mode != run ]]; then

@@ -12,7 +12,7 @@
 
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 die() {
     echo "mkl_on_amd.sh: error: $1" >&2
@@ -35,6 +35,7 @@ if [[ -z $kernels ]]; then
 fi
 name=${kernels/-/}
 library=$root/.venv/lib/mkl_${name,,}.so
+[[ $library != *[[:space:]:]* ]] || die "LD_PRELOAD takes no path with a space or a colon, such as $root; move the project"
 if [[ ! -e $library ]]; then
     bash "$root/scripts/setup.sh" >&2
     trap 'rm -f "$library.$$"' EXIT

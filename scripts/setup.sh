@@ -28,7 +28,7 @@ case ${1:-} in
 *) echo "setup: error: $1: the script has no arguments but --help, which lists its variables." >&2 && exit 1 ;;
 esac
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=.venv
 python=$venv/bin/python
 log=$venv/setup.log

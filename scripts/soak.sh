@@ -10,7 +10,7 @@
 # The exit status is 1 if anything is wrong.
 
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export OMP_NUM_THREADS=1
 exec .venv/bin/python -m tests.soak "$@"

@@ -12,7 +12,7 @@ set -euo pipefail
 
 case ${1:-} in -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;; esac
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 unset PYTHONDONTWRITEBYTECODE  # every command of the tests would compile the plugin anew, a third of a second

@@ -9,7 +9,7 @@
 
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 for name in SIZE GENERATE; do
     if [[ -n ${!name:-} ]]; then
         echo "train_and_score.sh: warning: the variable $name has no effect; give --${name,,}=\"WORDS\"" >&2

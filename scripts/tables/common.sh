@@ -5,7 +5,7 @@ set -euo pipefail
 
 # --help shows the comment at the head of the script first.
 case " $* " in *" --help "* | *" -h "*) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[1]}" && echo ;; esac
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+root=$(CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bash "$root/scripts/setup.sh"
 # The table is trained unless --dry-run or --status stands among the options before "--".
 given="$*" what=--run

@@ -50,6 +50,14 @@ def test_corpora_are_prepared_before_runs_of_lowest_priority(checkout):
     assert second == f"19 {own} --jobs 2 --run --commit {COMMIT}"
 
 
+def test_a_search_path_of_cd_changes_no_folder(checkout, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "text").mkdir()
+    monkeypatch.setenv("CDPATH", str(elsewhere))
+    done, (first, _) = call(checkout, "text")
+    assert done.returncode == 0 and first.endswith(f" --prepare {checkout}/text"), done.stderr
+
+
 def test_only_the_corpora_of_chosen_tables_are_prepared(checkout):
     done, (first, second) = call(checkout, "text", "--only", "mae-4")
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """Tests of scripts/mkl_on_amd.sh, which gives a command MKL's AVX-512 or AVX2 kernels on an AMD processor."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -43,3 +44,12 @@ def test_the_exit_status_is_that_of_the_command():
 def test_a_command_is_needed():
     found = run()
     assert found.returncode == 1 and "give a command" in found.stderr
+
+
+@pytest.mark.skipif(not BEST, reason="needs an AMD processor with AVX2 or AVX-512")
+def test_a_folder_that_cannot_be_preloaded_is_refused(tmp_path):
+    script = tmp_path / "with a space/scripts/mkl_on_amd.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    found = subprocess.run(["bash", script, "true"], capture_output=True, text=True)
+    assert found.returncode == 1 and "LD_PRELOAD takes no path with a space or a colon" in found.stderr
