@@ -45,7 +45,7 @@ SIZE = (
     "--decoder-attention-heads 4"
 )
 RECIPE = (
-    "--dropout 0.3 --share-all-embeddings --optimizer torch_adam --adam-betas (0.9,0.98) --clip-norm 1.0 "
+    "--dropout 0.2 --share-all-embeddings --optimizer torch_adam --adam-betas (0.9,0.98) --clip-norm 1.0 "
     "--weight-decay 1e-4 --lr 2e-3 --lr-scheduler inverse_sqrt --warmup-updates 600 --criterion "
     "modular_cross_entropy --label-smoothing 0.1 --max-tokens 2048 --max-epoch 12 --update-epoch-batch-itr "
     "True --keep-last-epochs 5 --no-progress-bar --log-interval 100 --num-workers 1"
