@@ -79,6 +79,7 @@ def test_what_a_command_has_written_is_in_its_log_if_its_reader_is_killed(tmp_pa
         f"print(*range(1000), sep='\\n', flush=True); open({str(marker)!r}, 'w'); import time; time.sleep(60)"
     )
     code = f"""
+import time
 from modular_fairseq_cli.processes import call
 call({[PYTHON, "-c", child]!r}, {str(log)!r}, lambda line: time.sleep(60))
 """
