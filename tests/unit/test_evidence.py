@@ -12,7 +12,7 @@ import pytest
 import yaml
 from sacrebleu.metrics import BLEU
 
-from modular_fairseq.runs.evidence import figures, page
+from modular_fairseq.runs.evidence import claim_section, figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.by_unit import packed_parts, unpacked, unpacked_parts
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
@@ -601,8 +601,8 @@ def test_the_page_tells_when_a_claim_or_its_rows_were_changed():
         Change("2026-11-25", "d", claims={"second": "0", "first": "1"}),
     ]
     plan = SimpleNamespace(register=SimpleNamespace(changes=changes))
-    assert page._changed(plan, claim()).endswith(" on 2026-11-23 and 2026-11-25")
-    assert page._changed(plan, claim(name="third", row="d", baseline="e")) == ""
+    assert claim_section._changed(plan, claim()).endswith(" on 2026-11-23 and 2026-11-25")
+    assert claim_section._changed(plan, claim(name="third", row="d", baseline="e")) == ""
 
 
 def test_the_page_names_the_device_that_made_the_runs():
@@ -611,7 +611,7 @@ def test_the_page_names_the_device_that_made_the_runs():
 
     def told(*devices):
         made = {name: {"made": {"device": devices[seed - 1]}} for name, (_, seed) in runs.items()}
-        return page._devices(jobs, made)
+        return claim_section._devices(jobs, made)
 
     assert told("cpu", "cpu") == ""
     assert told("cpu", "cuda").startswith(" Seed 2 was made with `--device cuda`;")
