@@ -859,7 +859,7 @@ def test_the_perplexity_of_the_ensemble_paper_is_of_the_test_set(tmp_path):
         ({"seeds": "1,1"}, "--seeds 1,1: seeds must be different"),
         ({"seeds": "one"}, "--seeds one: seeds must be different"),
         ({"only": ["mae-8"]}, "--only mae-8: .*table.yaml has no such row; give one of base"),
-        ({"scale": "huge"}, "give one of cpu, small, smoke, paper"),
+        ({"scale": "huge"}, "give one of cpu, narrow, small, smoke, paper"),
         ({"jobs": 0}, "--jobs must be at least 1, not 0"),
         ({"samples": 0}, "--samples must be at least 1, not 0"),
         ({"jobs": 2, "run": False}, "--jobs has no effect without --run"),
