@@ -55,11 +55,13 @@ QUIET = [
 ]
 
 
-def write_reversal_corpus(folder, train_pairs=60, seed=0):
-    """Write sentences of random words, whose translations have the words in reverse order."""
+def write_reversal_corpus(folder, train_pairs=60, seed=0, types=12, longest=7):
+    """Write sentences of 2 to `longest` random words, which are of `types` different ones. Their translations
+    have the words in reverse order.
+    """
     rng = random.Random(seed)
     for split, pairs in (("train", train_pairs), ("valid", 12), ("test", 12)):
-        sources = [[f"w{rng.randrange(12)}" for _ in range(rng.randrange(2, 8))] for _ in range(pairs)]
+        sources = [[f"w{rng.randrange(types)}" for _ in range(rng.randint(2, longest))] for _ in range(pairs)]
         (folder / f"{split}.de").write_text("".join(" ".join(words) + "\n" for words in sources))
         (folder / f"{split}.en").write_text("".join(" ".join(reversed(words)) + "\n" for words in sources))
 

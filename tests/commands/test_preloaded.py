@@ -134,7 +134,7 @@ def test_a_tied_command_that_the_server_cannot_run_finds_no_module_in_the_presen
 def test_signals_are_forwarded_unless_they_are_ignored(preloaded, tmp_path, number, ignored):
     """A shell without a terminal starts its background jobs with SIGINT ignored."""
     client = subprocess.Popen(
-        [preloaded.python, "-c", ASLEEP.replace("600", "2")],
+        [preloaded.python, "-c", ASLEEP.replace("6000", "2")],
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL),

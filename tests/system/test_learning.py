@@ -13,7 +13,7 @@ from tests.fairseq_commands import (
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reversal")
-    write_reversal_corpus(folder, train_pairs=2000)
+    write_reversal_corpus(folder, train_pairs=2000, types=8, longest=5)
     binarize(folder, folder / "bin")
     return folder
 
@@ -29,7 +29,7 @@ def corpus(tmp_path_factory):
     ],
 )
 def test_a_tiny_model_learns_to_reverse(corpus, tmp_path, arch):
-    recipe = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--max-tokens", "500", "--dropout", "0"]
+    recipe = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--max-tokens", "300", "--dropout", "0"]
     recipe += [
         "--criterion",
         *(
@@ -44,9 +44,9 @@ def test_a_tiny_model_learns_to_reverse(corpus, tmp_path, arch):
         "--lr",
         "4e-3",
         "--warmup-updates",
-        "60",
+        "28",
         "--total-num-update",
-        "420",
+        "200",
     ]
     gates = ["--mae-gate-interval", "2"] if arch.startswith("mae") else []
     run_train(
@@ -55,7 +55,7 @@ def test_a_tiny_model_learns_to_reverse(corpus, tmp_path, arch):
         f"{arch}_tiny_cpu",
         *gates,
         "--max-update",
-        420,
+        200,
         "--disable-validation",
         "--save-interval",
         1000,  # and at the end
