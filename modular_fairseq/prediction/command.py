@@ -18,7 +18,6 @@ what is right).
 """
 
 import argparse
-import json
 import os
 from typing import Any
 
@@ -32,6 +31,7 @@ from modular_fairseq.loading import (
 )
 from modular_fairseq.prediction import classes, masked_words
 from modular_fairseq.training.checkpoints import load_checkpoint, options_of
+from modular_fairseq.training.overrides import read_overrides
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import NoEffectError, UsageError
 from modular_fairseq_cli.files import check_file, finite, write_file, write_json
@@ -57,23 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model-overrides",
         default="{}",
-        metavar="JSON",
-        help="options of the model to change, as a JSON object of names and values (default: {})",
+        metavar="DICTIONARY",
+        help="options of the model to change, such as \"{'dropout': 0.1}\" (default: {})",
     )
     add_user_dir(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     import_user_dir(args)
-    try:
-        overrides = json.loads(args.model_overrides)
-        if not isinstance(overrides, dict):
-            raise ValueError("no object")
-    except ValueError as error:
-        raise UsageError(
-            f"--model-overrides {args.model_overrides}: give a JSON object with options of the model "
-            f"({error})"
-        ) from None
+    overrides = read_overrides(args.model_overrides, "--model-overrides")
     _check(args, overrides)
     seed = 1 if args.seed is None else args.seed
     loaded = load(args.path, args.data, args.gen_subset, {**overrides, "seed": seed})

@@ -4,7 +4,6 @@ The results of a measurement are a file beside the checkpoints of the run. Each 
 file of the folder evaluations/.
 """
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -60,8 +59,8 @@ class Measurement(NamedTuple):
 
     @property
     def model_overrides(self) -> list[str]:
-        """The options of fairseq's commands that apply `overrides`."""
-        return ["--model-overrides", json.dumps(dict(self.overrides))] if self.overrides else []
+        """The options of fairseq's commands that apply `overrides`, a dictionary as Python writes it."""
+        return ["--model-overrides", repr(dict(self.overrides))] if self.overrides else []
 
     @property
     def found(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evaluation import Measurement, Pair
 from modular_fairseq.runs.evaluations.predictions import Classes, MaskedWords, Values
 from modular_fairseq.runs.papers.results import Results, Trial
+from modular_fairseq.training.overrides import read_overrides
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests.masked_language_models import write_corpora
@@ -314,11 +315,14 @@ def test_a_prediction_is_made_with_the_options_of_the_training_and_the_overrides
     run = SimpleNamespace(
         words=words, corpus=corpus, checkpoint="best.pt", name="row", path=str, plugin_option=[]
     )
-    measurement = Measurement(run, (MaskedWords(),), "test", (("mae_inference", "uniform"),))
+    measurement = Measurement(
+        run, (MaskedWords(),), "test", (("mae_inference", "uniform"), ("no_residual", True))
+    )
     command = MaskedWords().command(measurement)
     assert command[command.index("--max-tokens") + 1] == "77"
     assert "--skip-invalid-size-inputs-valid-test" in command
-    assert json.loads(command[command.index("--model-overrides") + 1]) == {"mae_inference": "uniform"}
+    overrides = read_overrides(command[command.index("--model-overrides") + 1], "")
+    assert overrides == {"mae_inference": "uniform", "no_residual": True}
     with pytest.raises(UsageError, match="test.idx does not exist, so row cannot be evaluated on test"):
         MaskedWords().check(measurement)
     (tmp_path / "test.idx").touch()

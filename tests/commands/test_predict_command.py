@@ -174,8 +174,10 @@ def refused(*args):
 def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
     assert "no.pt" in refused(texts / "bin", texts / "no.pt")
     assert "--max-tokens 3 is less" in refused(texts / "bin", pretrained, "--max-tokens", 3)
-    for value in ("[1]", "{"):
-        assert "give a JSON object" in refused(texts / "bin", pretrained, "--model-overrides", value)
+    for value in ("[1]", "{", '{"no_residual": true}'):
+        assert "give a dictionary of options of the model" in refused(
+            texts / "bin", pretrained, "--model-overrides", value
+        )
     assert "has no dict.txt; give" in refused(tmp_path, pretrained)
     for seed in (-1, 2**32):
         assert f"--seed {seed}: give a number from 0 to 4294967295" in refused(
