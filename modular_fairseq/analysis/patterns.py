@@ -54,7 +54,7 @@ class HeadPatterns:
 
     Attributes:
         counts: for each of `CLASSES`, the number of sentences in which the head shows it.
-        most_frequent: the class with the largest count.
+        most_frequent: the class with the largest count, or "" if no sentence was long enough.
     """
 
     counts: list[int]
@@ -174,7 +174,9 @@ class Patterns(Analysis):
 
     def _of_module(self, name: str, counts: Tensor) -> ModulePatterns:
         """Return the patterns of a module from the counts of its heads, [H, classes]."""
-        heads = [HeadPatterns(head.tolist(), CLASSES[int(head.argmax())]) for head in counts]
+        heads = [
+            HeadPatterns(head.tolist(), CLASSES[int(head.argmax())] if head.any() else "") for head in counts
+        ]
         shares = (counts.sum(dim=0) / counts.sum().clamp(min=1)).tolist()
         return ModulePatterns(name, self.kinds[name], *place(name, self.modules), heads, shares)
 

@@ -14,6 +14,7 @@ configs/manual.yaml explains every key.
 import argparse
 import functools
 import os
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ import modular_fairseq  # noqa: F401  (registers our archs and criterion)
 from modular_fairseq.models.checks import check_options
 from modular_fairseq.models.options import FAMILIES
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.fixed_options import refuse_fixed
+from modular_fairseq.runs.fixed_options import FIXED_IN_DECODING, refuse_fixed
 from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq.training.command_line import parse, refusing
 from modular_fairseq_cli.errors import UsageError
@@ -41,6 +42,12 @@ SELECTORS = {
 }
 # The groups for fairseq-generate and fairseq-eval-lm. All other groups are for fairseq-train.
 DECODING = ("generation", "eval_lm", "common_eval")
+# The keys of each group of fairseq whose keys do not depend on the task, the arch and so on.
+KEYS = {
+    group: frozenset(field.type.__dataclass_fields__)
+    for group, field in FairseqConfig.__dataclass_fields__.items()
+    if is_dataclass(field.type)
+}
 LANGUAGE_MODELING = "language_modeling"  # the task that fairseq-eval-lm evaluates
 
 
@@ -158,6 +165,10 @@ class Config(NamedTuple):
             if not isinstance(value, bool):
                 raise UsageError(f"{self.path}: {group}.{key} is {value!r}; it must be true or false")
             return [option] if value == action.const else []
+        if isinstance(value, str) and action.type in (int, float):  # Python code computes with some of them
+            raise UsageError(
+                f"{self.path}: {group}.{key} is the text {value!r}; give a number, without quotes"
+            )
         word = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         try:
             if callable(action.type):
@@ -196,12 +207,16 @@ def read_config(path: str | os.PathLike) -> Config:
                 f"{path}: {group} is no group of fairseq's configuration; configs/manual.yaml lists the "
                 "groups"
             )
+    _check_groups(config)
     _check_texts(config, [f"{group}._name" for group in SELECTORS])
     _check_texts(config, ["task.data", *_languages_of_task(values["task"]["_name"])])
     if config.get("checkpoint.finetune_from_model") is not None:
         _check_texts(config, ["checkpoint.finetune_from_model"])
     words = config.train_options()  # refuses values of a wrong type
     refuse_fixed(words, f"in {path}", "remove the key")
+    own = "; a table translates each row in the same way, apart from `subset` and `overrides` of the row"
+    decoding = [*words, *config.decoding_options()]
+    refuse_fixed(decoding, f"in {path}", f"remove the key{own}", (*FIXED_IN_DECODING, "--model-overrides"))
     check_context(config)
     if family := FAMILIES.get(config.get("model._name")):
         given = {name: value for name, value in values["model"].items() if value is not None}
@@ -216,6 +231,22 @@ def read_config(path: str | os.PathLike) -> Config:
             "a prepared corpus in --data"
         )
     return config
+
+
+def _check_groups(config: Config) -> None:
+    """Raise a UsageError if a key is in a group that does not have it, or a _name would have no effect.
+
+    The commands of fairseq have no groups, so they would take the key. But the run engine looks for some keys
+    in their groups, and fairseq-hydra-train would refuse the file.
+    """
+    for group, keys in config.values.items():
+        if group not in SELECTORS and keys.get("_name") is not None:
+            raise UsageError(f"{config.path}: {group}._name has no effect in the row of a table; remove it")
+        for key in keys.keys() - {"_name", *KEYS.get(group, ())}:
+            right = [name for name, known in KEYS.items() if key in known]
+            if right or group in KEYS:
+                remedy = f"move {key} to the group {right[0]}" if right else "correct, move or remove it"
+                raise UsageError(f"{config.path}: {group}.{key} is no option of fairseq; {remedy}")
 
 
 def _check_texts(config: Config, keys: list[str]) -> None:

@@ -164,6 +164,16 @@ class Column(NamedTuple):
     pattern: str = "{:.2f}"
     instead: str = ""
 
+    @property
+    def signed(self) -> str:
+        """The format of a difference, with its sign."""
+        return with_sign(self.pattern)
+
+
+def with_sign(pattern: str) -> str:
+    """Return the format of numbers that are shown with their sign."""
+    return pattern if ":+" in pattern else pattern.replace(":", ":+")
+
 
 class Pair(NamedTuple):
     """A measurement of a row and its baseline's with the same seed. The difference is ours - baseline."""

@@ -122,8 +122,9 @@ def on_subset(config: Config, percent: int) -> Config:
     max_epoch is divided by percent / 100. So the number of updates, to which warm-up and decay are adjusted,
     remains the same, apart from rounding. An epoch of a small subset has few updates. Therefore the model is
     validated and saved every N epochs, which together are about a tenth of an epoch of the whole corpus. N is
-    1 if percent is above 5. max_epoch is rounded to a multiple of N. If the learning rate decays to 0 after a
-    given number of updates, training stops there, unless max_update stops it before.
+    1 if percent is above 5, or if the checkpoints of the last epochs are averaged. max_epoch is rounded to a
+    multiple of N. If the learning rate decays to 0 after a given number of updates, training stops there,
+    unless max_update stops it before.
 
     Args:
         config: the row, possibly scaled. The result is named NAME-PERCENT.
@@ -133,7 +134,7 @@ def on_subset(config: Config, percent: int) -> Config:
         return config
     values = {group: dict(keys) for group, keys in config.values.items()}
     values["task"]["data"] = subsets.name(config.get("task.data"), percent)
-    interval = max(10 // percent, 1)
+    interval = 1 if config.averaged else max(10 // percent, 1)
     if epochs := config.get("optimization.max_epoch"):
         values["optimization"]["max_epoch"] = interval * max(round(epochs * 100 / percent / interval), 1)
     if updates := config.get("lr_scheduler.total_num_update"):

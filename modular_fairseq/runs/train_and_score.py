@@ -28,7 +28,7 @@ from omegaconf import OmegaConf
 from modular_fairseq.models.tasks import archs_that_translate, check_task, mechanisms_of
 from modular_fairseq.runs.corpora import prepare_raw
 from modular_fairseq.runs.corpus import Corpus
-from modular_fairseq.runs.fixed_options import refuse_fixed
+from modular_fairseq.runs.fixed_options import FIXED_IN_DECODING, refuse_fixed
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
 from modular_fairseq.training.command_line import parse, parse_generation, short_training
@@ -59,10 +59,7 @@ INSTEAD = {
     "--log-format": "train.log always has lines of JSON, which the command reads",
 }
 # Options of fairseq-generate that this command sets, or without which its score would lack sentences.
-DECODING = (
-    *("--path", "--gen-subset", "--user-dir", "--results-path", "--quiet", "--score-reference", "--nbest"),
-    *("--task", "--source-lang", "-s", "--target-lang", "-t", "--num-shards", "--shard-id"),
-)
+DECODING = (*FIXED_IN_DECODING, "--task", "--source-lang", "-s", "--target-lang", "-t")
 STAGES = ("text", "raw", "tok", "bpe", "bin", "settings")  # what `prepare raw` writes to OUT
 LONGEST_NAME = 200  # characters; file systems take 255 bytes
 
@@ -110,17 +107,14 @@ def run(args: argparse.Namespace) -> None:
             raise UsageError(f"{option} cannot be given among OPTIONS; {INSTEAD[option]}")
     refuse_fixed(args.options, "among OPTIONS")
     decoding = ["--beam", "5", "--batch-size", "64", "--remove-bpe", *args.generate.split()]
-    for option in by_option(args.generate.split()):
-        if option in DECODING:
-            raise UsageError(
-                f"--generate {args.generate}: this command sets {option} or needs its default; leave it out"
-            )
+    refuse_fixed(args.generate.split(), f"in --generate {args.generate}", fixed=DECODING)
     if args.arch not in ARCH_MODEL_NAME_REGISTRY:
         ours = ", ".join(archs_that_translate())
         raise UsageError(f"there is no arch {args.arch}; give {ours}, or an arch of fairseq")
     check_task(args.arch, TranslationTask)
     out = os.path.abspath(args.out)
-    label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, args.size or "", *args.options])).strip("_")
+    size = "own size" if args.size == "" else args.size or ""
+    label = re.sub("[^a-zA-Z0-9.]+", "_", " ".join([args.arch, size, *args.options])).strip("_")
     label = label if args.name is None else args.name
     if len(label) > LONGEST_NAME:
         raise UsageError(
@@ -156,7 +150,8 @@ def run(args: argparse.Namespace) -> None:
     with only_one(folder):
         translation = translate(training, decoding, say)
     reference = os.path.join(out, "raw", f"test.{args.target}")
-    main.main(["score", "--reference", reference, translation, "--json", training.path("score.json")])
+    scored = ["--reference", reference, translation, "--target-lang", args.target]
+    main.main(["score", *scored, "--json", training.path("score.json")])
 
 
 def _check_decoding(decoding: list[str], words: list[str], given: str) -> None:

@@ -29,8 +29,8 @@ from modular_fairseq.runs.evaluations.bleu import Bleu, generate_command
 from modular_fairseq.runs.evaluations.model_analyses import Redundancy
 from modular_fairseq.runs.evaluations.perplexity import Perplexity
 from modular_fairseq.runs.papers import plan as planning
-from modular_fairseq.runs.papers.table import read_table
-from modular_fairseq.runs.sizes import check_scale, scaled
+from modular_fairseq.runs.papers.table import COLUMNS, read_table
+from modular_fairseq.runs.sizes import check_scale, on_subset, scaled
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import train_config
 from tests.masked_language_models import build_preset
@@ -628,7 +628,7 @@ def test_one_expert_is_drawn_five_times_for_each_seed(tmp_path):
     }
     assert names == {"mae-2/uni-mae-7/seed-1", "mae-2/uni-mae-7/seed-2"}
     assert len({each.path("out") for each in results["uni-mae-7-random"].measurements}) == 10
-    assert '"mae_inference_seed": 3' in " ".join(
+    assert "'mae_inference_seed': 3" in " ".join(
         generate_command(results["uni-mae-7-random"].measurements[2])
     )
 
@@ -673,6 +673,54 @@ def test_a_pretrained_row_without_a_checkpoint_is_refused(tmp_path):
         planning.plan(read_table(table), Namespace(**arguments(table, tmp_path)))
 
 
+@pytest.mark.parametrize("name", COLUMNS)
+def test_the_differences_of_every_column_have_a_sign(name):
+    assert COLUMNS[name].signed.format(1)[0] == "+"
+
+
+TUNED = ("checkpoint:", "checkpoint:\n  finetune_from_model: base.yaml")
+
+
+def refusal_of_edited(folder, **changes):
+    """Plan a copy of table mae-3 in whose files a text is replaced by another, and return the refusal."""
+    shutil.copytree(CONFIGS, folder / "configs")
+    for name, (old, new) in changes.items():
+        path = folder / "configs/mae-3" / f"{name.replace('_', '-')}.yaml"
+        assert old in (text := path.read_text())
+        path.write_text(text.replace(old, new))
+    path = folder / "configs/mae-3/table.yaml"
+    with pytest.raises(UsageError) as error:
+        planning.plan(read_table(path), Namespace(**arguments(path, folder)))
+    return str(error.value)
+
+
+def test_a_row_is_not_fine_tuned_after_itself(tmp_path):
+    said = refusal_of_edited(tmp_path / "a", base=TUNED)
+    assert "base.yaml: checkpoint.finetune_from_model is base.yaml, which is fine-tuned after this" in said
+    round_about = ("checkpoint:", "checkpoint:\n  finetune_from_model: mae-7.yaml")
+    said = refusal_of_edited(tmp_path / "b", mae_7=TUNED, base=round_about)
+    assert "mae-7.yaml: checkpoint.finetune_from_model is base.yaml, which is fine-tuned after this" in said
+
+
+def test_a_value_that_fairseq_train_refuses_is_one_of_the_row_and_not_of_its_overrides(tmp_path):
+    said = refusal_of_edited(tmp_path, base=("task:", "distributed_training:\n  ddp_backend: foo\ntask:"))
+    assert "row base (" in said and "base.yaml): " in said and "--ddp-backend" in said and "overr" not in said
+
+
+def test_a_row_that_is_trained_and_one_that_is_pretrained_have_a_file_each(tmp_path):
+    """The runs of both would have the same folder, so the results of one would count for the other."""
+    rows = "  - {name: as-it-is, config: mae-7.yaml, pretrained: true}\nnotes:"
+    said = refusal_of_edited(tmp_path, mae_7=TUNED, table=("notes:", rows))
+    assert "rows mae-7 and as-it-is have the same file, but only one of them is pretrained" in said
+
+
+def test_a_row_on_a_small_share_of_the_data_may_average_its_last_epochs(tmp_path):
+    config = read_config(CONFIGS / "mae-2/mae-7.yaml")
+    share = on_subset(config, 1)
+    assert config.averaged and share.get("checkpoint.save_interval") == 1
+    assert on_subset(read_config(CONFIGS / "mae-7/ftg.yaml"), 1).get("checkpoint.save_interval") == 10
+
+
 def test_a_scale_names_only_keys_that_some_row_has():
     keys = {
         f"{group}.{key}"
@@ -713,6 +761,17 @@ def test_words_of_the_commands(tmp_path):
     [
         (("beam: 5", "beams: 5"), "generation.beams is no option"),
         (("dropout: 0.3", "dropuot: 0.3"), "model.dropuot is no option"),
+        (
+            ("optimization:", "optimization:\n  keep_last_epochs: 5"),
+            "keep_last_epochs to the group checkpoint",
+        ),
+        (("task:", "task:\n  max_epoch: 5"), "task.max_epoch is no option of fairseq; move max_epoch to"),
+        (("max_epoch: 50", "max_epoch: 50\n  dropout: .1"), "optimization.dropout is no option of fairseq"),
+        (("max_epoch: 50", "max_epoch: '50'"), "optimization.max_epoch is the text '50'; give a number"),
+        (("beam: 5", "beam: 5\n  nbest: 5"), "--nbest cannot be given in"),
+        (("common_eval:", "common_eval:\n  model_overrides: a"), "--model-overrides cannot be given in"),
+        (("dataset:", "dataset:\n  gen_subset: valid"), "--gen-subset cannot be given in"),
+        (("dataset:", "bpe:\n  _name: gpt2\ndataset:"), "bpe._name has no effect in the row of a table"),
         (("optimization:", "optimisation:"), "optimisation is no group"),
         (("source_lang: de", "source_lan: de"), "task.source_lang is missing"),
         (("/bin", ""), "must be SET/bin"),

@@ -40,11 +40,15 @@ def measure(evaluation, data, folder, *options, words=()):
     return found, str(folder / "checkpoint_best.pt")
 
 
-def test_the_information_of_experts_is_that_of_the_analysis(reversal_data, tmp_path):
-    found, checkpoint = measure(ExpertInformation, reversal_data, tmp_path, *MAE)
+@pytest.mark.parametrize("context", ["prefix", "source"])
+def test_the_information_of_experts_is_that_of_the_encoder(context, reversal_data, tmp_path):
+    """With --mae-gate-context source, gates of the decoder read the source, too."""
+    words = (*MAE, "--mae-gate-context", context)
+    found, checkpoint = measure(ExpertInformation, reversal_data, tmp_path, *words)
     report = analyze(checkpoint, reversal_data, "valid", ["experts"])["experts"]
     encoder, *decoder = report.modules
-    assert encoder.module.startswith("encoder.") and all(each.side == "target" for each in decoder)
+    assert encoder.module.startswith("encoder.")
+    assert {each.side for each in decoder} == {"source" if context == "source" else "target"}
     assert found["expert_information"] == encoder.information != report.information
     assert [each["information"] for each in found["experts"]["modules"]] == [
         each.information for each in report.modules

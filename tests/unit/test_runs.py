@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -293,10 +294,12 @@ def trained(monkeypatch, tmp_path, *options, **own):
     seen = SimpleNamespace()
     monkeypatch.setattr(train_and_score, "prepare_raw", lambda *words: None)
     monkeypatch.setattr(Run, "check", lambda self: None)
-    monkeypatch.setattr(Run, "train", lambda self, say: setattr(seen, "run", self))
-    (tmp_path / "out").mkdir(exist_ok=True)
-    for label in ("mine", "dma_transformer_max_epoch_3_seed_7", "tim_transformer"):
-        (tmp_path / "out" / label).mkdir(exist_ok=True)
+
+    def train(run, say):
+        os.makedirs(run.folder, exist_ok=True)
+        seen.run = run
+
+    monkeypatch.setattr(Run, "train", train)
     monkeypatch.setattr(
         train_and_score,
         "translate",
@@ -319,12 +322,14 @@ def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monke
     )
     assert plain.score == [
         *("score", "--reference", f"{tmp_path}/out/raw/test.en", "generate.out"),
-        *("--json", f"{plain.run.folder}/score.json"),
+        *("--target-lang", "en", "--json", f"{plain.run.folder}/score.json"),
     ]
     named = trained(monkeypatch, tmp_path, "tim_transformer", name="mine", size="", generate="--lenpen 2")
     assert named.run.folder == f"{tmp_path}/out/mine" and "--encoder-layers" not in named.run.words
     assert named.decoding == ["--beam", "5", "--batch-size", "64", "--remove-bpe", "--lenpen", "2"]
-    assert "--encoder-layers 4 " in " ".join(trained(monkeypatch, tmp_path, "tim_transformer").run.words)
+    unnamed = trained(monkeypatch, tmp_path, "tim_transformer")
+    assert "--encoder-layers 4 " in " ".join(unnamed.run.words)
+    assert trained(monkeypatch, tmp_path, "tim_transformer", size="").run.folder != unnamed.run.folder
     one = {"size": "--share-all-embeddings", "generate": "--sacrebleu"}
     short = trained(monkeypatch, tmp_path, "tim_transformer", name="mine", **one)
     assert "--share-all-embeddings" in short.run.words and short.decoding[-1] == "--sacrebleu"
@@ -336,9 +341,12 @@ def test_train_and_score_takes_options_of_its_own_and_of_fairseq(tmp_path, monke
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--path other.pt", "sets --path or needs its default; leave it out"),
-        ("--beam 3 --quiet", "sets --quiet or needs its default; leave it out"),
-        ("--score-reference", "sets --score-reference or needs its default; leave it out"),
+        ("--path other.pt", "--path cannot be given in --generate"),
+        ("--beam 3 --quiet", "--quiet cannot be given in --generate"),
+        (
+            "--score-reference",
+            "--score-reference cannot be given in --generate",
+        ),
         ("--beam x", "fairseq-generate refuses --generate --beam x: argument --beam: invalid int value: 'x'"),
         ("--bean 3", "refuses --generate --bean 3: unrecognized arguments: --bean 3"),
         (

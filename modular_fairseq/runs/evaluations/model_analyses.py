@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from modular_fairseq.analysis.analyses import ALL, build
 from modular_fairseq.analysis.attention_maps import ENCODER
-from modular_fairseq.analysis.places import SOURCE
+from modular_fairseq.analysis.places import SOURCE, side_of
 from modular_fairseq.loading import SKIP_INVALID, load
 from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
@@ -166,7 +166,9 @@ class ExpertInformation(AnalysisEvaluation):
     columns = {"expert_information": Column("tokens and experts (encoder), nats", "", "{:.3f}")}
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
-        of_encoder = [each["information"] for each in report["modules"] if each["side"] == SOURCE]
+        # Not each["side"], which says what a gate reads: with --mae-gate-context source, gates of a decoder
+        # read the source, too.
+        of_encoder = [each["information"] for each in report["modules"] if side_of(each["module"]) == SOURCE]
         return {"expert_information": fmean(of_encoder) if of_encoder else None}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from modular_fairseq.runs.evaluation import with_sign
 from modular_fairseq.runs.papers.table import COLUMNS
 
 
@@ -24,7 +25,7 @@ class Quantity(NamedTuple):
     @property
     def signed(self) -> str:
         """The format of a difference, with its sign."""
-        return self.pattern if ":+" in self.pattern else self.pattern.replace(":", ":+")
+        return with_sign(self.pattern)
 
 
 def _column(name: str) -> Callable[[dict[str, Any], str], float | None]:

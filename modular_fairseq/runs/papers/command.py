@@ -139,6 +139,8 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(
             "--jobs has no effect with --launcher slurm, where each run has its jobs; leave it out"
         )
+    if args.run and args.pretrained and not os.path.isfile(args.pretrained):
+        raise UsageError(f"--pretrained {args.pretrained} is no file; give a checkpoint")
     args.workers = resources[0].workers
     table = read_table(args.table)
     results = plan(table, args)

@@ -129,14 +129,21 @@ def refuse_equal_rows(results: dict[str, Results], scale: str) -> None:
 
 
 def refuse_shared_files(results: dict[str, Results]) -> None:
-    """Refuse two measurements of one run that differ, but would write the same files.
+    """Refuse two runs, or two measurements of one, that differ but would write the same files.
 
     Raises:
-        UsageError: there are two such measurements.
+        UsageError: there are two such measurements or runs.
     """
     seen: dict[tuple[str, str], tuple[str, list[str]]] = {}
+    runs: dict[str, tuple[str, bool]] = {}
     for name, found in results.items():
         for each in found.measurements:
+            first, trains = runs.setdefault(each.run.folder, (name, each.run.trains))
+            if trains != each.run.trains:
+                raise UsageError(
+                    f"rows {first} and {name} have the same file, but only one of them is pretrained; give "
+                    "one of the rows a copy of the file under another name"
+                )
             other, settings = seen.setdefault((each.run.folder, each.name), (name, each.settings))
             if settings != each.settings:
                 raise UsageError(
@@ -200,7 +207,7 @@ class RowPlanner:
             self._configs[path] = scaled(read_config(path), self.scale)
         return self._configs[path]
 
-    def run(self, config: Config, seed: int, trains: bool = True) -> Run:
+    def run(self, config: Config, seed: int, trains: bool = True, after: tuple[str, ...] = ()) -> Run:
         """Return the run of a row with one seed.
 
         A row that is fine-tuned starts from --pretrained, or from a run of the row that it names: the one
@@ -210,13 +217,23 @@ class RowPlanner:
             config: the row, scaled.
             seed: the seed.
             trains: whether the run trains. If not, the checkpoint that it starts from is evaluated.
+            after: files of the rows that are fine-tuned after this one.
+
+        Raises:
+            UsageError: a row is fine-tuned after itself.
         """
         start = config.get("checkpoint.finetune_from_model")
         if start is not None and self.args.pretrained:
             start = os.path.abspath(self.args.pretrained)
         elif start is not None:
             path = os.path.join(os.path.dirname(config.path), start)
-            start = self.run(self.config(path), seed if self.same_start else 1)
+            after = (*after, os.path.realpath(config.path))
+            if os.path.realpath(path) in after:
+                raise UsageError(
+                    f"{config.path}: checkpoint.finetune_from_model is {start}, which is fine-tuned after "
+                    "this file itself; name the file of a row that is trained before"
+                )
+            start = self.run(self.config(path), seed if self.same_start else 1, after=after)
         values = {group: dict(keys) for group, keys in config.values.items()}
         values.get("checkpoint", {}).pop("finetune_from_model", None)
         values.get("common", {}).pop("seed", None)
@@ -306,9 +323,8 @@ class RowPlanner:
         try:
             parse(config._replace(values={**config.values, "model": model}).train_options())
         except UsageError as error:
-            raise UsageError(
-                f"{self.args.table}: row {row.name} has overrides {overrides}: {error}"
-            ) from None
+            has = f" has overrides {overrides}" if overrides else f" ({config.path})"
+            raise UsageError(f"{self.args.table}: row {row.name}{has}: {error}") from None
 
 
 def needed(results: dict[str, Results], only: list[str]) -> list[tuple[Run, list[Measurement]]]:

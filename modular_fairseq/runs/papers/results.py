@@ -146,7 +146,7 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
         if ours and main and row.baseline not in ("", row.name):
             pair = (ours.chosen.measurements, results[row.baseline].chosen.measurements)
             gap = difference(main, *pair, samples)
-        pattern = main.columns[main.key].pattern.replace(":", ":+") if main else ""
+        pattern = main.columns[main.key].signed if main else ""
         theirs = [row.paper.get(name, "") for name in quoted]
         lines.append(Line([row.label, *cells, gap.shown(pattern) if gap else "", *map(str, theirs)]))
         pairs = [spread(each, average) or (None, None) for each in values]
