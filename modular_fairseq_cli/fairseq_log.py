@@ -11,8 +11,10 @@ the end:
 import json
 import re
 
-LOGGED = re.compile(r"\| (\w+) \| (\{.*\})$")  # a line of --log-format json
-SIMPLE = re.compile(r"\| (\w+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$")  # a line of --log-format simple
+LOGGED = re.compile(r"\| ([\w.-]+) \| (\{.*\})$")  # a line of --log-format json
+SIMPLE = re.compile(
+    r"\| ([\w.-]+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$"
+)  # a line of --log-format simple
 # The numbers of parameters, of all and of those that the main optimizer trains.
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 # The numbers of which the first that is logged is shown as the progress, and what they are called.

@@ -122,6 +122,20 @@ def check_file(path: Name, option: str) -> None:
         )
 
 
+def check_data_folder(path: Name, option: str) -> None:
+    """Raise UsageError if fairseq cannot read data from a folder of this name.
+
+    Args:
+        path: the path.
+        option: the option that names it, for the message.
+    """
+    if "," in str(path) or os.pathsep in str(path):
+        raise UsageError(
+            f"{option} {path}: fairseq cannot read data from a folder with , or {os.pathsep} in its name; "
+            "give another name"
+        )
+
+
 def write_file(path: Name, content: str | bytes) -> None:
     """Write a file atomically: after an error or a kill, an earlier file of that name is unchanged.
 

@@ -11,8 +11,9 @@
 
 A MODEL is an arch, followed by any options of fairseq-train, all in quotes. The arch is one of this package
 or of the --user-dir, and determines the size. Every model has --dropout 0.3 and Adam. With a decoder it has
---share-decoder-input-output-embed and --criterion modular_cross_entropy, for translation with label smoothing
-0.1; a masked language model has --criterion modular_masked_lm. Its options may say otherwise. No data is
+--share-decoder-input-output-embed, unless its input or softmax is adaptive, and --criterion
+modular_cross_entropy, for translation with label smoothing 0.1; a masked language model has --criterion
+modular_masked_lm. Its options may say otherwise. No data is
 needed, because batches consist of random tokens.
 
 Each model is compared with "stock": fairseq's own Transformer with the same options, except those that only
@@ -51,7 +52,6 @@ The rows of the table are:
 """
 
 import argparse
-import json
 import logging
 from dataclasses import asdict
 from importlib.metadata import distributions
@@ -69,7 +69,7 @@ from modular_fairseq.benchmark.timing import compare
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import check_file
+from modular_fairseq_cli.files import check_file, write_json
 from modular_fairseq_cli.processes import processor_name
 
 COUNTS: dict[str, tuple[int | None, int, str]] = {  # option: (default, smallest value, help)
@@ -194,8 +194,12 @@ def run(args: argparse.Namespace) -> None:
             if args.kernels
             else {"comparisons": [asdict(comparison) for comparison in comparisons]}
         )
-        with open(args.json, "w") as file:
-            json.dump(report, file, indent=1)
+        try:
+            write_json(args.json, report)
+        except OSError as error:
+            raise UsageError(
+                f"--json {args.json} cannot be written ({error.strerror}); give another file"
+            ) from None
     refusals = [refusal for comparison in comparisons for refusal in comparison.refusals]
     if refusals:
         raise UsageError(f"{'; '.join(refusals)}; close other programs, or increase --rounds")

@@ -53,6 +53,8 @@ def parse_model(model: str, task: FairseqTask, args: argparse.Namespace) -> Conf
     def configure(arch: str) -> DictConfig:
         words = [*COMMON.split(), *kind.options.split(), "--seed", str(args.seed), *flags, "--arch", arch]
         _, namespace = parse(words, refuse)
+        if not any(getattr(namespace, name, None) for name in ("adaptive_input", "adaptive_softmax_cutoff")):
+            _, namespace = parse([*kind.sharing.split(), *words], refuse)
         namespace.cpu = args.device == "cpu"
         cfg = convert_namespace_to_omegaconf(namespace)
         cfg.generation.beam = args.beam

@@ -34,6 +34,7 @@ class Kind(ABC):
 
     Attributes:
         options: options of fairseq-train that every model has by default.
+        sharing: a further one, which models without an adaptive input or softmax have.
         plain: the plain arch that is timed by default.
         model: the class of our models.
         stacks: for each stack of a model, the name of its tokens in a batch. A stack is a module of the
@@ -42,6 +43,7 @@ class Kind(ABC):
     """
 
     options: ClassVar[str]
+    sharing: ClassVar[str] = "--share-decoder-input-output-embed"
     plain: ClassVar[str]
     model: ClassVar[type[BaseFairseqModel]]
     stacks: ClassVar[dict[str, str]]
@@ -59,9 +61,10 @@ class Kind(ABC):
     def stock(self, cfg: DictConfig, task: FairseqTask) -> BaseFairseqModel:
         """Build fairseq's own Transformer with the options of a model."""
 
-    @abstractmethod
     def stock_criterion(self, cfg: DictConfig) -> str:
         """Return the name of the criterion of fairseq that stands in for ours."""
+        adaptive = getattr(cfg.model, "adaptive_softmax_cutoff", None) is not None
+        return "adaptive_loss" if adaptive else "label_smoothed_cross_entropy"
 
     @abstractmethod
     def longest(self, cfg: DictConfig) -> int:
@@ -71,7 +74,7 @@ class Kind(ABC):
 class Translation(Kind):
     """Translation by encoder-decoder models."""
 
-    options = "--share-decoder-input-output-embed --criterion modular_cross_entropy --label-smoothing 0.1"
+    options = "--criterion modular_cross_entropy --label-smoothing 0.1"
     plain = "modular_transformer_iwslt_de_en"
     model = ModularTransformer
     stacks = {"encoder": "src_tokens", "decoder": "prev_output_tokens"}
@@ -89,9 +92,6 @@ class Translation(Kind):
     def stock(self, cfg: DictConfig, task: FairseqTask) -> TransformerModelBase:
         return TransformerModelBase.build_model(nested_config(cfg.model), task)
 
-    def stock_criterion(self, cfg: DictConfig) -> str:
-        return "label_smoothed_cross_entropy"
-
     def longest(self, cfg: DictConfig) -> int:
         return min(cfg.model.max_source_positions, cfg.model.max_target_positions)
 
@@ -99,7 +99,7 @@ class Translation(Kind):
 class LanguageModeling(Kind):
     """Language modelling by decoder-only models. The task has one dictionary, of `target_types` types."""
 
-    options = "--task language_modeling --share-decoder-input-output-embed --criterion modular_cross_entropy"
+    options = "--task language_modeling --criterion modular_cross_entropy"
     plain = "modular_transformer_lm"
     model = ModularTransformerLanguageModel
     stacks = {"decoder": "src_tokens"}
@@ -123,10 +123,6 @@ class LanguageModeling(Kind):
         ours = vars(resolved(cfg.model, FAMILIES["modular_transformer_lm"]))
         return TransformerLanguageModel.build_model(Namespace(**{**own, **ours}), task)
 
-    def stock_criterion(self, cfg: DictConfig) -> str:
-        adaptive = cfg.model.adaptive_softmax_cutoff is not None
-        return "adaptive_loss" if adaptive else "label_smoothed_cross_entropy"
-
     def longest(self, cfg: DictConfig) -> int:
         return cfg.model.max_target_positions or cfg.model.tokens_per_sample
 
@@ -135,6 +131,7 @@ class MaskedLanguageModeling(Kind):
     """Masked language modelling by encoders. The task has one dictionary, of `target_types` types."""
 
     options = "--task masked_lm --criterion modular_masked_lm"
+    sharing = ""
     plain = "modular_roberta"
     model = ModularRoberta
     stacks = {"encoder.sentence_encoder": "src_tokens"}

@@ -64,8 +64,10 @@ def check_plain(model: nn.Module) -> None:
         refuse("the layers of its encoder do not follow one another")
     for name, module in model.named_modules():
         if isinstance(module, (TransformerEncoderLayer, TransformerDecoderLayer)):
-            if module.groups > 1 or module.competition is not None or module.communication is not None:
+            if module.groups > 1 or module.competition is not None:
                 refuse(f"{name} has independent mechanisms, and its features are in groups")
+            if module.communication is not None:
+                refuse(f"{name} has a sub-layer of communication (--tim-communication-heads)")
             if module.residual_connection is not add_residual:
                 refuse(f"{name} has no residual connections")
         if isinstance(module, MultiheadAttention):

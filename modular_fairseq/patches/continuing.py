@@ -15,7 +15,12 @@ from torch import Tensor
 from modular_fairseq.patches.precision import float32_like
 from modular_fairseq.patches.registry import replace
 from modular_fairseq.training.former_defaults import warn_of_other_defaults
-from modular_fairseq.training.optimizer_state import OtherParametersError, compare_parameters, refusal
+from modular_fairseq.training.optimizer_state import (
+    OtherParametersError,
+    compare_parameters,
+    refusal,
+    refuse_another_precision,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +48,15 @@ def refuse_other_optimizers(
 ) -> Any:
     """Say how a training can go on from a checkpoint whose optimizer trained other parameters.
 
-    fairseq would end with a traceback of torch, or crash in the first update under --fp16
-    (fairseq/trainer.py:588-632).
+    fairseq would end with a traceback of torch, or crash in the first update under --fp16. If the checkpoint
+    is one of another precision, it ends in an AssertionError about classes (fairseq/trainer.py:588-632).
     """
     try:
         return load_checkpoint(trainer, filename, *args, **kwargs)
-    except OtherParametersError as error:
+    except (OtherParametersError, AssertionError) as error:
+        refuse_another_precision(trainer.cfg, filename)
+        if isinstance(error, AssertionError):
+            raise
         raise refusal(trainer.get_model(), filename, error) from error
 
 
@@ -167,8 +175,9 @@ def load_the_float32_weights(
 
     Weights that the model has in float32, such as gates, are loaded with the model. The others are used only
     if they round to the weights of the model. They do not if somebody has changed the weights in the
-    checkpoint, or if the training continues in another precision. A warning then says that the training goes
-    on from the rounded weights, as it always does in fairseq (fairseq/optim/fp16_optimizer.py:86-99).
+    checkpoint, or if a training with --fp16-no-flatten-grads continues with --bf16. A warning then says that
+    the training goes on from the rounded weights, as it always does in fairseq
+    (fairseq/optim/fp16_optimizer.py:86-99).
     """
     load_state_dict(optimizer, state_dict, *args, **kwargs)
     saved = state_dict.get(FLOAT32_WEIGHTS)  # checkpoints that this plugin did not save have none

@@ -53,6 +53,7 @@ def keep_every_sentence(
     return batches
 
 
+FIRST_TOKENS = 5  # of a sentence, in messages
 SECONDS = 10  # after which the process ends without waiting for a thread
 _running: WeakSet[BackgroundConsumer] = WeakSet()
 _process_ends = threading.Event()
@@ -154,10 +155,16 @@ def name_the_first_that_is_too_long(
     if not ignore_invalid_inputs:
         _, ignored = dataset.filter_indices_by_size(indices, max_positions)
         if len(ignored) > 0:
+            sizes, positions = dataset.size(ignored[0]), max_positions
+            which = f"sample {ignored[0]}, counted from 0,"
+            if getattr(dataset, "src_dict", None) is not None and getattr(dataset, "tgt", None) is None:
+                sizes, positions = np.atleast_1d(sizes)[0], np.atleast_1d(max_positions)[0]
+                # Of a line for fairseq-interactive, the dataset does not know the number.
+                first = dataset.src_dict.string(dataset.src[ignored[0]][:FIRST_TOKENS])
+                which = f"the sentence that begins with {first!r}"
             raise UsageError(
-                f"sample {ignored[0]}, counted from 0, has {_tokens(dataset.size(ignored[0]))} tokens, and "
-                f"the model has {_tokens(max_positions)} positions; shorten it, or leave such samples out by "
-                "--skip-invalid-size-inputs-valid-test"
+                f"{which} has {_tokens(sizes)} tokens, and the model has {_tokens(positions)} positions; "
+                "shorten it, or leave such samples out by --skip-invalid-size-inputs-valid-test"
             )
     return filter_indices_by_size(task, indices, dataset, max_positions, ignore_invalid_inputs)
 

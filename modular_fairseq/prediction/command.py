@@ -100,7 +100,7 @@ def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
         if name not in options or name in NOT_OVERRIDDEN:
             raise UsageError(
                 f"--model-overrides {args.model_overrides}: {name} is no option of the model that can be "
-                "changed; see the options of its arch in fairseq-train --help"
+                "changed; see docs/mechanisms for the options"
             )
 
 

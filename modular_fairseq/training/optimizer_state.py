@@ -7,7 +7,10 @@ import torch
 from torch import nn
 
 from modular_fairseq.models.mae import GateTraining, gate_parameters
+from modular_fairseq.training.checkpoints import load_checkpoint, options_of
 from modular_fairseq_cli.errors import UsageError
+
+PRECISIONS = ("fp16", "bf16", "amp")  # options of fairseq-train
 
 
 class OtherParametersError(ValueError):
@@ -40,6 +43,27 @@ def compare_parameters(optimizer: torch.optim.Optimizer, state: dict[str, Any]) 
         for value in (state["state"].get(key) or {}).values() if parameter.dim() == 1 else ():
             if torch.is_tensor(value) and value.dim() == 1 and value.numel() != parameter.numel():
                 raise OtherParametersError(value.numel(), parameter.numel(), in_elements=True)
+
+
+def refuse_another_precision(cfg: Any, filename: str) -> None:
+    """Refuse a checkpoint of a training in another precision, whose optimizer has another kind of state.
+
+    Args:
+        cfg: the options of the present training.
+        filename: the checkpoint.
+
+    Raises:
+        UsageError: the precision differs.
+    """
+    both = options_of(load_checkpoint(filename), "common"), cfg.common
+    former, present = ({name for name in PRECISIONS if each.get(name)} for each in both)
+    if former != present:
+        had, has = (" and ".join(f"--{name}" for name in sorted(each)) for each in (former, present))
+        raise UsageError(
+            f"{filename} was trained {f'with {had}' if had else 'in float32'}, and this training is "
+            f"{f'one with {has}' if has else 'in float32'}; continue as it was trained, or start the "
+            "optimizer afresh with --reset-optimizer"
+        )
 
 
 def refusal(model: nn.Module, filename: str, error: OtherParametersError) -> UsageError:

@@ -13,6 +13,8 @@ from modular_fairseq.patches.literals import evaluate_literal
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli.errors import UsageError
 
+READ = ("model", "task", "criterion", "bpe", "tokenizer")  # the groups that fairseq takes from a checkpoint
+
 
 def read_overrides(text: str, given: str) -> dict[str, Any]:
     """Return the options of a text such as "{'dropout': 0.1}".
@@ -37,11 +39,12 @@ def read_overrides(text: str, given: str) -> dict[str, Any]:
 
 
 def refuse_ignored_options(overrides: Mapping[str, Any], configs: Mapping[str, Any], given: str) -> None:
-    """Refuse names that are an option of no model, because fairseq would ignore them.
+    """Refuse names that are an option of no model, because they would be ignored.
 
     fairseq changes every option of the name, in whatever group it is. It takes the name of a group, too, with
     a dictionary of the options in it that change or are added. In options that are a `Namespace`, it sets any
-    name (fairseq/dataclass/utils.py:453-484, fairseq/checkpoint_utils.py:343-366).
+    name (fairseq/dataclass/utils.py:453-484, fairseq/checkpoint_utils.py:343-366). It takes only
+    `READ` from a checkpoint, so a name in another group, such as `beam`, changes nothing.
 
     Args:
         overrides: the options that replace others, by name.
@@ -51,6 +54,12 @@ def refuse_ignored_options(overrides: Mapping[str, Any], configs: Mapping[str, A
     Raises:
         UsageError: fairseq would ignore a name.
     """
+    configs = {
+        of: {group: config[group] for group in READ if group in config}
+        if isinstance(config, Mapping)
+        else config
+        for of, config in configs.items()
+    }
     added = {
         field
         for registry, choice in overrides.items()
@@ -63,7 +72,7 @@ def refuse_ignored_options(overrides: Mapping[str, Any], configs: Mapping[str, A
         if name not in added and not any(_takes(config, name, value) for config in configs.values()):
             known = sorted({each for config in configs.values() for each in _names(config)} - {name})
             near = difflib.get_close_matches(str(name), known, 1)
-            perhaps = f"perhaps {near[0]} is meant" if near else "see fairseq-train --help with its --arch"
+            perhaps = f"perhaps {near[0]} is meant" if near else "see docs/mechanisms for the options"
             raise UsageError(
                 f"{given}: {name} is no option of {' or '.join(configs)} that can have the value {value!r}; "
                 f"{perhaps}"

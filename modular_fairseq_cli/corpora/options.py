@@ -1,7 +1,6 @@
 """Read the options of `modular-fairseq prepare RECIPE`: those that the recipe names, and --workers."""
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any, NoReturn
 from modular_fairseq_cli.corpora.documents import RULES
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.corpora.settings import FROM_LIKE
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import check_data_folder
 from modular_fairseq_cli.processes import processors
 
 # The arguments of `add_argument` for every option that a recipe may name; the recipe adds the help.
@@ -148,17 +149,23 @@ def _check(parser: Parser, recipe: Recipe, user: argparse.Namespace) -> None:
                 f"--tokenized: cannot be given beside --{option.replace('_', '-')}, which takes text that is "
                 "not tokenized"
             )
-    beside = [name for name in ("tokenized", *FROM_LIKE, "like") if getattr(user, name, None) is not None]
+    if user.tokenized and not recipe.clean and getattr(user, "language", None) is not None:
+        parser.error("--language: has no effect beside --tokenized; leave it out")
+    beside = [
+        name
+        for name in ("tokenized", "language", *FROM_LIKE, "like")
+        if getattr(user, name, None) is not None
+    ]
     if user.words and beside:
         option = SAID_BY.get(beside[0], f"--{beside[0].replace('_', '-')}")
         parser.error(
             f"--words: cannot be given beside {option}, because the words are binarized as they are; leave "
             "out one of them"
         )
-    if user.out is not None and ("," in str(user.out) or os.pathsep in str(user.out)):
-        parser.error(
-            f"--out {user.out}: fairseq cannot read data from a folder with , or {os.pathsep} in its name"
-        )
+    try:
+        check_data_folder(user.out or "", "--out")
+    except UsageError as error:
+        parser.error(str(error))
     for option, lang in (("--source-lang", user.source_lang), ("--target-lang", user.target_lang)):
         if lang is not None and not re.fullmatch(r"[A-Za-z0-9_]+", lang):
             parser.error(f"{option} {lang}: give the ending of the files, such as de")

@@ -19,6 +19,8 @@ import argparse
 import re
 from pathlib import Path
 
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import check_data_folder
 from modular_fairseq_cli.pixels.prepare import prepare
 
 
@@ -65,13 +67,17 @@ def _size(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> None:
     """Prepare the pictures."""
-    prepare(
-        args.source,
-        args.right,
-        args.out,
-        size=args.size,
-        channels=1 if args.grey else 3,
-        colours=args.colours,
-        counts={"train": args.train, "valid": args.valid, "test": args.test},
-        seed=args.seed,
-    )
+    check_data_folder(args.out, "--out")
+    try:
+        prepare(
+            args.source,
+            args.right,
+            args.out,
+            size=args.size,
+            channels=1 if args.grey else 3,
+            colours=args.colours,
+            counts={"train": args.train, "valid": args.valid, "test": args.test},
+            seed=args.seed,
+        )
+    except OSError as error:
+        raise UsageError(f"{error.filename or 'a file'}: {error.strerror or error}") from error

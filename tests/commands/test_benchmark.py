@@ -321,6 +321,29 @@ def test_stock_language_models_have_the_criterion_of_their_softmax(softmax):
     assert stock.criterion._name == ("adaptive_loss" if softmax else "label_smoothed_cross_entropy")
 
 
+def test_stock_translation_models_have_the_criterion_of_their_softmax():
+    softmax = "--adaptive-softmax-cutoff 10,20 --label-smoothing 0"
+    ((own, stock),) = parse(f"{PLAIN} {softmax}").values()
+    assert (own.criterion._name, stock.criterion._name) == ("modular_cross_entropy", "adaptive_loss")
+
+
+def test_a_model_with_an_adaptive_input_shares_no_embeddings():
+    model = "modular_transformer_lm_wiki103 --decoder-layers 1 --adaptive-input-cutoff 10,20"
+    ((own, _),) = parse(f"{model} --adaptive-softmax-cutoff 10,20", options=TO_LM).values()
+    assert own.model.adaptive_input and not own.model.share_decoder_input_output_embed
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(monkeypatch, tmp_path):
+    def refuse(*args):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(benchmark, "write_json", refuse)
+    monkeypatch.setattr(benchmark, "count_kernels", lambda *args: [])
+    monkeypatch.setattr(benchmark, "format_rows", lambda rows: "")
+    with pytest.raises(SystemExit, match=r"times.json cannot be written \(Permission denied\); give"):
+        cli.main(["bench", "--kernels", "--json", str(tmp_path / "times.json"), PLAIN])
+
+
 def test_a_batch_of_a_language_model_predicts_the_next_token():
     task = jobs.random_task(None, 30, "language_modeling")
     batch = jobs.random_batch(task, 20, 10, 1)

@@ -1053,6 +1053,8 @@ def test_the_dictionary_of_a_text_keeps_the_most_frequent_types(scripts_root, do
             ["--like", "x", "--language", "de"],
             "--language: cannot be given beside --like, which",
         ),
+        (["--words", "--language", "de"], "--words: cannot be given beside --language"),
+        (["--tokenized", "--language", "de"], "--language: has no effect beside --tokenized; leave it out"),
         (["--words", "--lowercase"], "--words: cannot be given beside --lowercase or --keep-case"),
         (["--documents", "chapters"], "argument --documents: invalid choice: 'chapters'"),
         (["--normalize", "--words"], "--words: cannot be given beside --normalize"),

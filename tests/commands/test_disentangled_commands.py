@@ -95,7 +95,8 @@ def test_options_of_training_do_not_change_what_generate_prints(reversal_data, t
     ("wrong", "said"),
     [
         ("{'dma_centroid_gradien': 5.0}", "gradien is no option of .*; perhaps dma_centroid_gradient is mea"),
-        ("{'zzzzzz': 0}", "zzzzzz is no option of .*; see fairseq-train --help with its --arch"),
+        ("{'zzzzzz': 0}", "zzzzzz is no option of .*; see docs/mechanisms for the options"),
+        ("{'beam': 9}", "beam is no option of .* that can have the value 9; "),
         ("{'model': 0}", "model is no option of .* that can have the value 0; "),
         (
             "{'criterion': 'cross_entropy'}",

@@ -57,6 +57,24 @@ def test_parameters_that_are_no_gates_are_not_called_gates(reversal_data, tmp_pa
     assert str(tmp_path / "checkpoint_last.pt") in str(refused.value) and "gates" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ("--fp16", "--bf16", "with --fp16, and this training is one with --bf16; continue as it was trained"),
+        ("--bf16", "--fp16", "with --bf16, and this training is one with --fp16; continue as it was trained"),
+        ("--fp16", "", "with --fp16, and this training is in float32; continue as it was trained"),
+        ("", "--amp", "in float32, and this training is one with --amp; continue as it was trained"),
+    ],
+)
+def test_a_training_in_another_precision_is_named(reversal_data, tmp_path, first, then, said):
+    """fairseq ends in an AssertionError about classes, or takes the optimizer for one of another model."""
+    words = ["--arch", "modular_transformer", "--save-dir", tmp_path, "--fp16-init-scale", 4]
+    run_train(reversal_data, *words, *first.split(), "--max-epoch", 1)
+    with pytest.raises(UsageError, match=f"checkpoint_last.pt was trained {said}"):
+        run_train(reversal_data, *words, *then.split(), "--max-epoch", 2)
+    run_train(reversal_data, *words, *then.split(), "--max-epoch", 2, "--reset-optimizer")
+
+
 def test_a_state_with_parameters_that_are_gone_is_refused_without_gates(reversal_data, tmp_path):
     """The optimizer of version 0.1 had further parameters with --tim-mechanisms 1."""
     args = ["--arch", "tim_transformer", "--tim-mechanisms", 1, "--tim-layers", "all", "--save-dir", tmp_path]

@@ -398,6 +398,16 @@ def test_a_sentence_beyond_the_positions_is_one_sentence(reversal_data, tmp_path
     assert (tmp_path / "checkpoint_last.pt").is_file()
 
 
+def test_a_line_beyond_the_positions_is_named_by_its_words(reversal_data):
+    """fairseq-interactive makes a data set of some lines, which does not know their numbers."""
+    task = tasks.setup_task(train_config(reversal_data, *OPTIMIZE, "--arch", "modular_transformer").task)
+    lines = [task.source_dictionary.encode_line(line).long() for line in ("w1 w2", "w3 w1 w4 w1 w5 w9")]
+    dataset = task.build_dataset_for_inference(lines, [len(line) for line in lines])
+    says = "^the sentence that begins with 'w3 w1 w4 w1 w5' has 7 tokens, and the model has 4 positions; shor"
+    with pytest.raises(UsageError, match=says):
+        task.filter_indices_by_size(np.arange(2), dataset, (4, 1024))
+
+
 def test_data_that_are_too_long_altogether_are_one_sentence(reversal_data, tmp_path):
     """fairseq says that the data set is empty."""
     words = ["--arch", "modular_transformer", *TINY, *OPTIMIZE, "--max-source-positions", "2", "--save-dir"]

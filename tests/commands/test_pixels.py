@@ -117,6 +117,15 @@ def test_the_same_command_does_nothing_and_another_is_refused(sources, pairs, ca
     assert "was prepared with seed 1 (now 2)" in refusal(prepare, *words, "--seed", 2)
 
 
+def test_a_folder_that_cannot_be_written_or_read_is_one_sentence(sources, tmp_path):
+    words = (sources / "dark.gz", *SIZE, "--out")
+    said = refusal(prepare, *words, tmp_path / "a,b")
+    assert "a,b: fairseq cannot read data from a folder with , or : in its name" in said
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.lock").symlink_to(tmp_path / "no/lock")
+    assert "out/.lock: No such file or directory" in refusal(prepare, *words, tmp_path / "out")
+
+
 def test_the_same_seed_writes_the_same_files(sources, pairs, tmp_path):
     words = (sources / "dark.gz", "--right", sources / "bright.npz", *SIZE)
     for name, seed in (("same", 1), ("other", 2)):

@@ -274,6 +274,17 @@ def test_numbers_of_a_line_that_are_not_finite_are_kept():
     assert (split, numbers) == ("valid", {"ppl": math.inf})
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'test-known | {"epoch": 2, "test-known_ppl": "5.5"}',
+        "test-known | epoch 002 | valid on 'test-known' subset | ppl 5.5",
+    ],
+)
+def test_a_validation_set_may_have_a_hyphen_in_its_name(line):
+    assert fairseq_log.parse(f"{STAMP} {line}") == ("test-known", {"epoch": 2, "ppl": 5.5})
+
+
 def test_a_folder_is_made_or_refused_by_its_option(tmp_path):
     files.make_folder(tmp_path / "a/b")
     files.make_folder(tmp_path / "a/b")
