@@ -67,7 +67,7 @@ def check_plain(model: nn.Module) -> None:
             if module.groups > 1 or module.competition is not None:
                 refuse(f"{name} has independent mechanisms, and its features are in groups")
             if module.communication is not None:
-                refuse(f"{name} has a sub-layer of communication (--tim-communication-heads)")
+                refuse(f"{name} has a sub-layer in which mechanisms communicate")
             if module.residual_connection is not add_residual:
                 refuse(f"{name} has no residual connections")
         if isinstance(module, MultiheadAttention):

@@ -287,10 +287,13 @@ def test_a_context_as_long_as_the_block_is_refused(documents):
     sentence = "one.yaml: eval_lm.context_window is 12 and task.tokens_per_sample is 12, so no token"
     with pytest.raises(SystemExit, match=sentence):
         table(documents, "--dry-run")
-    for value in (-5, "8"):
+    for value, said in (
+        (-5, "-5; it must be a whole number of tokens, at least 0"),
+        ("8", "the text '8'; give a "),
+    ):
         wrong = {"eval_lm": {"context_window": value}}
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | wrong))
-        sentence = f"context_window is {value!r}; it must be a whole number of tokens, at least 0"
+        sentence = f"context_window is {said}"
         with pytest.raises(SystemExit, match=sentence):
             table(documents, "--dry-run")
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"eval_lm": {"context_window": 8}}))

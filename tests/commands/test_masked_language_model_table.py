@@ -209,7 +209,7 @@ def test_a_result_of_changed_data_does_not_count(place, made, capsys):
         ({"search": {"optimization.lr": [0.1, 0.1]}}, "give different single values"),
         ({"search": {"optimization.lr": 0.1}}, "give different single values"),
         ({"search": {"optimization.clip_norm": [1.0]}}, "optimization.clip_norm is missing, which the table"),
-        ({"search": {"optimization.max_epoch": ["x"]}}, "which --max-epoch does not accept"),
+        ({"search": {"optimization.max_epoch": ["x"]}}, "max_epoch is the text 'x'; give a number"),
         ({"average": "mode"}, "average is mode; it must be mean or median"),
         (
             {"columns": ["masked_nll"]},
