@@ -13,8 +13,7 @@ A MODEL is an arch, followed by any options of fairseq-train, all in quotes. The
 or of the --user-dir, and determines the size. Every model has --dropout 0.3 and Adam. With a decoder it has
 --share-decoder-input-output-embed, unless its input or softmax is adaptive, and --criterion
 modular_cross_entropy, for translation with label smoothing 0.1; a masked language model has --criterion
-modular_masked_lm. Its options may say otherwise. No data is
-needed, because batches consist of random tokens.
+modular_masked_lm. Its options may say otherwise. No data is needed, because batches consist of random tokens.
 
 Each model is compared with "stock": fairseq's own Transformer with the same options, except those that only
 this package has, and with a criterion of fairseq: the label-smoothed cross-entropy, for an adaptive softmax

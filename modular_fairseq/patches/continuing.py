@@ -44,7 +44,12 @@ def compare_optimizer_states(
 
 @replace("fairseq.trainer.Trainer.load_checkpoint")
 def refuse_other_optimizers(
-    load_checkpoint: Callable, trainer: Trainer, filename: str, *args: Any, **kwargs: Any
+    load_checkpoint: Callable,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer: bool = False,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Say how a training can go on from a checkpoint whose optimizer trained other parameters.
 
@@ -52,9 +57,10 @@ def refuse_other_optimizers(
     is one of another precision, it ends in an AssertionError about classes (fairseq/trainer.py:588-632).
     """
     try:
-        return load_checkpoint(trainer, filename, *args, **kwargs)
+        return load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
     except (OtherParametersError, AssertionError) as error:
-        refuse_another_precision(trainer.cfg, filename)
+        if not reset_optimizer:
+            refuse_another_precision(trainer.cfg, filename)
         if isinstance(error, AssertionError):
             raise
         raise refusal(trainer.get_model(), filename, error) from error

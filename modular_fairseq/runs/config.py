@@ -242,7 +242,9 @@ def _check_groups(config: Config) -> None:
     for group, keys in config.values.items():
         if group not in SELECTORS and keys.get("_name") is not None:
             raise UsageError(f"{config.path}: {group}._name has no effect in the row of a table; remove it")
-        for key in keys.keys() - {"_name", *KEYS.get(group, ())}:
+        for key in keys:
+            if key == "_name" or key in KEYS.get(group, ()):
+                continue
             right = [name for name, known in KEYS.items() if key in known]
             if right or group in KEYS:
                 remedy = f"move {key} to the group {right[0]}" if right else "correct, move or remove it"

@@ -5,7 +5,7 @@ them by other data, or end differently after a kill. By `FIXED_IN_DECODING` its 
 read. With others a score would lack sentences, or be of other sentences or of another model.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
@@ -46,7 +46,7 @@ FEWER_CHECKPOINTS = ("--no-epoch-checkpoints", "--save-interval")  # of epochs, 
 
 
 def refuse_fixed(
-    words: Iterable[str], given: str, remedy: str = "leave it out", fixed: Container[str] = FIXED
+    words: list[str], given: str, remedy: str = "leave it out", fixed: Container[str] = FIXED
 ) -> None:
     """Refuse these options.
 
@@ -59,7 +59,7 @@ def refuse_fixed(
     Raises:
         UsageError: one of the options is among the words.
     """
-    for option in by_option([*words]):
+    for option in by_option(words):
         if option in fixed:
             raise UsageError(
                 f"{option} cannot be given {given}, because this command sets it or needs its default; "

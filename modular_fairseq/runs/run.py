@@ -271,9 +271,9 @@ class Run(NamedTuple):
         Raises:
             UsageError: train.log does not show them, or the checkpoint does not exist.
         """
-        if not os.path.exists(self.checkpoint) and not self.trains:
-            raise UsageError(f"{self.name}: {self.checkpoint}, which is to be evaluated, does not exist")
         if not os.path.exists(self.checkpoint):
+            if not self.trains:
+                raise UsageError(f"{self.name}: {self.checkpoint}, which is to be evaluated, does not exist")
             raise UsageError(
                 f"{self.name}: the training has ended without {self.checkpoint}; remove {self.folder}, and "
                 "train again with options that let it validate and save"

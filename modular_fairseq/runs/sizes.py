@@ -1,11 +1,13 @@
 """Change the size of an experiment: by a scale, or by a share of the training data."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 from modular_fairseq.models.options import PRESETS
 from modular_fairseq.runs import subsets
 from modular_fairseq.runs.config import Config, check_context
+from modular_fairseq.runs.yaml_files import read_yaml
 from modular_fairseq_cli.errors import UsageError
 
 
@@ -86,6 +88,33 @@ def with_values(config: Config, values: dict[str, Any]) -> Config:
     changed = config._replace(name=name, values=groups)
     changed.train_options()  # refuses values of a wrong type
     return changed
+
+
+def read_scale(table: str, name: str) -> dict:
+    """Read the file of a scale.
+
+    Args:
+        table: path of the table.yaml. The file is scales/NAME.yaml beside the folder of the table.
+        name: name of the scale; "paper" is the empty scale, which changes nothing.
+
+    Returns:
+        The scale, as for `scaled`.
+
+    Raises:
+        UsageError: there is no such scale, or its file cannot be read or has other parts.
+    """
+    if name == "paper":
+        return {}
+    folder = Path(table).resolve().parent.parent / "scales"
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        raise UsageError(
+            f"--scale {name}: there is no {folder / name}.yaml; give one of {', '.join([*known, 'paper'])}"
+        )
+    path = folder / f"{name}.yaml"
+    scale = read_yaml(path, "see configs/scales/smoke.yaml")
+    check_scale(scale, str(path))
+    return scale
 
 
 def check_scale(scale: Any, path: str) -> None:

@@ -56,13 +56,13 @@ def refuse_another_precision(cfg: Any, filename: str) -> None:
         UsageError: the precision differs.
     """
     both = options_of(load_checkpoint(filename), "common"), cfg.common
-    former, present = ({name for name in PRECISIONS if each.get(name)} for each in both)
+    former, present = (
+        " and ".join(name for name in PRECISIONS if each.get(name)) or "float32" for each in both
+    )
     if former != present:
-        had, has = (" and ".join(f"--{name}" for name in sorted(each)) for each in (former, present))
         raise UsageError(
-            f"{filename} was trained {f'with {had}' if had else 'in float32'}, and this training is "
-            f"{f'one with {has}' if has else 'in float32'}; continue as it was trained, or start the "
-            "optimizer afresh with --reset-optimizer"
+            f"{filename} was trained in {former}, and this training is in {present}; continue as it was "
+            "trained, or start the optimizer afresh with --reset-optimizer"
         )
 
 

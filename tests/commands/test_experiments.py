@@ -30,7 +30,7 @@ from modular_fairseq.runs.evaluations.model_analyses import Redundancy
 from modular_fairseq.runs.evaluations.perplexity import Perplexity
 from modular_fairseq.runs.papers import plan as planning
 from modular_fairseq.runs.papers.table import COLUMNS, read_table
-from modular_fairseq.runs.sizes import check_scale, on_subset, scaled
+from modular_fairseq.runs.sizes import check_scale, on_subset, read_scale, scaled
 from modular_fairseq_cli.errors import UsageError
 from tests.fairseq_commands import train_config
 from tests.masked_language_models import build_preset
@@ -288,7 +288,7 @@ def test_rows_of_language_models_have_what_the_paper_and_baevski_and_auli_print(
 @pytest.mark.parametrize("scale", ["paper", "small", "cpu", "smoke"])
 def test_every_row_is_a_model_at_every_scale(scale):
     for path in ROWS:
-        config = scaled(read_config(path), planning.read_scale(path, scale))
+        config = scaled(read_config(path), read_scale(path, scale))
         # This raises the error that a run would raise.
         check_options(model_options(config), FAMILIES[config.get("model._name")])
 
@@ -297,7 +297,7 @@ def test_the_small_scale_ends_the_decay_of_the_learning_rate_after_a_quarter_of_
     decays = 0
     for path in ROWS:
         row = read_config(path)
-        small = scaled(row, planning.read_scale(path, "small"))
+        small = scaled(row, read_scale(path, "small"))
         if total := row.get("lr_scheduler.total_num_update"):
             assert small.get("lr_scheduler.total_num_update") == total // 4, path
             updates = small.get("optimization.max_update", total // 4)
@@ -310,7 +310,7 @@ def test_the_small_scale_ends_the_decay_of_the_learning_rate_after_a_quarter_of_
 def test_tim_for_masked_words_has_about_as_many_parameters_as_its_peer(scale):
     def size(row):
         path = CONFIGS / f"tim-2/{row}.yaml"
-        config = scaled(read_config(path), planning.read_scale(path, scale))
+        config = scaled(read_config(path), read_scale(path, scale))
         model = build_preset("modular_roberta", 32_678, **vars(model_options(config)))
         return sum(p.numel() for p in model.parameters())
 
@@ -729,7 +729,7 @@ def test_a_scale_names_only_keys_that_some_row_has():
         for key in values
     }
     for name in ("smoke", "small", "cpu"):
-        scale = planning.read_scale(ROWS[0], name)
+        scale = read_scale(ROWS[0], name)
         parts = [scale.get(name, {}) for name in ("divide", "set", "finetuning")]
         parts += [*scale.get("corpora", {}).values(), *scale.get("rows", {}).values()]
         assert {key for part in parts for key in part} <= keys, name

@@ -60,10 +60,10 @@ def test_parameters_that_are_no_gates_are_not_called_gates(reversal_data, tmp_pa
 @pytest.mark.parametrize(
     ("first", "then", "said"),
     [
-        ("--fp16", "--bf16", "with --fp16, and this training is one with --bf16; continue as it was trained"),
-        ("--bf16", "--fp16", "with --bf16, and this training is one with --fp16; continue as it was trained"),
-        ("--fp16", "", "with --fp16, and this training is in float32; continue as it was trained"),
-        ("", "--amp", "in float32, and this training is one with --amp; continue as it was trained"),
+        ("--fp16", "--bf16", "in fp16, and this training is in bf16; continue as it was trained"),
+        ("--bf16", "--fp16", "in bf16, and this training is in fp16; continue as it was trained"),
+        ("--fp16", "", "in fp16, and this training is in float32; continue as it was trained"),
+        ("", "--amp", "in float32, and this training is in amp; continue as it was trained"),
     ],
 )
 def test_a_training_in_another_precision_is_named(reversal_data, tmp_path, first, then, said):

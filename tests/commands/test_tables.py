@@ -190,6 +190,8 @@ def test_missing_corpora_and_results(table_copy):
     assert "missing for seeds 2; add --run" in refused(table_copy, "--seeds", "2")
     shutil.rmtree(table_copy / "results/paper/mine/plain")
     assert "plain missing for seeds 1" in refused(table_copy, "--only", "plain")
+    sentence = refused(table_copy, "--run", "--pretrained", "no.pt")
+    assert sentence.endswith("--pretrained no.pt is no file; give a checkpoint")
     shutil.rmtree(table_copy / "data/toy.de-en/bin")
     assert "toy.de-en/bin/dict.de.txt, which" in refused(table_copy, "--run")
 

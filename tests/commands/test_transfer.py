@@ -20,7 +20,7 @@ from modular_fairseq.runs.config import read_config
 from modular_fairseq.runs.papers import figure
 from modular_fairseq.runs.papers import plan as planning
 from modular_fairseq.runs.papers.table import read_table
-from modular_fairseq.runs.sizes import on_subset, scaled
+from modular_fairseq.runs.sizes import on_subset, read_scale, scaled
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from tests import table_folders
@@ -245,9 +245,7 @@ def test_the_commands_of_the_script(tmp_path):
 def test_as_many_updates_whatever_the_data_and_the_last_epoch_is_saved(scale, tmp_path):
     for found in planning.plan(read_table(TABLE), arguments(tmp_path, scale=scale)).values():
         config = found.config
-        whole = scaled(read_config(found.row.config), planning.read_scale(TABLE, scale)).get(
-            "optimization.max_epoch"
-        )
+        whole = scaled(read_config(found.row.config), read_scale(TABLE, scale)).get("optimization.max_epoch")
         epochs, interval = config.get("optimization.max_epoch"), config.get("checkpoint.save_interval", 1)
         assert config.percent == found.row.percent
         assert epochs * config.percent / 100 == pytest.approx(whole, abs=config.percent / 200 * interval)

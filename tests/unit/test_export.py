@@ -179,6 +179,10 @@ def test_fixed_gates_have_the_probabilities_of_their_scales(gates, tmp_path):
         ({"attention_type": "dma"}, "encoder.layers.0.self_attn has a mask that depends on the input"),
         ({"streams": 2, "encoder_layers": 4}, "the layers of its encoder do not follow one another"),
         ({"tim_layers": "all"}, "encoder.layers.0 has independent mechanisms"),
+        (
+            {"tim_layers": "all", "tim_mechanisms": 1},
+            "encoder.layers.0 has a sub-layer in which mechanisms communicate",
+        ),
         ({"no_residual": True}, "encoder.layers.0 has no residual connections"),
         ({"no_token_positional_embeddings": True}, "its encoder has no positions"),
     ],

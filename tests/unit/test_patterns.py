@@ -125,6 +125,13 @@ def test_counts_of_a_model_are_those_of_the_reference_sentence_by_sentence(make,
     assert report.sentences == 2 * len(LONG + LENGTHS)
 
 
+def test_heads_that_saw_no_long_sentence_have_no_class():
+    model = build()
+    [report] = one_pass(model, [batch([(3, 12)])], [Patterns(model)])
+    classes = {each.kind: {head.most_frequent for head in each.heads} for each in report.modules}
+    assert classes[ENCODER] == {""} and "" not in classes[DECODER]
+
+
 def test_layers_and_streams_are_named():
     model = build("multistream_transformer", encoder_layers=6, streams=2)
     [report] = one_pass(model, [batch(LONG)], [Patterns(model)])

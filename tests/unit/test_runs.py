@@ -58,6 +58,12 @@ def test_parameters_that_are_trained_outside_the_main_optimizer_count(tmp_path, 
     }
 
 
+def test_a_checkpoint_that_is_evaluated_and_missing_is_named(tmp_path):
+    run = write_run(tmp_path, "", trains=False, start=str(tmp_path / "no.pt"))
+    with pytest.raises(UsageError, match="^run: .*/no.pt, which is to be evaluated, does not exist$"):
+        run.statistics()
+
+
 def test_a_task_without_perplexity_has_the_other_statistics(tmp_path):
     valid = '2030-01-01 | INFO | valid | {"epoch": 1, "valid_loss": "2.5"}\n'
     assert "valid_perplexity" not in write_run(tmp_path, COUNTED + valid).statistics()

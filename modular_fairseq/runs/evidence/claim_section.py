@@ -95,7 +95,11 @@ def _p_values(p: PValues) -> str:
 
 
 def _records(plan: Plan, names: Iterable[str]) -> str:
-    """Return the paths of records; those of one row are one pattern, such as a/base/seed-{1,2}.json."""
+    """Return the paths of records, with commas between them.
+
+    If a row has records of several seeds, one pattern of the shell names all of them, such as
+    results/evidence/multi30k/base/seed-{1,2}.json.
+    """
     seeds: dict[str, list[str]] = {}
     for name in names:
         row, _, seed = name.rpartition("/seed-")

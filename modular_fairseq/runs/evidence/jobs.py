@@ -9,9 +9,10 @@ from modular_fairseq.runs.config import Config
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evidence.claims import Claim, Register, check_differences
 from modular_fairseq.runs.evidence.records import how, plain, recorded
-from modular_fairseq.runs.papers.plan import RowPlanner, read_scale
+from modular_fairseq.runs.papers.row_planner import RowPlanner
 from modular_fairseq.runs.papers.table import Row, Table, find_table, read_table
 from modular_fairseq.runs.run import Run
+from modular_fairseq.runs.sizes import read_scale
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.errors import UsageError
 
