@@ -12,9 +12,8 @@ import json
 import re
 
 LOGGED = re.compile(r"\| ([\w.-]+) \| (\{.*\})$")  # a line of --log-format json
-SIMPLE = re.compile(
-    r"\| ([\w.-]+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$"
-)  # a line of --log-format simple
+# A line of --log-format simple.
+SIMPLE = re.compile(r"\| ([\w.-]+) \| epoch (\d+)(?::\s+\d+ / \d+ | \| )(.*)$")
 # The numbers of parameters, of all and of those that the main optimizer trains.
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 # The numbers of which the first that is logged is shown as the progress, and what they are called.
