@@ -246,6 +246,22 @@ def test_the_page_names_runs_that_diverged(place):
         cli.main(words_of(place, "--page", ""))
 
 
+def test_the_page_says_why_a_claim_has_no_runs(place):
+    pytest.importorskip("matplotlib")
+    shutil.rmtree(place / "evidence/mine/plain")
+    cli.main(words_of(place, "--page", str(place / "page.md")))
+    waiting = (place / "page.md").read_text().partition("no runs of both rows")[2]
+    assert "| claim | quantity | paper |\n" in waiting
+    assert "| Experts are better. | BLEU, mine |  |\n" in waiting
+    text = (place / "claims.yaml").read_text()
+    remark = "  remark: (2026-11-30) Two runs take too long.\n  says: Experts are better.\n"
+    (place / "claims.yaml").write_text(text.replace("  says: Experts are better.\n", remark, 1))
+    cli.main(words_of(place, "--page", str(place / "page.md")))
+    waiting = (place / "page.md").read_text().partition("no runs of both rows")[2]
+    assert "| claim | quantity | paper | remark |\n| --- | --- | ---: | --- |\n" in waiting
+    assert "| Experts are better. | BLEU, mine |  | (2026-11-30) Two runs take too long. |\n" in waiting
+
+
 @pytest.mark.parametrize(("folder", "name"), [("results", "results"), ("results/narrow", "results-narrow")])
 def test_a_page_of_results_is_that_of_the_records(tmp_path, monkeypatch, folder, name):
     from modular_fairseq.runs.evidence.page import page

@@ -29,8 +29,9 @@ A claims.yaml has these keys:
 A claim about a loss, as of a row with a single expert against the same row with all, also has `row_minus` and
 `baseline_minus`: the rows whose quantity is subtracted first. A claim about a single row, such as that a
 quantity falls during training, has neither `baseline` nor `differ`: the quantity itself is above or below
-`margin`. A `remark` says how to read what was found. It is shown on the page of results, and is no part of
-what was registered, so it may be added later. It begins with its date in brackets: (2026-11-28).
+`margin`. A `remark` says how to read what was found, or why a claim has no runs. It is shown on the page of
+results, and is no part of what was registered, so it may be added later. It begins with its date in brackets:
+(2026-11-28).
 """
 
 import datetime

@@ -190,10 +190,13 @@ def _summary(found: Sequence[Finding], findings: Findings) -> str:
 
 def _waiting(found: Sequence[Finding]) -> str:
     """Return a table of claims that have no run of both rows yet."""
+    heads, align = ["claim", "quantity", "paper"], ["---", "---", "---:"]
+    cells = [[each.claim.says, where(each.claim), printed(each.claim)] for each in found]
+    if any(each.claim.remark for each in found):
+        heads, align = [*heads, "remark"], [*align, "---"]
+        cells = [[*row, each.claim.remark] for row, each in zip(cells, found, strict=True)]
     lines = ["These claims have no runs of both rows with the same seed yet:", ""]
-    lines += ["| claim | quantity | paper |", "| --- | --- | ---: |"]
-    lines += [f"| {each.claim.says} | {where(each.claim)} | {printed(each.claim)} |" for each in found]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in (heads, align, *cells))])
 
 
 def _example(plan: Plan, finding: Finding) -> str:
