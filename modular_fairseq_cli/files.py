@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
@@ -230,6 +231,31 @@ def digest(path: Name, algorithm: str = "sha256") -> str:
     """Return the digest of a file's content, in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and in the folders below it, in the order of their paths.
+
+    Links to folders are followed, but for those that lead to a folder that they are in.
+
+    Raises:
+        UsageError: a folder cannot be read.
+    """
+    return sorted(_files_below(folder, ()))
+
+
+def _files_below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files of `files_below`; `above` holds the real paths of the folders that led to this one."""
+    above += (os.path.realpath(folder),)
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read ({error.strerror}); make it readable") from None
+    for entry in entries:
+        if entry.is_file():
+            yield entry
+        elif entry.is_dir() and os.path.realpath(entry) not in above:
+            yield from _files_below(entry, above)
 
 
 def _lives(process: int) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import files_below
 
 ENDINGS = (".wav", ".flac")
 WINDOW, HOP = 32, 16  # milliseconds
@@ -167,7 +168,7 @@ def files_in(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give one with audio files")
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+    found = [path for path in files_below(folder) if path.suffix.lower() in ENDINGS]
     if not found:
         raise UsageError(f"{folder} has no audio file ({' or '.join(ENDINGS)}); give another folder")
     return found

@@ -169,6 +169,7 @@ def run(args: argparse.Namespace) -> None:
         save(exported, loaded.task, made, args.quantization)
         comparison = compare(loaded, args.gen_subset, made, args.remove_bpe)
         write_json(os.path.join(made, RECORD), record | asdict(comparison))
+        check_folder(out, args.force)  # another process may have made it meanwhile
         replace_folder(out, made, os.path.join(temporary, "old"))
     print(f"{args.out}: {GATES[args.gates] if args.gates else 'the model of the checkpoint'}\n{comparison}")
 

@@ -1,5 +1,6 @@
 """The stage bin/ runs fairseq-preprocess, and checks that every sentence was binarized."""
 
+import re
 import shutil
 import struct
 import subprocess
@@ -15,6 +16,7 @@ from modular_fairseq_cli.processes import say
 
 LINES_A_WORKER = 5000  # starting another process takes longer than binarizing fewer lines
 SYMBOLS = 4  # of fairseq, before the types of each dictionary
+OWN_SYMBOL = re.compile(rb"(?<![^ \t])(?:<s>|</s>|<pad>)(?![^ \t\r\n])")
 
 
 def binarize(settings: dict[str, Any], user: Namespace, out: Path, part: Path) -> None:
@@ -83,6 +85,12 @@ def preprocess(
     """
     folder = names["train"].parent
     lines = {name: count_lines(folder / name) for _, _, name in counted}
+    for name in lines:
+        if found := count_symbols(folder / name):
+            say(
+                f"{folder / name}: {found:,} of its words are <s>, </s> or <pad>, which fairseq takes for "
+                "symbols of its own; remove them from the text, or write them in another way"
+            )
     workers = min(user.workers, 1 + max(lines.values()) // LINES_A_WORKER)
     words: dict[str, list[str]] = {}
     for split, path in names.items():  # fairseq calls a second validation set valid1
@@ -161,6 +169,12 @@ def count_lines(path: Path) -> int:
     """Return the number of lines of a file."""
     with path.open("rb") as file:
         return sum(1 for _ in file)
+
+
+def count_symbols(path: Path) -> int:
+    """Return how many words of a file are symbols of fairseq, but for <unk>, which texts may have."""
+    with path.open("rb") as file:
+        return sum(len(OWN_SYMBOL.findall(line)) for line in file)
 
 
 def count_sentences(index: Path) -> int:

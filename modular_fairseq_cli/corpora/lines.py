@@ -26,16 +26,17 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
         name: the name of the file in messages.
 
     Raises:
-        UsageError: a line is not UTF-8, or no line has any text.
+        UsageError: a line is not UTF-8, no line has any text, or all lines end in CR alone.
     """
     number = crlf = odd = 0
-    blank = True
+    blank, inner_cr = True, False
     for number, data in enumerate(file, 1):
         try:
             line = data.decode()
         except UnicodeDecodeError:
             raise UsageError(
-                f"{name}, line {number}: is not UTF-8; convert the file, for example with iconv -t utf-8"
+                f"{name}, line {number}: is not UTF-8; convert the file, for example with iconv -f latin1 "
+                "-t utf-8, with its own encoding for latin1"
             ) from None
         line = line.removesuffix("\n")
         if number == 1:
@@ -43,6 +44,7 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
         if line.endswith("\r"):
             line = line[:-1]
             crlf += 1
+        inner_cr = "\r" in line
         if ODD_SEPARATOR.search(line):
             line = ODD_SEPARATOR.sub(" ", line)
             odd += 1
@@ -50,6 +52,11 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
         yield line
     if blank:
         raise UsageError(f"{name}: is empty; it must hold lines of text")
+    if number == 1 and inner_cr:
+        raise UsageError(
+            f"{name}: is one line that holds CRs; if they end its lines, convert it, for example with tr "
+            "'\\r' '\\n'"
+        )
     if crlf:
         say(f"{name}: {crlf:,} of {number:,} lines end in CR LF; the CR is removed")
     if odd:

@@ -43,7 +43,9 @@ def run(recipe: Recipe, user: Namespace) -> None:
         chosen["files"] = input_files(user.folder, chosen, kept.get("files", {}))
     finished = (out / "bin").is_dir()
     archives = Path(os.path.normpath(out / ".." / "archives"))
-    if not finished:
+    if (out / "text").is_dir() and not finished:
+        say(f"{user.name}: continues in {out}, which has its text already")
+    elif not finished:
         announce(recipe, user, out, archives)
     make_folder(out)
     # The workers of a killed run hold its lock until they end.

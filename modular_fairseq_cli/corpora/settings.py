@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from modular_fairseq_cli.corpora.recipe import Recipe
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_json
+from modular_fairseq_cli.files import digest, read_json, write_json
 
 Value = TypeVar("Value")
 SPLITS = ("train", "valid", "test")
@@ -186,7 +186,10 @@ def like(folder: Path, languages: tuple[str, ...]) -> dict[str, Any]:
     taken += ["language"] if "language" in kept else []
     # Tokens that were given are those of Moses.
     tokens = "moses" if kept["tokens"] == "given" else kept["tokens"]
-    return {name: kept[name] for name in taken} | {"tokens": tokens, "like": str(folder.resolve())}
+    copied = [folder / "bpe" / "codes", *(folder / "bpe").glob("spm.*"), *(folder / "bin").glob("dict.*txt")]
+    digests = {f"{path.parent.name}/{path.name}": digest(path) for path in sorted(copied) if path.is_file()}
+    shared = {"tokens": tokens, "like": str(folder.resolve()), "like_files": digests}
+    return {name: kept[name] for name in taken} | shared
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -212,6 +215,13 @@ def compare(folder: Path, chosen: dict[str, Any]) -> None:
         )
     remedy = f"give another folder, or remove {', '.join(stages)} and settings from {folder}"
     different = [name for name in {**chosen, **kept} if kept.get(name) != chosen.get(name)]
+    if "like_files" not in kept and "like_files" in different:  # version 0.1 did not note them
+        different.remove("like_files")
+    if different == ["like_files"]:
+        raise UsageError(
+            f"{chosen['like']} was prepared again, with other sub-words or dictionaries, after {folder} was; "
+            f"{remedy}"
+        )
     if different == ["files"]:
         files, new_files = kept.get("files") or {}, chosen.get("files") or {}
         changed = next(file for file in {**new_files, **files} if files.get(file) != new_files.get(file))
@@ -220,7 +230,7 @@ def compare(folder: Path, chosen: dict[str, Any]) -> None:
         shown = [
             f"{name.replace('_', ' ')} {_shown(kept.get(name))} (now {_shown(chosen.get(name))})"
             for name in different
-            if name != "files"
+            if name not in ("files", "like_files")
         ]
         raise UsageError(f"{folder} was prepared with {', '.join(shown[:3])}; {remedy}")
 

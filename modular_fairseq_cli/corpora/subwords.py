@@ -25,6 +25,7 @@ from modular_fairseq_cli.corpora.tokens import CHUNK, keep, say_left_out, unfit
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import say
 
+LONGEST_LINE = 1 << 30  # bytes; sentencepiece silently learns nothing from longer lines, by default of 4,192
 MAX_WORDS = 500_000  # words that a process remembers: 150 MB, with those that subword-nmt itself remembers
 
 
@@ -113,7 +114,7 @@ def learn_merges(paths: list[Path], merges: int, codes: Path) -> None:
 def learn_pieces(path: Path, lang: str, size: int, workers: int, model: Path) -> None:
     """Let sentencepiece learn a BPE model with `size` sub-words from a file, and write it to `model`.
 
-    Raises UsageError if the text does not have so many sub-words.
+    Raises UsageError if the text has too few or too many different characters or words for this size.
     """
     import sentencepiece
 
@@ -127,12 +128,14 @@ def learn_pieces(path: Path, lang: str, size: int, workers: int, model: Path) ->
                 vocab_size=size,
                 character_coverage=0.9995 if lang in ("zh", "ja", "ko") else 1.0,
                 num_threads=workers,
+                max_sentence_length=LONGEST_LINE,
                 minloglevel=2,
             )
         except RuntimeError as error:
             why = str(error).strip().splitlines()[-1].rpartition("] ")[2].strip()
             raise UsageError(
-                f"--vocab-size {size}: sentencepiece cannot learn so many from {path} ({why})"
+                f"--vocab-size {size}: sentencepiece cannot learn a vocabulary of this size from {path} "
+                f"({why})"
             ) from None
 
 

@@ -91,7 +91,7 @@ def _digest(path: Path) -> str:
             f"{path} does not exist; give an IDX file, an .npz file, or a folder or tar archive of images"
         )
     listing = "".join(f"{file.relative_to(path)} {digest(file)}\n" for file in image_files(path))
-    return hashlib.sha256(listing.encode()).hexdigest()[:16]
+    return hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _write_text(left: Path, right: Path | None, chosen: dict[str, Any], out: Path, part: Path) -> None:

@@ -15,6 +15,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import files_below
 from modular_fairseq_cli.pixels.optional import optional
 from modular_fairseq_cli.processes import say
 
@@ -135,7 +136,7 @@ def _files_of_folder(path: Path) -> list[ImageFile]:
 
 def image_files(path: Path) -> list[Path]:
     """Return the image files in a folder and the folders below it, in the order of their paths."""
-    return sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    return [file for file in files_below(path) if file.suffix.lower() in ENDINGS]
 
 
 def _is_archive(path: Path) -> bool:
@@ -186,13 +187,16 @@ def _refuse_parts_below(files: list[ImageFile], path: Path) -> None:
 
 def _images(files: list[ImageFile], height: int, width: int, channels: int) -> Pictures:
     """Return the pictures of image files."""
-    image = optional("PIL.Image")
+    image, operations = optional("PIL.Image"), optional("PIL.ImageOps")
     pictures = []
     for name, _, file in files:
         try:
             with image.open(file) as opened:
                 _refuse_mode(opened, name)
-                pixels = np.asarray(opened.convert("RGB"))
+                upright = operations.exif_transpose(opened)  # as cameras note how they were held
+                pixels = np.asarray(upright.convert("RGB"))
+        except image.DecompressionBombError as error:
+            raise UsageError(f"{name} is too large for PIL ({error}); make it smaller") from None
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{name} is no image, or is damaged ({error}); remove it") from None
         pictures.append(_fitted(pixels[None], height, width, channels, Path(name))[0])

@@ -22,6 +22,7 @@ from collections import Counter
 
 import pytest
 import yaml
+from sentencepiece import SentencePieceProcessor
 
 from modular_fairseq_cli.corpora.settings import like
 from modular_fairseq_cli.files import lock
@@ -177,6 +178,23 @@ def test_a_finished_folder_is_left_alone(scripts_root, talks):
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"} == {
         path: time for path, time in before.items() if path.name != ".lock"
     }
+
+
+def test_a_folder_that_has_its_text_fetches_nothing(scripts_root, talks, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(talks[0], copy)
+    shutil.rmtree(copy / "bin")
+    result = prepare(scripts_root, "iwslt14-de-en", "--out", copy, "--bpe-merges", 200)
+    assert result.returncode == 0 and "fetches" not in result.stderr
+    assert f"continues in {copy}, which has its text already" in result.stderr
+
+
+def test_words_that_fairseq_takes_for_its_symbols_are_counted(scripts_root, documents, tmp_path):
+    for split in DOCUMENTS:
+        (documents / f"{split}.txt").write_text("a <unk> b </s>\n<s> c<s> d\n\n<pad>\te\n")
+    result = prepare(scripts_root, "text", documents, "--out", tmp_path / "out", "--words")
+    assert result.returncode == 0
+    assert "/text/test.txt: 3 of its words are <s>, </s> or <pad>, which fairseq takes for" in result.stderr
 
 
 def test_other_settings_are_refused_by_name(scripts_root, talks):
@@ -364,7 +382,11 @@ def test_odd_lines_are_kept_in_step(raw):
 
 
 def test_text_without_words_is_split_by_sentencepiece(scripts_root, tmp_path):
-    folder = write_folder(tmp_path / "folder")
+    # sentencepiece leaves out lines of more than 4,192 bytes if it is not told otherwise.
+    long = f"{'lang ' * 900}Łódź.\n".encode()
+    folder = write_folder(tmp_path / "folder", add("train.de", long))
+    with (folder / "train.en").open("a") as file:
+        file.write("Łódź.\n")
     assert "give one of them" in refusal(
         prepare(
             scripts_root,
@@ -401,6 +423,9 @@ def test_text_without_words_is_split_by_sentencepiece(scripts_root, tmp_path):
         and settings["dictionaries"] == "separate"
     )
     assert settings["bpe_merges"] is None and settings["clean"]["unit"] == "subwords"
+    for lang in ("de", "en"):
+        model = SentencePieceProcessor(model_file=str(tmp_path / f"out/bpe/spm.{lang}.model"))
+        assert model.unk_id() not in model.encode("Łódź.")
     text = lines(folder / "test.de")
     assert lines(tmp_path / "out/tok/test.de") == text == lines(tmp_path / "out/raw/test.de")
     assert [
@@ -517,6 +542,10 @@ def put(name, data):
         ),
         (put("test.de", b"\n \n"), "{folder}/test.de: is empty; it must hold lines of text"),
         (put("test.de", b""), "{folder}/test.de: is empty; it must hold lines of text"),
+        (
+            put("test.de", b"eins\rzwei\r"),
+            "{folder}/test.de: is one line that holds CRs; if they end its lines",
+        ),
         (add("train.de", b"gut\nsch\xf6n\n"), "{folder}/train.de, line 152: is not UTF-8"),
         (
             lambda t: (add("test.de", b"\n")(t), add("test.en", b"a\n")(t)),
@@ -543,6 +572,7 @@ def put(name, data):
         "line counts",
         "blank",
         "empty",
+        "CR alone",
         "bad UTF-8",
         "one-sided",
         "invisible",
@@ -1028,6 +1058,12 @@ def test_other_text_is_prepared_with_the_merges_and_the_dictionary_of_a_text(
     assert (first / "bin/dict.txt").read_bytes() == (second / "bin/dict.txt").read_bytes()
     assert (first / "bpe/codes").read_bytes() == (second / "bpe/codes").read_bytes()
     assert lines(first / "bpe/test.txt")[:5] == lines(second / "bpe/test.txt")
+    with (first / "bin/dict.txt").open("a") as file:  # as if it had been prepared again, from other text
+        file.write("more 1\n")
+    again = prepare(scripts_root, "text", other, "--out", second, "--like", first)
+    assert f"{first} was prepared again, with other sub-words or dictionaries, after {second}" in refusal(
+        again
+    )
 
 
 @pytest.mark.parametrize("options", [["--words"], ["--bpe-merges", 60, "--normalize"]])

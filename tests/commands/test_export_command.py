@@ -71,6 +71,15 @@ def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp
     def fail(*args):
         raise RuntimeError("no translation")
 
+    def wait(*args):
+        (tmp_path / "notes").mkdir()
+        return compare(*args)
+
+    compare = command.compare
+    monkeypatch.setattr(command, "compare", wait)
+    with pytest.raises(SystemExit, match="notes exists; give another folder"):
+        export(reversal_data, checkpoints["mae"], tmp_path / "notes", "--gates", "mean")
+    assert list((tmp_path / "notes").iterdir()) == []
     monkeypatch.setattr(command, "compare", fail)
     with pytest.raises(RuntimeError):
         export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "mean", "--force")

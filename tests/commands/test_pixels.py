@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import struct
 import sys
@@ -169,10 +170,25 @@ def test_folders_may_be_in_another_one_and_what_is_in_neither_part_is_told(tmp_p
     assert "1 of 3 pictures are in neither train/ nor test/, and left out" in capsys.readouterr().err
 
 
+def test_linked_folders_are_read_and_pictures_are_upright(tmp_path):
+    (tmp_path / "store").mkdir()
+    upright = np.array([[0, 0, 0], [90, 90, 90]], np.uint8)
+    turned = Image.fromarray(upright[::-1])  # as a camera writes it that was held upside down
+    turned.getexif()[0x0112] = 3
+    turned.save(tmp_path / "store/1.png", exif=turned.getexif())
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all/train").symlink_to(tmp_path / "store")
+    (tmp_path / "all/test").symlink_to(tmp_path / "store")
+    (tmp_path / "store/all").symlink_to(tmp_path / "all")  # leads back to where it is
+    found = read(tmp_path / "all", 2, 3, 1)
+    assert found.pictures[..., 0].tolist() == found.test[..., 0].tolist() == [upright.tolist()]
+
+
 def test_a_folder_whose_images_have_changed_is_another_source(tmp_path):
     (tmp_path / "images").mkdir()
     for colour in range(12):
         Image.fromarray(np.full((4, 3), 20 * colour, np.uint8)).save(tmp_path / f"images/{colour}.bmp")
+    shutil.copy(tmp_path / "images/1.bmp", os.fsencode(tmp_path) + b"/images/\xfc.bmp")  # in Latin-1
     words = (tmp_path / "images", "--out", tmp_path / "out", *SIZE)
     prepare(*words)
     shutil.copy(tmp_path / "images/1.bmp", tmp_path / "images/2.bmp")  # as many bytes
@@ -248,7 +264,7 @@ def test_other_arrays_of_an_npz_file_are_not_read(tmp_path, sources):
     assert len(found) == 20 and np.array_equal(found, expected)
 
 
-def test_bad_sources_are_one_sentence(tmp_path, sources):
+def test_bad_sources_are_one_sentence(tmp_path, sources, monkeypatch):
     (tmp_path / "cut.idx").write_bytes(idx(np.zeros((3, 4, 3), np.uint8))[:-1])
     (tmp_path / "text").write_text("no picture at all, but more than sixteen bytes")
     (tmp_path / "bad.gz").write_bytes(b"\x1f\x8b" + bytes(20))
@@ -304,6 +320,9 @@ def test_bad_sources_are_one_sentence(tmp_path, sources):
             said.startswith(f"modular-fairseq prepare-pixels: error: {tmp_path / name}") and sentence in said
         )
         assert not (tmp_path / "out/bin").exists() and not (tmp_path / "out/text").exists()
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 5)  # PIL refuses twice as many
+    said = refusal(prepare, tmp_path / "glass", "--out", tmp_path / "out", *SIZE)
+    assert "glass/1.png is too large for PIL (Image size (12 pixels) exceeds limit of 10 pixels" in said
     said = refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE, "--valid", 40)
     assert "has 40 different pictures, which is too few for --valid 40, --test 4 and 1 for training" in said
 
