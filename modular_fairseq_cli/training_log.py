@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
+from modular_fairseq_cli.processes import say
 
 
 class Curve(NamedTuple):
@@ -50,7 +51,7 @@ def read_log(file: Path) -> Log:
 
     The splits are "train_inner" (values of every --log-interval updates), "train" (means of epochs), and
     "valid" and other validation subsets. A resumed run repeats updates: its values replace all earlier values
-    from its first update on.
+    from its first update on. Values that are not finite are left out, and a line on standard error says so.
 
     Raises:
         UsageError: the file cannot be read, was not printed by fairseq-train, or has no numbers.
@@ -69,6 +70,8 @@ def read_log(file: Path) -> Log:
             while earlier and next(reversed(earlier)) >= update:
                 earlier.popitem()
             earlier[update] = numbers
+    for split, by_update in points.items():
+        _tell_of_divergence(file, split, by_update)
     curves = {
         split: {
             key: curve
@@ -89,6 +92,23 @@ def read_log(file: Path) -> Log:
             "or simple"
         )
     return curves
+
+
+def _tell_of_divergence(file: Path, split: str, by_update: dict[int, dict[str, float]]) -> None:
+    """Say at which update a curve of a split first has a value that is not finite, and how many have one."""
+    found = [
+        (at, f"{key} {numbers[key]}")
+        for at, numbers in by_update.items()
+        for key, *_ in CURVES
+        if not math.isfinite(numbers.get(key, 0.0))
+    ]
+    if found:
+        at, value = found[0]
+        count = len({each for each, _ in found})
+        say(
+            f"{file}: {split} has {value} at update {at}; its values that are not finite, at {count} "
+            "updates, are left out"
+        )
 
 
 def _has(numbers: dict[str, float], key: str) -> bool:

@@ -136,6 +136,9 @@ def _analyze_and_write(
         reports[SINGLE_EXPERT] = compare_experts(
             args.path, args.data, args.gen_subset, args.options, args.out, args.user_dir
         )
+    if not reports and sentences is None:
+        reasons = " ".join(f"{name}: {reason}." for name, reason in left_out.items())
+        raise UsageError(f"no analysis is for this checkpoint and these data. {reasons}")
     if args.out:
         tables = {name: rows for report in reports.values() for name, rows in report.tables().items()}
         folder.write(

@@ -5,6 +5,7 @@ model that has nothing to analyse. It should keep sums instead of the batches, s
 grow with the data.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -15,7 +16,8 @@ import torch
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from modular_fairseq.analysis.attention_maps import AttentionMap, attention_maps
+from modular_fairseq.analysis.attention_maps import CROSS, AttentionMap, attention_maps
+from modular_fairseq.analysis.places import TARGET, dictionary_of
 from modular_fairseq.models.family import is_masked
 from modular_fairseq_cli.errors import UsageError
 
@@ -94,11 +96,11 @@ def one_pass(
         batches: fairseq's batches. The "net_input" of each has the arguments of the model.
 
     Returns:
-        for each analysis its report, or the UsageError that its `report` raised. An error of one analysis
-        does not affect the others.
+        for each analysis its report, or the UsageError that its `see` or its `report` raised. An error of one
+        analysis does not affect the others.
 
     Raises:
-        UsageError: there is no batch.
+        UsageError: there is no batch, or the batches lack an input of the model.
     """
     analyses = list(analyses)
     # The layers are what is analysed, and not the scores of all words at all positions.
@@ -109,11 +111,19 @@ def one_pass(
             stack.enter_context(analysis.watching())
         needed = any(analysis.needs_attention for analysis in analyses)
         maps = stack.enter_context(attention_maps(model)) if needed else []
+        errors: dict[Analysis, UsageError] = {}
         empty = True
         for batch in batches:
+            if empty:
+                _refuse_other_inputs(model, batch["net_input"])
             model(**batch["net_input"], **without_words)
+            _mark_padding(maps, model, batch["net_input"])
             for analysis in analyses:
-                analysis.see(batch, maps)
+                if analysis not in errors:
+                    try:
+                        analysis.see(batch, maps)
+                    except UsageError as error:
+                        errors[analysis] = error
             maps.clear()
             empty = False
         if empty:
@@ -121,7 +131,26 @@ def one_pass(
                 "there is no sentence to analyse, because the data is empty or every sentence is longer than "
                 "the maximum positions of the model; give other data"
             )
-        return [_report(analysis) for analysis in analyses]
+        return [errors.get(analysis) or _report(analysis) for analysis in analyses]
+
+
+def _refuse_other_inputs(model: nn.Module, net_input: dict[str, Any]) -> None:
+    """Raise UsageError if a model does not read what a batch has, teacher-forced."""
+    try:
+        inspect.signature(model.forward).bind(**net_input)
+    except TypeError as error:
+        raise UsageError(
+            f"{type(model).__name__} does not read {', '.join(net_input)} alone ({error}); only models that "
+            "read the previous target tokens can be analysed"
+        ) from None
+
+
+def _mark_padding(maps: list[AttentionMap], model: nn.Module, net_input: dict[str, Any]) -> None:
+    """Mark padded queries of cross-attention in layers without self-attention, which would tell of them."""
+    for each in maps:
+        if each.kind == CROSS and each.query_padding is None:
+            pad = dictionary_of(TARGET, model).pad()
+            each.query_padding = net_input["prev_output_tokens"].eq(pad)
 
 
 def _report(analysis: Analysis) -> Report | UsageError:

@@ -158,6 +158,7 @@ class CompetitionInPictures(Analysis):
     """
 
     summary = "activation of the mechanisms of TIM layers over pictures, and between their regions"
+    needs_attention = True  # else fairseq's own attention does not call its output projection
 
     def __init__(self, model: nn.Module):
         self.parts = competitions(model)

@@ -96,5 +96,9 @@ def number(value: float | None) -> str:
 
 
 def literal(token: str) -> str:
-    """Return a token with its dollar signs escaped, as they would begin a formula in matplotlib."""
-    return token.replace("$", r"\$")
+    """Return a token as matplotlib shows it as it is.
+
+    Dollar signs, which would begin a formula, are escaped. A label that begins with _ would not be in a
+    legend, so it gets a space of no width before it.
+    """
+    return ("\u200b" if token.startswith("_") else "") + token.replace("$", r"\$")

@@ -4,6 +4,7 @@ Each subject has a figure of its own. A figure of one checkpoint is named LABEL-
 """
 
 import io
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -112,12 +113,18 @@ def _curves(checkpoints: Sequence[Checkpoint], shown: Sequence[Curve]) -> Figure
                 continue
             label = " and ".join(other.label for other in checkpoints if other.log == checkpoint.log)
             inner = "train_inner" if key in checkpoint.log.get("train_inner", {}) else "train"
+            validations = itertools.cycle(("-", "--", ":", "-."))
             for split, curves in checkpoint.log.items():
                 if key in curves and (split == inner or not split.startswith("train")):
                     style: dict[str, Any] = (
                         {"linewidth": 0.8, "alpha": 0.8}
                         if split == inner
-                        else {"linewidth": 1.6, "marker": mark, "markersize": 3}
+                        else {
+                            "linewidth": 1.6,
+                            "linestyle": next(validations),
+                            "marker": mark,
+                            "markersize": 3,
+                        }
                     )
                     name = "training" if split == inner else "validation" if split == "valid" else split
                     ax.plot(

@@ -17,8 +17,8 @@ where MS_A, MS_B and MS_E are the mean squares of the two-way analysis of varian
 freedom, few, and MS_B has m - 1, many. No quantile is exact for such a sum. The t quantile with
 Satterthwaite's degrees of freedom covers too little if there are 3 seeds (92 % in place of 95 % where seeds
 dominate), and the quantile of Behrens and Fisher covers too much (98 % where sentences matter as much as
-seeds). A mean of the two probabilities, with weights of .4 and .6, covers 94 to 97 % in all cases, which a
-test simulates.
+seeds). A mean of the two probabilities, with weights of .4 and .6, covers 94 to 97 % if there are three seeds
+or more, and 93 to 98 % if there are two. A test simulates both.
 
 A score of a corpus, such as BLEU, is no mean over sentences. The jackknife makes it one: the pseudo-value of
 sentence i is m f - (m - 1) f_i, where f is the score of all sentences and f_i the score without i.

@@ -20,7 +20,7 @@ from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring import read_output
-from tests.fairseq_commands import binarize, run_generate, run_train, write_reversal_corpus
+from tests.fairseq_commands import OPTIMIZE, binarize, run_generate, run_train, write_reversal_corpus
 from tests.helpers import OF_TEXT
 from tests.plugins import registries
 
@@ -160,6 +160,34 @@ def test_several_analyses_and_a_stock_model(reversal_data, trained, tmp_path, ca
     assert "has no experts; analyse a model trained with --attention-type mae" in refuse(
         "single-expert", stock
     )
+
+
+def test_padding_of_a_decoder_without_self_attention_is_not_counted(reversal_data, tmp_path):
+    kernels = ("--encoder-kernel-size-list", "[3]", "--decoder-kernel-size-list", "[3]")
+    layers = ("--encoder-layers", 1, "--decoder-layers", 1)
+    words = ("--arch", "lightconv", *kernels, *layers, "--max-epoch", 1)
+    run_train(reversal_data, *words, "--save-dir", tmp_path)
+    stock = Namespace(data=str(reversal_data), path=str(tmp_path / "checkpoint_last.pt"))
+    found = []
+    for tokens in (4000, 12):
+        out = tmp_path / f"found-{tokens}"
+        analyze("redundancy", stock, "--max-tokens", tokens, "--out", out)
+        found.append(json.loads((out / "analysis.json").read_text())["analyses"]["redundancy"]["HR_distance_all"])
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_a_model_without_anything_to_analyse_is_refused_and_nothing_is_replaced(
+    reversal_data, trained, tmp_path
+):
+    layers = ("--encoder-layers", "[(8, 3)]", "--decoder-layers", "[(8, 3)]", "--decoder-attention", "True")
+    words = ("--arch", "fconv", *layers, "--max-epoch", 1, "--save-dir", tmp_path)
+    run_train(reversal_data, *words, common=OPTIMIZE)
+    stock = Namespace(data=trained.data, path=str(tmp_path / "checkpoint_last.pt"))
+    analyze("redundancy", trained, "--out", tmp_path / "found")
+    before = (tmp_path / "found/analysis.json").read_bytes()
+    sentence = refuse("all", stock, "--out", tmp_path / "found")
+    assert "no analysis is for this checkpoint and these data. gates: the model has no learned ga" in sentence
+    assert (tmp_path / "found/analysis.json").read_bytes() == before
 
 
 def test_single_experts_of_a_model_with_a_seed_of_random_ones(trained, tmp_path, monkeypatch):

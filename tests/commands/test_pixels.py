@@ -536,13 +536,15 @@ def test_the_best_division_of_heads_is_that_of_all_divisions():
     assert BetweenRegions(torch.full((12,), -1)).best_division() is None
 
 
-def test_a_model_without_mechanisms_has_the_control_of_its_heads(pairs, tmp_path, capsys):
-    words = SMALL.replace("--tim-layers all ", "").replace("tim_transformer_lm", "modular_transformer_lm")
+@pytest.mark.parametrize("arch", ["modular_transformer_lm_pixels", "transformer_lm"])
+def test_a_model_without_mechanisms_has_the_control_of_its_heads(pairs, tmp_path, capsys, arch):
+    words = SMALL.replace("--tim-layers all ", "").replace("tim_transformer_lm_pixels", arch)
     run_train(pairs / "bin", *words.split(), "--save-dir", tmp_path / "plain", common=())
     path = ["--path", str(tmp_path / "plain/checkpoint_last.pt"), "--out", str(tmp_path / "found")]
     cli.main(["analyze", "pictures", str(pairs / "bin"), *path])
     found = json.loads((tmp_path / "found/analysis.json").read_text())["analyses"]["pictures"]
     assert found["layers"] == [] and len(found["heads"]) == 2
+    assert all(0 <= each["eta_squared"] <= 1 for each in found["heads"])
     printed = capsys.readouterr().out
     assert all(f"{each['eta_squared']:.3f}" in printed for each in found["heads"])
     pytest.importorskip("matplotlib")

@@ -320,6 +320,17 @@ def test_own_sentences_come_first(driver, reports):
     ]
 
 
+def test_sentences_with_the_same_words_are_two(driver, reports):
+    folder = reports[0]
+    write_analysis(folder / "twice", heads=2, sentences=2, parts="gates samples")
+    samples = json.loads((folder / "twice/samples.json").read_text())
+    samples["sentences"][1]["source"] = samples["sentences"][0]["source"]
+    (folder / "twice/samples.json").write_text(json.dumps(samples))
+    main(["report", f"{folder}/twice", f"{folder}/eight", "--out", f"{folder}/twice.html"])
+    page = Page(driver, folder / "twice.html").open()
+    assert page.run("SENTENCES.map(({ at }) => at)")[:2] == [[0, 0], [1, -1]] and page.wrong() == []
+
+
 def test_eight_experts_fit_beside_each_other(driver, reports):
     page = Page(driver, reports[0] / "eight.html").open()
     assert page.run("innerWidth") == 1280

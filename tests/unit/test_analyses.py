@@ -23,7 +23,7 @@ from modular_fairseq.analysis.competition import (
     LayerReport,
     LayerSums,
 )
-from modular_fairseq.analysis.gates import ExpertReport, Experts, ExpertTokens, Gates
+from modular_fairseq.analysis.gates import ExpertReport, Experts, ExpertTokens, GateReports, Gates
 from modular_fairseq.analysis.one_pass import one_pass
 from modular_fairseq.analysis.places import place
 from modular_fairseq.analysis.recording import recorded
@@ -438,6 +438,23 @@ def test_one_pass_of_all_gives_what_each_gives_alone():
         assert names == expected_names
         assert values == pytest.approx(expected, abs=1e-4)
     assert hooks() == before
+
+
+def test_an_error_in_a_batch_ends_that_analysis_alone():
+    class Strict(Gates):
+        def see(self, batch, maps):
+            raise UsageError("not this batch")
+
+    model, sample = trained("mae_transformer"), batch(MANY)
+    error, report = one_pass(model, [sample, sample], [Strict(model), Gates(model)])
+    assert str(error) == "not this batch" and isinstance(report, GateReports)
+
+
+def test_a_model_that_reads_more_than_a_batch_has_is_refused():
+    model, sample = trained("mae_transformer"), batch(MANY)
+    model.forward = lambda src_tokens, src_lengths, prev_output_tokens, tgt_tokens: None
+    with pytest.raises(UsageError, match="missing a required argument: 'tgt_tokens'"):
+        one_pass(model, [sample], [Gates(model)])
 
 
 def _leaves(data):

@@ -5,6 +5,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
 from scipy.stats import t
 
 from modular_fairseq_cli.curves import average
@@ -82,8 +83,10 @@ def test_what_cannot_be_drawn_is_refused(logs, tmp_path, monkeypatch, words, sen
 
 def test_a_name_is_no_formula(logs, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    main(["curves", "--system", r"$\x$", "a1", "a2"])
-    assert Path("curves.svg").exists()
+    names = []
+    monkeypatch.setattr(Axes, "legend", lambda axes: names.extend(axes.get_legend_handles_labels()[1]))
+    main(["curves", "--system", r"$\x$", "a1", "a2", "--system", "_hidden", "b1"])
+    assert Path("curves.svg").exists() and names == [r"\$\x\$ (2)", "\u200b_hidden (1)"]
 
 
 def test_a_figure_is_written_whole_or_not_at_all(logs, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from tests.places import ROOT
 from tests.scripts import script
 
 SENTENCES = 60
-REPEATED = {3: 6000, 5: 1000, 10: 600}  # numbers of seeds and of simulations; few seeds are the hard case
+REPEATED = {2: 2000, 3: 6000, 5: 1000, 10: 600}  # seeds, and simulations; few seeds are the hard case
 
 
 def simulated(seeds: int, seed_noise: float, rest: float) -> np.ndarray:
@@ -41,15 +41,16 @@ def simulated(seeds: int, seed_noise: float, rest: float) -> np.ndarray:
     return of_seeds + of_sentences + both
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
 @pytest.mark.parametrize("seed_noise", [0.4, 1, 3])
 @pytest.mark.parametrize("rest", [0.3, 2])
 def test_intervals_over_seeds_and_sentences_cover_the_truth(seeds, seed_noise, rest):
     found = [over_seeds_and_sentences(each.mean(axis=1), each) for each in simulated(seeds, seed_noise, rest)]
     covered = np.mean([each.low <= 0 <= each.high for each in found])
-    assert 0.93 <= covered <= 0.97
+    least, most = (0.92, 0.99) if seeds == 2 else (0.93, 0.97)
+    assert least <= covered <= most
     false_positives = np.mean([each.p_value < 0.05 for each in found])
-    assert false_positives == pytest.approx(1 - covered) and false_positives <= 0.06
+    assert false_positives == pytest.approx(1 - covered) and false_positives <= (0.08 if seeds == 2 else 0.06)
 
 
 def test_the_power_is_that_of_the_page_about_evidence(monkeypatch, capsys):

@@ -256,6 +256,18 @@ def test_a_label_is_text(folder, tmp_path):
     assert content(page)["checkpoints"][0]["label"] == "<i>old & new</i>"
 
 
+def test_numbers_of_a_training_that_diverged_are_left_out_and_this_is_said(tmp_path, capsys):
+    stamp = "2026-01-01 10:00:00 | INFO | valid | epoch 001 | valid on 'valid' subset"
+    values = enumerate((400, 90, "inf", "nan"), 1)
+    lines = [f"{stamp} | loss {ppl} | ppl {ppl} | num_updates {100 * i}\n" for i, ppl in values]
+    (tmp_path / "train.log").write_text("".join(lines))
+    assert read_log(tmp_path / "train.log")["valid"]["ppl"] == [(100, 400), (200, 90)]
+    said = (
+        f"{tmp_path}/train.log: valid has ppl inf at update 300; its values that are not finite, at 2 updates"
+    )
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("none", ["NaN", "-Infinity", "1e999"])
 def test_numbers_that_are_none_are_left_out(tmp_path, none):
     write_analysis(tmp_path, parts="redundancy")

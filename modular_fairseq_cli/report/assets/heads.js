@@ -40,7 +40,11 @@ function patterns() {
                   ),
                 ),
               ),
-              el("td", { class: "text" }, `${classes[most]} ${percent(module.shares[most], 0)}`),
+              el(
+                "td",
+                { class: "text" },
+                module.shares[most] ? `${classes[most]} ${percent(module.shares[most], 0)}` : "–",
+              ),
             ];
           }),
         ),

@@ -4,16 +4,22 @@
 const wordsOf = (sentence) => sentence.source ?? sentence.target_in;
 const isOwn = ({ origin }) => origin?.startsWith("--sentence");
 
+/** Return a text for each sentence of a run: its words, and its number among those with the same words. */
+const textsOf = (run) => {
+  const texts = run.sentences.map((sentence) => wordsOf(sentence).join(" "));
+  return texts.map((text, i) => `${texts.slice(0, i).filter((one) => one === text).length} ${text}`);
+};
+
 /**
  * Return all sentences of all runs, each once. Sentences of --sentence come first.
  * at: the index of the sentence in each run, or -1; label: its number and words; origin: where it is from.
  */
 const SENTENCES = (() => {
-  const all = RUNS.flatMap((run) => run.sentences);
-  const inOrder = [...all.filter(isOwn), ...all.filter((sentence) => !isOwn(sentence))];
-  const texts = unique(inOrder.map((sentence) => wordsOf(sentence).join(" ")));
-  return texts.map((text, i) => {
-    const at = RUNS.map((run) => run.sentences.findIndex((one) => wordsOf(one).join(" ") === text));
+  const known = RUNS.map(textsOf);
+  const all = RUNS.flatMap((run, i) => run.sentences.map((sentence, j) => [sentence, known[i][j]]));
+  const inOrder = [...all.filter(([one]) => isOwn(one)), ...all.filter(([one]) => !isOwn(one))];
+  return unique(inOrder.map(([, text]) => text)).map((text, i) => {
+    const at = known.map((texts) => texts.indexOf(text));
     const first = RUNS[at.findIndex((index) => index >= 0)].sentences[at.find((index) => index >= 0)];
     const words = wordsOf(first)
       .filter((token) => token !== "</s>")

@@ -194,7 +194,7 @@ function trainingChart(key, more = {}) {
       .map((split, i) => ({
         label: lineName(run, split === "valid" ? "validation" : split),
         run: run.index,
-        style: i ? "middle" : "valid",
+        style: ["valid", "middle", "minor"][Math.min(i, 2)],
         dots: run.log[split][key].length < 60,
         points: run.log[split][key],
       }));
