@@ -172,7 +172,8 @@ def test_padding_of_a_decoder_without_self_attention_is_not_counted(reversal_dat
     for tokens in (4000, 12):
         out = tmp_path / f"found-{tokens}"
         analyze("redundancy", stock, "--max-tokens", tokens, "--out", out)
-        found.append(json.loads((out / "analysis.json").read_text())["analyses"]["redundancy"]["HR_distance_all"])
+        analyses = json.loads((out / "analysis.json").read_text())["analyses"]
+        found.append(analyses["redundancy"]["HR_distance_all"])
     assert found[0] == pytest.approx(found[1], abs=1e-4)
 
 
