@@ -110,6 +110,11 @@ def load(
             f"{error}; give the folder that fairseq-preprocess wrote, and one of its parts as --gen-subset"
         ) from None
     except RuntimeError as error:  # fairseq's own models raise it; those of this package raise UsageError
+        if other := re.search(r"(?:Missing|Unexpected) key\(s\) in state_dict: \"([^\"]+)\"", str(error)):
+            raise UsageError(
+                f"{path} does not fit the model that its options give ({other[1]}); leave out overrides of "
+                "its layers"
+            ) from None
         misfit = re.search(r"(size mismatch for \S+): .*", str(error))
         if misfit is None:
             raise

@@ -3,7 +3,7 @@
 import itertools
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
@@ -35,7 +35,9 @@ def name_the_criterion_of_a_classification(
             raise UsageError("--task sentence_prediction needs --criterion sentence_prediction; add it")
         metric = getattr(options, "best_checkpoint_metric", None)
         maximizes = getattr(options, "maximize_best_checkpoint_metric", False)
-        if options.regression_target and (metric == "accuracy" or (metric == "loss" and maximizes)):
+        # fairseq-validate parses a second time without default values.
+        regression = getattr(options, "regression_target", False)
+        if regression and (metric == "accuracy" or (metric == "loss" and maximizes)):
             raise UsageError(
                 "--regression-target: the best checkpoint is the one with the lowest loss; use "
                 "--best-checkpoint-metric loss, without --maximize-best-checkpoint-metric"
@@ -54,8 +56,7 @@ def name_what_a_classification_lacks(setup_task: Callable, cfg: Any, **kwargs: A
 
     fairseq ends in an AssertionError or a FileNotFoundError (fairseq/tasks/sentence_prediction.py:120-136).
     It does not compare --num-classes with the classes of the data. With fewer it ends in an IndexError at the
-    first batch, and with more it trains scores of classes that do not exist. With --regression-target it
-    wants as many values in each line (lines 239-245), and ends in an AssertionError, as data have one.
+    first batch, and with more it trains scores of classes that do not exist.
     """
     if cfg.num_classes < 1:
         raise UsageError(
@@ -74,11 +75,6 @@ def name_what_a_classification_lacks(setup_task: Callable, cfg: Any, **kwargs: A
                 "classification, which has the folders input0 and label"
             )
     if cfg.regression_target:
-        if cfg.num_classes != 1:
-            raise UsageError(
-                f"--num-classes must be 1 with --regression-target, which predicts one value, not "
-                f"{cfg.num_classes}"
-            )
         return setup_task(cfg, **kwargs)
     file = os.path.join(cfg.data, "label", "dict.txt")
     labels = Dictionary.load(file)
@@ -97,10 +93,10 @@ def name_a_missing_part_of_a_classification(
 ) -> Any:
     """Refuse a part of the data of sentence_prediction without fitting inputs and labels by one sentence.
 
-    Both must exist and be equally many, and the labels of a regression must be numbers. fairseq ends in an
-    AssertionError without inputs or with unequal numbers, in a KeyError at the first batch without labels,
-    and in a ValueError if a file is empty or a value is no number. If only the second inputs of a part are
-    missing, it takes the first ones alone (fairseq/tasks/sentence_prediction.py:138-259).
+    Both must exist and be equally many, and each label of a regression must be --num-classes numbers. fairseq
+    ends in an AssertionError without inputs or with unequal numbers, in a KeyError at the first batch without
+    labels, and in a ValueError if a file is empty or a value is no number. If only the second inputs of a
+    part are missing, it takes the first ones alone (fairseq/tasks/sentence_prediction.py:138-259).
     """
     data, regression = task.cfg.data, task.cfg.regression_target
     kinds = ["input0", "input1"] if os.path.isdir(os.path.join(data, "input1")) else ["input0"]
@@ -125,7 +121,7 @@ def name_a_missing_part_of_a_classification(
     if regression:
         file = os.path.join(data, files[-1])
         with open(file, encoding="utf-8", errors="replace") as lines:
-            numbers["label"] = len(values((line.strip() for line in lines), file))
+            numbers["label"] = _count_values(lines, file, task.cfg.num_classes)
     for kind, number in numbers.items():
         if number != numbers["input0"]:
             raise UsageError(
@@ -133,6 +129,21 @@ def name_a_missing_part_of_a_classification(
                 "prepare the classification again, with a line for each input in all of them"
             )
     return load_dataset(task, split, combine=combine, **kwargs)
+
+
+def _count_values(lines: Iterable[str], file: str, wanted: int) -> int:
+    """Return the number of lines of values. Raises UsageError for a line without `wanted` numbers."""
+    count = 0
+    for count, line in enumerate(lines, 1):
+        parts = line.split()
+        if len(parts) != wanted:
+            raise UsageError(
+                f"{file}, line {count}: has {len(parts)} values; give --num-classes {len(parts)}, or "
+                f"{wanted} in each line"
+            )
+        for part in parts:
+            values([part], file, count)
+    return count
 
 
 def _length(path: str, combine: bool) -> int:

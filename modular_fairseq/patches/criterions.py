@@ -1,5 +1,6 @@
 """Mend fairseq's criterions."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,14 @@ from modular_fairseq_cli.errors import UsageError
 
 
 @replace("fairseq.criterions.adaptive_loss.AdaptiveLoss.build_criterion")
-def adaptive_loss_with_every_backend(build_criterion: Callable, cfg: Any, task: Any) -> AdaptiveLoss:
+def adaptive_loss_with_every_backend(build_criterion: functools.partial, cfg: Any, task: Any) -> AdaptiveLoss:
     """Let --criterion adaptive_loss train with every --ddp-backend.
 
     fairseq refuses the default, c10d, with a traceback (fairseq/criterions/adaptive_loss.py:34-40), because
     its softmax of rare words has no gradient in an update without such words. The next patch gives it one.
     """
-    return AdaptiveLoss(task, cfg.sentence_avg)
+    of_class = build_criterion.args[0]  # AdaptiveLoss, or a criterion that is derived from it
+    return of_class(task, cfg.sentence_avg)
 
 
 @replace("fairseq.criterions.adaptive_loss.AdaptiveLoss.forward")

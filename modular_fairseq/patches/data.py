@@ -7,7 +7,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -152,7 +152,8 @@ def name_the_first_that_is_too_long(
     fairseq ends in an exception with a traceback (fairseq/tasks/fairseq_task.py:184-192), for example when a
     line for fairseq-interactive is too long.
     """
-    if not ignore_invalid_inputs:
+    # Data sets that consist of several have a dictionary of sizes, which fairseq shows.
+    if not ignore_invalid_inputs and not isinstance(max_positions, Mapping):
         _, ignored = dataset.filter_indices_by_size(indices, max_positions)
         if len(ignored) > 0:
             sizes, positions = dataset.size(ignored[0]), max_positions

@@ -1,5 +1,6 @@
 """Mend fairseq's options for number formats: each of them on any device, and --amp as its options ask."""
 
+import copy
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -68,9 +69,22 @@ def amp_in_bfloat16(
             if getattr(common, name):
                 raise UsageError(f"--amp and {flag(name)} cannot be combined; leave one of them out")
         if common.bf16:
-            common.bf16 = False
             trainer.autocast_dtype = torch.bfloat16
+            cfg = copy.deepcopy(cfg)  # the caller's options stay as they are
+            (cfg.common if isinstance(cfg, DictConfig) else cfg).bf16 = False
     init(trainer, cfg, *args, **kwargs)
+
+
+@replace("fairseq.trainer.Trainer.state_dict")
+def save_the_options_of_amp_in_bfloat16(state_dict: Callable, trainer: Trainer) -> dict[str, Any]:
+    """Note --bf16 in the checkpoints of --amp --bf16, whose Trainer has a copy of the options without it.
+
+    The patch of `Trainer.__init__` makes this copy, because fairseq would convert the weights.
+    """
+    state = state_dict(trainer)
+    if trainer.autocast_dtype is not None:
+        state["cfg"]["common"]["bf16"] = True
+    return state
 
 
 @replace("fairseq.trainer.Trainer._build_optimizer")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from fairseq.distributed import LegacyDistributedDataParallel
+from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.trainer import Trainer
 
 from modular_fairseq.models.assembly import trained_outside
@@ -85,14 +86,24 @@ def put_dummy_batches_first(
 
 @replace("fairseq.tasks.fairseq_task.FairseqTask.train_step")
 def let_dummy_batches_count_nothing(
-    train_step: Callable, *args: Any, ignore_grad: bool = False, **kwargs: Any
+    train_step: Callable,
+    task: FairseqTask,
+    sample: dict[str, Any],
+    model: Any,
+    criterion: Any,
+    optimizer: Any,
+    update_num: int,
+    ignore_grad: bool = False,
+    **kwargs: Any,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Return a sample size and logged values of 0 for a dummy batch, whose gradient is 0.
 
     fairseq counts a dummy batch as data unless it is the last micro-batch of the update
     (fairseq/tasks/fairseq_task.py:505-544, fairseq/trainer.py:896-900).
     """
-    loss, sample_size, logging_output = train_step(*args, ignore_grad=ignore_grad, **kwargs)
+    loss, sample_size, logging_output = train_step(
+        task, sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs
+    )
     if ignore_grad:
         sample_size = sample_size * 0
         logging_output = {name: _zero(value) for name, value in logging_output.items()}

@@ -102,6 +102,13 @@ def _check(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
                 f"--model-overrides {args.model_overrides}: {name} is no option of the model that can be "
                 "changed; see docs/mechanisms for the options"
             )
+        before, value = options[name], overrides[name]
+        fits = isinstance(value, type(before)) or (type(value), type(before)) == (int, float)
+        if None not in (before, value) and (not fits or isinstance(value, bool) != isinstance(before, bool)):
+            raise UsageError(
+                f"--model-overrides {args.model_overrides}: {name} is {before!r} in the checkpoint, and "
+                f"{value!r} is of another kind; give a value of the same kind"
+            )
 
 
 def measure(
@@ -130,6 +137,11 @@ def measure(
             "sentence_prediction"
         )
     regression = task.cfg.regression_target
+    if regression and task.cfg.num_classes != 1:
+        raise UsageError(
+            f"the model predicts {task.cfg.num_classes} values for each input, and this command shows the "
+            "correlations of one; measure it by fairseq-validate"
+        )
     numbered = classes.predict(model, found, task.cfg.classification_head_name, regression)
     predictions = [*numbered.values()]
     inputs = {"inputs": classes.inputs_of(numbered)}

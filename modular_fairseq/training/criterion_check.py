@@ -15,7 +15,7 @@ from modular_fairseq.criterions.auxiliary import AddsAuxiliaryLosses
 from modular_fairseq.criterions.modular_cross_entropy import ModularCrossEntropyCriterion, adaptive_softmax
 from modular_fairseq.criterions.modular_masked_lm import ModularMaskedLmCriterion
 from modular_fairseq.models.checks import check_options, what_turns_on
-from modular_fairseq.models.family import is_masked
+from modular_fairseq.models.family import ModularModel, is_masked
 from modular_fairseq.models.options import FAMILIES, flag, of_a_command_line
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq_cli.errors import NoEffectError, UsageError
@@ -54,7 +54,7 @@ def say_once(sentence: str) -> None:
 def _check_heads(trainer: Trainer) -> None:
     """Refuse options of classification heads in a training that has none, and warn of inputs without <s>."""
     model, options = trainer.get_model(), trainer.cfg.model
-    if not is_masked(model):
+    if not (is_masked(model) and isinstance(model, ModularModel)):
         return
     if model.classification_heads:
         if getattr(trainer.cfg.task, "init_token", 0) is None:
@@ -74,13 +74,15 @@ def _check_heads(trainer: Trainer) -> None:
 def _check_kind(trainer: Trainer) -> None:
     """Refuse one of our criteria with a model whose targets it does not know."""
     criterion, name = trainer.get_criterion(), trainer.cfg.criterion._name
-    masked = is_masked(trainer.get_model())
+    model = trainer.get_model()
+    masked = is_masked(model)
     if isinstance(criterion, ModularMaskedLmCriterion) and not masked:
         raise UsageError(
             f"--criterion {name} needs a masked language model, such as --arch modular_roberta; use "
             "--criterion modular_cross_entropy with this model"
         )
-    if masked and trainer.cfg.task._name == "masked_lm" and name in OF_ALL_WORDS:
+    of_words = name in OF_ALL_WORDS and trainer.cfg.task._name == "masked_lm"
+    if masked and of_words and isinstance(model, ModularModel):  # fairseq's own models train as fairseq does
         raise UsageError(
             f"--criterion {name} would divide the loss of the masked words by the number of all words; use "
             "--criterion masked_lm or modular_masked_lm with --task masked_lm"

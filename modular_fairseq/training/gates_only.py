@@ -58,7 +58,10 @@ class GatesOnlyTraining:
             )
             trainer._cumulative_training_time = seconds / trainer.data_parallel_world_size
         trainer.set_num_updates(trainer.get_num_updates() + 1)
-        logging_output = trainer._reduce_and_log_stats(logging_outputs, sample_size, step.norm)
+        # With the norm, fairseq would also log that --clip-norm has clipped it. Gates learn without clipping.
+        logging_output = trainer._reduce_and_log_stats(logging_outputs, sample_size, None)
+        metrics.log_speed("ups", 1.0, priority=100, round=2)
+        metrics.log_scalar("gnorm", step.norm, priority=400, round=3)
         if trainer.cfg.common.fp16 or trainer.cfg.common.amp:
             metrics.log_scalar("loss_scale", loss_scale_of(trainer), priority=700, round=4, weight=0)
         every = trainer.cfg.common.empty_cache_freq

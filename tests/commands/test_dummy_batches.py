@@ -5,6 +5,7 @@ import logging
 import pytest
 import torch
 from fairseq.logging import metrics
+from fairseq.tasks.fairseq_task import FairseqTask
 
 from modular_fairseq.training.gate_trainer import gate_trainer_of
 from tests.watched_trainer import Watched
@@ -90,6 +91,16 @@ def test_an_update_with_a_dummy_batch_is_that_of_the_other_batches(reversal_data
         assert float(log[name].avg) == pytest.approx(float(expected[name].avg), rel=1e-5), name
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_task_may_call_its_own_step_by_position(reversal_data, ignored):
+    """fairseq's tasks speech_to_text and speech_to_speech do."""
+    watched = Watched(reversal_data, arch="modular_transformer")
+    trainer, sample = watched.trainer, watched.batches[0]
+    words = (sample, watched.model, trainer.criterion, trainer.optimizer, 0, ignored)
+    _, sample_size, logged = FairseqTask.train_step(trainer.task, *words)
+    assert (sample_size, logged["ntokens"]) == ((0, 0) if ignored else (sample["ntokens"],) * 2)
 
 
 def test_a_dummy_batch_does_not_count_in_a_joint_step(reversal_data):

@@ -23,6 +23,7 @@ from modular_fairseq.models.registry import CRITERIA
 from modular_fairseq.modules.disentangled_heads import LossSettings
 from modular_fairseq.training import criterion_check
 from modular_fairseq.training.gate_trainer import gate_trainer_of
+from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse
 from tests.fairseq_commands import TINY, differing_weights, going_on, run_train, train_config, weights
@@ -295,6 +296,36 @@ def test_values_are_predicted_by_regression(texts, tmp_path):
         trained(data, tmp_path / "classes", FINETUNE + " --arch modular_roberta")
 
 
+def test_several_values_of_each_input_are_predicted(texts, tmp_path):
+    data = tmp_path / "values"
+    (data / "label").mkdir(parents=True)
+    (data / "input0").symlink_to(texts / "classes/input0")
+    for split in ("train", "valid", "test"):
+        lines = len((texts / f"{split}.en").read_text().splitlines())
+        (data / f"label/{split}.label").write_text("0.5 -1\n" * lines)
+    words = f"{FINETUNE} --regression-target --arch modular_roberta"
+    path = trained(data, tmp_path / "out", words)
+    assert weights(path)["classification_heads.sentence_classification_head.out_proj.weight"].size(0) == 2
+    with pytest.raises(SystemExit, match="the model predicts 2 values for each input, and this command"):
+        cli.main(["predict", str(data), "--path", str(path)])
+    with pytest.raises(UsageError, match="valid.label, line 1: has 2 values; give --num-classes 2, or 3 in "):
+        trained(data, tmp_path / "three", words.replace("--num-classes 2", "--num-classes 3"))
+
+
+def test_fairseq_validate_takes_the_options_of_a_classification(texts):
+    """It parses them a second time, without default values (fairseq_cli/validate.py:145)."""
+    words = f"--task sentence_prediction --criterion sentence_prediction --num-classes 2 --path {texts}/c.pt"
+    found = options.parse_args_and_arch(
+        options.get_validation_parser(), [str(texts / "classes"), *words.split()], suppress_defaults=True
+    )
+    assert found.num_classes == 2 and not hasattr(found, "regression_target")
+
+
+def test_fairseqs_own_models_train_with_a_loss_of_all_words(texts, tmp_path):
+    trained(texts / "bin", tmp_path, f"{MASKED} --arch roberta --criterion cross_entropy")
+    assert (tmp_path / "checkpoint_last.pt").exists()
+
+
 def test_sentences_are_ranked(texts, tmp_path):
     """The right one of two sentences is the one that says w1."""
     data = tmp_path / "ranking"
@@ -464,10 +495,6 @@ def test_what_a_classification_lacks_is_one_sentence(texts, tmp_path, data, word
         (
             "--num-classes 3",
             "--num-classes 3: {}/label/dict.txt has 2 classes; give their number, or the data",
-        ),
-        (
-            "--regression-target",
-            "--num-classes must be 1 with --regression-target, which predicts one value, not 2",
         ),
     ],
 )

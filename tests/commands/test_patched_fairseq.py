@@ -12,7 +12,7 @@ import pytest
 import sentencepiece
 import torch
 from fairseq import options, tasks
-from fairseq.data import data_utils
+from fairseq.data import RoundRobinZipDatasets, data_utils
 from fairseq.file_io import PathManager
 
 from modular_fairseq.training import compilation
@@ -406,6 +406,14 @@ def test_a_line_beyond_the_positions_is_named_by_its_words(reversal_data):
     says = "^the sentence that begins with 'w3 w1 w4 w1 w5' has 7 tokens, and the model has 4 positions; shor"
     with pytest.raises(UsageError, match=says):
         task.filter_indices_by_size(np.arange(2), dataset, (4, 1024))
+
+
+def test_a_data_set_of_several_has_fairseqs_message_of_a_sentence_beyond_the_positions(reversal_data):
+    task = tasks.setup_task(train_config(reversal_data, *OPTIMIZE, "--arch", "modular_transformer").task)
+    task.load_dataset("valid")
+    several = RoundRobinZipDatasets({"a-b": task.dataset("valid")})
+    with pytest.raises(Exception, match=r"^Size of sample #\d+ is invalid \(=\{'a-b': "):
+        task.filter_indices_by_size(several.ordered_indices(), several, {"a-b": (4, 1024)})
 
 
 def test_data_that_are_too_long_altogether_are_one_sentence(reversal_data, tmp_path):

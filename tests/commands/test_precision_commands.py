@@ -74,6 +74,19 @@ def test_gates_that_learn_alone_are_no_rounded_weights(reversal_data, tmp_path, 
     assert "rounded to half precision" not in caplog.text
 
 
+def test_gates_that_learn_alone_are_not_clipped_and_no_log_says_so(reversal_data, tmp_path, caplog):
+    base = tmp_path / "base"
+    run_train(reversal_data, "--arch", "mae_transformer", "--max-epoch", 1, "--save-dir", base)
+    args = ["--arch", "mae_transformer", "--mae-finetune", "gates", "--max-epoch", 1, "--log-interval", 1]
+    args += ["--finetune-from-model", base / "checkpoint1.pt"]
+    caplog.clear()
+    for name, clip in (("clipped", 0.001), ("free", 0)):
+        run_train(reversal_data, *args, "--clip-norm", clip, "--save-dir", tmp_path / name)
+    assert not differing_weights(tmp_path / "clipped/checkpoint1.pt", tmp_path / "free/checkpoint1.pt")
+    inner = [each.getMessage() for each in caplog.records if each.name == "train_inner"]
+    assert inner and all("gnorm=" in line and "ups=" in line and "clip=" not in line for line in inner)
+
+
 def test_changed_weights_of_a_checkpoint_are_not_replaced_by_its_float32_copies(
     reversal_data, tmp_path, caplog
 ):

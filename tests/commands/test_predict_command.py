@@ -192,6 +192,9 @@ def test_what_cannot_be_predicted_is_refused(texts, pretrained, tmp_path):
     for name in ("nosuch", "seed", "mask_prob"):
         said = refused(texts / "bin", pretrained, "--model-overrides", f'{{"{name}": 1}}')
         assert f"{name} is no option of the model that can be changed" in said
+    for name, value in (("dropout", "'0.1'"), ("encoder_layers", "'a'"), ("encoder_layers", "True")):
+        said = refused(texts / "bin", pretrained, "--model-overrides", f"{{'{name}': {value}}}")
+        assert f"in the checkpoint, and {value} is of another kind; give a value of the same kind" in said
     torch.save({"model": {"a": torch.ones(1)}}, tmp_path / "bare.pt")
     said = refused(texts / "bin", tmp_path / "bare.pt", "--model-overrides", '{"dropout": 0}')
     assert "bare.pt is not a whole fairseq checkpoint, because it has no extra_state and no" in said

@@ -109,6 +109,17 @@ def test_fairseqs_adaptive_loss_takes_every_backend(backend):
     assert isinstance(fairseqs(backend), AdaptiveLoss)
 
 
+def test_a_criterion_that_is_derived_from_fairseqs_adaptive_loss_is_built():
+    class Derived(AdaptiveLoss):
+        pass
+
+    given = task()
+    made = Derived.build_criterion(
+        OmegaConf.create({"sentence_avg": False, "ddp_backend": "legacy_ddp"}), given
+    )
+    assert type(made) is Derived
+
+
 def test_fairseqs_adaptive_loss_names_the_option_that_is_missing():
     with pytest.raises(UsageError, match="--criterion adaptive_loss needs an adaptive softmax; add --adapt"):
         fairseqs()(build(), batch(LENGTHS))

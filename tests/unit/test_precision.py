@@ -5,6 +5,7 @@ import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
 
 from modular_fairseq.benchmark.jobs import random_batch, random_task
 from modular_fairseq_cli.errors import UsageError
@@ -164,10 +165,24 @@ def test_the_loss_scale_of_amp_goes_on_after_a_resume(tmp_path):
     assert not unscaled.optimizer.scaler.is_enabled()
 
 
+def options_saved_by(made):
+    made.consolidate_optimizer()  # as before each checkpoint
+    return made.state_dict()["cfg"]
+
+
 def test_amp_in_bfloat16_scales_no_losses_and_keeps_the_weights_in_float32():
     made = trainer("--amp", "--bf16")
     assert not made.optimizer.scaler.is_enabled() and not made.cfg.common.bf16
     assert {p.dtype for p in made.get_model().parameters()} == {torch.float32}
+    assert options_saved_by(made)["common"]["bf16"]
+    assert not options_saved_by(trainer("--amp"))["common"]["bf16"]
+
+
+def test_another_trainer_with_the_options_of_amp_in_bfloat16_trains_in_bfloat16():
+    made = trainer("--amp", "--bf16")
+    cfg = OmegaConf.create(options_saved_by(made))
+    again = Trainer(cfg, made.task, made.model, made.criterion)
+    assert cfg.common.bf16 and again.autocast_dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("option", ["--fp16", "--memory-efficient-fp16", "--memory-efficient-bf16"])
