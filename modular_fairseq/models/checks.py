@@ -14,7 +14,8 @@ from hydra.core.hydra_config import HydraConfig
 from modular_fairseq.models.assembly import check_attention_type, of_kind
 from modular_fairseq.models.fairseq_options import Options, resolved, value_of
 from modular_fairseq.models.mechanism import SEAMS, Mechanism
-from modular_fairseq.models.options import FAMILIES, PRESETS, flag, is_set
+from modular_fairseq.models.options import FAMILIES, PRESETS, are_of_a_command_line, flag, is_set
+from modular_fairseq.models.pruning import layers_to_keep
 from modular_fairseq.models.registry import MECHANISMS
 from modular_fairseq.models.tasks import mechanisms_of
 from modular_fairseq.models.vocabulary_checks import check_widths
@@ -119,7 +120,18 @@ def check_options(options: Options, family: type) -> None:
     choice = Choice(options, _stacks(options), changed)
     if "decoder" in choice.stacks:
         check_widths(options, has_encoder="encoder" in choice.stacks)
+    if options.quant_noise_pq > 0 and options.checkpoint_activations:
+        raise UsageError(
+            "--quant-noise-pq changes weights in every forward pass, so that --checkpoint-activations would "
+            "compute gradients with other weights; leave one of them out"
+        )
+    if are_of_a_command_line() and getattr(options, "adaptive_softmax_cutoff", None) is not None:
+        shared = "with --adaptive-softmax-cutoff, whose softmax has weights of its own"
+        choice.refuse(["share_decoder_input_output_embed"], shared)
     for stack in choice.stacks:
+        kept = getattr(options, f"{stack}_layers_to_keep", None)
+        if kept:
+            layers_to_keep(kept, stack)
         choice.check_multiple(f"{stack}_embed_dim", f"{stack}_attention_heads")
     for mechanism in of_kind("encoder"):
         if "encoder" not in choice.stacks:

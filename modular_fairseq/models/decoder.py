@@ -34,6 +34,9 @@ class TransformerDecoder(TransformerDecoderBase):
         self._places = iter(range(cfg.decoder.layers))
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
         del self._places
+        if self.adaptive_softmax is not None:
+            # It has weights of its own. fairseq would add an output projection to a state dict that it loads.
+            self.share_input_output_embed = False
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer; fairseq's constructor calls this for each layer in turn."""

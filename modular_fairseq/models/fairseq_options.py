@@ -44,6 +44,7 @@ _LEFT_OUT = {
     "decoder_xformers_att_config",
     "encoder_xformers_att_config",
     "export",
+    "merge_src_tgt_embed",
     "no_cross_attention",
     "offload_activations",
     "relu_dropout",

@@ -16,6 +16,7 @@ from modular_fairseq.models.decoder import TransformerDecoder
 from modular_fairseq.models.fairseq_options import Options
 from modular_fairseq.models.family import ModularModel
 from modular_fairseq.models.options import FAMILIES
+from modular_fairseq.models.pruning import layers_to_keep
 from modular_fairseq.models.vocabulary_checks import check_adaptive
 from modular_fairseq.modules.adaptive_input import AdaptiveInput
 
@@ -36,7 +37,7 @@ class ModularTransformerLanguageModel(ModularModel, TransformerLanguageModel):
         options = cls.checked_options(cfg, task)
         check_adaptive(options, task.target_dictionary)
         if options.decoder_layers_to_keep:
-            options.decoder_layers = len(options.decoder_layers_to_keep.split(","))
+            options.decoder_layers = len(layers_to_keep(options.decoder_layers_to_keep, "decoder"))
         if options.max_target_positions is None:
             options.max_target_positions = options.tokens_per_sample
         nested = TransformerConfig.from_namespace(options)

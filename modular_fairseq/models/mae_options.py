@@ -211,6 +211,12 @@ def _check_training(choice: Choice) -> None:
             ["mae_gate_lr", "mae_gate_loss"],
             "with --mae-training joint_main, where the main optimizer trains the gates",
         )
+    last = "decoder" if "decoder" in choice.stacks else "encoder"
+    if options.mae_finetune == "gates+output" and getattr(options, f"{last}_layerdrop") > 0:
+        raise UsageError(
+            f"--{last}-layerdrop may leave out all layers, and then an F step of --mae-finetune gates+output "
+            "has nothing to train; leave one of them out"
+        )
     if options.mae_finetune == "gates":
         choice.refuse(["mae_gate_interval"], "with --mae-finetune gates, where every step is a G step")
 

@@ -4,13 +4,13 @@ import logging
 from argparse import Namespace
 from typing import Any
 
-from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
 from modular_fairseq.models.mechanism import SEAMS
+from modular_fairseq.models.pruning import pruned
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq_cli.errors import UsageError
 
@@ -39,14 +39,15 @@ class ChecksStateDict(BaseFairseqModel):
         Raises:
             UsageError: names or shapes differ, and `strict` is True.
         """
+        state_dict = pruned(state_dict, model_cfg)
         if strict:
-            state_dict = self._upgrade_and_check(state_dict, model_cfg)
+            state_dict = self._upgrade_and_check(state_dict)
         else:
             # A state dict that EMA loads has no version. fairseq would take it for one that is older than the
             # final LayerNorm.
             versions = {key: value for key, value in self.state_dict().items() if key.endswith("version")}
             state_dict = {**versions, **state_dict}
-        return super().load_state_dict(state_dict, strict, model_cfg, args)
+        return super().load_state_dict(state_dict, strict)  # without the options, by which fairseq prunes
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Upgrade older names, and leave out what is `obsolete` (`LayerParts`) or was a buffer of positions.
@@ -60,15 +61,11 @@ class ChecksStateDict(BaseFairseqModel):
                 state_dict.pop(f"{name}.{parameter}", None)
         super().upgrade_state_dict(state_dict)
 
-    def _upgrade_and_check(
-        self, state_dict: dict[str, Tensor], model_cfg: TransformerConfig | None
-    ) -> dict[str, Tensor]:
+    def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Upgrade old names, add the initial values of missing gates and masks, and check the rest.
 
-        Layers are left out and renumbered first (--encoder-layers-to-keep, --decoder-layers-to-keep), because
-        gates and masks have the names of the layers of this model.
+        The layers of the state dict are those of this model, as gates and masks have their names.
         """
-        state_dict = prune_state_dict(state_dict, model_cfg)
         attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]
         own = self.state_dict()
         missing = {}

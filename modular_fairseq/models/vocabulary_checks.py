@@ -29,6 +29,18 @@ def check_widths(options: Namespace, has_encoder: bool) -> None:
             f"--decoder-embed-dim {inside}; leave it out"
         )
     names = ("share_all_embeddings", "share_decoder_input_output_embed")
+    if getattr(options, "character_embeddings", False):
+        for name in ("share_decoder_input_output_embed", "adaptive_input"):
+            if getattr(options, name):
+                raise UsageError(
+                    f"{flag(name)} does not work with --character-embeddings, which make the embedding of a "
+                    "word of its characters; leave one of them out"
+                )
+        if into != inside:
+            raise UsageError(
+                f"--decoder-input-dim {into} has no effect with --character-embeddings, whose width is "
+                f"--decoder-embed-dim {inside}; leave it out"
+            )
     for option in [flag(name) for name in names if getattr(options, name, False)]:
         if out != into:
             raise UsageError(
@@ -92,13 +104,28 @@ def check_adaptive(options: Options, dictionary: Dictionary) -> None:
                 " and ".join(f"{option} {value}" for option, value in values.items())
                 + ": they must be equal with --tie-adaptive-weights"
             )
-    for option, value in cutoffs.items():
+    widths = {"softmax": options.decoder_output_dim, "input": getattr(options, "decoder_input_dim", 0)}
+    for (option, value), (part, width) in zip(cutoffs.items(), widths.items(), strict=True):
         if value is not None:
-            _check_cutoff(option, value, dictionary)
+            numbers = _check_cutoff(option, value, dictionary)
+            bands = len(numbers) + (numbers[-1] < len(dictionary))
+            _check_factor(part, getattr(options, f"adaptive_{part}_factor"), width, bands)
 
 
-def _check_cutoff(option: str, value: Any, dictionary: Dictionary) -> None:
-    """Raise a UsageError unless the value of an option is cut-offs that fit the dictionary."""
+def _check_factor(part: str, factor: float, width: int, bands: int) -> None:
+    """Raise a UsageError unless all bands of an adaptive input or softmax have a width of 1 or more."""
+    option = f"--adaptive-{part}-factor {factor}"
+    if factor < 1:
+        raise UsageError(f"{option}: each band of words is by this factor narrower; give 1 or more")
+    if width // factor ** (bands - 1) < 1:
+        raise UsageError(
+            f"{option}: the last of {bands} bands would have no width, as the first has {width}; give fewer "
+            "cut-offs or a smaller factor"
+        )
+
+
+def _check_cutoff(option: str, value: Any, dictionary: Dictionary) -> list[int]:
+    """Return the cut-offs of an option. Raises UsageError unless they fit the dictionary."""
     parts = str(value).strip("[]()").split(",")
     numbers = [int(part) for part in parts if part.strip().isdecimal()]
     if len(numbers) < len(parts) or numbers != sorted(set(numbers)) or numbers[0] < 1:
@@ -108,3 +135,4 @@ def _check_cutoff(option: str, value: Any, dictionary: Dictionary) -> None:
             f"{option} {value}: the dictionary has only {len(dictionary):,} types, and no cut-off may exceed "
             "that; give smaller ones"
         )
+    return numbers

@@ -248,7 +248,8 @@ class ExpertMixture(IncrementalModule):
         """Compute the head scales [B, T or 1, H] that the gate gives in the present mode, in float32."""
         assert self.gate_network is not None
         learning = self.training and (not self.alternates or self._bcd_step() == "G")
-        with torch.set_grad_enabled(learning and torch.is_grad_enabled()), no_autocast(x):
+        has_gradient = learning or not self.training
+        with torch.set_grad_enabled(has_gradient and torch.is_grad_enabled()), no_autocast(x):
             if self.running_mean is None:
                 context, valid = sentence_mean(x, padding_mask), None
             else:

@@ -1,6 +1,7 @@
 """Let a training continue as it began, and let fairseq say where it would not."""
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from modular_fairseq.patches.precision import float32_like
 from modular_fairseq.patches.registry import replace
+from modular_fairseq.training import checkpoints
 from modular_fairseq.training.former_defaults import warn_of_other_defaults
 from modular_fairseq.training.optimizer_state import (
     OtherParametersError,
@@ -98,6 +100,33 @@ def name_former_defaults(
     if continues and trainer.data_parallel_rank == 0:
         warn_of_other_defaults(trainer, filename)
     return extra_state
+
+
+@replace("fairseq.trainer.Trainer.load_checkpoint")
+def begin_ema_with_the_weights_of_a_checkpoint(
+    load_checkpoint: Callable, trainer: Trainer, filename: str, *args: Any, **kwargs: Any
+) -> Any:
+    """Let --store-ema begin with the weights of a checkpoint that has no EMA.
+
+    fairseq means to do so, but has deleted these weights when it reads them, and ends in a KeyError, for
+    example with --finetune-from-model (fairseq/trainer.py:585-589 and 659-667).
+    """
+    ema = trainer.cfg.ema
+    if not (ema.store_ema and os.path.isfile(filename)) or "ema" in extra_state_of(filename):
+        return load_checkpoint(trainer, filename, *args, **kwargs)
+    ema.store_ema = False
+    try:
+        extra_state = load_checkpoint(trainer, filename, *args, **kwargs)
+    finally:
+        ema.store_ema = True
+    logger.warning(f"{filename} has no EMA, so that of this training begins with its weights")
+    trainer.ema.restore(trainer.get_model().state_dict(), build_fp32_params=ema.ema_fp32)
+    return extra_state
+
+
+def extra_state_of(filename: str) -> dict[str, Any]:
+    """Return what a checkpoint has of the state of its training."""
+    return checkpoints.load_checkpoint(filename).get("extra_state") or {}
 
 
 WAITS = ("num_bad_epochs", "cooldown_counter")  # of torch's ReduceLROnPlateau

@@ -79,7 +79,7 @@ def amp_in_bfloat16(
 def save_the_options_of_amp_in_bfloat16(state_dict: Callable, trainer: Trainer) -> dict[str, Any]:
     """Note --bf16 in the checkpoints of --amp --bf16, whose Trainer has a copy of the options without it.
 
-    The patch of `Trainer.__init__` makes this copy, because fairseq would convert the weights.
+    `amp_in_bfloat16` makes this copy, because fairseq would convert the weights (fairseq/trainer.py:104-106).
     """
     state = state_dict(trainer)
     if trainer.autocast_dtype is not None:

@@ -7,11 +7,55 @@ from omegaconf import OmegaConf, open_dict
 
 from modular_fairseq.training.optimizer_state import OtherParametersError, compare_parameters, refusal
 from modular_fairseq_cli.errors import UsageError
-from tests.fairseq_commands import going_on, run_generate, run_train, train_config, weights
+from tests.fairseq_commands import OPTIMIZE, TINY, going_on, run_generate, run_train, train_config, weights
 from tests.watched_trainer import Watched
 
 OTHER = "trained other parameters than this training would; continue with the options of the earlier training"
 MAE = ["--arch", "mae_transformer"]
+
+
+def test_a_training_of_some_layers_of_a_checkpoint_goes_on_and_translates(reversal_data, tmp_path):
+    layers = ["--arch", "mae_transformer", "--encoder-layers", 3, "--decoder-layers", 2]
+    run_train(reversal_data, *layers, "--max-epoch", 1, "--save-dir", tmp_path / "whole")
+    start = ["--finetune-from-model", tmp_path / "whole/checkpoint_last.pt"]
+    words = [*layers, "--encoder-layers-to-keep", "0,2", *start, "--save-dir", tmp_path / "some"]
+    run_train(reversal_data, *words, "--max-epoch", 1)
+    with going_on(tmp_path / "some"):
+        run_train(reversal_data, *words, "--max-epoch", 2)
+    assert len(run_generate(reversal_data, tmp_path / "some/checkpoint_last.pt")[0]) == 12
+    found = weights(tmp_path / "some/checkpoint_last.pt")
+    assert {key.split(".")[2] for key in found if key.startswith("encoder.layers.")} == {"0", "1"}
+
+
+def test_an_adaptive_softmax_beside_shared_embeddings_goes_on_and_translates(reversal_data, tmp_path):
+    adaptive = ["--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "6,10", "--save-dir", tmp_path]
+    words = ["--arch", "modular_transformer", "--share-all-embeddings", *adaptive]
+    common = [*TINY, *OPTIMIZE]
+    smoothing = common.index("--label-smoothing")  # which this criterion does not have
+    del common[smoothing : smoothing + 2]
+    run_train(reversal_data, *words, "--max-epoch", 1, common=common)
+    with going_on(tmp_path):
+        run_train(reversal_data, *words, "--max-epoch", 2, common=common)
+    assert len(run_generate(reversal_data, tmp_path / "checkpoint_last.pt")[0]) == 12
+    words[2] = "--share-decoder-input-output-embed"
+    with pytest.raises(UsageError, match="output-embed has no effect with --adaptive-softmax-cutoff, whose"):
+        run_train(reversal_data, *words[:-1], tmp_path / "other", common=common)
+
+
+@pytest.mark.parametrize("fp32", [[], ["--fp16", "--fp16-init-scale", 4, "--ema-fp32"]])
+def test_ema_begins_with_the_weights_of_a_checkpoint_without_ema(reversal_data, tmp_path, fp32, caplog):
+    run_train(reversal_data, *MAE, "--max-epoch", 1, "--save-dir", tmp_path / "first")
+    start = tmp_path / "first/checkpoint_last.pt"
+    words = ["--finetune-from-model", start, "--store-ema", "--ema-decay", 1, "--save-dir", tmp_path / "ema"]
+    run_train(reversal_data, *MAE, *words, *fp32, "--max-epoch", 1)
+    assert f"{start} has no EMA, so that of this training begins with its weights" in caplog.text
+    state = torch.load(tmp_path / "ema/checkpoint_last.pt", weights_only=False)
+    kept, first = state["extra_state"]["ema"], weights(start)
+    names = [name for name in kept if name.endswith("fc1.weight")]
+    for name in names:
+        rounding = 1e-3 if fp32 else 0  # of the weights that --fp16 trains
+        torch.testing.assert_close(kept[name].float(), first[name], rtol=rounding, atol=1e-3 * rounding)
+    assert not torch.equal(state["model"][names[0]].float(), first[names[0]])
 
 
 @pytest.mark.parametrize("precision", ["", "--fp16 --fp16-init-scale 4"])

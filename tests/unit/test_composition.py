@@ -254,6 +254,16 @@ def test_without_residual_connections_a_layer_forgets_its_input(pre_norm):
         ),
         ({"tim_layers": "all", "decoder_layers_to_keep": "0,1"}, "--decoder-layers-to-keep renumbers layers"),
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads must be at least 1, not 0"),
+        (
+            {"quant_noise_pq": 0.1, "checkpoint_activations": True},
+            "--quant-noise-pq changes weights in every forward pass, so that --checkpoint-activations would",
+        ),
+        (
+            {"attention_type": "mae", "mae_finetune": "gates+output", "decoder_layerdrop": 0.1},
+            "--decoder-layerdrop may leave out all layers, and then an F step of --mae-finetune gates+output",
+        ),
+        ({"encoder_layers_to_keep": "x"}, "--encoder-layers-to-keep x: give different numbers of layers"),
+        ({"decoder_layers_to_keep": "0,0"}, "--decoder-layers-to-keep 0,0: give different numbers of layers"),
     ],
 )
 def test_combinations_that_make_no_sense_are_refused_by_a_sentence(changes, sentence):

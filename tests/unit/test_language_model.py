@@ -180,6 +180,30 @@ def test_no_number_of_a_new_model_is_left_to_chance(monkeypatch):
             {"decoder_input_dim": 16, "share_decoder_input_output_embed": True},
             "--decoder-output-dim 32 does not work with --share-decoder-input-output-embed, as embeddings",
         ),
+        (
+            {"adaptive_softmax_cutoff": "5,10,20,30"},
+            "--adaptive-softmax-factor 4.*: the last of 5 bands would have no width, as the first has 32",
+        ),
+        (
+            {"adaptive_input": True, "adaptive_input_cutoff": "10,20", "adaptive_input_factor": 8},
+            "--adaptive-input-factor 8: the last of 3 bands would have no width, as the first has 32; give",
+        ),
+        (
+            {"adaptive_softmax_cutoff": "10,20", "adaptive_softmax_factor": 0},
+            "--adaptive-softmax-factor 0: each band of words is by this factor narrower; give 1 or more",
+        ),
+        (
+            {"character_embeddings": True, "share_decoder_input_output_embed": True},
+            "--share-decoder-input-output-embed does not work with --character-embeddings, which make the",
+        ),
+        (
+            {"character_embeddings": True, "adaptive_input": True, "adaptive_input_cutoff": "10,20"},
+            "--adaptive-input does not work with --character-embeddings, which make the embedding of a word",
+        ),
+        (
+            {"character_embeddings": True, "decoder_input_dim": 16},
+            "--decoder-input-dim 16 has no effect with --character-embeddings, whose width is",
+        ),
         ({"tie_adaptive_proj": True}, "--tie-adaptive-proj has no effect without --tie-adaptive-weights"),
         ({"adaptive_softmax_dropout": 0.1}, "--adaptive-softmax-dropout has no effect without --adaptive-so"),
         (

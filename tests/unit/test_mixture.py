@@ -22,6 +22,7 @@ from modular_fairseq.modules.gate_inputs import RunningMean, sentence_mean
 from modular_fairseq.modules.gate_statistics import GateStatistics
 from modular_fairseq.modules.gates import GateNetwork, GateNorm
 from modular_fairseq.training.running_statistics import RunningStatistics
+from tests.helpers import LENGTHS, batch, build
 from tests.reference.mixture import mean_of_recent, mixture_of_experts
 
 T, B, C = 6, 4, 16
@@ -499,6 +500,26 @@ def test_uniform_mixture_draws_one_expert_a_sentence_in_training_and_is_plain_at
         (scale == 0).float().mean(dim=0).flatten(), torch.full((8,), 0.25), atol=0.02, rtol=0
     )
     assert mixture.eval()(torch.zeros(T, B, 1), None, None, B) is None
+
+
+@pytest.mark.parametrize("alternates", [True, False])
+def test_the_gradient_of_a_mixture_in_evaluation_includes_the_gate(alternates):
+    model = build(attention_type="mae", mae_training="bcd" if alternates else "joint").double().eval()
+    embedding, sample = model.encoder.embed_tokens.weight, batch(LENGTHS)
+    direction = torch.randn(embedding.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    gradients = []
+
+    def output():
+        return model(**sample["net_input"])[0].square().mean()
+
+    for sign in (1, -1):
+        embedding.data += sign * 1e-6 * direction
+        gradients.append(float(output()))
+        embedding.data -= sign * 1e-6 * direction
+    output().backward()
+    assert float((embedding.grad * direction).sum()) == pytest.approx(
+        (gradients[0] - gradients[1]) / 2e-6, rel=1e-5
+    )
 
 
 def test_specialised_inference_takes_the_expert_with_the_largest_gate():

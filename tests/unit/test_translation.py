@@ -151,6 +151,29 @@ def test_a_checkpoint_of_which_some_layers_are_kept_is_checked():
         model.load_state_dict(state, model_cfg=Namespace(arch="modular_transformer", **keep))
 
 
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_layers_of_one_stack_are_kept_and_those_of_a_pruned_checkpoint_stay(stack):
+    whole = build(encoder_layers=3, decoder_layers=3)
+    keep = {f"{stack}_layers_to_keep": "0,2"}
+    model = build(encoder_layers=3, decoder_layers=3, **keep)
+    cfg = Namespace(arch="modular_transformer", **keep)
+    model.load_state_dict(whole.state_dict(), model_cfg=cfg)
+    for part in ("encoder", "decoder"):
+        layers = getattr(whole, part).layers
+        kept = [layers[0], layers[2]] if part == stack else layers
+        for own, expected in zip(getattr(model, part).layers, kept, strict=True):
+            assert torch.equal(own.fc1.weight, expected.fc1.weight)
+    assert getattr(cfg, f"{stack}_layers_to_keep") == "0,2"
+    again = build(encoder_layers=3, decoder_layers=3, **keep)
+    again.load_state_dict(model.state_dict(), model_cfg=cfg)
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+    with pytest.raises(
+        UsageError, match=f"the {stack} of the checkpoint has no layer 5; its layers are 0 to 2"
+    ):
+        other = Namespace(**{f"{stack}_layers_to_keep": "0,5"})
+        again.load_state_dict(whole.state_dict(), model_cfg=other)
+
+
 @pytest.mark.parametrize("asked", [{"alignment_layer": 0}, {"alignment_heads": 2}, {"alignment_heads": 1}])
 def test_the_alignment_of_a_layer_and_of_some_heads_is_fairseqs(asked):
     stock, ours = build_stock(seed=3).eval(), build().eval()
