@@ -3,7 +3,8 @@
 
     python scripts/mae_deficit.py
 
-The script prints five tables and starts no training. Each number is a mean over the seeds that all of its
+The script prints five tables of results/evidence, and two of results/narrow/evidence as soon as two seeds of
+their rows are there. It starts no training. Each number is a mean over the seeds that all of its
 rows have, where all runs of a seed were made on one device. Intervals are 95 % intervals. Those of BLEU
 account for seeds and test sentences, and all others for seeds. results/claims.yaml registers three of the
 differences in BLEU, and what a setting gives MAE-7 less what it gives the Transformer. All other comparisons
@@ -15,8 +16,8 @@ Each row of the table of effects is a sum over rows with these weights, where F 
     gates          (MAE-7 - UNI-MAE-7 + NOBCD - Transformer) / 2; G steps in MAE-7, all steps in NOBCD
     both together  MAE-7 - UNI-MAE-7 - NOBCD + Transformer
 
-The last table has the settings that rows change, such as the dropout, if two seeds of all of their rows have
-records: what a setting changes in each model, and how the two models then differ.
+The last table of each folder has the settings that rows change, such as the dropout, if two seeds of all of
+their rows have records: what a setting changes in each model, and how the two models then differ.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
@@ -34,7 +35,8 @@ from modular_fairseq.runs.evidence.verdicts import interval_of, weighted
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "evidence"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+WIDE, NARROW = RESULTS / "evidence", RESULTS / "narrow" / "evidence"
 TABLE = "multi30k"
 SEEDS = (1, 2, 3, 4, 5)
 SETTING_SEEDS = (1, 2, 3, 4, 5, 6)
@@ -57,14 +59,35 @@ EFFECTS: dict[str, Weights] = {
     "gates": {"mae-7": 0.5, "uni-mae-7": -0.5, "nobcd": 0.5, "base": -0.5},
     "both together": {"mae-7": 1, "uni-mae-7": -1, "nobcd": -1, "base": 1},
 }
-# What a setting changes: the rows of MAE-7 and of the Transformer with it, if it changes the latter.
-SETTINGS: dict[str, tuple[str, str | None]] = {
-    "dropout .2 instead of .3": ("mae-7-dropout-2", "base-dropout-2"),
-    "twice as many epochs": ("mae-7-long", "base-long"),
-    "twice as many updates of warm-up": ("mae-7-slow-warmup", "base-slow-warmup"),
-    "G steps in every epoch": ("mae-7-every-epoch", None),
-    "a learning rate of 1 for the gates": ("mae-7-rate-1", None),
-    "gates of the decoder that see the source": ("mae-7-source", None),
+
+
+class Setting(NamedTuple):
+    """What a setting changes.
+
+    Attributes:
+        mae, base: the rows of MAE and of the Transformer with it; no `base` if it does not change the latter.
+        mae_before, base_before: the rows without it.
+    """
+
+    mae: str
+    base: str | None
+    mae_before: str = "mae-7"
+    base_before: str = "base"
+
+
+SETTINGS = {
+    "dropout .2 instead of .3": Setting("mae-7-dropout-2", "base-dropout-2"),
+    "twice as many epochs": Setting("mae-7-long", "base-long"),
+    "twice as many epochs, and no dropout": Setting("mae-7-dropout-0", "base-dropout-0"),
+    "no dropout, with twice as many epochs": Setting(
+        "mae-7-dropout-0", "base-dropout-0", "mae-7-long", "base-long"
+    ),
+    "twice as many updates of warm-up": Setting("mae-7-slow-warmup", "base-slow-warmup"),
+    "16 heads instead of 8": Setting("mae-15", "base-16-heads"),
+    "4 heads instead of 8": Setting("mae-3", "base-4-heads"),
+    "G steps in every epoch": Setting("mae-7-every-epoch", None),
+    "a learning rate of 1 for the gates": Setting("mae-7-rate-1", None),
+    "gates of the decoder that see the source": Setting("mae-7-source", None),
 }
 EPOCHS = (1, 2, 4, 6, 8, 10, 12)
 G_EPOCHS = (5, 10)  # the epochs of 12 that have G steps, with --mae-gate-interval 5
@@ -209,15 +232,15 @@ def with_all_heads(records: Records) -> str:
 def settings(records: Records) -> str:
     """Return the table of what settings change in MAE-7 and in the Transformer, and how these then differ."""
     lines = []
-    for name, (mae, base) in SETTINGS.items():
-        gains: list[Weights] = [{mae: 1, "mae-7": -1}]
+    for name, (mae, base, mae_before, base_before) in SETTINGS.items():
+        gains: list[Weights] = [{mae: 1, mae_before: -1}]
         if base is not None:
-            gains += [{base: 1, "base": -1}, {mae: 1, "mae-7": -1, base: -1, "base": 1}]
+            gains += [{base: 1, base_before: -1}, {mae: 1, mae_before: -1, base: -1, base_before: 1}]
         seeds = seeds_of(records, gains[-1])
         if len(seeds) < 2:
             continue
         common = {(row, seed): record for (row, seed), record in records.items() if seed in seeds}
-        then: Weights = {mae: 1, base or "base": -1}
+        then: Weights = {mae: 1, base or base_before: -1}
         for quantity, (value, digits) in ENDS.items():
             cells = [shown(contrast(common, weights, value), digits) for weights in gains]
             differ = shown(contrast(common, then, value), digits)
@@ -236,10 +259,10 @@ def settings(records: Records) -> str:
     return table(heads, lines)
 
 
-def records_of(rows: Iterable[str], seeds: Iterable[int]) -> Records:
-    """Return the records that there are of runs that did not diverge."""
+def records_of(folder: Path, rows: Iterable[str], seeds: Iterable[int]) -> Records:
+    """Return the records in a folder of runs that did not diverge."""
     names = {(f"{TABLE}/{row}", seed): f"{TABLE}/{row}/seed-{seed}" for row in rows for seed in seeds}
-    found = {key: read_record(RESULTS, name) for key, name in names.items()}
+    found = {key: read_record(folder, name) for key, name in names.items()}
     return {key: record for key, record in found.items() if record and not record["diverged"]}
 
 
@@ -249,12 +272,15 @@ def tables() -> list[str]:
     Raises:
         UsageError: a record cannot be read.
     """
-    records = records_of(NAMES, SEEDS)
-    changed = [row for rows in SETTINGS.values() for row in rows if row]
-    return [
+    records = records_of(WIDE, NAMES, SEEDS)
+    changed = {row for rows in SETTINGS.values() for row in rows if row}
+    wide = [
         *(make(records) for make in (comparisons, effects, over_epochs, with_all_heads)),
-        settings(records_of([*changed, "mae-7", "base"], SETTING_SEEDS)),
+        settings(records_of(WIDE, changed, SETTING_SEEDS)),
     ]
+    narrow = records_of(NARROW, {*changed, *NAMES}, SEEDS)
+    has_pairs = len(seeds_of(narrow, dict.fromkeys(NAMES, 1.0))) > 1
+    return [*wide, *([comparisons(narrow), settings(narrow)] if has_pairs else [])]
 
 
 def main() -> None:

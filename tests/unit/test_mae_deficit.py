@@ -82,20 +82,22 @@ def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkey
         if (row, seed) not in {("base-long", 3), ("mae-7-rate-1", 2), ("mae-7-rate-1", 3)}
     }
     settings = {
-        "epochs": ("mae-7-long", "base-long"),
-        "rate": ("mae-7-rate-1", None),
-        "gates": ("mae-7-long", None),
+        "epochs": deficit.Setting("mae-7-long", "base-long"),
+        "rate": deficit.Setting("mae-7-rate-1", None),
+        "gates": deficit.Setting("mae-7-long", None),
+        "less": deficit.Setting("mae-7-long", "base", "mae-7", "base-long"),
     }
     monkeypatch.setattr(deficit, "SETTINGS", settings)
     lines = [
         [cell.strip() for cell in line.split("|")[1:-1]] for line in deficit.settings(records).splitlines()
     ]
     assert [line[:2] for line in lines[2:]] == [
-        [name, end] for name in ("epochs", "gates") for end in deficit.ENDS
+        [name, end] for name in ("epochs", "gates", "less") for end in deficit.ENDS
     ]
     a, b, c = (np.stack([SENTENCES[letter, seed] for seed in (1, 2, 3)]) for letter in "abc")
     epochs, gates = (a - b, c - b, a - c, a - c), (a - b, None, None, a - b)
-    for start, seeds, sums in ((2, "1, 2", epochs), (5, "1, 2, 3", gates)):
+    less = (a - b, b - c, a - b - b + c, a - b)
+    for start, seeds, sums in ((2, "1, 2", epochs), (5, "1, 2, 3", gates), (8, "1, 2", less)):
         number = len(seeds.split())
         for line, unit, digits in zip(lines[start:], (None, 0, 1), (2, 3, 3), strict=False):
             expected = ["" if s is None else deficit.shown(interval(s[:number], unit), digits) for s in sums]
