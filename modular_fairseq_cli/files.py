@@ -137,6 +137,20 @@ def check_data_folder(path: Name, option: str) -> None:
         )
 
 
+def check_run_folder(path: Name, option: str) -> None:
+    """Raise UsageError if fairseq cannot read checkpoints from a folder of this name.
+
+    Args:
+        path: the path.
+        option: the option that names it, for the message.
+    """
+    if os.pathsep in str(path):
+        raise UsageError(
+            f"{option} {path}: fairseq cannot read checkpoints from a folder with {os.pathsep} in its name; "
+            "give another name"
+        )
+
+
 def write_file(path: Name, content: str | bytes) -> None:
     """Write a file atomically: after an error or a kill, an earlier file of that name is unchanged.
 

@@ -34,12 +34,21 @@ def processors() -> int:
 
 
 def processor_name() -> str:
-    """Return the name of the processor, or of its kind where the system does not tell the name."""
-    names = []
+    """Return the name of the processor with its numbers, such as "AMD EPYC (family 25, model 17)".
+
+    Processors of one name can compute otherwise, and the numbers tell some of them apart. Where the system
+    does not tell the name, the kind of the processor is returned, such as "aarch64".
+    """
+    found: dict[str, str] = {}
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo") as file:
-            names = re.findall(r"^model name\s*: (.+)", file.read(), re.MULTILINE)
-    return names[0] if names else platform.machine()
+            for name, value in re.findall(r"^([\w ]+?)\s*: (.+)$", file.read(), re.MULTILINE):
+                found.setdefault(name, value)
+    if "model name" not in found:
+        return platform.machine()
+    keys = {"cpu family": "family", "model": "model"}
+    numbers = [f"{short} {found[key]}" for key, short in keys.items() if key in found]
+    return found["model name"] + (f" ({', '.join(numbers)})" if numbers else "")
 
 
 def own_program() -> str:
@@ -59,6 +68,14 @@ def share_processors(processes: int) -> None:
     Without this, each would use all processors.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // processes)))
+
+
+def python_module(name: str) -> list[str]:
+    """Return the words that run a Python module in another process.
+
+    It imports nothing from the present folder, where a clone of fairseq or a statistics.py may be.
+    """
+    return [sys.executable, "-P", "-m", name]
 
 
 def say(text: str) -> None:

@@ -98,4 +98,11 @@ if [[ $mode == run ]]; then
     "${command[@]}" --prepare "$text" "${tables[@]}"
     options+=(--run --commit "$commit")
 fi
-nice -n 19 "${command[@]}" "${options[@]}"
+# A signal to this script ends the runs, too. Without that they would go on, and keep the lock.
+nice -n 19 "${command[@]}" "${options[@]}" &
+child=$!
+trap 'kill -TERM "$child" 2>/dev/null || true' INT TERM HUP
+status=0
+wait "$child" || status=$?
+while kill -0 "$child" 2>/dev/null; do wait "$child" || status=$?; done
+exit "$status"

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from modular_fairseq.runs.evidence.records import made
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import end_last_line, only_one, read_json, write_json
@@ -23,6 +24,7 @@ _children: set[subprocess.Popen] = set()  # the commands that are running, of al
 _interrupted = threading.Event()  # Ctrl-C was pressed while runs were made
 
 ROOT = Path(__file__).resolve().parent.parent
+MACHINE = ("python", "torch", "processor", "preload")  # of `made`: what one record can name only once
 PACKAGES = "modular_fairseq", "modular_fairseq_cli", "scripts/recorded_runs.py"
 
 
@@ -135,10 +137,11 @@ class Comparison(NamedTuple):
         """Note in a folder what is made in it, in run.json, and return the commit at which that began.
 
         Raises:
-            UsageError: the folder has something else, a file of the code differs from the commit or is not
-                committed, or git fails.
+            UsageError: the folder has something else, or was begun on another machine or with other versions;
+                a file of the code differs from the commit or is not committed; or git fails.
         """
         noted = folder / "run.json"
+        about = about | {"machine": {key: value for key, value in made("cpu").items() if key in MACHINE}}
         found = read_json(noted, "remove the folder")
         if found is not None:
             compare(folder, found, about, "remove the folder")

@@ -100,7 +100,7 @@ def fairseq(monkeypatch, train=None, validation=("valid", "test")):
     called = []
 
     def fake(command, log, show):
-        called.append(command[2].removeprefix("fairseq_cli."))
+        called.append(command[3].removeprefix("fairseq_cli."))
         if called[-1] == "train":
             return train(Path(log).parent) or (0, [])
         return 0, [

@@ -120,6 +120,9 @@ def translation(spoilt):
     return [line.replace("fox", "cat") if i < spoilt else line for i, line in enumerate(REFERENCES)]
 
 
+UNTRAINED = {"trained_parameters": 0, "updates": 0}
+
+
 def write_result(place, row, seed, spoilt, file="test", overrides=()):
     """Write the files of a finished run, and return its BLEU. The first `spoilt` lines of its translation are
     wrong.
@@ -130,9 +133,6 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{file}.out").write_text("".join(f"{line}\n" for line in hypotheses))
     (folder / f"{file}.ref.en").write_text("".join(f"{line}\n" for line in REFERENCES))
-    (folder / "training.json").write_text(
-        json.dumps({"checkpoint": "c", "parameters": 7, "trained_parameters": 7, "updates": 10 * seed})
-    )
     generate = ["--source-lang", "de", "--target-lang", "en", "--beam", "2", *map(str, overrides)]
     (folder / f"{file}.json").write_text(
         json.dumps({"checkpoint": "c", "generate": generate, "bleu": bleu, "bleu_signature": "s"})
@@ -146,6 +146,8 @@ def write_result(place, row, seed, spoilt, file="test", overrides=()):
         if each.run.name == f"mine/{row}/seed-{seed}" and not each.overrides
     ]
     (folder / "settings.json").write_text(json.dumps(run.settings))
+    trained = {"trained_parameters": 7, "updates": 10 * seed} if run.trains else UNTRAINED
+    (folder / "training.json").write_text(json.dumps({"checkpoint": "c", "parameters": 7, **trained}))
     return bleu
 
 

@@ -12,7 +12,6 @@ import glob
 import json
 import os
 import shlex
-import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from modular_fairseq.user_dir import PLUGIN
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import write_file
-from modular_fairseq_cli.processes import call, say
+from modular_fairseq_cli.processes import call, python_module, say
 from modular_fairseq_cli.scoring import read_output
 from modular_fairseq_cli.scoring.spread import Spread, spread
 
@@ -173,7 +172,7 @@ def _translate(words: list[str], overrides: dict[str, Any], subset: str, folder:
     temporary = output.with_suffix(".tmp")
     write_file(temporary, stamp)
     status, lines = call(
-        [sys.executable, "-m", "fairseq_cli.generate", *command[1:]], str(temporary), lambda line: None
+        [*python_module("fairseq_cli.generate"), *command[1:]], str(temporary), lambda line: None
     )
     if status:
         temporary.unlink()

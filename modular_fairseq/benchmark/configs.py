@@ -72,7 +72,7 @@ def parse_model(model: str, task: FairseqTask, args: argparse.Namespace) -> Conf
     if arch not in archs:
         refuse(f"a MODEL must begin with an arch that can be timed; use one of {', '.join(archs)}")
     own = configure(arch)
-    if max(args.length, args.steps) > kind.longest(own):
+    if max(args.length, args.steps if kind.searches else 0) > kind.longest(own):
         refuse(
             "--length and --steps must not be larger than the --max-source-positions and "
             "--max-target-positions of the model, or the --tokens-per-sample of a language model, or the "

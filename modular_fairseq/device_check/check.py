@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -25,6 +24,7 @@ from modular_fairseq.device_check.speed import measure_speed
 from modular_fairseq.training.compilation import missing
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import finite, read_json, write_file, write_json
+from modular_fairseq_cli.processes import python_module
 
 # A format may differ from float32 by the first number of nats per token, whatever stock does, and by at most
 # the second one.
@@ -108,7 +108,8 @@ class Check:
             f"loss {found.loss:.1e}, logits {found.logits:.1e}, gradient {found.gradient:.1e} "
             f"({found.parameter})"
         )
-        return asdict(found), text, found.passed
+        numbers = {k: finite(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
+        return numbers, text, found.passed
 
     def _formats(self) -> Iterator[Step]:
         bands: dict[str, float] = {}
@@ -149,7 +150,7 @@ class Check:
         yield self._guarded("demo", self._run_demo)
 
     def _run_demo(self) -> Result:
-        command = [sys.executable, "-m", "modular_fairseq_cli", "demo"]
+        command = [*python_module("modular_fairseq_cli"), "demo"]
         environment = os.environ | ({} if self.args.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})
         with open(os.path.join(self.args.out, "demo.log"), "w") as log:
             done = subprocess.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import Name
-from modular_fairseq_cli.processes import say
+from modular_fairseq_cli.processes import python_module, say
 from modular_fairseq_cli.toy_corpus.classes import KINDS
 
 # For each corpus of the tables: the seed of its toy corpus, the source language ("": a text in English, for
@@ -107,6 +107,6 @@ def call_command(*words: object) -> None:
     Raises:
         UsageError: the command failed.
     """
-    command = [sys.executable, "-m", "modular_fairseq_cli", *map(str, words)]
+    command = [*python_module("modular_fairseq_cli"), *map(str, words)]
     if subprocess.run(command, stdout=sys.__stderr__, preexec_fn=lifetime.before_exec()).returncode:
-        raise UsageError(f"modular-fairseq {shlex.join(command[3:])} failed; its output above says why")
+        raise UsageError(f"modular-fairseq {shlex.join(map(str, words))} failed; its output above says why")

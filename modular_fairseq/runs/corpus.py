@@ -1,6 +1,7 @@
 """The data of a run, which fairseq-preprocess has written, or of which a subset is drawn."""
 
 import glob
+import hashlib
 import os
 import re
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from modular_fairseq.runs import subsets
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 
+CONTENT = "content"  # the key with the digest of all data, see `Corpus.sums`
 FOLDERS = ("input0", "input1", "label")  # the folders that the data of a classification may have
 
 
@@ -69,7 +71,8 @@ class Corpus(NamedTuple):
         The .idx files hold the lengths of the sentences. The keys are "dictionary LANGUAGE" and
         "train LANGUAGE", with "text" for LANGUAGE if the task has no languages. The first inputs of a
         classification have the key "text", like the text of a pre-training, because both have the same
-        dictionary. "train more" is for its second inputs, and for labels that are values.
+        dictionary. "train more" is for its second inputs, and for labels that are values. "content" is for
+        all training and validation data.
         """
         sums = {}
         for name, side in self._sides().items():
@@ -77,7 +80,10 @@ class Corpus(NamedTuple):
             sums[f"train {name}"] = self._digests(side.lengths)
         if self.folders:
             sums["train more"] = self._digests("input1/train*.idx", "label/train.label")
-        return sums
+        names = [f"{part}*.{ending}" for part in ("train", "valid") for ending in ("bin", "idx", "label")]
+        folders = FOLDERS if self.folders else ()
+        content = self._digests(*names, *(f"{folder}/{name}" for folder in folders for name in names))
+        return sums | {CONTENT: hashlib.sha256(content.encode()).hexdigest()[:16]}
 
     def _digests(self, *patterns: str) -> str:
         """Return the digests of the files in `binarized` that match any of the patterns."""

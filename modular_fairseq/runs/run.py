@@ -7,7 +7,6 @@ may be killed at any moment and started again: its result equals that of an unin
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ from modular_fairseq_cli.files import (
     write_file,
     write_json,
 )
-from modular_fairseq_cli.processes import call
+from modular_fairseq_cli.processes import call, python_module
 
 MODULES = {
     "fairseq-preprocess": "fairseq_cli.preprocess",
@@ -179,6 +178,20 @@ class Run(NamedTuple):
         """
         if self.settings is not None:
             refuse_another_run(self.folder, self.settings, digests or {})
+        training = self.training or {}
+        if "updates" in training and (training["updates"] > 0) != self.trains:
+            there, here = ("not trained", "trained") if self.trains else ("trained", "not trained")
+            raise UsageError(
+                f"{os.path.join(self.folder, '')} has a model that was {there}, and this row's is {here} "
+                f"(pretrained: {str(not self.trains).lower()}); give another --out, or a copy of the row's "
+                "file under another name"
+            )
+
+    def with_starts(self) -> "Iterator[Run]":
+        """Yield this run, the run that it starts from, and so on."""
+        yield self
+        if isinstance(self.start, Run):
+            yield from self.start.with_starts()
 
     def train(self, say: Say) -> None:
         """Finish the run: complete its training, average, and write settings.json and training.json.
@@ -318,7 +331,7 @@ class Run(NamedTuple):
             if text := progress(line):
                 say(f"{self.name}{text}")
 
-        program = [*launcher, sys.executable, "-m", MODULES[command[0]], *command[1:]]
+        program = [*launcher, *python_module(MODULES[command[0]]), *command[1:]]
         status, tail = call(program, self.path(log), show or say_progress)
         if status == 0:
             return tail

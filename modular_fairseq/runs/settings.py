@@ -7,7 +7,7 @@ cannot be seen in them: of the corpus, and of the weights that a fine-tuning sta
 import os
 from typing import Any
 
-from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.corpus import CONTENT, Corpus
 from modular_fairseq.training.checkpoints import weights_digest
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_json
@@ -15,7 +15,7 @@ from modular_fairseq_cli.files import read_json, write_json
 FILE = "settings.json"
 STARTING = "starting weights"  # the key with the digest of the weights that are fine-tuned
 DICTIONARY = "dictionary "  # the beginning of the keys with digests of dictionaries
-DIGESTS = (DICTIONARY, "train ", STARTING)  # beginnings of the keys with digests
+DIGESTS = (DICTIONARY, "train ", CONTENT, STARTING)  # beginnings of the keys with digests
 
 
 def start_digest(checkpoint: str | None) -> dict[str, str]:
@@ -58,8 +58,8 @@ def refuse_another_run(folder: str, settings: dict[str, Any], digests: dict[str,
             "nothing in it is needed"
         )
     keys = [key for key in {**saved, **settings} if not key.startswith(DIGESTS)]
-    # Early runs did not note what they started from.
-    keys += [key for key in digests if key != STARTING or key in saved]
+    # Early runs did not note what they started from, nor the content of their data.
+    keys += [key for key in digests if key not in (STARTING, CONTENT) or key in saved]
     now = settings | digests
     differences = [
         f"{key} {saved.get(key, 'not given')} (now {now.get(key, 'not given')})"

@@ -40,7 +40,9 @@ class Difference(NamedTuple):
 def difference(
     evaluation: Evaluation, ours: Sequence[Measurement], baseline: Sequence[Measurement], samples: int
 ) -> Difference | None:
-    """Compare each measurement of a row with the baseline's of the same seed, or with its only one.
+    """Compare each measurement of a row with the baseline's of the same seed.
+
+    If the row or the baseline has one model only, it is compared with all models of the other one.
 
     A row that is measured with several sets of overrides has several measurements of a seed. Each is compared
     with each of the baseline's, and their mean counts as one seed.
@@ -58,24 +60,26 @@ def difference(
     """
     finished = [[each for each in row if each.result is not None] for row in (ours, baseline)]
     compared, by_seed = [], dict[int, list[Pair]]()
-    paired = len({each.run.seed for each in baseline}) > 1
+    paired = all(len({each.run.seed for each in row}) > 1 for row in (ours, baseline))
+    single = len({each.run.seed for each in ours}) == 1
     for each in finished[0]:
         for partner in finished[1]:
             if paired and partner.run.seed != each.run.seed:
                 continue
             if (found := evaluation.compare(each, partner, samples)) is not None:
                 compared.append(found)
-                by_seed.setdefault(each.run.seed, []).append(Pair(each, partner, found[0]))
+                seed = (partner if single else each).run.seed
+                by_seed.setdefault(seed, []).append(Pair(each, partner, found[0]))
     if not compared:
         return None
     interval = evaluation.interval(list(by_seed.values()))
-    single = [p for _, p in compared if p is not None]
+    of_samples = [p for _, p in compared if p is not None]
     key = evaluation.key
     theirs, numbers = (_by_seed(row, key) for row in reversed(finished))
     welch = compare_seeds(theirs, numbers)["welch_p"]
     of_seeds = [[pair.difference for pair in pairs] for pairs in by_seed.values()]
     values = of_seeds[0] if len(of_seeds) == 1 else list(map(fmean, of_seeds))
-    return Difference(values, max(single, default=None), welch, interval)
+    return Difference(values, max(of_samples, default=None), welch, interval)
 
 
 def _by_seed(measurements: Sequence[Measurement], key: str) -> list[float]:

@@ -31,6 +31,7 @@ from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.fixed_options import FIXED_IN_DECODING, refuse_fixed
 from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.translation import translate
+from modular_fairseq.training.checkpoints import weights_digest
 from modular_fairseq.training.command_line import parse, parse_generation, short_training
 from modular_fairseq.training.overrides import read_overrides, refuse_ignored_options
 from modular_fairseq_cli import main
@@ -121,10 +122,10 @@ def run(args: argparse.Namespace) -> None:
             f"the options make a name of {len(label)} characters for the folder in {args.out}; give a --name "
             f"of at most {LONGEST_NAME} characters before FOLDER"
         )
-    if os.path.basename(label) != label or label in ("", ".", "..", *STAGES):
+    if os.path.basename(label) != label or os.pathsep in label or label in ("", ".", "..", *STAGES):
         raise UsageError(
-            f"--name {label}: it names a folder in {args.out}; give a name without a /, and not "
-            f"{', '.join(STAGES)}"
+            f"--name {label}: it names a folder in {args.out}; give a name without / and {os.pathsep}, and "
+            f"not {', '.join(STAGES)}"
         )
 
     # Mechanisms that arrange layers, or replace some of them, need four.
@@ -143,7 +144,7 @@ def run(args: argparse.Namespace) -> None:
         Corpus(os.path.join(out, "bin"), (args.source, args.target)),
         words,
         int(seed),
-        settings={option: shlex.join(values) for option, values in by_option(words).items() if option},
+        settings=_settings(words),
     )
     training.check()
     training.train(say)
@@ -152,6 +153,13 @@ def run(args: argparse.Namespace) -> None:
     reference = os.path.join(out, "raw", f"test.{args.target}")
     scored = ["--reference", reference, translation, "--target-lang", args.target]
     main.main(["score", *scored, "--json", training.path("score.json")])
+
+
+def _settings(words: list[str]) -> dict[str, str]:
+    """Return what the weights depend on: the options, and a digest of the weights that are fine-tuned."""
+    options = {option: shlex.join(values) for option, values in by_option(words).items() if option}
+    files = by_option(words).get("--finetune-from-model", [])
+    return options | {f"weights of {file}": weights_digest(file) for file in files if os.path.isfile(file)}
 
 
 def _check_decoding(decoding: list[str], words: list[str], given: str) -> None:

@@ -20,6 +20,7 @@ from modular_fairseq.runs.evaluations.perplexity import validate_command
 from modular_fairseq.runs.greedy.protocol import iterations, models, read_switches
 from modular_fairseq.runs.greedy.settings import (
     choose_settings,
+    content_of,
     default_switches,
     read_settings,
     write_settings,
@@ -493,13 +494,30 @@ def test_mechanisms_may_be_changed_as_long_as_nothing_has_been_trained(tmp_path,
     settings, _ = choose_settings(
         Namespace(out=str(out), mechanisms=str(file), data="", options=[], table=False, seeds=None)
     )
-    assert settings == {**earlier.settings, "switches": read_switches(str(file))} != earlier.settings
+    expected = {
+        **earlier.settings,
+        "switches": read_switches(str(file)),
+        "content": content_of(str(ablation_data)),
+    }
+    assert settings == expected != earlier.settings
 
 
 def test_settings_come_back_as_they_were(tmp_path):
     settings = {"data": "/a b", "options": [*BASE, "--adam-betas", "(0.9, 0.98)"], "switches": SWITCHES}
     write_settings(tmp_path, settings, [1, 2])
-    assert read_settings(tmp_path) == (settings, [1, 2])
+    assert read_settings(tmp_path) == (settings | {"content": content_of("/a b")}, [1, 2])
+
+
+def test_other_data_in_the_same_folder_are_refused(tmp_path, ablation_data):
+    settle(ablation(tmp_path / "out", data=str(ablation_data)), {(): {}})
+    with ablation(tmp_path / "out", data=str(ablation_data)).begun():
+        pass
+    (ablation_data / "train.de-en.de.bin").write_text("other")
+    with (
+        pytest.raises(UsageError, match="holds runs with other data in the same folder DATA; give the same"),
+        ablation(tmp_path / "out", data=str(ablation_data)).begun(),
+    ):
+        pytest.fail("begun")
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path, ablation_data):

@@ -385,6 +385,7 @@ def test_masked_language_models_are_timed_without_a_search(monkeypatch, capsys):
 
     monkeypatch.setattr(timing, "measure", measure)
     size = "--encoder-layers 4 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16"
+    size += " --max-positions 12"  # fewer than the default of --steps, which is for searches
     models = [f"modular_roberta_tiny_cpu {size}", f"mae_roberta_tiny_cpu {size}"]
     few = "--sentences 3 --length 8 --target-types 10"  # a beam of 5 would need more types
     cli.main(["bench", "--task", "masked_lm", *few.split(), "--layers", *models])

@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import subprocess
 
 import pytest
 import torch
 
+from modular_fairseq_cli.processes import python_module
 from tests.fairseq_commands import (
     OPTIMIZE,
     QUIET,
@@ -118,3 +120,9 @@ def test_finetuning_from_a_checkpoint_of_other_shapes_ends_in_one_sentence(rever
     assert status != 0
     (message,) = lines_of(err)
     assert "encoder.layers.0.fc1.weight is [32, 32] in the checkpoint and [48, 32] in this model" in message
+
+
+def test_children_import_nothing_from_the_present_folder(tmp_path, monkeypatch):
+    (tmp_path / "statistics.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    assert subprocess.run([*python_module("statistics")], capture_output=True).returncode == 0

@@ -246,6 +246,16 @@ def test_the_page_names_runs_that_diverged(place):
         cli.main(words_of(place, "--page", ""))
 
 
+def test_the_page_tells_of_changes_of_the_row_that_another_table_trained(place):
+    pytest.importorskip("matplotlib")
+    spec = edit(place)
+    entry = {"date": "2026-11-22", "reason": "It was trained anew.", "before": ANOTHER}
+    edit(place, changes=[*spec["changes"], entry | {"rows": ["mine/experts"]}])
+    cli.main(words_of(place, "--page", str(place / "page.md")))
+    section = (place / "page.md").read_text().partition("### one-expert-loses\n")[2].partition("\n### ")[0]
+    assert "it or its rows were [changed](#what-was-changed-after-it-was-registered) on 2026-11-22" in section
+
+
 def test_the_page_says_why_a_claim_has_no_runs(place):
     pytest.importorskip("matplotlib")
     shutil.rmtree(place / "evidence/mine/plain")
@@ -303,7 +313,10 @@ def test_runs_with_records_are_not_made_again(place, capsys):
 
 def test_a_run_whose_pair_was_made_on_another_device_is_left_out(place, capsys):
     pair = place / "evidence/mine/plain/seed-2.json"
-    pair.write_text(json.dumps(record(place, "plain", 2) | {"made": {"device": "cuda"}}))
+    made = {"device": "cuda", "date": "2026-11-22"}
+    pair.write_text(json.dumps(record(place, "plain", 2) | {"made": made}))
+        json.dumps(record(place, "plain", 2) | {"made": {"device": "cuda", "date": "2026-11-22"}})
+    )
     missing = place / "evidence/mine/experts/seed-2.json"
     missing.unlink()
     make(place)
@@ -660,6 +673,7 @@ def spoil(place, change, name="mine/experts/seed-2"):
             ", but its sentences or parts give ",
         ),
         (lambda found: found | {"weights": None}, "are null, though the run did not diverge"),
+        (lambda found: found | {"made": {"date": "2026-11-30"}}, "made has no device; restore it, or remove"),
         (
             lambda found: found | {"rows": dict.fromkeys(found["rows"], [])},
             "in another way than its table says now",

@@ -435,6 +435,68 @@ def test_measurements_with_the_same_files_are_refused(results_only):
     assert "missing for seeds 1" in refused(results_only)
 
 
+def test_a_single_model_is_compared_with_every_seed_of_its_baseline(results_only, capsys):
+    path = results_only / "configs/mine/table.yaml"
+    table = yaml.safe_load(path.read_text())
+    table["rows"][5] |= {"baseline": "gates", "subset": "test"}
+    table["rows"][4] |= {"subset": "test", "baseline": ""}
+    path.write_text(yaml.safe_dump(table))
+    base = [write_result(results_only, "gates", seed, 3 * seed) for seed in (1, 2, 3)]
+    ours = write_result(results_only, "untuned", 1, 5)
+    refused(results_only, "--seeds", "1,2,3")
+    assert cells(capsys.readouterr().out, "untuned")[5].startswith(f"{ours - mean(base):+.2f} [")
+
+
+def test_a_model_that_is_not_trained_is_not_taken_for_the_trained_one_of_another_table(results_only):
+    other = results_only / "configs/other"
+    other.mkdir()
+    rows = [{"name": "noft", "label": "not tuned", "config": "../mine/gates.yaml", "pretrained": True}]
+    other = other / "table.yaml"
+    other.write_text(yaml.safe_dump({"title": "Other", "columns": ["bleu", "updates"], "rows": rows}))
+    write_result(results_only, "gates", 1, 5)
+    words = ["table", other, "--out", results_only / "results", "--data", results_only / "data"]
+    with pytest.raises(
+        SystemExit, match=r"gates/seed-1/ has a model that was trained, and this row's is not"
+    ):
+        cli.main([*map(str, words)])
+
+
+def test_rows_that_train_differently_in_one_folder_are_refused(results_only):
+    path = results_only / "configs/mine/table.yaml"
+    table = yaml.safe_load(path.read_text())
+    (results_only / "old/mine").mkdir(parents=True)
+    values = yaml.safe_load((results_only / "configs/mine/plain.yaml").read_text())
+    values["optimization"]["lr"] = [0.001]
+    (results_only / "old/mine/plain.yaml").write_text(yaml.safe_dump(values))
+    table["rows"].append({"name": "old", "label": "old", "config": "../../old/mine/plain.yaml"})
+    path.write_text(yaml.safe_dump(table))
+    said = refused(results_only)
+    assert re.search(r"rows plain and old train differently in one folder, \S+/mine/plain/seed-1; give", said)
+
+
+def test_values_are_not_searched_without_a_column_that_is_measured(results_only):
+    path = results_only / "configs/mine/table.yaml"
+    table = yaml.safe_load(path.read_text()) | {"columns": ["valid_perplexity", "parameters"]}
+    table["rows"] = [{"name": "plain", "label": "Plain", "subset": "valid"}]
+    path.write_text(yaml.safe_dump(table | {"search": {"optimization.lr": [[0.001], [0.005]]}}))
+    assert "search chooses values by the first column that is measured, such as bleu, and the" in refused(
+        results_only
+    )
+
+
+@pytest.mark.parametrize("option", ["--out", "--data"])
+def test_folders_that_fairseq_cannot_read_are_refused(results_only, option):
+    said = refused(results_only, option, "x:y")
+    assert re.search(rf"{option} x:y: fairseq cannot read \w+ from a folder with", said)
+
+
+def test_a_table_of_another_name_has_a_folder_of_its_own(results_only):
+    path = results_only / "configs/mine/table.yaml"
+    assert read_table(path).name == "mine"
+    shutil.copy(path, path.with_name("short.yaml"))
+    assert read_table(path.with_name("short.yaml")).name == "mine-short"
+
+
 def test_a_single_model_as_baseline_is_named_below_the_table(results_only, capsys):
     for seed in (1, 2):
         write_result(results_only, "plain", seed, 9 + seed)

@@ -3,11 +3,13 @@
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
 
 from tests.places import ROOT
+from tests.processes import PATIENCE, wait_for
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 # In place of the command in the clone: it writes down its arguments.
@@ -48,6 +50,22 @@ def test_corpora_are_prepared_before_runs_of_lowest_priority(checkout):
     own = f"evidence {checkout}/results/claims.yaml --data {checkout}/made/data --out {checkout}/made/runs"
     assert first.endswith(f" {own} --prepare {checkout}/text")
     assert second == f"19 {own} --jobs 2 --run --commit {COMMIT}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_runs_and_frees_the_lock(checkout, number):
+    stub = checkout / f"made/{COMMIT}/.venv/bin/modular-fairseq"
+    stub.write_text(f'#!/bin/sh\ncase "$*" in *--run*) echo $$ >{checkout}/pid; exec sleep 300 ;; esac\n')
+    environment = os.environ | {"EVIDENCE": str(checkout / "made")}
+    words = ["bash", str(checkout / "scripts/evidence.sh"), "text"]
+    with subprocess.Popen(words, env=environment, cwd=checkout) as script:
+        wait_for(lambda: (checkout / "pid").exists() and (checkout / "pid").read_text().strip())
+        script.send_signal(number)
+        assert script.wait(PATIENCE) != 0
+    child = int((checkout / "pid").read_text())
+    assert not os.path.exists(f"/proc/{child}")
+    stub.write_text(STUB)
+    assert call(checkout, "text")[0].returncode == 0
 
 
 def test_a_search_path_of_cd_changes_no_folder(checkout, tmp_path_factory, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from sacrebleu.metrics import BLEU
 
+from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence import claim_section, figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.by_unit import packed_parts, unpacked, unpacked_parts
@@ -32,6 +33,7 @@ from modular_fairseq.runs.evidence.records import (
 from modular_fairseq.runs.evidence.rows import lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.papers.table import find_table, read_table
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
 from modular_fairseq_cli.training_log import read_log
@@ -334,7 +336,8 @@ def test_a_record_with_parts_has_their_pseudo_values(tmp_path):
     nats = parts[:, 0].sum() / parts[:, 1].sum()
     scores = {"nats_per_token": nats, "lm_perplexity": round(math.exp(nats), 2)}
     record = {
-        **dict.fromkeys(("corpus", "claims", "curves", "made", "training", "settings", "start"), {}),
+        **dict.fromkeys(("corpus", "claims", "curves", "training", "settings", "start"), {}),
+        "made": {"date": "2026-11-22", "device": "cpu"},
         **{"commit": COMMIT, "weights": "0", "diverged": False, "core_minutes": 1},
         "rows": {"a/b": [{"how": {}, **scores, "parts": packed_parts(parts)}]},
     }
@@ -600,7 +603,12 @@ def test_the_page_tells_when_a_claim_or_its_rows_were_changed():
         Change("2026-11-25", "c", claims={"first": "0"}),
         Change("2026-11-25", "d", claims={"second": "0", "first": "1"}),
     ]
-    plan = SimpleNamespace(register=SimpleNamespace(changes=changes))
+
+    def job(row, of, start=None):
+        return SimpleNamespace(run=Run(f"{row}/seed-1", "", Corpus(""), (), 1, start=start), claims={of: ""})
+
+    jobs = [job("multi30k/a", "first"), job("other/d", "first", job("multi30k/b", "").run), job("d", "third")]
+    plan = SimpleNamespace(register=SimpleNamespace(changes=changes), jobs=jobs)
     assert claim_section._changed(plan, claim()).endswith(" on 2026-11-23 and 2026-11-25")
     assert claim_section._changed(plan, claim(name="third", row="d", baseline="e")) == ""
 

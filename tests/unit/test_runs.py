@@ -378,7 +378,9 @@ def test_train_and_score_refuses_what_it_sets_itself(tmp_path, monkeypatch, opti
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "bin", "text", "settings"])
 def test_train_and_score_refuses_a_name_that_is_none_of_a_new_folder(tmp_path, monkeypatch, name):
-    with pytest.raises(SystemExit, match=f"--name {name}: it names a folder in .*; give a name without a /"):
+    with pytest.raises(
+        SystemExit, match=f"--name {name}: it names a folder in .*; give a name without / and :"
+    ):
         trained(monkeypatch, tmp_path, "tim_transformer", name=name)
 
 
@@ -590,17 +592,31 @@ def test_results_without_digests_stay_and_get_none(tmp_path):
         assert measurement.result == {"checkpoint": "sum", "first": "old", "second": "old", **more}
 
 
+def test_weights_that_are_fine_tuned_belong_to_the_settings_of_train_and_score(tmp_path):
+    path = tmp_path / "c.pt"
+    words = ["--arch", "modular_transformer", "--finetune-from-model", str(path)]
+    found = [train_and_score._settings(words)]
+    for number in (1, 2):
+        torch.save({"model": {"a": torch.full((1,), float(number))}}, path)
+        found.append(train_and_score._settings(words))
+    assert len({json.dumps(each) for each in found}) == 3 and len(found[0]) == 2
+
+
 def test_a_bleu_of_version_01_is_dropped_if_the_references_have_changed(tmp_path):
     """It has no digests of the data, but a copy of the references."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/test.en").write_text("a\n")
     (tmp_path / "test.ref.en").write_text("a\n")
+    (tmp_path / "test.out").write_text("")
     (tmp_path / "training.json").write_text('{"checkpoint": "sum"}')
     (tmp_path / "test.json").write_text('{"checkpoint": "sum", "bleu": 33.0, "generate": []}')
     run = Run("run", str(tmp_path), Corpus(str(tmp_path / "bin"), ("de", "en")), (), 1)
     (bleu,) = evaluations_of(["bleu"])
     assert Measurement(run, (bleu,)).result == {"checkpoint": "sum", "bleu": 33.0, "generate": []}
     (tmp_path / "raw/test.en").write_text("b\n")
+    assert Measurement(run, (bleu,)).result is None
+    (tmp_path / "raw/test.en").write_text("a\n")
+    (tmp_path / "test.out").unlink()  # which differences would need
     assert Measurement(run, (bleu,)).result is None
 
 

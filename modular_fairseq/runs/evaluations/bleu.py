@@ -41,6 +41,8 @@ class Bleu(Evaluation):
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
         if self.key not in found or found.get("generate") != measurement.settings:
             return False
+        if not all(map(os.path.isfile, (measurement.path("out"), copy_of_reference(measurement)))):
+            return False  # the significance tests need them
         # Version 0.1 noted no digests of the data.
         reference = reference_of(measurement)
         is_known = "data" in found or not os.path.isfile(reference)

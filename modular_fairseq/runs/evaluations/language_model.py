@@ -53,7 +53,8 @@ class LanguageModel(OverParts):
         return by_option(list(run.words)).get("--task") == [LANGUAGE_MODELING]
 
     def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
-        return self.key in found and found.get("eval_lm") == measurement.settings
+        has_documents = os.path.isfile(measurement.path("documents.json"))
+        return self.key in found and found.get("eval_lm") == measurement.settings and has_documents
 
     def commands(self, measurement: Measurement) -> list[str]:
         return [shlex.join(eval_command(measurement))]

@@ -52,6 +52,9 @@ class Predictions(OverParts):
                     "prepare the corpus with this part, or give the row another subset"
                 )
 
+    def is_done(self, measurement: Measurement, found: dict[str, Any]) -> bool:
+        return self.key in found and os.path.isfile(measurement.path("predictions.tsv"))
+
     def command(self, measurement: Measurement) -> list[str]:
         """Return the words of the command that evaluates the model."""
         run = measurement.run

@@ -6,7 +6,7 @@ from typing import Any
 
 from modular_fairseq.runs.evidence.by_paper import said
 from modular_fairseq.runs.evidence.claims import Claim
-from modular_fairseq.runs.evidence.jobs import Job, Plan, table_of
+from modular_fairseq.runs.evidence.jobs import Job, Plan, row_of, table_of
 from modular_fairseq.runs.evidence.overview import Findings, PValues, difference, values_of
 from modular_fairseq.runs.evidence.papers_difference import percent, printed_percent
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
@@ -132,8 +132,9 @@ def _commits(made: Sequence[dict[str, Any]]) -> str:
 
 
 def _changed(plan: Plan, claim: Claim) -> str:
-    """Return when the text of a claim, or a row that it compares, was changed after it was registered."""
-    rows = {f"{claim.table_name}/{row}" for row in claim.rows}
+    """Return when the text of a claim, or a row that was trained for it, was changed after registration."""
+    runs = [job.run for job in plan.jobs if claim.name in job.claims]
+    rows = {row_of(each) for run in runs for each in run.with_starts()}
     dates = [
         change.date
         for change in plan.register.changes

@@ -4,7 +4,6 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from modular_fairseq.user_dir import PLUGIN
 from modular_fairseq_cli import lifetime
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one, read_json, write_json
-from modular_fairseq_cli.processes import processors, say
+from modular_fairseq_cli.processes import processors, python_module, say
 
 MEMORY = 4 * 2**30  # bytes of a GPU for a run; 12 runs of table multi30k at --scale cpu took 16 GB together
 TIME = "core-seconds.json"  # in the folder of a run: the time of processors that it has taken so far
@@ -114,7 +113,7 @@ def make_all(
             finished[start].wait()
         try:
             say(f"[{number} of {len(missing)}] {job.run.name}")
-            command = [sys.executable, "-m", "modular_fairseq_cli", "evidence", claims]
+            command = [*python_module("modular_fairseq_cli"), "evidence", claims]
             command += ["--data", os.path.abspath(args.data), "--out", os.path.abspath(args.out)]
             command += ["--commit", args.commit, "--device", args.device]
             command += ["--one", job.run.name, "--results", results]

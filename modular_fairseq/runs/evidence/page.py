@@ -122,10 +122,11 @@ trains. In tables of masked language models it counts the masked symbols `<s>` a
 perplexity of masked words does not count them."""
 EACH = """\
 To repeat a comparison without records, train its two rows as a table ([Make the
-runs](evidence.md#make-the-runs)). A record is a JSON file with the scores, the learning curves, the commands,
-the settings, and digests of the corpus and the weights. The log of a training for a primary claim lies beside
-the record since 2026-11-28, and `zcat` shows it. Earlier logs were left on the machines that made them. These
-commands show the commits that registered or changed the text of a claim, and the commit that added a record.
+runs](evidence.md#make-the-runs)). A record is a JSON file with the scores, the learning curves, the
+commands, the settings, and digests of the corpus and the weights. The log of a training on a CPU for a
+primary claim lies beside the record since 2026-11-28, and `zcat` shows it. Other logs were left on the
+machines that made them. These commands show the commits that registered or changed the text of a claim, and
+the commit that added a record.
 What was changed apart from the text, such as a row, is in the
 [last section](#what-was-changed-after-it-was-registered).
 

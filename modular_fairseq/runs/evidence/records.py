@@ -242,6 +242,9 @@ def read_record(results: str | os.PathLike, name: str) -> dict[str, Any] | None:
     for key, kind in KEYS.items():
         if not isinstance(record, dict) or key not in record or not isinstance(record[key], kind):
             raise UsageError(f"{path}: {key} is missing or has another type than in a record; {remedy}")
+    for key in ("date", "device"):
+        if not isinstance(record["made"].get(key), str):
+            raise UsageError(f"{path}: made has no {key}; {remedy}")
     if not record["diverged"] and None in (record["training"], record["weights"]):
         raise UsageError(f"{path}: training or weights are null, though the run did not diverge; {remedy}")
     for row, found in record["rows"].items():

@@ -19,7 +19,7 @@ from modular_fairseq.runs.run import Run
 from modular_fairseq.runs.workers import share_batches
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one
-from modular_fairseq_cli.processes import own_program, say
+from modular_fairseq_cli.processes import own_program, python_module, say
 
 
 class Ablation:
@@ -39,7 +39,7 @@ class Ablation:
         self.total = (len(self.names) * (len(self.names) + 1) // 2 + 1) * len(seeds)
         words = ["ablate", "--out", folder, "--seeds", ",".join(map(str, seeds))]
         self.command = shlex.join([own_program(), *words])
-        self.program = [sys.executable, "-m", "modular_fairseq_cli", *words]
+        self.program = [*python_module("modular_fairseq_cli"), *words]
         share_batches(settings["options"], workers)  # refuses a number of GPUs that does not fit
 
     def trials(self, model: Model) -> list[Trial]:

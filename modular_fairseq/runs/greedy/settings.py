@@ -5,6 +5,7 @@ They come from the command line or from protocol.json, which is saved beside the
 
 import argparse
 import glob
+import hashlib
 import os
 import shlex
 from dataclasses import fields
@@ -17,7 +18,7 @@ from modular_fairseq.runs.run import LIMITS
 from modular_fairseq.training.command_line import family_of, family_of_arch, parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import is_locked, read_json, write_json
+from modular_fairseq_cli.files import check_run_folder, digest, is_locked, read_json, write_json
 
 # Options that the command sets itself, and options that must keep their defaults, so that all runs are
 # equally long and are compared by the same number.
@@ -42,6 +43,7 @@ def choose_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]
     Raises:
         UsageError: there are no settings, they cannot work, or the folder holds runs with others.
     """
+    check_run_folder(args.out, "--out")
     saved = read_settings(args.out)
     settings, seeds = saved or (None, [1])
     switches = read_switches(args.mechanisms) if args.mechanisms else default_switches(args.options)
@@ -115,7 +117,7 @@ def check_options(options: list[str], switches: list[Switch]) -> None:
                 )
     if not given.keys() & {"--arch", "-a"}:
         raise UsageError("--arch is missing; give it after the --")
-    if all(given.get(name, ["0"]) == ["0"] for name in LIMITS):
+    if all(given.get(name, ["0"])[-1].startswith(("0", "-")) for name in LIMITS):
         raise UsageError(f"nothing ends the training; give {' or '.join(LIMITS)} after the --")
 
     for state in ("off", "on"):
@@ -150,7 +152,8 @@ def read_settings(folder: str) -> tuple[dict[str, Any], list[int]] | None:
     try:
         switches = [Switch(name, shlex.split(off), shlex.split(on)) for name, off, on in saved["mechanisms"]]
         options = shlex.split(saved["options"])
-        return {"data": saved["data"], "options": options, "switches": switches}, saved["seeds"]
+        settings = {"data": saved["data"], "options": options, "switches": switches}
+        return settings | {"content": saved.get("content")}, saved["seeds"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}); {remedy}") from None
 
@@ -162,8 +165,20 @@ def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> N
         "options": shlex.join(settings["options"]),
         "mechanisms": [(name, shlex.join(off), shlex.join(on)) for name, off, on in settings["switches"]],
         "seeds": seeds,
+        "content": content_of(settings["data"]),
     }
     write_json(os.path.join(folder, "protocol.json"), saved)
+
+
+def content_of(data: str) -> str:
+    """Return a digest of the binarized data and the dictionaries in DATA; of no files if there is no DATA."""
+    found = [
+        f"{os.path.basename(path)} {digest(path)}"
+        for folder in data.split(os.pathsep)
+        for ending in ("bin", "idx", "txt")
+        for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"*.{ending}")))
+    ]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 
 
 def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -188,6 +203,9 @@ def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, An
     ]
     if saved["switches"] != settings["switches"]:
         differences.append("other mechanisms")
+    before = saved.get("content")  # version 0.1 did not note it
+    if not differences and before and before != content_of(settings["data"]):
+        differences.append("other data in the same folder DATA")
     if differences:
         raise UsageError(
             f"--out {folder}: the folder holds runs with {', '.join(differences)}; give the same settings, "

@@ -37,7 +37,6 @@ import argparse
 import functools
 import os
 import shlex
-import sys
 
 from modular_fairseq.runs.cluster import options
 from modular_fairseq.runs.cluster.jobs import background, describe, submit, submit_to_background
@@ -53,7 +52,7 @@ from modular_fairseq.runs.papers.table import Table, find_table, read_table
 from modular_fairseq.user_dir import add_user_dir, import_user_dir
 from modular_fairseq_cli.arguments import take_options_after_dashes
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.processes import own_program
+from modular_fairseq_cli.processes import own_program, python_module
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -236,7 +235,7 @@ def command(args: argparse.Namespace, *more: str) -> list[str]:
     if args.pretrained:
         words += ["--pretrained", os.path.abspath(args.pretrained)]
     options_of_train = ["--", *args.options] if args.options else []
-    return [sys.executable, "-m", "modular_fairseq_cli", "table", *words, *more, *options_of_train]
+    return [*python_module("modular_fairseq_cli"), "table", *words, *more, *options_of_train]
 
 
 def launch(

@@ -16,6 +16,7 @@ from modular_fairseq.runs.workers import share_batches
 from modular_fairseq.training.command_line import parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.files import check_data_folder, check_run_folder
 
 # Options that the rows or this command set. Users may give all others after a --.
 OWN_OPTIONS = [
@@ -59,6 +60,8 @@ def plan(table: Table, args: argparse.Namespace) -> dict[str, Results]:
             raise UsageError(f"--{name} must be at least 1, not {value}")
     if args.jobs is not None and not args.run:
         raise UsageError("--jobs has no effect without --run; leave it out")
+    check_data_folder(args.data, "--data")
+    check_run_folder(args.out, "--out")
     scale = read_scale(args.table, args.scale)
     planner = RowPlanner(args, scale, table)
     results = {row.name: planner.results(row, seeds) for row in table.rows if row.name}
@@ -131,15 +134,21 @@ def refuse_shared_files(results: dict[str, Results]) -> None:
         UsageError: there are two such measurements or runs.
     """
     seen: dict[tuple[str, str], tuple[str, list[str]]] = {}
-    runs: dict[str, tuple[str, bool]] = {}
+    runs: dict[str, tuple[str, Run]] = {}
     for name, found in results.items():
         for each in found.measurements:
-            first, trains = runs.setdefault(each.run.folder, (name, each.run.trains))
-            if trains != each.run.trains:
-                raise UsageError(
-                    f"rows {first} and {name} have the same file, but only one of them is pretrained; give "
-                    "one of the rows a copy of the file under another name"
-                )
+            for run in each.run.with_starts():
+                first, other_run = runs.setdefault(run.folder, (name, run))
+                if run.trains != other_run.trains:
+                    raise UsageError(
+                        f"rows {first} and {name} have the same file, but only one of them is pretrained; "
+                        "give one of the rows a copy of the file under another name"
+                    )
+                if run != other_run:
+                    raise UsageError(
+                        f"rows {first} and {name} train differently in one folder, {run.folder}; give the "
+                        "file of one of the rows another name, or put it into a folder of another name"
+                    )
             other, settings = seen.setdefault((each.run.folder, each.name), (name, each.settings))
             if settings != each.settings:
                 raise UsageError(

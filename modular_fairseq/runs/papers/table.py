@@ -202,10 +202,15 @@ def read_table(path: str | os.PathLike) -> Table:
                 f"{path}: search would choose values for row {row.name} by its subset {row.subset}; give the "
                 "row another one, such as subset: valid"
             )
+    if spec.get("search") and not evaluations_of(spec["columns"]):
+        raise UsageError(
+            f"{path}: search chooses values by the first column that is measured, such as bleu, and the "
+            "columns have none; add one"
+        )
     notes = spec.get("notes", [])
     notes = [notes] if isinstance(notes, str) else [str(note) for note in notes]
     return Table(
-        path.resolve().parent.name,
+        path.resolve().parent.name + ("" if path.stem == "table" else f"-{path.stem}"),
         str(spec["title"]),
         spec["columns"],
         rows,
