@@ -315,8 +315,6 @@ def test_a_run_whose_pair_was_made_on_another_device_is_left_out(place, capsys):
     pair = place / "evidence/mine/plain/seed-2.json"
     made = {"device": "cuda", "date": "2026-11-22"}
     pair.write_text(json.dumps(record(place, "plain", 2) | {"made": made}))
-        json.dumps(record(place, "plain", 2) | {"made": {"device": "cuda", "date": "2026-11-22"}})
-    )
     missing = place / "evidence/mine/experts/seed-2.json"
     missing.unlink()
     make(place)
