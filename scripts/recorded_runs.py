@@ -141,14 +141,14 @@ class Comparison(NamedTuple):
                 a file of the code differs from the commit or is not committed; or git fails.
         """
         noted = folder / "run.json"
-        about = about | {"machine": {key: value for key, value in made("cpu").items() if key in MACHINE}}
+        machine = {"machine": {key: value for key, value in made("cpu").items() if key in MACHINE}}
         found = read_json(noted, "remove the folder")
         if found is not None:
-            compare(folder, found, about, "remove the folder")
+            compare(folder, found, about | (machine if "machine" in found else {}), "remove the folder")
         elif folder.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder} has files of another run, as it has no run.json; remove the folder")
         else:
-            found = about | {"commit": git("rev-parse", "HEAD")}
+            found = about | machine | {"commit": git("rev-parse", "HEAD")}
         self.check_code(folder, found["commit"])
         if not noted.exists():
             folder.mkdir(parents=True, exist_ok=True)

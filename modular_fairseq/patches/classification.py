@@ -135,8 +135,8 @@ def _count_values(lines: Iterable[str], file: str, wanted: int) -> int:
     """Return the number of lines of values. Raises UsageError for a line without `wanted` numbers."""
     count = 0
     for count, line in enumerate(lines, 1):
-        parts = line.split()
-        if len(parts) != wanted:
+        parts = line.split() or [""]  # no number
+        if len(parts) != wanted and parts[0]:
             raise UsageError(
                 f"{file}, line {count}: has {len(parts)} values; give --num-classes {len(parts)}, or "
                 f"{wanted} in each line"

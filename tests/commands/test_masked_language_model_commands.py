@@ -548,7 +548,7 @@ def write_items(path, number):
         (
             "values",
             lambda data: (data / "label/train.label").write_text("1\n2 3\n"),
-            "{}/label/train.label, line 2: '2 3' is no number; give the value of each input",
+            "{}/label/train.label, line 2: has 2 values; give --num-classes 2, or 1 in each line",
         ),
         (
             "values",

@@ -30,7 +30,7 @@ def end_with(parent: int) -> None:
 def is_supported(arguments: list[str]) -> bool:
     if not arguments or any(name.startswith("PYTHON") and name not in SUPPORTED for name in os.environ):
         return False
-    if arguments[0] in ("-m", "-c"):
+    if arguments[0] in ("-m", "-Pm", "-c"):
         return len(arguments) > 1
     return not arguments[0].startswith("-") and os.path.isfile(arguments[0])
 
@@ -47,6 +47,8 @@ def main() -> None:
     if tied := tied_module(arguments):
         end_with(int(arguments[2]))
         arguments = ["-m", *tied]
+    if arguments[:2] == ["-P", "-m"]:
+        arguments = ["-Pm", *arguments[2:]]
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     supported = is_supported(arguments)
     if supported:

@@ -175,11 +175,13 @@ def configure_logging(program: str) -> None:
 def run(arguments: list[str]) -> None:
     """Run `python ARGUMENTS` in this process."""
     kind, *rest = arguments
-    configure_logging(rest[0] if kind == "-m" else kind)
+    is_module = kind in ("-m", "-Pm")
+    configure_logging(rest[0] if is_module else kind)
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
-    if kind == "-m":
-        sys.path.insert(0, os.getcwd())
+    if is_module:
+        if kind == "-m":
+            sys.path.insert(0, os.getcwd())
         sys.argv = ["-m", *rest[1:]]
         runpy._run_module_as_main(rest[0])  # what the interpreter calls for -m
     elif kind == "-c":

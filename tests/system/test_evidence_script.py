@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+from functools import partial
 
 import pytest
 
@@ -58,7 +59,9 @@ def test_a_signal_ends_the_runs_and_frees_the_lock(checkout, number):
     stub.write_text(f'#!/bin/sh\ncase "$*" in *--run*) echo $$ >{checkout}/pid; exec sleep 300 ;; esac\n')
     environment = os.environ | {"EVIDENCE": str(checkout / "made")}
     words = ["bash", str(checkout / "scripts/evidence.sh"), "text"]
-    with subprocess.Popen(words, env=environment, cwd=checkout) as script:
+    # The signal may be ignored in this process, as under nohup.
+    heed = partial(signal.signal, number, signal.SIG_DFL)
+    with subprocess.Popen(words, env=environment, cwd=checkout, preexec_fn=heed) as script:
         wait_for(lambda: (checkout / "pid").exists() and (checkout / "pid").read_text().strip())
         script.send_signal(number)
         assert script.wait(PATIENCE) != 0

@@ -222,6 +222,7 @@ def test_like_takes_lengths_only_where_words_are_no_measure(tmp_path, kind, take
     (tmp_path / "bin").mkdir()
     found = settings.like(tmp_path, ("en", "zh"))
     assert found.pop("like") == str(tmp_path) and ("clean" in found) == taken
+    assert found.pop("like_files") == {}  # as there are neither sub-words nor dictionaries
     assert found == {name: chosen[name] for name in found} and set(found) >= set(settings.FROM_LIKE)
     assert json.loads((tmp_path / "settings").read_text()) == chosen
 

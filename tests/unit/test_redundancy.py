@@ -435,8 +435,10 @@ def test_hooks_are_gone_afterwards_also_after_an_exception():
     with pytest.raises(KeyError), attention_maps(model):
         raise KeyError
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    with pytest.raises(TypeError):
+    with pytest.raises(UsageError, match="ModularTransformer does not read nothing alone .missing a req"):
         one_pass(model, [{"net_input": {"nothing": 1}}], [Redundancy(model)])
+    with pytest.raises(AttributeError):
+        one_pass(model, [{"net_input": dict.fromkeys(batch([(5, 4)])["net_input"])}], [Redundancy(model)])
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 

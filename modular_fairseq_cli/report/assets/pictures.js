@@ -60,11 +60,11 @@ function mapRows(found, mechanism) {
 /** Return whether the activations of a run differ anywhere, so that they have an eta squared. */
 const hasValue = (run) => (run.analyses.pictures.layers[0]?.eta_squared ?? null) !== null;
 
-/** Return a chart of eta squared over training, if all runs are checkpoints of one training on the same data. */
+/** Return a chart of eta squared over training, if the runs are of one training, seen on the same data. */
 function specialisation(runs) {
   const known = runs.filter((run) => run.facts.updates && hasValue(run));
   const trainings = unique(
-    known.map(({ training, facts }) => [training, facts.arch, facts.data, facts.subset].join(" ")),
+    known.map((run) => [run.training, run.facts.arch, run.facts.data, run.facts.subset].join(" ")),
   );
   if (trainings.length !== 1 || unique(known.map((run) => run.facts.updates)).length < 2) return null;
   const inOrder = known.toSorted((one, other) => one.facts.updates - other.facts.updates);
