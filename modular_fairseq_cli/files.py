@@ -124,30 +124,21 @@ def check_file(path: Name, option: str) -> None:
 
 
 def check_data_folder(path: Name, option: str) -> None:
-    """Raise UsageError if fairseq cannot read data from a folder of this name.
-
-    Args:
-        path: the path.
-        option: the option that names it, for the message.
-    """
-    if "," in str(path) or os.pathsep in str(path):
-        raise UsageError(
-            f"{option} {path}: fairseq cannot read data from a folder with , or {os.pathsep} in its name; "
-            "give another name"
-        )
+    """Raise UsageError if fairseq cannot read data from a folder of this name; `option` names it."""
+    _refuse_in_name(path, option, "data", (",", os.pathsep))
 
 
 def check_run_folder(path: Name, option: str) -> None:
-    """Raise UsageError if fairseq cannot read checkpoints from a folder of this name.
+    """Raise UsageError if fairseq cannot read checkpoints from a folder of this name; `option` names it."""
+    _refuse_in_name(path, option, "checkpoints", (os.pathsep,))
 
-    Args:
-        path: the path.
-        option: the option that names it, for the message.
-    """
-    if os.pathsep in str(path):
+
+def _refuse_in_name(path: Name, option: str, what: str, separators: tuple[str, ...]) -> None:
+    """Raise UsageError if a path has one of fairseq's separators."""
+    if any(each in str(path) for each in separators):
         raise UsageError(
-            f"{option} {path}: fairseq cannot read checkpoints from a folder with {os.pathsep} in its name; "
-            "give another name"
+            f"{option} {path}: fairseq cannot read {what} from a folder with {' or '.join(separators)} in "
+            "its name; give another name"
         )
 
 

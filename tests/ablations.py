@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modular_fairseq.runs import run as engine
+from modular_fairseq.runs import execution
 from modular_fairseq.runs.greedy.ablation import Ablation
 from modular_fairseq.runs.greedy.protocol import Switch, switches_for
 from modular_fairseq.runs.greedy.settings import write_settings
@@ -108,7 +108,7 @@ def fairseq(monkeypatch, train=None, validation=("valid", "test")):
             for i, subset in enumerate(validation)
         ]
 
-    monkeypatch.setattr(engine, "call", fake)
+    monkeypatch.setattr(execution, "call", fake)
     return called
 
 

@@ -111,19 +111,19 @@ def one_pass(
             stack.enter_context(analysis.watching())
         needed = any(analysis.needs_attention for analysis in analyses)
         maps = stack.enter_context(attention_maps(model)) if needed else []
-        errors: dict[Analysis, UsageError] = {}
+        errors: dict[int, UsageError] = {}  # by the place of the analysis
         empty = True
         for batch in batches:
             if empty:
                 _refuse_other_inputs(model, batch["net_input"])
             model(**batch["net_input"], **without_words)
             _mark_padding(maps, model, batch["net_input"])
-            for analysis in analyses:
-                if analysis not in errors:
+            for place, analysis in enumerate(analyses):
+                if place not in errors:
                     try:
                         analysis.see(batch, maps)
                     except UsageError as error:
-                        errors[analysis] = error
+                        errors[place] = error
             maps.clear()
             empty = False
         if empty:
@@ -131,7 +131,7 @@ def one_pass(
                 "there is no sentence to analyse, because the data is empty or every sentence is longer than "
                 "the maximum positions of the model; give other data"
             )
-        return [errors.get(analysis) or _report(analysis) for analysis in analyses]
+        return [errors.get(place) or _report(analysis) for place, analysis in enumerate(analyses)]
 
 
 def _refuse_other_inputs(model: nn.Module, net_input: dict[str, Any]) -> None:

@@ -64,7 +64,8 @@ class ChecksStateDict(BaseFairseqModel):
     def _upgrade_and_check(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Upgrade old names, add the initial values of missing gates and masks, and check the rest.
 
-        The layers of the state dict are those of this model, as gates and masks have their names.
+        The caller has pruned the state dict before. Its layers must have the numbers that they have in this
+        model, because the names of gates and masks contain these numbers.
         """
         attentions = [name for name, module in self.named_modules() if isinstance(module, MultiheadAttention)]
         own = self.state_dict()

@@ -119,7 +119,10 @@ def begin_ema_with_the_weights_of_a_checkpoint(
         extra_state = load_checkpoint(trainer, filename, *args, **kwargs)
     finally:
         ema.store_ema = True
-    logger.warning(f"{filename} has no EMA, so that of this training begins with its weights")
+    logger.warning(
+        f"the checkpoint {filename} has no moving average of the weights (EMA); the average of this training "
+        "begins with the weights of the checkpoint"
+    )
     trainer.ema.restore(trainer.get_model().state_dict(), build_fp32_params=ema.ema_fp32)
     return extra_state
 

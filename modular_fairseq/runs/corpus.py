@@ -74,9 +74,8 @@ class Corpus(NamedTuple):
         dictionary. "train more" is for its second inputs, and for labels that are values. "content" is for
         all training and validation data.
         """
-        sums = {}
+        sums = self.dictionary_sums()
         for name, side in self._sides().items():
-            sums[f"dictionary {name}"] = digest(side.dictionary(self.binarized))[:16]
             sums[f"train {name}"] = self._digests(side.lengths)
         if self.folders:
             sums["train more"] = self._digests("input1/train*.idx", "label/train.label")
@@ -84,6 +83,11 @@ class Corpus(NamedTuple):
         folders = FOLDERS if self.folders else ()
         content = self._digests(*names, *(f"{folder}/{name}" for folder in folders for name in names))
         return sums | {CONTENT: hashlib.sha256(content.encode()).hexdigest()[:16]}
+
+    def dictionary_sums(self) -> dict[str, str]:
+        """Return the digests of the dictionaries alone, with the keys that `sums` gives them."""
+        sides = self._sides().items()
+        return {f"dictionary {name}": digest(side.dictionary(self.binarized))[:16] for name, side in sides}
 
     def _digests(self, *patterns: str) -> str:
         """Return the digests of the files in `binarized` that match any of the patterns."""

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
-from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.runs.execution import Say
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.files import only_one, read_json, write_json
 from modular_fairseq_cli.scoring.intervals import Interval, over_seeds
 

@@ -6,12 +6,12 @@ may be killed at any moment and started again: its result equals that of an unin
 
 import os
 import re
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from modular_fairseq.runs.corpus import Corpus
+from modular_fairseq.runs.execution import DIVERGED, Say, execute
 from modular_fairseq.runs.logged_numbers import numbers_of
 from modular_fairseq.runs.settings import (
     refuse_another_run,
@@ -24,9 +24,7 @@ from modular_fairseq.training.checkpoints import load_checkpoint, training_ended
 from modular_fairseq.user_dir import PLUGIN
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.fairseq_log import progress
 from modular_fairseq_cli.files import (
-    append_line,
     digest,
     is_locked,
     only_one,
@@ -34,24 +32,9 @@ from modular_fairseq_cli.files import (
     write_file,
     write_json,
 )
-from modular_fairseq_cli.processes import call, python_module
 
-MODULES = {
-    "fairseq-preprocess": "fairseq_cli.preprocess",
-    "fairseq-train": "fairseq_cli.train",
-    "fairseq-validate": "fairseq_cli.validate",
-    "fairseq-generate": "fairseq_cli.generate",
-    "fairseq-eval-lm": "fairseq_cli.eval_lm",
-    "modular-fairseq": "modular_fairseq_cli",
-}
 LIMITS = ("--max-update", "--max-epoch")
 FAILURE = "failure.txt"  # in the folder of a run: why the last attempt to finish it failed
-DIVERGED = re.compile(r"FloatingPointError: (gradients are Nan/Inf|.*Minimum loss scale reached)")
-Say = Callable[[str], Any]  # a function that shows a line of text to the user
-
-
-class Diverged(UsageError):
-    """A training that has ended because its gradients were infinite or no numbers."""
 
 
 class Run(NamedTuple):
@@ -311,10 +294,8 @@ class Run(NamedTuple):
         """Run a command, and append it and its output to the file `log` of the run's folder.
 
         Args:
-            command: the words of the command; the first one is a key of `MODULES`.
             log: name of the file.
-            say, show, may_diverge: as for `fit`.
-            launcher: words before the command.
+            command, say, show, may_diverge, launcher: as for `execution.execute`.
 
         Returns:
             The last lines of the command's output.
@@ -323,30 +304,7 @@ class Run(NamedTuple):
             Diverged: a training diverged, and `may_diverge` is false.
             UsageError: the command failed.
         """
-        os.makedirs(self.folder, exist_ok=True)
-        append_line(self.path(log), f"$ {shlex.join([*launcher, *command])}")
-        say(f"{self.name}: {command[0]} (its command and its output: {self.path(log)})")
-
-        def say_progress(line: str) -> None:
-            if text := progress(line):
-                say(f"{self.name}{text}")
-
-        program = [*launcher, *python_module(MODULES[command[0]]), *command[1:]]
-        status, tail = call(program, self.path(log), show or say_progress)
-        if status == 0:
-            return tail
-        if diverged := next((found for line in tail if (found := DIVERGED.search(line))), None):
-            if may_diverge:
-                return tail
-            raise Diverged(
-                f"{self.name}: the training diverged ({diverged[1]}); see {self.path(log)}; lower the "
-                "learning rate, or make its warm-up longer"
-            )
-        last = next((line.strip()[:300] for line in reversed(tail) if line.strip()), "no output")
-        raise UsageError(
-            f"{self.name}: {command[0]} failed with status {status} ({last}); see {self.path(log)}; "
-            "finished work is kept"
-        )
+        return execute(self.name, self.path(log), command, say, show, may_diverge, launcher)
 
     def _is_trained(self) -> bool:
         """Return whether the last checkpoint has reached --max-update, --max-epoch or --patience."""

@@ -85,8 +85,8 @@ def refuse_other_dictionaries(corpus: Corpus, tuned: str, tuned_corpus: Corpus) 
         UsageError: a dictionary is not the one that the run was trained with.
     """
     saved = read_json(os.path.join(tuned, FILE)) or {}
-    for key, value in corpus.sums().items():
-        if key.startswith(DICTIONARY) and saved.get(key, value) != value:
+    for key, value in corpus.dictionary_sums().items():
+        if saved.get(key, value) != value:
             raise UsageError(
                 f"{corpus.binarized}: its {key} differs from the dictionary of {os.path.join(tuned, '')}, "
                 f"which is to be fine-tuned; prepare the corpus again with --like {tuned_corpus.folder}"

@@ -6,7 +6,8 @@ from contextlib import suppress
 
 from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.evaluations.bleu import generate_command
-from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.runs.execution import Say
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.files import write_file
 
 # The lines of fairseq-generate's output that `modular-fairseq score` reads, and its last one.

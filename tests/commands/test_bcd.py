@@ -15,7 +15,7 @@ from fairseq.logging import metrics
 from modular_fairseq.models.mae import expert_mixtures
 from modular_fairseq.modules.dropout import GrowingDropout
 from modular_fairseq.modules.gates import GateNorm
-from modular_fairseq.runs.run import DIVERGED
+from modular_fairseq.runs.execution import DIVERGED
 from modular_fairseq.training import g_steps
 from modular_fairseq.training.g_steps import GStepResult
 from modular_fairseq.training.gate_trainer import gate_trainer_of

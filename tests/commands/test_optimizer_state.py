@@ -48,7 +48,7 @@ def test_ema_begins_with_the_weights_of_a_checkpoint_without_ema(reversal_data, 
     start = tmp_path / "first/checkpoint_last.pt"
     words = ["--finetune-from-model", start, "--store-ema", "--ema-decay", 1, "--save-dir", tmp_path / "ema"]
     run_train(reversal_data, *MAE, *words, *fp32, "--max-epoch", 1)
-    assert f"{start} has no EMA, so that of this training begins with its weights" in caplog.text
+    assert f"the checkpoint {start} has no moving average of the weights (EMA); the average" in caplog.text
     state = torch.load(tmp_path / "ema/checkpoint_last.pt", weights_only=False)
     kept, first = state["extra_state"]["ema"], weights(start)
     names = [name for name in kept if name.endswith("fc1.weight")]

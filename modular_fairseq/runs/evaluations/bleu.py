@@ -14,7 +14,8 @@ from typing import Any
 from sacrebleu.metrics.base import Metric
 
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, Pair, register
-from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.runs.execution import Say
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest
 from modular_fairseq_cli.scoring import Output, paired_bootstrap, read_lines, read_output, score

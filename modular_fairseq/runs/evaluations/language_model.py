@@ -21,7 +21,8 @@ from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Measurement, register
 from modular_fairseq.runs.evaluations.parts import Floats, OverParts
 from modular_fairseq.runs.evaluations.perplexity import options_of_batches
-from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.runs.execution import Say
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import read_json, write_file

@@ -13,7 +13,8 @@ from modular_fairseq.analysis.places import SOURCE, side_of
 from modular_fairseq.loading import SKIP_INVALID, load
 from modular_fairseq.runs.config import LANGUAGE_MODELING
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
-from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.runs.execution import Say
+from modular_fairseq.runs.run import Run
 from modular_fairseq.training.averaging import checkpoints_of_updates
 from modular_fairseq_cli.analysis_folder import INDEX
 from modular_fairseq_cli.arguments import by_option

@@ -5,7 +5,8 @@ from typing import Any
 
 from modular_fairseq.loading import SKIP_INVALID
 from modular_fairseq.runs.evaluation import Column, Evaluation, Measurement, register
-from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.runs.execution import Say
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.arguments import by_option
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.fairseq_log import parse

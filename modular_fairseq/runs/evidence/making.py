@@ -17,7 +17,8 @@ from modular_fairseq.runs.evidence.corpora import compare
 from modular_fairseq.runs.evidence.jobs import Job, Plan
 from modular_fairseq.runs.evidence.processor_time import measured
 from modular_fairseq.runs.evidence.records import Folders, made, record_of, write_log, write_record
-from modular_fairseq.runs.run import Diverged, Run
+from modular_fairseq.runs.execution import Diverged
+from modular_fairseq.runs.run import Run
 from modular_fairseq.training.checkpoints import weights_digest
 from modular_fairseq.user_dir import PLUGIN
 from modular_fairseq_cli import lifetime

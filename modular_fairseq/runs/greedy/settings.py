@@ -6,19 +6,21 @@ They come from the command line or from protocol.json, which is saved beside the
 import argparse
 import glob
 import hashlib
+import json
 import os
 import shlex
 from dataclasses import fields
 from typing import Any, NoReturn
 
 from modular_fairseq.models.checks import check_options as check_model_options
+from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.fixed_options import FIXED
 from modular_fairseq.runs.greedy.protocol import STACKS, Switch, read_switches, switches_for
 from modular_fairseq.runs.run import LIMITS
 from modular_fairseq.training.command_line import family_of, family_of_arch, parse
 from modular_fairseq_cli.arguments import by_option, read_seeds
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import check_run_folder, digest, is_locked, read_json, write_json
+from modular_fairseq_cli.files import check_run_folder, is_locked, read_json, write_json
 
 # Options that the command sets itself, and options that must keep their defaults, so that all runs are
 # equally long and are compared by the same number.
@@ -171,14 +173,9 @@ def write_settings(folder: str, settings: dict[str, Any], seeds: list[int]) -> N
 
 
 def content_of(data: str) -> str:
-    """Return a digest of the binarized data and the dictionaries in DATA; of no files if there is no DATA."""
-    found = [
-        f"{os.path.basename(path)} {digest(path)}"
-        for folder in data.split(os.pathsep)
-        for ending in ("bin", "idx", "txt")
-        for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"*.{ending}")))
-    ]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+    """Return a digest of the prepared corpora in DATA, one path or several with colons between them."""
+    contents = [Corpus(folder).contents() for folder in data.split(os.pathsep)]
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:16]
 
 
 def refuse_difference(folder: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from fairseq.utils import get_perplexity
 
 from modular_fairseq.runs.evaluations.perplexity import perplexities
+from modular_fairseq.runs.execution import Say
 from modular_fairseq.runs.greedy.protocol import Model
-from modular_fairseq.runs.run import Run, Say
+from modular_fairseq.runs.run import Run
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import only_one, read_json, write_json
 
