@@ -78,7 +78,11 @@ class Setting(NamedTuple):
 SETTINGS = {
     "dropout .2 instead of .3": Setting("mae-7-dropout-2", "base-dropout-2"),
     "twice as many epochs": Setting("mae-7-long", "base-long"),
+    "twice as many epochs, and a dropout of .1": Setting("mae-7-dropout-1", "base-dropout-1"),
     "twice as many epochs, and no dropout": Setting("mae-7-dropout-0", "base-dropout-0"),
+    "a dropout of .1 instead of .3, with twice as many epochs": Setting(
+        "mae-7-dropout-1", "base-dropout-1", "mae-7-long", "base-long"
+    ),
     "no dropout, with twice as many epochs": Setting(
         "mae-7-dropout-0", "base-dropout-0", "mae-7-long", "base-long"
     ),
