@@ -501,13 +501,16 @@ def test_a_pair_on_different_devices_does_not_count():
     assert find(claim(), rows).missing == []
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None])
-def test_a_value_that_is_no_number_does_not_count(value):
+@pytest.mark.parametrize(
+    "value, reason",
+    [(math.nan, "has no finite value"), (math.inf, "has no finite value"), (None, "was not measured")],
+)
+def test_a_value_that_is_no_number_does_not_count(value, reason):
     rows = records()
     rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["chrf"] = value
     found = find(claim(quantity="chrf"), rows)
     assert found.missing == [2] and found.p_values == (None, None) and found.interval is None
-    assert verdict(found, (0.001, 1.0)) == "seed 2 has no finite value"
+    assert verdict(found, (0.001, 1.0)) == f"seed 2 {reason}"
 
 
 def test_records_with_scores_of_other_sentences_are_refused():

@@ -110,11 +110,13 @@ def find(claim: Claim, records: dict[tuple[str, int], dict[str, Any]]) -> Findin
                 ((claim.baseline, 1), (claim.baseline_minus, -1)),
             )
         ]
-        if any(each is None or not math.isfinite(each) for each, _ in sides):
+        (ours, our_units), (theirs, their_units) = sides
+        if ours is None or theirs is None:
+            lost[seed] = "was not measured"
+            continue
+        if not (math.isfinite(ours) and math.isfinite(theirs)):
             lost[seed] = "has no finite value"
             continue
-        (ours, our_units), (theirs, their_units) = sides
-        assert ours is not None and theirs is not None
         values[seed] = (ours, theirs)
         by_unit.append(None if our_units is None or their_units is None else our_units - their_units - bound)
     beyond = [ours - theirs - bound for ours, theirs in values.values()]
