@@ -66,9 +66,9 @@ def write_reversal_corpus(folder, train_pairs=60, seed=0, types=12, longest=7):
         (folder / f"{split}.en").write_text("".join(" ".join(reversed(words)) + "\n" for words in sources))
 
 
-def binarize(folder, out):
+def binarize(folder, out, *words):
     prefixes = [part for split in ("train", "valid", "test") for part in (f"--{split}pref", folder / split)]
-    run_preprocess("-s", "de", "-t", "en", "--destdir", out, "--joined-dictionary", *prefixes)
+    run_preprocess("-s", "de", "-t", "en", "--destdir", out, "--joined-dictionary", *prefixes, *words)
 
 
 def run_preprocess(*words):

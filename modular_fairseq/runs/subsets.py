@@ -208,8 +208,10 @@ def _write(folder: Path, part: Path, sides: dict[str, str], record: dict[str, An
 
 def _read(prefix: str) -> Sequence[Tensor]:
     """Return the sentences of one side."""
+    found = infer_dataset_impl(prefix)
+    # fairseq infers "cached" for its older format, which would need a list of the rows. "lazy" reads any row.
     # fix_lua_indexing keeps the token indices as they were written.
-    return make_dataset(prefix, infer_dataset_impl(prefix), fix_lua_indexing=True)
+    return make_dataset(prefix, "lazy" if found == "cached" else found, fix_lua_indexing=True)
 
 
 def _refuse_another(target: Path, record: dict[str, Any], folder: str) -> None:
@@ -227,10 +229,8 @@ def _refuse_another(target: Path, record: dict[str, Any], folder: str) -> None:
             "is drawn again"
         )
     if differ:
-        raise UsageError(
-            f"{target} was drawn with seed {kept['seed']}, not {record['seed']}; remove it, or give another "
-            "--out"
-        )
+        was, is_wanted = (" and ".join(f"{key} {found[key]}" for key in differ) for found in (kept, record))
+        raise UsageError(f"{target} was drawn with {was}, not {is_wanted}; remove it, or give another --out")
 
 
 def _sums(folder: Path) -> dict[str, str]:

@@ -74,6 +74,8 @@ def register_trainer_hook(make: Make) -> Make:
 
     It is called once for each trainer, before its first update or validation, and returns None if the model
     needs no hook. It may raise UsageError if the model cannot be trained with the options of the trainer.
+    Hooks are told of an event in the order in which their functions were registered. The `step` that a hook's
+    `train_step` or `valid_step` takes is the method of the hook before it, and fairseq's for the first hook.
     """
     _MAKERS.append(make)
     return make

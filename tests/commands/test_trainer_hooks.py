@@ -1,7 +1,5 @@
 """Test that hooks of the Trainer are called in the order that `training/hooks.py` names."""
 
-from itertools import groupby
-
 from modular_fairseq.training import hooks
 from modular_fairseq.training.hooks import TrainerHook, hooks_of, made_hooks_of
 from tests.fairseq_commands import run_train
@@ -30,7 +28,9 @@ class Recorder(TrainerHook):
 
     def valid_step(self, step, sample, raise_oom):
         self.write("valid batch")
-        return step(sample, raise_oom)
+        logged = step(sample, raise_oom)
+        self.write("end of valid batch")
+        return logged
 
     def zero_grad(self):
         self.write("zero")
@@ -66,12 +66,17 @@ def test_hooks_are_called_in_order(reversal_data, tmp_path, monkeypatch):
         ("success",),
         ("end of update", True),
     ]
-    about_validation = [key for key, _ in groupby(call[0] for call in inner if call[0].startswith("valid"))]
-    assert about_validation == ["validation", "valid batch"]
-    by_hook = [call for call in calls if call[1] in ("update", "end of update")][:4]
-    assert [call[:2] for call in by_hook] == [
-        ("outer", "update"),
-        ("inner", "update"),
-        ("inner", "end of update"),
-        ("outer", "end of update"),
-    ]
+    about_validation = [call[0] for call in inner if "valid" in call[0]]
+    assert about_validation[:3] == ["validation", "valid batch", "end of valid batch"]
+    assert about_validation.count("validation") == 1
+    for event in ("epoch", "zero", "batch", "success", "validation"):  # all hooks are told, in their order
+        told = [name for name, what, *_ in calls if what == event]
+        assert told and told == ["inner", "outer"] * (len(told) // 2), event
+    for begin in ("update", "valid batch"):  # a later hook's step makes that of an earlier one
+        around = [call[:2] for call in calls if call[1] in (begin, f"end of {begin}")]
+        assert around[:4] == [
+            ("outer", begin),
+            ("inner", begin),
+            ("inner", f"end of {begin}"),
+            ("outer", f"end of {begin}"),
+        ]

@@ -83,6 +83,18 @@ def test_subsets_are_nested_aligned_and_of_their_sizes(corpus):
         )
 
 
+@pytest.mark.parametrize("implementation", ["mmap", "cached", "lazy"])
+def test_data_of_every_format_of_fairseq_has_the_same_subset(original, tmp_path, implementation):
+    raw = original.parent / "raw"
+    binarize(raw, tmp_path / "bin", "--dataset-impl", implementation)
+    drawn, expected = (
+        subsets.draw(str(folder), 50, out=str(tmp_path / "out" / kind))
+        for kind, folder in (("this", tmp_path / "bin"), ("default", original))
+    )
+    for language in ("de", "en"):
+        assert sentences(drawn, language) == sentences(expected, language)
+
+
 def test_a_subset_of_the_present_folder_is_beside_it(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     monkeypatch.chdir(tmp_path / "bin")
@@ -143,6 +155,7 @@ def refused(*words):
         (None, ["--percent", 0], "--percent 0: the numbers must be from 1 to 99"),
         (None, ["--percent", 5, 100], "--percent 100: the numbers must be from 1 to 99"),
         (None, ["--percent", 5, "--seed", -1], "--seed -1: the seed must be 0 or more"),
+        (None, ["--percent", 5, "--seed", 2**32], "4294967296: the seed must be 0 or more, and below 2^32"),
         (shutil.rmtree, ["--percent", 5], "bin: No such file or directory"),
         (lambda bin: (bin / "dict.en.txt").unlink(), ["--percent", 5], "has no dict.en.txt"),
         (
@@ -184,9 +197,14 @@ def test_what_no_subset_can_be_drawn_of_is_one_sentence(corpus, spoil, words, se
 
 def test_another_subset_is_never_taken_for_this_one(corpus):
     drawn = Path(subsets.draw(str(corpus), 50))
-    assert "was drawn with seed 1, not 2; remove it" in refused(
+    assert "was drawn with seed 1, not seed 2; remove it" in refused(
         "subset", corpus, "--percent", 50, "--seed", 2
     )
+    drawn.rename(corpus.parent / "bin.25-percent")
+    assert "bin.25-percent was drawn with percent 50, not percent 25; remove it" in refused(
+        "subset", corpus, "--percent", 25
+    )
+    (corpus.parent / "bin.25-percent").rename(drawn)
     with open(corpus / "dict.en.txt", "a") as file:
         file.write("word 1\n")
     assert "was drawn from other files than those that are in " in refused("subset", corpus, "--percent", 50)
@@ -427,10 +445,10 @@ def test_a_row_on_a_subset_through_the_real_commands(original, tmp_path, monkeyp
     whole, half = (tmp_path / "results/paper/mine" / name / "seed-1" for name in ("plain", "plain-50"))
     assert "bin.50-percent train de-en 30 examples" in (half / "train.log").read_text()
     updates = [json.loads((run / "training.json").read_text())["updates"] for run in (whole, half)]
-    assert updates[1] == pytest.approx(updates[0], rel=0.25) and updates[1] > updates[0] / 2
+    assert updates[1] == pytest.approx(updates[0], rel=0.25)
     assert (half / "test.ref.en").read_bytes() == (tmp_path / "data/toy.de-en/raw/test.en").read_bytes()
     line = next(line for line in done.stdout.splitlines() if " 50 % " in line)
-    assert line.rstrip().endswith(")")  # a difference and its p
+    assert re.search(r"[+-]\d+\.\d+ .*\((p|seeds|[0-9.]+)", line), line  # a difference and its p
     assert (tmp_path / "results/paper/mine/figure.png").exists()
     shutil.rmtree(tmp_path / "data/toy.de-en/bin")
     cli.main(table_folders.command(tmp_path)[3:])  # results are enough

@@ -46,11 +46,41 @@ def call(checkout, *args):
 
 
 def test_corpora_are_prepared_before_runs_of_lowest_priority(checkout):
-    done, (first, second) = call(checkout, "text", "--jobs", "2")
+    done, (first, second) = call(checkout, "text", "--jobs", "2", "--device", "cuda")
     assert done.returncode == 0, done.stderr
     own = f"evidence {checkout}/results/claims.yaml --data {checkout}/made/data --out {checkout}/made/runs"
     assert first.endswith(f" {own} --prepare {checkout}/text")
-    assert second == f"19 {own} --jobs 2 --run --commit {COMMIT}"
+    assert second == f"19 {own} --jobs 2 --device cuda --run --commit {COMMIT}"
+
+
+def test_the_clone_is_of_the_commit_and_is_set_up_once(checkout):
+    """A clone whose set-up was interrupted is made again."""
+    setup = checkout / "scripts/setup.sh"
+    setup.write_text(
+        f'cd "$(dirname "$0")/.." && mkdir -p .venv/bin && cp {checkout}/stub .venv/bin/modular-fairseq\n'
+        f"echo set up >>{checkout}/notes\n"
+    )
+    stub = checkout / f"made/{COMMIT}/.venv/bin/modular-fairseq"
+    stub.rename(checkout / "stub")
+    git = ["git", "-C", str(checkout), "-c", "user.name=A", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "scripts"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    setup.write_text("exit 1  # a later version\n")
+    subprocess.run([*git, "commit", "-q", "-a", "-m", "second"], check=True)
+    (checkout / "results/claims.yaml").write_text(f"commit: {commit}")
+    clone = checkout / "made" / commit.strip()
+    (clone / "left").mkdir(parents=True)
+    for _ in range(2):
+        done, _ = call(checkout, "text")
+        assert done.returncode == 0, done.stderr
+        assert (checkout / "notes").read_text() == "set up\n"
+    assert not (clone / "left").exists()
+    assert len((clone / ".venv/bin/calls").read_text().splitlines()) == 4
+
+    (checkout / "results/claims.yaml").write_text(f"commit: {COMMIT[::-1]}")
+    done, _ = call(checkout, "text")
+    assert done.returncode == 1 and f"commit {COMMIT[::-1]} is not in this repository" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

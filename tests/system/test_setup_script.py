@@ -4,6 +4,7 @@ It runs in a copy of the repository's root, with a PATH that holds only the comm
 the network.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -50,6 +51,7 @@ case "$*" in
     "-m pip install "*)
         echo "$*" >>'{notes}/calls'
         echo "$CFLAGS" >>'{notes}/flags'
+        echo "$CXX, $CC, $CUDA_HOME, $PYTHONPATH, $PYTHONHOME" >>'{notes}/environment'
         if [ -f '{notes}/fails' ] && echo "$*" | grep -q -F -e "$(cat '{notes}/fails')"; then
             cat '{notes}/answer'; exit 1
         fi
@@ -95,19 +97,24 @@ class Machine:
     def pip_works(self) -> None:
         (self.notes / "fails").unlink()
 
-    def set_up(self, **environment: str) -> subprocess.CompletedProcess:
+    def start(self, **environment: str) -> subprocess.Popen:
         command = [str(self.bin / "bash"), "scripts/setup.sh"]
-        return subprocess.run(
+        return subprocess.Popen(
             command,
             cwd=self.root,
             env=self.environment | environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
             preexec_fn=lambda: signal.signal(
                 signal.SIGINT, signal.SIG_DFL
             ),  # or a script of tests in the background ignores it
         )
+
+    def set_up(self, **environment: str) -> subprocess.CompletedProcess:
+        with self.start(**environment) as process:
+            output = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
     def refusal(self, **environment: str) -> str:
         """Return the sentence with which a set-up fails.
@@ -135,6 +142,11 @@ class Machine:
         (sentence,) = result.stderr.splitlines()
         assert sentence.startswith("setup: error: ")
         return sentence
+
+    @property
+    def environments(self) -> set[str]:
+        """The values of CXX, CC, CUDA_HOME, PYTHONPATH and PYTHONHOME that pip was called with."""
+        return set((self.notes / "environment").read_text().splitlines())
 
     @property
     def pip_calls(self) -> list[str]:
@@ -171,6 +183,12 @@ def test_clang_alone_is_a_compiler(machine):
     machine.lacks("g++")
     machine.has("clang++", "#!/bin/sh\n")
     assert machine.set_up().returncode == 0
+    assert machine.environments == {"clang++, clang, , , "}  # Python would call the compiler that built it
+
+
+def test_other_packages_and_cuda_extensions_are_kept_out(machine):
+    assert machine.set_up(CUDA_HOME="/cuda", PYTHONPATH="/packages", PYTHONHOME="/python").returncode == 0
+    assert machine.environments == {", , , , "}
 
 
 def test_compiler_named_but_absent(machine):
@@ -283,6 +301,12 @@ def test_torch_is_the_default_build_with_a_gpu(machine):
     assert "index" not in call
 
 
+def test_a_driver_that_finds_no_gpu_is_none(machine):
+    machine.has("nvidia-smi", "#!/bin/sh\nexit 9\n")
+    assert machine.set_up().returncode == 0
+    assert [call.endswith("+cpu") for call in machine.pip_calls if "torch==" in call] == [True]
+
+
 def test_torch_is_the_default_build_where_no_cpu_build_is_offered(machine):
     # The real pip is asked for it (and installs nothing), where only the default build is to be had.
     (machine.notes / f"torch-{PINNED['torch']}-py3-none-any.whl").touch()
@@ -373,6 +397,32 @@ def test_fairseq_is_built_again_for_another_torch(machine):
 )
 def test_a_torch_that_cannot_be(machine, version, sentence):
     assert sentence in machine.early_refusal(TORCH_VERSION=version)
+
+
+def test_an_environment_of_an_unsupported_python_is_refused(machine):
+    (machine.root / ".venv/bin").mkdir(parents=True)
+    (machine.root / ".venv/bin/python").write_text(a_python("3.10"))
+    (machine.root / ".venv/bin/python").chmod(0o755)
+    assert "holds Python 3.10 and modular_fairseq needs 3.11 or 3.12; remove it" in machine.refusal()
+    assert machine.pip_calls == []
+
+
+def test_a_second_set_up_waits_for_the_first(machine):
+    if not shutil.which("flock"):
+        pytest.skip("flock is missing")
+    (machine.bin / "flock").symlink_to(shutil.which("flock"))
+    assert machine.set_up().returncode == 0
+    calls = machine.pip_calls
+    stamp = machine.root / ".venv" / "setup.stamp"
+    stamp.rename(machine.notes / "stamp")
+    with open(machine.root / "constraints.txt") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = machine.start()
+        assert second.stderr.readline() == "setup: waiting for another set-up of this folder\n"
+        (machine.notes / "stamp").rename(stamp)  # the first one has finished
+    with second:
+        assert second.communicate(timeout=60) == ("", "") and second.returncode == 0
+    assert machine.pip_calls == calls
 
 
 def test_second_run_is_silent_and_calls_nothing(machine):
