@@ -29,7 +29,7 @@ from omegaconf.nodes import AnyNode
 
 from modular_fairseq.models.tasks import OtherTaskError
 from modular_fairseq.patches.registry import change, replace
-from modular_fairseq.training.checkpoints import check_weights, load_checkpoint
+from modular_fairseq.training.checkpoints import check_weights, load_checkpoint, refuse_compressed
 from modular_fairseq_cli.errors import UsageError, disk_error, find_usage_error
 
 
@@ -95,8 +95,11 @@ def name_what_a_checkpoint_lacks(load: Callable, path: str, *args: Any, **kwargs
 
     fairseq looks up what it needs without a check (fairseq/checkpoint_utils.py:335-368,610-690), and ends
     with an error such as ``KeyError: 'extra_state'``. It gives the weights to a model as they are. If one is
-    no tensor, the error that follows says that the model is of another architecture.
+    no tensor, the error that follows says that the model is of another architecture. fairseq would also read
+    a compressed file, which could fill the memory.
     """
+    if os.path.isfile(path):
+        refuse_compressed(path)
     try:
         state = load(path, *args, **kwargs)
     except Exception as error:

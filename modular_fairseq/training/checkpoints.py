@@ -7,6 +7,7 @@
 import functools
 import hashlib
 import os
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,19 +25,40 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
 
     Raises:
         UsageError: ``path`` is not a readable file, is truncated, contains anything but data, or has no
-            "model", or a weight that is no tensor of real numbers.
+            "model", or a weight that is no tensor of real numbers. See also `refuse_compressed`.
     """
     path = os.fspath(path)
     try:
         open(path, "rb").close()
     except OSError as error:
         raise UsageError(f"{path} cannot be opened ({error.strerror}); give a checkpoint file") from None
+    refuse_compressed(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise any exception
         raise unreadable_checkpoint(error, path) from None
     check_weights(state, path)
     return state
+
+
+def refuse_compressed(path: str) -> None:
+    """Refuse a file whose content is larger than the file. It could fill the memory while it is read.
+
+    torch writes a zip archive and compresses nothing in it, but also reads compressed archives.
+
+    Raises:
+        UsageError: ``path`` is a zip archive whose members are compressed, or share their bytes.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(each.file_size for each in archive.infolist())
+    except Exception:  # a checkpoint of an old torch, or a damaged file, which torch.load names
+        return
+    if size > os.path.getsize(path):
+        raise UsageError(
+            f"{path} is no checkpoint that fairseq wrote, because its content is compressed; "
+            "copy it again, or use another"
+        )
 
 
 def check_weights(state: Any, path: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SECONDS = 60.0  # after which a command hangs
+UNKNOWN, CHANGED = "unknown", "+"  # the commit without git, and the end of a commit if files differ from it
 
 
 class Case(NamedTuple):
@@ -58,13 +59,15 @@ class Outcome(NamedTuple):
     name: str
     wrong: str
     seconds: float
-    commit: str = "unknown"
+    commit: str = UNKNOWN
 
 
 def run_cases(
-    part: str, cases: Iterable[Case], kept: Path, commit: str = "unknown", same_commit: bool = True
+    part: str, cases: Iterable[Case], kept: Path, commit: str = UNKNOWN, same_commit: bool = True
 ) -> Iterator[Outcome]:
     """Run the cases, and yield their outcomes. A case that was right at this commit is not run again.
+
+    A commit with changes ("+") and an unknown one do not tell what the code is, so all cases are run again.
 
     Args:
         part: the name of the part.
@@ -73,10 +76,11 @@ def run_cases(
         commit: the commit of the code.
         same_commit: whether a case that was right at another commit is run again.
     """
+    known = commit != UNKNOWN and not commit.endswith(CHANGED)
     done = {
         (each.part, each.name): each
         for each in outcomes(kept)
-        if not each.wrong and (each.commit == commit or not same_commit)
+        if not each.wrong and ((known and each.commit == commit) or not same_commit)
     }
     for case in cases:
         if (part, case.name) not in done:
@@ -170,7 +174,11 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def left_over(folder: Path) -> list[str]:
     """Return the names of files below a folder that were being written when a command ended."""
-    return [str(path.relative_to(folder)) for path in folder.rglob("*") if ".tmp" in path.name]
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if ".tmp" in path.name or ".part" in path.name
+    ]
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -4,9 +4,11 @@ import argparse
 import importlib
 import os
 import random
-from collections.abc import Iterator
-from dataclasses import MISSING, fields
+import shutil
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import MISSING, Field, fields
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ from modular_fairseq.models.options import FAMILIES, flag
 from modular_fairseq.models.registry import CRITERIA, MECHANISMS
 from modular_fairseq.optim.torch_adam import TorchAdamConfig
 from modular_fairseq_cli.main import COMMANDS
+from tests.ablations import BASE
 from tests.fake_slurm import write_programs
 from tests.places import ROOT
-from tests.soak.cases import Case, call, copied, judged, left_over
-from tests.soak.materials import Materials
+from tests.soak.cases import Case, Ended, call, copied, judged, left_over
+from tests.soak.materials import PICTURES, Materials
 
 NUMBERS = [
     "-1",
@@ -36,21 +39,24 @@ NUMBERS = [
     "99999999999999",
 ]
 SMALL = ["-1", "0", "1", "2", "0.5", "-0.5", "nan", "inf"]  # for commands that would work for hours at others
-SLOW = ("bench", "check-gpu", "score", "toy-corpus")
-NOT_CALLED = ("demo", "train-and-score", "prepare")  # they take minutes or a network
+SLOW = ("bench", "score", "toy-corpus")
+NOT_CALLED = ("check-gpu", "demo", "train-and-score", "prepare")  # they take minutes or a network
 WORDS = ["", "x", "1,2", "ü", "../..", "None", "[1]", "{}", "true", "a b", "%s", "\\", "-"]
 BENCH = (
     "--rounds 1 --sentences 2 --length 4 --search-sentences 2 --steps 2 --source-types 50 --target-types 50"
 )
-CHECK = "--device cpu --no-demo --rounds 1 --sentences 2 --length 4 --updates 2"
-# The model in which an option may have an effect, by the start of its name.
+NOISE = "no ratio is reported"  # what bench says if the machine has other work
+# The trainings in which an option may have an effect. The first four are named by the start of their options.
 MODELS = {
-    "mae": ["--attention-type", "mae"],
-    "dma": ["--attention-type", "dma"],
-    "stream": ["--streams", "2", "--encoder-layers", "3"],
-    "tim": ["--tim-layers", "all"],
+    "mae": ["--arch", "modular_transformer", "--attention-type", "mae"],
+    "dma": ["--arch", "dma_transformer", "--criterion", "modular_cross_entropy"],
+    "stream": ["--arch", "modular_transformer", "--streams", "2", "--encoder-layers", "4"],
+    "tim": ["--arch", "modular_transformer", "--tim-layers", "all"],
+    "plain": ["--arch", "modular_transformer"],
+    "torch_adam": ["--arch", "modular_transformer", "--optimizer", "torch_adam"],
+    "modular_cross_entropy": ["--arch", "dma_transformer", "--criterion", "modular_cross_entropy"],
+    "modular_masked_lm": ["--arch", "dma_roberta", "--criterion", "modular_masked_lm"],
 }
-PLAIN: list[str] = []
 OF_JOBS = ("--gpus", "--hours", "--partition", "--account", "--resources")
 
 
@@ -64,44 +70,43 @@ def values(kind: Any, default: Any) -> list[str]:
 
 
 def cases(materials: Materials, seed: int, count: int) -> Iterator[Case]:
-    """Yield cases: two thirds are options of trainings, one third options of commands."""
+    """Yield cases: two thirds are options of trainings, one third options of commands.
+
+    The options are added to a training or a command that succeeds without them. Otherwise they would not be
+    what makes it fail, and `judged` accepts failures that have a sentence.
+    """
     rng = random.Random(seed)
     trainings, commands = list(_of_training()), list(_of_commands())
     for number in range(count):
-        if number % 3:
-            name, words = rng.choice(trainings)
-            yield _training(materials, f"{number} {name}", words)
-        else:
-            name, words = rng.choice(commands)
-            yield _command(materials, f"{number} {name}", words)
+        base, value = rng.choice(trainings if number % 3 else commands)
+        make, option = _training if number % 3 else _command, value.partition("=")[0]
+        key = (make, base, option in OF_JOBS)
+        yield _case(f"{number} {base} {value}", key, partial(make, materials, base, option), value)
 
 
-def _of_training() -> Iterator[tuple[str, list[str]]]:
-    """Yield a name and the options of each training."""
+def _of_training() -> Iterator[tuple[str, str]]:
+    """Yield the name of a training in `MODELS`, and an option with its value."""
     for f in fields(FAMILIES["modular_transformer"]):
         ours = [each.name for each in MECHANISMS.values() if f.name in each.option_names]
         if not ours and f.name not in ("attention_type", "compile", "no_residual", "attention_head_dim"):
             continue
-        start = next((model for name, model in MODELS.items() if f.name.startswith(name)), PLAIN)
-        for model in (start, PLAIN):
-            for value in values(f.type, None if f.default is MISSING else f.default):
-                yield (
-                    f"{flag(f.name)}={value}",
-                    ["--arch", "modular_transformer", *model, f"{flag(f.name)}={value}"],
-                )
-    for criterion, options in CRITERIA.items():
-        for f in fields(options):
-            for value in values(f.type, None if f.default is MISSING else f.default):
-                words = ["--arch", "dma_transformer", "--criterion", criterion, f"{flag(f.name)}={value}"]
-                yield f"{criterion} {flag(f.name)}={value}", words
-    for f in fields(TorchAdamConfig):
-        for value in values(f.type, None if f.default is MISSING else f.default):
-            words = ["--arch", "modular_transformer", "--optimizer", "torch_adam", f"{flag(f.name)}={value}"]
-            yield f"torch_adam {flag(f.name)}={value}", words
+        start = next(
+            (model for model in ("mae", "dma", "stream", "tim") if f.name.startswith(model)), "plain"
+        )
+        for model in (start, "plain"):
+            yield from ((model, option) for option in _options_of(f))
+    for name, options in (*CRITERIA.items(), ("torch_adam", TorchAdamConfig)):
+        yield from ((name, option) for f in fields(options) for option in _options_of(f))
 
 
-def _of_commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield a name and the words of each command of modular-fairseq."""
+def _options_of(f: Field) -> Iterator[str]:
+    """Yield the option of a field with each of its values."""
+    for value in values(f.type, None if f.default is MISSING else f.default):
+        yield f"{flag(f.name)}={value}"
+
+
+def _of_commands() -> Iterator[tuple[str, str]]:
+    """Yield the name of a command of modular-fairseq, and an option with its value."""
     for command, (module, _) in COMMANDS.items():
         if command in NOT_CALLED:
             continue
@@ -112,56 +117,87 @@ def _of_commands() -> Iterator[tuple[str, list[str]]]:
                 if option in ("-h", "--launcher", "--run"):
                     continue
                 for value in [*(SMALL if command in SLOW else NUMBERS), *WORDS]:
-                    yield f"{command} {option}={value}", [command, f"{option}={value}"]
+                    yield command, f"{option}={value}"
 
 
-def _training(materials: Materials, name: str, words: list[str]) -> Case:
+_succeeds: dict[Hashable, str] = {}  # for each call without an option, what is wrong with it, or ""
+
+
+def _case(name: str, key: Hashable, call_with: Callable[[Path, list[str]], Ended], option: str) -> Case:
+    """Make the case that adds an option to a call.
+
+    Args:
+        name: its name.
+        key: identifies the call without the option, which is made once in this process.
+        call_with: makes the call in an empty folder, with further options.
+        option: the option.
+    """
+
     def run(folder: Path) -> str:
-        short = ["--max-update", "1", "--disable-validation", "--save-dir", folder / "run"]
-        ended = call([*materials.train, *words, *short], folder, materials.environment)
-        return judged(ended) or _left(folder)
+        if key not in _succeeds:
+            (folder / "without").mkdir()
+            ended = call_with(folder / "without", [])
+            last = (ended.err.strip().splitlines() or ["no message"])[-1]
+            fails = ended.status and NOISE not in last
+            _succeeds[key] = f"has status {ended.status} without the option ({last})" if fails else ""
+            shutil.rmtree(folder / "without")
+        (folder / "with").mkdir()
+        return _succeeds[key] or judged(call_with(folder / "with", [option])) or _left(folder)
 
     return Case(name, run)
 
 
-def _command(materials: Materials, name: str, words: list[str]) -> Case:
-    command, option = words
+def _training(materials: Materials, model: str, _: str, folder: Path, options: list[str]) -> Ended:
+    """Train a model of `MODELS` for an update."""
+    words = materials.train_masked if model == "modular_masked_lm" else materials.train
+    short = ["--max-update", "1", "--disable-validation", "--save-dir", folder / "run"]
+    return call([*words, *MODELS[model], *options, *short], folder, materials.environment)
 
-    def run(folder: Path) -> str:
-        arguments = {
-            "table": [
-                *(materials.folder / "configs/mine/table.yaml", "--data", materials.folder / "data"),
-                *("--out", folder / "out", "--dry-run"),
-            ],
-            "analyze": ["gates", materials.folder / "bin", "--path", materials.checkpoint, "--out", "inside"],
-            "average": ["--inputs", materials.checkpoint, "--output", "average.pt"],
-            "report": [materials.folder / "inside", "--out", "report.html"],
-            "curves": ["--system", "a", materials.folder / "train.log", "--out", "curves"],
-            "score": ["--reference", materials.folder / "text/test.en", materials.folder / "text/test.de"],
-            "subset": [materials.folder / "bin", "--percent", "50", "--out", "subset"],
-            "bench": ["modular_transformer_tiny_cpu", *BENCH.split()],
-            "check-gpu": ["modular_transformer_tiny_cpu", *CHECK.split()],
-            "toy-corpus": ["toy", "--train", "20", "--valid", "5", "--test", "5"],
-            "ablate": [materials.folder / "bin", "--out", "ablation", "--dry-run"],
-            "evidence": [folder / "results/claims.yaml"],
-            "export": [
-                *(materials.folder / "bin", "--path", materials.checkpoint, "--out", "exported"),
-                *("--to", "ctranslate2", "--gates", "mean"),
-            ],
-        }.get(command, [])
-        environment = dict(materials.environment)
-        if command == "evidence":
-            copied(ROOT / "results", folder / "results")
-            (folder / "configs").symlink_to(ROOT / "configs")
-        if command in ("table", "ablate") and option.partition("=")[0] in OF_JOBS:
-            write_programs(folder / "programs", folder / "slurm")
-            environment["PATH"] = f"{folder / 'programs'}{os.pathsep}{environment['PATH']}"
-            arguments[-1:] = ["--run"] if command == "table" else []
-            arguments += ["--launcher", "slurm"]
-        ended = call([*materials.ours, command, *arguments, option], folder, environment)
-        return judged(ended) or _left(folder)
 
-    return Case(name, run)
+def _command(materials: Materials, command: str, option: str, folder: Path, options: list[str]) -> Ended:
+    """Call a command of modular-fairseq, with a pretended Slurm if `option` is about jobs."""
+    jobs = command in ("table", "ablate") and option in OF_JOBS
+    start = ["--launcher", "slurm"] if jobs else ["--dry-run"]
+    arguments: list[object] = {
+        "table": [
+            *(materials.folder / "configs/mine/table.yaml", "--data", materials.folder / "data"),
+            *("--out", folder / "out", *(["--run"] if jobs else []), *start),
+        ],
+        "analyze": ["gates", materials.folder / "bin", "--path", materials.checkpoint, "--out", "inside"],
+        "average": ["--inputs", materials.checkpoint, "--output", "average.pt"],
+        "report": [materials.folder / "inside", "--out", "report.html"],
+        "curves": ["--system", "a", materials.folder / "train.log", "--out", "curves"],
+        "score": ["--reference", materials.folder / "text/test.en", materials.folder / "text/test.de"],
+        "subset": [materials.folder / "bin", "--percent", "50", "--out", "subset"],
+        "bench": ["modular_transformer_tiny_cpu", *BENCH.split()],
+        "toy-corpus": ["toy", "--train", "20", "--valid", "5", "--test", "5"],
+        "ablate": [materials.folder / "bin", "--out", "ablation", *start],
+        "evidence": [folder / "results/claims.yaml"],
+        "export": [
+            *(materials.folder / "bin", "--path", materials.checkpoint, "--out", "exported"),
+            *("--to", "ctranslate2", "--gates", "mean"),
+        ],
+        "draw": [
+            *(materials.folder / "pixels/bin", "--path", materials.folder / "pixels-lm/checkpoint_last.pt"),
+            *("--out", "drawn.png", "--count", "2"),
+        ],
+        "predict": [
+            *(materials.folder / "masked", "--path", materials.folder / "masked-lm/checkpoint_last.pt"),
+            *("--out", "predicted"),
+        ],
+        "prepare-pixels": [materials.folder / "pictures.npz", "--out", "pixels", *PICTURES],
+        "patches": [],
+        "user-dir": [],
+    }[command]
+    after = ["--", *BASE] if command == "ablate" else []
+    environment = dict(materials.environment)
+    if command == "evidence":
+        copied(ROOT / "results", folder / "results")
+        (folder / "configs").symlink_to(ROOT / "configs")
+    if jobs:
+        write_programs(folder / "programs", folder / "slurm")
+        environment["PATH"] = f"{folder / 'programs'}{os.pathsep}{environment['PATH']}"
+    return call([*materials.ours, command, *arguments, *options, *after], folder, environment)
 
 
 def _left(folder: Path) -> str:

@@ -42,15 +42,17 @@ Make = Callable[[Path, str], None]  # writes a hostile file, which would run a c
 
 
 def cases(materials: Materials, seed: int, count: int) -> Iterator[Case]:
-    """Yield all cases; `seed` and `count` change nothing but their number."""
+    """Yield `count` of the cases, which are of all kinds; `seed` changes nothing."""
     made = [
         *_pickles(materials),
         *_values(materials),
         *_zips(materials),
         *_yaml(materials),
         *_tars(materials),
+        *_pages(materials),
     ]
-    yield from [*made, *_pages(materials)][: max(count, 0)]
+    count = min(count, len(made))
+    yield from (made[number * len(made) // count] for number in range(count))
 
 
 def _words(materials: Materials, what: str, path: Path) -> list[object]:

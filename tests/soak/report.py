@@ -10,7 +10,7 @@ import torch
 
 from modular_fairseq_cli.files import write_file
 from tests.places import ROOT
-from tests.soak.cases import Outcome
+from tests.soak.cases import CHANGED, UNKNOWN, Outcome
 
 # What the cases of each part do.
 ABOUT = {
@@ -32,8 +32,8 @@ def commit() -> str:
             for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "-uno"])
         )
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head.strip() + ("+" if changes.strip() else "")
+        return UNKNOWN
+    return head.strip() + (CHANGED if changes.strip() else "")
 
 
 def write(folder: Path, seed: int, found: Sequence[Outcome]) -> dict:

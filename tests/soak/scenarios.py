@@ -14,9 +14,11 @@ import torch
 
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.fairseq_commands import OPTIMIZE, TINY
+from tests.soak.cases import left_over
 from tests.soak.materials import Materials
 
 LIMIT = 300.0  # seconds for a command that is not interrupted
+LOADED = "Loaded checkpoint"  # what a training logs that goes on
 # Values in JSON files of results that depend on the time, the place or the bytes of a checkpoint.
 PASSING = ("checkpoint", "path", "seconds", "time", "version", "command")
 
@@ -87,13 +89,16 @@ def words_of(materials: Materials, name: str, folder: Path) -> list[str]:
 def wrong_after(materials: Materials, name: str, folder: Path) -> str:
     """Start an interrupted scenario again, and return what is wrong with its end or its results, or ""."""
     expected, _ = uninterrupted(materials, name)
-    status, said = _finish(words_of(materials, name, folder), materials)
+    goes_on = (folder / "run/checkpoint_last.pt").exists()  # of the scenario train
+    status, output = _finish(words_of(materials, name, folder), materials)
     if status:
-        return f"fails when it is started again: {said}"
+        return f"fails when it is started again: {_last_line(output)}"
+    if goes_on and LOADED not in output:  # it would end with the same weights, as it has the same seed
+        return "starts from the beginning"
     found = snapshot(folder, scenarios(materials)[name].results)
     if differ := [file for file in {**expected, **found} if expected.get(file) != found.get(file)]:
         return f"{', '.join(differ[:3])} differ"
-    left = [file.name for file in folder.rglob("*") if ".tmp" in file.name or ".part" in file.name]
+    left = left_over(folder)
     return f"leaves {', '.join(left[:3])}" if left else ""
 
 
@@ -104,8 +109,8 @@ def uninterrupted(materials: Materials, name: str) -> tuple[dict[str, str], floa
     if not kept.exists():
         with made_whole(folder) as part:
             began = time.monotonic()
-            status, said = _finish(words_of(materials, name, part), materials)
-            assert status == 0, said
+            status, output = _finish(words_of(materials, name, part), materials)
+            assert status == 0, _last_line(output)
             found = snapshot(part, scenarios(materials)[name].results)
             assert found, f"{name} makes no results"
             (part / kept.name).write_text(json.dumps([found, time.monotonic() - began]))
@@ -163,10 +168,14 @@ def _lasting(value: Any) -> Any:
 
 
 def _finish(words: list[str], materials: Materials) -> tuple[int, str]:
-    """Run a command to its end, and return its status and its last line."""
+    """Run a command to its end, and return its status and its output."""
     try:
         done = subprocess.run(words, env=materials.environment, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
         return 1, f"hangs for more than {LIMIT:g} s"
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return done.returncode, lines[-1][:300] if lines else ""
+    return done.returncode, done.stdout + done.stderr
+
+
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

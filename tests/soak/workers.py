@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.gloo_workers import Workers
 from tests.soak.cases import SECONDS, Case, Ended, judged
 from tests.soak.materials import Materials
-from tests.soak.scenarios import made_whole, snapshot
+from tests.soak.scenarios import LOADED, made_whole, snapshot
 from tests.watched_trainer import COMBINED, WITH_MASKS
 
 UPDATES, EVERY = 1000, 50
@@ -99,9 +99,12 @@ def _loss(materials: Materials, name: str, number: int, lost: int, moment: float
         for rank, (status, output) in enumerate(zip(statuses, workers.outputs(), strict=True)):
             if rank != lost and (wrong := judged(Ended(status, "", output))):
                 return f"worker {rank} {wrong}"
+        goes_on = (folder / "checkpoint_last.pt").exists()
         workers = train(folder)
         if any(workers.finish(LIMIT)):
             return f"does not continue: {workers.outputs()[0][-300:]}"
+        if goes_on and LOADED not in workers.outputs()[0]:
+            return "starts from the beginning"
         same = snapshot(folder, ["*.pt"]) == snapshot(expected, ["*.pt"])
         return "" if same else "the checkpoints differ"
 

@@ -42,6 +42,10 @@ def test_cases_that_were_right_are_not_run_again(tmp_path):
     assert len(ran) == 3
     list(run_cases("part", [case("right", "")], kept, "def"))
     assert ran[3:] == ["right"]
+    for commit in ("abc+", "unknown"):  # the code may have changed since
+        for _ in range(2):
+            list(run_cases("part", [case("right", "")], kept, commit))
+    assert len(ran) == 8
 
 
 @pytest.mark.parametrize(("parts", "count"), [(["kills"], 1), (["hostile", "files", "options"], 7)])

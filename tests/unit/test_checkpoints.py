@@ -2,12 +2,14 @@
 code.
 """
 
+import copy
 import errno
 import io
 import os
 import pickle
 import resource
 import signal
+import zipfile
 from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
@@ -168,6 +170,25 @@ def test_files_of_another_kind_are_refused(tmp_path):
 
 
 # ---- fairseq's own commands ----
+
+
+@pytest.mark.parametrize("load", [checkpoint_utils.load_checkpoint_to_cpu, load_checkpoint])
+@pytest.mark.parametrize("how", ["compressed", "with shared bytes"])
+def test_content_that_is_larger_than_its_file_is_refused(load, how, tmp_path):
+    model = {"weight": torch.zeros(10_000)}
+    state = {"model": model, "optimizer_history": HISTORY, "extra_state": {"epoch": 1}}
+    torch.save(state, tmp_path / "whole.pt")
+    load(str(tmp_path / "whole.pt"))
+    bomb = str(tmp_path / "bomb.pt")
+    kind = zipfile.ZIP_DEFLATED if how == "compressed" else zipfile.ZIP_STORED
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(bomb, "w", kind) as archive:
+        for name in whole.namelist():
+            archive.writestr(name, whole.read(name))
+        if how == "with shared bytes":
+            storage = max(archive.infolist(), key=lambda each: each.file_size)
+            archive.filelist += [copy.copy(storage)] * 3
+    with pytest.raises(UsageError, match=r"bomb\.pt is no checkpoint .* its content is compressed"):
+        load(bomb)
 
 
 def test_an_uncaught_refusal_of_torch_load_is_a_usage_error(tmp_path):
