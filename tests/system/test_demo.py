@@ -37,10 +37,12 @@ def test_the_demo_goes_from_text_to_a_report(tmp_path, monkeypatch, capsys):
     ):
         assert (out / file).exists()
     assert "--mae-gate-interval 2" in (out / "train.log").read_text().splitlines()[0]
-    for text in (
-        "gates before learning   mean gate entropy",
-        "gates after             mean",
-        "parameters   ",
+    for heading, file in (
+        ("gates before learning", "checkpoints/checkpoint1.pt"),
+        ("gates after", "averaged.pt"),
     ):
-        assert text in shown
+        cli.main(["analyze", "gates", str(out / "data"), "--path", str(out / file)])
+        line = capsys.readouterr().out.splitlines()[-1]
+        assert line.startswith("mean gate entropy") and f"{heading:<24}{line}\n" in shown
+    assert "parameters   " in shown and "  train on your own text:\n" in shown
     assert "epoch 2, update " in shown and "left]" in shown and "analyze single-expert" in shown

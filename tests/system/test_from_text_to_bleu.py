@@ -1,12 +1,10 @@
-"""Test that models learn a small task, and that the script does all steps from text to BLEU."""
+"""Test that the script does all steps from text to BLEU."""
 
 import json
 import os
 import subprocess
 
-from tests.fairseq_commands import (
-    write_reversal_corpus,
-)
+from tests.fairseq_commands import write_reversal_corpus
 from tests.places import ROOT
 from tests.processes import PATIENCE
 

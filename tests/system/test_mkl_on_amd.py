@@ -1,6 +1,7 @@
 """Tests of scripts/mkl_on_amd.sh, which gives a command MKL's AVX-512 or AVX2 kernels on an AMD processor."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,6 +30,12 @@ def test_mkl_takes_the_best_kernels():
     found = run(PYTHON, "-c", PRODUCT, MKL_VERBOSE="1")
     assert BEST not in plain.stdout and BEST in found.stdout, found.stderr
     assert found.stdout.splitlines()[-1].endswith(f"/mkl_{BEST.replace('-', '').lower()}.so")
+
+
+@pytest.mark.skipif(not BEST, reason="needs an AMD processor with AVX2 or AVX-512")
+def test_libraries_of_the_user_are_kept():
+    found = run(PYTHON, "-c", PRODUCT, LD_PRELOAD="libm.so.6")
+    assert re.fullmatch(r"/.*/mkl_avx\w+\.so:libm\.so\.6", found.stdout.strip()), found.stderr
 
 
 @pytest.mark.skipif(bool(BEST), reason="needs a processor other than AMD's with AVX2")
