@@ -100,6 +100,18 @@ class Page:
         })()"""
         return self.run(script, run, row, column)
 
+    def shades(self, selector):
+        """Return the shades in [0, 1] of the cells [rows, columns] of each canvas of a selector."""
+        script = """[...document.querySelectorAll(arguments[0])].map((canvas) => [canvas.height, canvas.width,
+            [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]])"""
+        colours = np.array(self.run("ramp()"))
+        found = []
+        for height, width, pixels in self.run(script, selector):
+            away = np.abs(np.reshape(pixels, (height, width, 1, 4))[..., :3] - colours).sum(-1)
+            assert (away.min(-1) == 0).all()
+            found.append(away.argmin(-1) / 255)
+        return found
+
     def wrong(self):
         return [entry for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
@@ -458,6 +470,30 @@ def test_cells_say_what_the_arrays_hold(page, arrays):
         assert abs(weight(page.read(1, 4, 1)) - mean[4, 1]) <= largest_error(255) + 5e-4
 
 
+def test_maps_have_the_shades_of_the_arrays(page, arrays):
+    """A shade is the square root of a weight. The other maps of a sentence have the shades of their values."""
+    page.open()
+    page.choose("kind", CROSS)
+    page.choose("layer", "2")
+    page.choose("head", "3")
+    for run, name in enumerate(("old", "new")):
+        column = f".stage .side > div:nth-child({run + 1})"
+        weights = arrays[name]["attention/0/decoder.layers.1.encoder_attn"].astype(np.float32)
+        (chosen,) = page.shades(f"{column} .chosen canvas")
+        small = page.shades(f"{column} .thumb canvas")
+        assert len(small) == len(weights)
+        for found, expected in ((chosen, weights[2]), *zip(small, weights, strict=True)):
+            assert found.shape == expected.shape and np.abs(found - np.sqrt(expected)).max() < 0.015
+    page.choose("kind", DECODER)
+    gates = arrays["old"]["gates/0/decoder.layers.1.self_attn"].astype(np.float32)
+    (found,) = page.shades(".stage .side > div:nth-child(1) .cells[aria-label^=Gates] canvas")
+    assert len(gates) > 1 and np.abs(found - gates.T).max() < 0.02
+    cells = page.one(".stage .cells[aria-label^=Gates]")
+    page.press(cells, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    readout = page.run("arguments[0].closest('figure').querySelector('output').textContent", cells)
+    assert ": E2 " in readout and abs(weight(readout) - gates[2, 1]) <= largest_error(255) + 5e-4
+
+
 def test_another_sentence_has_its_own_map_and_tokens(page, arrays):
     page.open()
     source = page.run("RUNS[0].sentences[1].source")
@@ -722,9 +758,8 @@ def test_every_control_draws_what_it_names(page):
         .get_attribute("aria-label")
         .startswith("Redundancy of pairs of heads by distance, cross-attention")
     )
-    page.choose("axis", "linear")
-    assert page.all("#training .chart")
     for summary in page.all("summary"):
+        page.run("arguments[0].scrollIntoView({block: 'center'})", summary)  # not below the navigation
         summary.click()
     shown = page.run(
         "[...document.querySelectorAll('details')].every(d => d.open && "
@@ -754,6 +789,48 @@ def test_tables_show_the_numbers_of_the_analyses(page):
         "Number(c.textContent))"
     )
     assert row == counts
+
+
+def test_numbers_of_gates_and_of_redundancy(page):
+    page.open()
+    cells = "[...document.querySelectorAll(arguments[0])].map(r => [...r.cells].map(c => c.textContent))"
+    gates = page.run("RUNS[0].analyses.gates.modules")
+    shown = page.run(cells, "#gates .side > div:nth-child(1) tr:has(.heat)")
+    kinds = dict.fromkeys(each["kind"] for each in gates)
+    in_order = [each for kind in kinds for each in gates if each["kind"] == kind]
+    assert [row[-2:] for row in shown] == [
+        [f"{each['entropy']:.3f}", f"{100 * each['entropy'] / each['uniform']:.1f} %"] for each in in_order
+    ]
+    assert all(each["entropy"] < each["uniform"] for each in gates)
+    redundancy = page.run("RUNS[0].analyses.redundancy")
+    kinds = {each["type"]: each for each in redundancy["types"]}
+    tables = page.all("#redundancy .side > div:nth-child(1) table:not(details table)")
+    for definition, drawn in zip(("distance", "divergence"), tables, strict=True):
+        rows = page.run("[...arguments[0].rows].map(r => [...r.cells].map(c => c.textContent))", drawn)
+        assert rows[0][0] == f"by {definition}" and len(rows) == 2 + len(kinds)
+        for name, lr, _, hr, _ in rows[2:]:
+            known = [kinds[name][f"{measure}_{definition}"] for measure in ("LR", "HR")]
+            assert [lr, hr] == [f"{value:.4f}" for value in known]
+    page.choose("redundancy", CROSS)
+    pairs = np.array(kinds[CROSS]["pairs_distance"], dtype=float)
+    found, _ = page.shades("#redundancy .cells canvas")
+    assert found.shape == pairs.shape and np.abs(found - pairs).max() < 0.01
+    page.press(page.one("#redundancy .cells"), *[Keys.ARROW_DOWN] * 3, Keys.ARROW_RIGHT)
+    readout = page.one("#redundancy figure output").text
+    assert readout.endswith(f": {pairs[2, 1]:.3f}") and " and " in readout
+
+
+def test_lines_of_a_chart_are_where_their_values_are(page):
+    """Of each line, heights are linear in the values, or in their logarithms, and larger values are higher."""
+    page.open()
+    values = np.array([200 / update for update in range(50, 400, 50)])
+    for axis, scale in (("log", np.log), ("linear", np.array)):
+        page.choose("axis", axis)
+        path = page.one("#training .chart .line.train").get_attribute("d")
+        x, y = np.array(re.findall(r"[ML]([\d.]+) ([\d.]+)", path), dtype=float).T
+        assert np.allclose(np.diff(x), x[1] - x[0], atol=0.11)
+        slopes = np.diff(y) / np.diff(scale(values))
+        assert (slopes < 0).all() and np.allclose(slopes[:3], slopes[0], rtol=0.02)
 
 
 def test_a_chart_is_read_by_keys_and_by_pointer(page):
