@@ -240,11 +240,11 @@ def settings(records: Records) -> str:
         gains: list[Weights] = [{mae: 1, mae_before: -1}]
         if base is not None:
             gains += [{base: 1, base_before: -1}, {mae: 1, mae_before: -1, base: -1, base_before: 1}]
-        seeds = seeds_of(records, gains[-1])
+        then: Weights = {mae: 1, base or base_before: -1}
+        seeds = seeds_of(records, {**gains[-1], **then})
         if len(seeds) < 2:
             continue
         common = {(row, seed): record for (row, seed), record in records.items() if seed in seeds}
-        then: Weights = {mae: 1, base or base_before: -1}
         for quantity, (value, digits) in ENDS.items():
             cells = [shown(contrast(common, weights, value), digits) for weights in gains]
             differ = shown(contrast(common, then, value), digits)

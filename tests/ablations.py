@@ -81,13 +81,16 @@ def words(text):
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, loss=4.0):
-    """Write a checkpoint with the parts that an ablation reads."""
-    meter = {"val": 0, "sum": torch.tensor(10 * loss), "count": 10, "round": 3}
+def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, **losses):
+    """Write a checkpoint with the parts that an ablation reads; `losses` are those of training, by name."""
+    meters = [
+        (10, name, "AverageMeter", {"val": 0, "sum": torch.tensor(10 * loss), "count": 10, "round": 3})
+        for name, loss in (losses or {"loss": 4.0}).items()
+    ]
     extra = {
         "train_iterator": {"epoch": epoch},
         "val_loss": val_loss,
-        "metrics": {"train": [(10, "loss", "AverageMeter", meter)]},
+        "metrics": {"train": meters},
     }
     torch.save({"model": {}, "optimizer_history": [{"num_updates": updates}], "extra_state": extra}, path)
 

@@ -17,6 +17,7 @@ from fairseq_cli import generate, preprocess, train
 import modular_fairseq  # noqa: F401
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.places import ROOT
+from tests.processes import PATIENCE
 
 TINY = [
     *[
@@ -147,5 +148,5 @@ def start(command, *args, **kwargs):
 
 def call(command, *args):
     process = start(command, *args)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err

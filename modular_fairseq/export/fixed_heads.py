@@ -62,6 +62,8 @@ def check_plain(model: nn.Module) -> None:
     encoder, decoder = model.encoder, model.decoder
     if type(getattr(encoder, "arrangement", None)) not in (Arrangement, type(None)):
         refuse("the layers of its encoder do not follow one another")
+    if decoder.output_projection is None or getattr(decoder, "adaptive_softmax", None) is not None:
+        refuse("it has an adaptive softmax")
     for name, module in model.named_modules():
         if isinstance(module, (TransformerEncoderLayer, TransformerDecoderLayer)):
             if module.groups > 1 or module.competition is not None:
@@ -82,11 +84,11 @@ def check_plain(model: nn.Module) -> None:
         for part in module.gate.modules()
     }
     for name, module in model.named_modules():
-        package = type(module).__module__.partition(".")[0]
+        shown, package = name or "the model", type(module).__module__.partition(".")[0]
         if type(module) not in PLAIN and package not in ("fairseq", "torch") and id(module) not in in_gates:
-            refuse(f"{name} is a {type(module).__name__}, which is no part of a plain Transformer")
+            refuse(f"{shown} is a {type(module).__name__}, which is no part of a plain Transformer")
         if module._forward_hooks or module._forward_pre_hooks:
-            refuse(f"{name or 'the model'} has a forward hook, which may change what it computes")
+            refuse(f"{shown} has a forward hook, which may change what it computes")
         for own, _ in module.named_parameters(name, recurse=False):
             if not WEIGHTS.fullmatch(own) and id(module) not in in_gates:
                 refuse(f"{own} is a weight that a plain Transformer does not have")
@@ -98,8 +100,6 @@ def check_plain(model: nn.Module) -> None:
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         if stack.embed_positions is None:
             refuse(f"its {side} has no positions")
-    if decoder.output_projection is None or getattr(decoder, "adaptive_softmax", None) is not None:
-        refuse("it has an adaptive softmax")
 
 
 def plain(model: Any, scales: Mapping[str, Tensor]) -> Any:

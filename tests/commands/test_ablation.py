@@ -343,6 +343,7 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, ablation_dat
         (["--max-epoch", "1"], "--arch is missing"),
         (["-a", "modular_transformer"], "nothing ends the training"),
         (["--arch", "modular_transformer", "--max-update", "0", "--lr", "-1"], "nothing ends the training"),
+        (["--arch", "modular_transformer", "--max-epoch", "-1"], "nothing ends the training"),
         (
             [*BASE, "--seed", "2"],
             "--seed cannot be given after the --, because `ablate` sets it; give --seeds instead",
@@ -372,6 +373,14 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(tmp_path, ablation_dat
 )
 def test_options_of_which_no_protocol_can_be_made(tmp_path, ablation_data, options, message):
     assert message in refused(ablation_data, "--out", tmp_path / "out", "--", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_mechanisms_that_are_invalid_only_when_they_are_on_are_refused(tmp_path, ablation_data):
+    file = tmp_path / "mechanisms.yaml"
+    file.write_text("- {name: heads, off: --encoder-attention-heads 1, on: --encoder-attention-heads none}")
+    message = refused(ablation_data, "--mechanisms", file, "--out", tmp_path / "out", "--", *BASE)
+    assert "with all mechanisms on, fairseq-train refuses your options and theirs: argument" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -554,11 +563,14 @@ def finish(folder, *options):
     return trial.result
 
 
-def test_a_result_has_the_perplexities_of_the_best_checkpoint_and_of_training(tmp_path, monkeypatch):
-    called = fairseq(monkeypatch, checkpoints(loss=4.0))
+@pytest.mark.parametrize(("losses", "train"), [({"loss": 4.0}, 16.0), ({"loss": 4.0, "nll_loss": 3.0}, 8.0)])
+def test_a_result_has_the_perplexities_of_the_best_checkpoint_and_of_training(
+    tmp_path, monkeypatch, losses, train
+):
+    called = fairseq(monkeypatch, checkpoints(**losses))
     assert finish(tmp_path) == {
         **{"mechanisms": [], "seed": 1, "diverged": False, "valid": 5.25, "test": 6.25},
-        **{"train": 16.0, "train_loss": 4.0, "updates": 12},
+        **{"train": train, "train_loss": 4.0, "updates": 12},
     }
     assert called == ["train", "validate"]
 

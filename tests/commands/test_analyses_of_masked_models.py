@@ -8,6 +8,7 @@ import pytest
 from modular_fairseq.analysis.sentences import sentence_of_text
 from modular_fairseq.loading import load
 from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.report.page import content_of
 from tests.helpers import OF_TEXT
 from tests.masked_language_models import FINETUNE, MASKED, binarize, trained
 
@@ -79,8 +80,11 @@ def test_a_classifier_is_analysed_and_the_report_shows_both(texts, model, tmp_pa
     cli.main(
         ["report", *folders, "--out", str(tmp_path / "report.html"), "--pictures", str(tmp_path / "png")]
     )
-    page = (tmp_path / "report.html").read_text()
-    assert "encoder.sentence_encoder.layers.0.self_attn" in page and "masked text" in page
+    shown = content_of((tmp_path / "report.html").read_text())["data"]["checkpoints"]
+    assert [each["facts"]["task"] for each in shown] == ["sentence_prediction", "masked_lm"]
+    for each in shown:
+        assert each["modules"][0]["module"] == "encoder.sentence_encoder.layers.0.self_attn"
+        assert [sentence["target_in"] for sentence in each["sentences"]] == [[]]
 
 
 def test_a_regression_is_analysed(texts, tmp_path):

@@ -104,7 +104,8 @@ def test_counters_are_those_of_the_last_file(tmp_path):
 def test_tied_weights_stay_tied(tmp_path):
     def model(i):
         weight = torch.randn(100, 10, generator=torch.Generator().manual_seed(i))
-        return {"encoder.weight": weight, "decoder.weight": weight, "other": weight.clone()}
+        both = {"encoder.weight": weight, "decoder.weight": weight}
+        return {**both, "first_rows": weight[:20], "other": weight.clone()}
 
     paths = [write(tmp_path / f"{i}.pt", model(i)) for i in range(3)]
     save_checkpoint(average_checkpoints(paths), tmp_path / "average.pt")
@@ -115,6 +116,7 @@ def test_tied_weights_stay_tied(tmp_path):
         != average["other"].data_ptr()
     )
     assert average["other"].equal(average["encoder.weight"])
+    assert average["first_rows"].equal(average["encoder.weight"][:20])
 
 
 def test_weights_tied_in_some_files_only_are_averaged_apart(tmp_path):

@@ -358,6 +358,17 @@ def test_the_logged_loss_of_g_steps_is_the_mean_over_tokens(reversal_data):
     assert log["g_loss"].avg == pytest.approx(expected, rel=1e-9)
 
 
+def test_an_update_without_a_g_step_logs_the_loss_of_the_last_one(reversal_data):
+    watched = Watched(reversal_data, "--mae-gate-interval", 2)
+    losses = []
+    for epoch in (2, 3):  # G steps are taken in the first one only
+        watched.trainer.begin_epoch(epoch)
+        with metrics.aggregate(new_root=True) as log:
+            watched.trainer.train_step(watched.batches[:1])
+        losses.append(log.get_smoothed_value("g_loss"))
+    assert losses[0] == losses[1] > 0
+
+
 def test_a_g_step_has_the_attention_dropout_of_its_update(reversal_data):
     args = ("--attention-dropout", 0.4, "--attention-dropout-warmup-updates", 10, "--mae-gate-interval", 1)
     watched = Watched(reversal_data, *args)

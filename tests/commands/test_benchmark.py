@@ -104,6 +104,8 @@ def test_a_ratio_is_the_median_over_rounds_of_the_time_over_the_mean_of_stock_in
     rows = {(row.model, row.work): row for row in comparison.rows}
     assert rows["model", TRAINING].ratios == pytest.approx([1.0, 2.0, 1.5])
     assert rows["model", TRAINING].ratio == pytest.approx(1.5)
+    line = "    training step               4.0000  1.500 [1.000..2.000]"
+    assert line in format_comparison(comparison).splitlines()
     assert rows["model", SEARCH].ratio == pytest.approx(0.6)
     assert ratios(comparison)[STOCK[0], TRAINING] == 1.0
     assert comparison.refusals == []
@@ -408,7 +410,7 @@ def test_masked_language_models_are_timed_without_a_search(monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Run the command on three models, and return what it printed and wrote.
+    """Run the command on four models, and return what it printed and wrote.
 
     The jobs run, but their times are invented: only one of the stock copies is slow.
     """

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from modular_fairseq.benchmark.command import PRECISIONS
+from modular_fairseq.benchmark.comparison import F_STEP, G_STEP, SEARCH, STOCK, TRAINING, evaluate
 from modular_fairseq.benchmark.configs import parse_model
-from modular_fairseq.benchmark.jobs import random_task
+from modular_fairseq.benchmark.jobs import random_batch, random_task, training_jobs
 from modular_fairseq.device_check import check, command, formats, outputs, speed
 from modular_fairseq.models import layers
 from modular_fairseq.training import compilation
@@ -284,6 +286,26 @@ def test_without_a_compiler_compiled_layers_are_left_out(tmp_path, monkeypatch):
     refusal, page, report = run(tmp_path, PLAIN)
     assert refusal is None and "left out: compiled layers; --compile needs a compiler; install one" in page
     assert len(report["formats"]) == 2 * len(PRECISIONS)
+
+
+def test_speed_is_the_target_tokens_and_the_operations_of_one_step_by_its_median_time(monkeypatch):
+    """The times are those of an F step of the model; stock, G steps and searches have others."""
+    task = random_task(99, 99)
+    args = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, sentences=3, length=5)
+    configs = parse_model(MAE, task, args)
+    times = {(copy, work): [9.0] * 3 for copy in STOCK for work in (TRAINING, SEARCH)}
+    times |= {(MAE, F_STEP): [1.0, 7.0, 2.0], (MAE, G_STEP): [8.0] * 3, (MAE, SEARCH): [9.0] * 3}
+    comparison = evaluate(MAE, "stock", times, interval=5)
+    monkeypatch.setattr(speed, "compare", lambda *arguments: comparison)
+    found = speed.measure_speed(MAE, configs, task, "float32", args)
+
+    pairs = random_batch(task, 3, 5, seed=1)
+    jobs, _ = training_jobs(MAE, configs.own, task, pairs)
+    with FlopCounterMode(display=False) as counter:
+        jobs[MAE, F_STEP]()
+    assert found.operations == counter.get_total_flops() > 1e6
+    assert found.tokens_per_second == (pairs["target"] != task.target_dictionary.pad()).sum() / 2.0
+    assert found.comparison is comparison and found.utilisation is None and found.memory is None
 
 
 def test_speed_is_told_in_one_line():

@@ -347,6 +347,7 @@ def test_toy_classifications_follow_from_the_words(tmp_path, kind, labels):
             differ = [a != b for a, b in zip(one.split(), other.split(), strict=False)]
             assert (label == "entailment") == (one == other)
             assert label != "contradiction" or (sum(differ) == 1 and len(one.split()) == len(other.split()))
+            assert label != "neutral" or other in first
 
 
 def test_toy_similarities_are_shares_of_words(tmp_path):

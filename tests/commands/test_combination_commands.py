@@ -1,11 +1,11 @@
-"""Test that fairseq's commands train and resume a combination of all mechanisms."""
+"""Test that fairseq's commands train and resume a combination of experts, streams and TIM layers."""
 
 from tests.fairseq_commands import differing_weights, going_on, run_generate, run_train
 
 
 def test_a_combination_trains_by_fairseqs_commands_and_goes_on_from_its_checkpoint(reversal_data, tmp_path):
-    """Experts, streams with skip and mechanisms train together. The stopped and resumed run equals an
-    uninterrupted one, bit for bit.
+    """Experts, streams with skip and TIM layers train together, without semantic masks. The stopped and
+    resumed run equals an uninterrupted one, bit for bit.
     """
     size = [
         "--encoder-embed-dim",

@@ -247,13 +247,21 @@ def site(tmp_path_factory, environment) -> Path:
 
 
 def test_the_site_needs_no_network(site):
-    """No page loads a script, a style, a font or a picture from elsewhere; links to other sites are links."""
+    """No page or style loads a script, a style, a font or a picture from elsewhere.
+
+    Links to other sites are links.
+    """
     pages = sorted(site.rglob("*.html"))
     assert site / "index.html" in pages
     for page in pages:
         loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="(https?:[^"]+)"', page.read_text())
         loaded += re.findall(r'<link(?![^>]*rel="canonical")[^>]* href="(https?:[^"]+)"', page.read_text())
-        assert loaded == [], page.name
+        assert loaded == [], page.relative_to(site)
+    styles = sorted(site.rglob("*.css"))
+    assert styles
+    for style in styles:
+        loaded = re.findall(r"""(?:@import\s+|url\()\s*["']?((?:https?:)?//[^"')]+)""", style.read_text())
+        assert loaded == [], style.relative_to(site)
 
 
 def test_the_site_has_the_reports_with_the_present_code(site):
@@ -267,7 +275,8 @@ def test_the_site_has_the_reports_with_the_present_code(site):
 
 
 def test_formulae_are_mathml(site):
-    texts = {page.name: page.read_text() for page in site.rglob("*.html") if "reports" not in page.parts}
+    pages = [page for page in site.rglob("*.html") if "reports" not in page.parts]
+    texts = {page.relative_to(site): page.read_text() for page in pages}
     assert [name for name, text in texts.items() if "arithmatex" in text] == []
     assert sum(text.count("<math") for text in texts.values()) > 200
     without_code = {

@@ -62,7 +62,7 @@ ENDING = {
 
 
 @pytest.mark.usefixtures("real_commands")  # commands of tests/preloaded end with their client in any case
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere some of it ends later")
+@pytest.mark.skipif(sys.platform != "linux", reason="it needs Linux: elsewhere some of it ends later")
 @pytest.mark.parametrize("what", ENDING)
 def test_nothing_outlives_a_killed_parent(tmp_path, what):
     """Each process writes a byte to standard error, and then sleeps for longer than this test lasts."""
@@ -87,7 +87,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path, what):
 
 
 @pytest.mark.usefixtures("real_commands")
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it keeps others from the file until it ends")
+@pytest.mark.skipif(sys.platform != "linux", reason="it needs Linux: elsewhere it keeps others from the file")
 def test_a_download_ends_with_its_run(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
@@ -105,7 +105,8 @@ def test_a_download_ends_with_its_run(tmp_path):
 @pytest.mark.usefixtures("real_commands")
 def test_a_process_whose_parent_has_ended_before_ends_at_once():
     code = "from modular_fairseq_cli import lifetime; lifetime.end_with(1234567); print('here')"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
 CONTENT = random.Random(7).randbytes(100_000)
@@ -170,8 +171,9 @@ def test_a_download_goes_on_where_it_was_cut_off(server, tmp_path, there, size_k
     fetch.fetch(source, None, tmp_path)
     assert files(tmp_path) == {"a.tgz": CONTENT}
     assert server.requests[:1] == ([] if size_known and there == 100_000 else [there])
+    before = list(server.requests)
     fetch.fetch(source, None, tmp_path)
-    assert len(server.requests) <= 2  # the second time the file exists
+    assert server.requests == before  # the second time the file exists
 
 
 def test_a_server_that_cannot_go_on_sends_all_of_it_again(server, tmp_path):
@@ -235,6 +237,13 @@ def test_what_cannot_be_fetched_is_one_sentence_and_keeps_what_came(server, tmp_
     ):
         fetch.fetch(fetch.Source("a.tgz", closed), None, tmp_path)
     assert files(tmp_path) == {"a.tgz.part": CONTENT[:500]}
+
+
+def test_a_download_without_curl_is_one_sentence(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = f"^{server.url} cannot be fetched without curl; install curl, or give the file with --archive$"
+    with pytest.raises(UsageError, match=said):
+        fetch.fetch(fetch.Source("a.tgz", server.url), None, tmp_path)
 
 
 def test_what_was_being_fetched_is_waited_for(server, tmp_path):

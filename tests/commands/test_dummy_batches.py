@@ -57,6 +57,7 @@ def test_dummy_batches_enter_no_statistics(reversal_data, caplog, args, step):
     assert watched.state()[0] == gates
     take([watched.batches[0]])
     counted = sums()
+    assert len(counted) == len(hook.mixtures) > 0
     assert all(total[1:].sum() > 0 for total in counted.values())
     take([{}])
     assert all(torch.equal(total, counted[mixture]) for mixture, total in sums().items())

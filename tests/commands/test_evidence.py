@@ -396,7 +396,7 @@ def test_a_start_that_is_not_finished_is_made_again(place, capfd):
     assert "mine/experts/seed-2 was made again and gave another model than its record says" in said
 
 
-def test_runs_use_this_code_and_the_claims_as_they_were(place, tmp_path, monkeypatch):
+def test_runs_use_this_code_and_the_claims_as_they_were_and_no_gpu(place, tmp_path, monkeypatch):
     (tmp_path / "modular_fairseq_cli").mkdir()
     (tmp_path / "modular_fairseq_cli/__init__.py").write_text("raise SystemExit('the code in this folder')")
     monkeypatch.chdir(tmp_path)
@@ -408,16 +408,18 @@ def test_runs_use_this_code_and_the_claims_as_they_were(place, tmp_path, monkeyp
         check(*args)
         monkeypatch.setattr(making.subprocess, "run", start)
 
-    run = making.subprocess.run
+    run, gpus = making.subprocess.run, []
 
     def start(*args, **kwargs):
+        gpus.append(kwargs["env"].get("CUDA_VISIBLE_DEVICES"))
         (place / "claims.yaml").write_text("another: branch")
         done = run(*args, **kwargs)
         (place / "claims.yaml").write_bytes(before)
         return done
 
     monkeypatch.setattr(making, "compare", change_claims)
-    make(place)
+    make(place, "--device", "cpu")
+    assert gpus == [""]
     assert path.exists() and (place / f"runs/{COMMIT}/claims.yaml").read_bytes() == before
     assert not (place / f"runs/{COMMIT}/paper/mine/plain/seed-2/checkpoint_last.pt").exists()
 

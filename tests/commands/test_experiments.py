@@ -43,6 +43,7 @@ ROWS = sorted(
     path for path in CONFIGS.glob("*/*.yaml") if path.name != "table.yaml" and path.parent.name != "scales"
 )
 TABLES = sorted(CONFIGS.glob("*/table.yaml"))
+SCALES = sorted(path.stem for path in CONFIGS.glob("scales/*.yaml"))
 SCRIPTS = [
     *sorted((CONFIGS.parent / "scripts" / "tables").glob("*-[0-9]-*.sh")),
     *(CONFIGS.parent / "scripts" / name for name in ("tables/tim-pixels.sh", "transfer.sh")),
@@ -728,11 +729,24 @@ def test_a_scale_names_only_keys_that_some_row_has():
         for group, values in read_config(path).values.items()
         for key in values
     }
-    for name in ("smoke", "small", "cpu"):
+    for name in SCALES:
         scale = read_scale(ROWS[0], name)
         parts = [scale.get(name, {}) for name in ("divide", "set", "finetuning")]
         parts += [*scale.get("corpora", {}).values(), *scale.get("rows", {}).values()]
         assert {key for part in parts for key in part} <= keys, name
+
+
+def test_a_scale_names_only_rows_corpora_and_tables_that_exist():
+    configs = [read_config(path) for path in ROWS]
+    there = {
+        "rows": {config.name for config in configs},
+        "corpora": {config.data for config in configs},
+        "start_seed": {read_table(path).name for path in TABLES},
+    }
+    for name in SCALES:
+        scale = read_scale(ROWS[0], name)
+        unknown = [each for part, known in there.items() for each in scale.get(part, {}) if each not in known]
+        assert unknown == [], name
 
 
 def test_words_of_the_commands(tmp_path):
@@ -773,6 +787,10 @@ def test_words_of_the_commands(tmp_path):
         (("dataset:", "dataset:\n  gen_subset: valid"), "--gen-subset cannot be given in"),
         (("dataset:", "bpe:\n  _name: gpt2\ndataset:"), "bpe._name has no effect in the row of a table"),
         (("optimization:", "optimisation:"), "optimisation is no group"),
+        (
+            ("optimization:", "seed: 1\noptimization:"),
+            "the file must hold groups of keys, such as `optimizat",
+        ),
         (("source_lang: de", "source_lan: de"), "task.source_lang is missing"),
         (("/bin", ""), "must be SET/bin"),
         (("update_epoch_batch_itr: true", "skip_invalid_size_inputs_valid_test: 3"), "must be true or false"),
@@ -835,6 +853,10 @@ TABLE = {
         ({"rows": [{"name": "a", "pretrained": "x"}]}, "row a: pretrained is 'x'; it must be true or false"),
         ({"rows": [{"name": "a", "papper": {}}]}, "must have name or label"),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "has two rows a"),
+        (
+            {"rows": [{"label": "quoted"}]},
+            "no row has a name, so nothing would be trained; give a row `name`",
+        ),
         ({"baseline": "b"}, "compared with b, which is no row; give one of a"),
         (
             {"rows": [{"name": "a", "paper": {"blue": 3}}]},

@@ -3,13 +3,15 @@
 import importlib.util
 import json
 import re
+import shutil
 
 import pytest
+import sacrebleu
 import torch
 
 from modular_fairseq.export import command
 from modular_fairseq_cli import main as cli
-from tests.fairseq_commands import run_train
+from tests.fairseq_commands import run_generate, run_train
 
 MAE = ["--arch", "mae_transformer", "--mae-gate-interval", "1"]
 HAS_CTRANSLATE2 = importlib.util.find_spec("ctranslate2") is not None
@@ -20,7 +22,8 @@ needs_ctranslate2 = pytest.mark.skipif(not HAS_CTRANSLATE2, reason="the package 
 def checkpoints(reversal_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     for name, arch in (("mae", MAE), ("uniform", ["--arch", "mae_transformer", "--mae-gating", "uniform"])):
-        run_train(reversal_data, *arch, "--max-epoch", 2, "--cpu", "--save-dir", folder / name)
+        words = [*arch, "--max-epoch", 12, "--no-epoch-checkpoints", "--cpu", "--save-dir", folder / name]
+        run_train(reversal_data, *words)
     path = folder / "mae/checkpoint_last.pt"
     random = torch.load(path, weights_only=False)
     random["cfg"]["model"]["mae_inference"] = "random"
@@ -48,6 +51,38 @@ def test_a_mixture_without_gates_is_exported_as_it_is(reversal_data, checkpoints
 
 
 @needs_ctranslate2
+@pytest.mark.parametrize("mark", ["", "@@"])
+def test_bleu_is_that_of_both_translations(reversal_data, checkpoints, tmp_path, mark):
+    """With a mark, some words of the data begin the next one."""
+    from ctranslate2 import Translator
+
+    def read(path):
+        return re.sub(r"\b(w[0-5])\b", rf"\1{mark}", path.read_text())
+
+    def joined(lines):
+        return [f"{line} ".replace("@@ ", "").rstrip() for line in lines]
+
+    data, out = tmp_path / "bin", tmp_path / "out"
+    shutil.copytree(reversal_data, data)
+    for path in data.glob("dict.*.txt"):
+        path.write_text(read(path))
+    sources, references = (
+        read(reversal_data.parent / f"test.{language}").splitlines() for language in ("de", "en")
+    )
+    words = ["--gates", "expert", "--gen-subset", "test", *(["--remove-bpe"] if mark else [])]
+    found = export(data, checkpoints["mae"], out, *words)
+    ours, _ = run_generate(data, checkpoints["mae"])
+    results = Translator(str(out)).translate_batch([line.split() for line in sources], beam_size=5)
+    theirs = [" ".join(result.hypotheses[0]) for result in results]
+    bleu = [
+        sacrebleu.corpus_bleu(joined(lines), [joined(references)], tokenize="none").score
+        for lines in (ours, theirs)
+    ]
+    assert [found["bleu"], found["bleu_exported"]] == pytest.approx(bleu)
+    assert min(bleu) > 1 and bleu[0] != bleu[1]
+
+
+@needs_ctranslate2
 def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp_path, capsys, monkeypatch):
     sizes = {}
     for gates, quantization in (("mean", "int8"), ("expert", "float32")):
@@ -63,6 +98,9 @@ def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp
         assert 0 < sizes[gates]["p_value"] <= 1
         assert {path.name for path in tmp_path.iterdir()} <= {"mean", "expert"}
     assert sizes["expert"]["parameters_exported"] < sizes["mean"]["parameters_exported"]
+    # The encodings of positions, which are most of these small files, stay floats.
+    int8, float32 = ((tmp_path / gates / "model.bin").stat().st_size for gates in ("mean", "expert"))
+    assert int8 < 0.9 * float32
     with pytest.raises(SystemExit, match="exists; give another folder, or replace it with --force"):
         export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "mean")
     again = export(reversal_data, checkpoints["mae"], tmp_path / "mean", "--gates", "expert", "--force")

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -14,6 +15,8 @@ from fairseq import checkpoint_utils
 from fairseq.data import indexed_dataset
 
 from modular_fairseq_cli import main as cli
+from modular_fairseq_cli.scoring.intervals import jackknife, over_pairs
+from modular_fairseq_cli.scoring.significance import bootstrap_p
 from tests.fairseq_commands import write_reversal_corpus
 from tests.places import ROOT
 
@@ -154,6 +157,11 @@ def naive_scores(checkpoint, data):
     return scores, dataset.sizes.copy()
 
 
+def perplexity(sums):
+    """Return perplexities from sums of negative log-likelihoods and tokens [..., 2]."""
+    return np.exp(sums[..., 0] / sums[..., 1])
+
+
 def test_perplexity_with_a_context_is_what_fairseq_eval_lm_shows(documents, capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     table(documents, "--run", "--seeds", "1,2")
@@ -198,7 +206,18 @@ def test_perplexity_with_a_context_is_what_fairseq_eval_lm_shows(documents, caps
     }
     gap = sum(measured["two", seed] - measured["one", seed] for seed in (1, 2)) / 2
     assert float(two["difference"]) == pytest.approx(gap, abs=0.01)
-    assert 0 < float(two["p"]) <= 1 and two["difference_low"] < two["difference_high"]
+    of_documents = {
+        (name, seed): np.array(json.loads((results / f"{name}/seed-{seed}/test.documents.json").read_text()))
+        for name, seed in measured
+    }
+    p_values = [
+        bootstrap_p(of_documents["one", seed], of_documents["two", seed], perplexity) for seed in (1, 2)
+    ]
+    assert float(two["p"]) == pytest.approx(max(p_values)) and max(p_values) < 1
+    scored = {key: jackknife(found, perplexity) for key, found in of_documents.items()}
+    expected = over_pairs([[(scored["one", seed], scored["two", seed])] for seed in (1, 2)])
+    limits = [float(two[name]) for name in ("difference_low", "difference_high")]
+    assert limits == pytest.approx([expected.low, expected.high])
     before = (run / "test.json").read_bytes()
     table(documents, "--run", "--seeds", "1,2")
     assert (run / "test.json").read_bytes() == before

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.fairseq_commands import run_train, weights
+from tests.watched_trainer import Watched
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,15 @@ def test_a_training_with_chunks_ends_as_another_one(reversal_data, tmp_path, fla
     for name, weight in ends[0].items():
         if not name.endswith("k_proj.bias"):  # its gradient is 0 but for rounding
             torch.testing.assert_close(ends[1][name], weight, atol=tolerance, rtol=tolerance)
+
+
+def test_logits_are_computed_for_as_many_words_as_the_option_says(reversal_data):
+    words = ["--criterion", "modular_cross_entropy", "--loss-chunk-size", "16"]
+    watched, rows = Watched(reversal_data, *words, arch="modular_transformer"), []
+    watched.model.decoder.output_projection.register_forward_hook(
+        lambda module, inputs, output: rows.append(output.numel() // output.size(-1))
+    )
+    sample = watched.batches[0]
+    with torch.no_grad():
+        watched.trainer.criterion(watched.model, sample)
+    assert rows == [16, 16, 8] and sum(rows) == sample["target"].numel()

@@ -19,6 +19,7 @@ from modular_fairseq.runs.papers.results import Results, Trial
 from modular_fairseq.training.overrides import read_overrides
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring.significance import bootstrap_p
 from tests.masked_language_models import write_corpora
 from tests.places import ROOT
 from tests.refusals import refusal
@@ -190,14 +191,14 @@ def test_each_file_of_training_identifies_a_classification(place, tmp_path, fold
     )
 
 
-def test_a_result_of_changed_data_does_not_count(place, made, capsys):
+def test_a_result_of_changed_data_does_not_count(place, made):
     run, label = "after/one-lr-0.005/seed-1", place / "data/classes/bin/label/valid.bin"
     before, content = result(place, run, "valid.json"), label.read_bytes()
     assert before["overrides"] == [] and len(before["data"]) == 6
     try:
         label.write_bytes(content[::-1])
-        refusal(table, place, "after", "--seeds", "1,2,3")
-        assert "(0 of" not in capsys.readouterr().out
+        said = refusal(table, place, "after", "--seeds", "1,2,3")
+        assert "one, two missing for seeds 1,2,3" in said
     finally:
         label.write_bytes(content)
     table(place, "after", "--seeds", "1,2,3")
@@ -293,6 +294,38 @@ def predictions(folder, *lines, **found):
     return SimpleNamespace(path=lambda name: str(folder / f"x.{name}"), finished_result=lambda: result)
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "digest", "before", "now", "parts", "difference"),
+    [
+        (
+            MaskedWords(),
+            "words",
+            ("2.0\t4\t1", "1.0\t1\t1", "0.0\t0\t0", "3.0\t3\t0"),
+            ("1.0\t4\t2", "2.0\t1\t0", "0.0\t0\t0", "1.0\t3\t2"),
+            ([[2, 4], [1, 1], [3, 3]], [[1, 4], [2, 1], [1, 3]]),
+            (4 - 6) / 8 / np.log(2),  # in bits
+        ),
+        (
+            Classes(),
+            "inputs",
+            ("a\ta", "b\ta", "a\tb", "b\tb"),
+            ("a\ta", "a\ta", "b\tb", "a\tb"),
+            ([[1, 1], [0, 1], [0, 1], [1, 1]], [[1, 1], [1, 1], [1, 1], [0, 1]]),
+            100 * (3 - 2) / 4,
+        ),
+    ],
+)
+def test_the_difference_of_two_models_has_the_p_of_its_parts(
+    tmp_path, evaluation, digest, before, now, parts, difference
+):
+    (tmp_path / "before").mkdir(), (tmp_path / "now").mkdir()
+    baseline = predictions(tmp_path / "before", *before, **{digest: "a"})
+    ours = predictions(tmp_path / "now", *now, **{digest: "a"})
+    found, p_value = evaluation.compare(ours, baseline, 50)
+    assert found == pytest.approx(difference)
+    assert p_value == bootstrap_p(*map(np.array, parts), evaluation.score, 50) < 1
+
+
 def test_only_models_of_the_same_masked_words_of_the_same_data_are_compared(tmp_path):
     first = predictions(tmp_path, "2.0\t3\t1", "1.0\t1\t1", words="a")
     assert MaskedWords().compare(first, first, 50) == (0, 1)
@@ -339,11 +372,16 @@ def test_a_prediction_is_made_with_the_options_of_the_training_and_the_overrides
 def test_a_model_without_a_score_is_not_compared(tmp_path):
     """A model that predicts one value for all inputs has no correlation."""
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    random = np.random.default_rng(1)
-    pairs = [[f"{x}\t{y}" for x, y in random.normal(size=(20, 2))] for _ in range(2)]
-    varied, other = (predictions(tmp_path / name, *each) for name, each in zip("ab", pairs, strict=True))
-    difference, p = Values().compare(varied, other, 50)
-    assert np.isfinite(difference) and 0 < p <= 1
+    pairs = np.random.default_rng(1).normal(size=(2, 20, 2))
+    varied, other = (
+        predictions(tmp_path / name, *(f"{x}\t{y}" for x, y in each))
+        for name, each in zip("ab", pairs, strict=True)
+    )
+    difference, p_value = Values().compare(varied, other, 50)
+    correlations = [100 * np.corrcoef(each.T)[0, 1] for each in pairs]
+    assert difference == pytest.approx(correlations[0] - correlations[1])
+    sums = [Values().statistics(each) for each in (other, varied)]
+    assert p_value == bootstrap_p(*sums, Values().score, 50) < 1
     assert Values().interval([[Pair(other, varied, 0.0)]] * 2) is not None
     constant = predictions(tmp_path, *(f"0.5\t{number}" for number in range(20)))
     assert Values().compare(constant, varied, 50) is None

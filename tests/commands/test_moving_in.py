@@ -29,10 +29,11 @@ def test_a_mechanism_moves_in_without_a_change_of_any_other_file(tmp_path):
     assert not upward(tmp_path)
     (tmp_path / "task.py").write_text(
         "from types import SimpleNamespace\n"
-        "import modular_fairseq\n"
+        "import modular_fairseq, torch\n"
         "from fairseq.data import Dictionary\n"
         "from fairseq.models import ARCH_CONFIG_REGISTRY\n"
         "from modular_fairseq.analysis import ANALYSES\n"
+        "from modular_fairseq.analysis.one_pass import one_pass\n"
         "from modular_fairseq.models.options import FAMILIES\n"
         "from modular_fairseq.models.translation import ModularTransformer\n"
         "from argparse import Namespace\n"
@@ -40,7 +41,11 @@ def test_a_mechanism_moves_in_without_a_change_of_any_other_file(tmp_path):
         "ARCH_CONFIG_REGISTRY['distance_transformer_tiny_cpu'](args)\n"
         "task = SimpleNamespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())\n"
         "model = ModularTransformer.build_model(FAMILIES['modular_transformer'](**vars(args)), task)\n"
-        "print(model.encoder.layers[0].self_attn.mask.slope.flatten().tolist(), 'distance' in ANALYSES)\n"
+        "print(model.encoder.layers[0].self_attn.mask.slope.flatten().tolist())\n"
+        "tokens = torch.tensor([[3, 3, 2]])\n"
+        "given = {'src_tokens': tokens, 'src_lengths': torch.tensor([3]), 'prev_output_tokens': tokens}\n"
+        "[report] = one_pass(model, [{'net_input': given}], [ANALYSES['distance'](model)])\n"
+        "print(*report.text().splitlines()[2].split()[:3])\n"
     )
     done = subprocess.run([sys.executable, "task.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == f"{[0.25] * 8} True\n", done.stderr
+    assert done.stdout == f"{[0.25] * 8}\nencoder.layers.0.self_attn 1 0.250\n", done.stderr

@@ -148,15 +148,17 @@ def test_a_copy_that_is_killed_leaves_the_old_file(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint2.pt", "checkpoint_last.pt"]
 
 
-def test_an_option_of_our_criterion_is_named_and_any_other_is_left_to_fairseq():
-    for arguments, expected in (
-        (["--kl-weight", "1"], UsageError),
-        (["--qq-weight=1"], UsageError),
-        (["--kl-wieght", "1"], SystemExit),
-    ):
-        parser = options.get_training_parser()
-        with pytest.raises(expected):
-            options.parse_args_and_arch(parser, ["data", "--arch", "transformer", *arguments])
+@pytest.mark.parametrize(
+    ("words", "expected", "said"),
+    [
+        (["--kl-weight", "1"], UsageError, "^--kl-weight has no effect without --criterion modular_cross_"),
+        (["--qq-weight=1"], UsageError, "^--qq-weight has no effect without --criterion modular_cross_"),
+        (["--kl-wieght", "1"], SystemExit, "^2$"),
+    ],
+)
+def test_an_option_of_our_criterion_is_named_and_any_other_is_left_to_fairseq(words, expected, said):
+    with pytest.raises(expected, match=said):
+        options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", "transformer", *words])
 
 
 def binarize_text(folder, suffix):

@@ -103,6 +103,19 @@ def test_each_side_of_a_picture_is_from_its_source_and_its_split(sources, pairs)
     assert min(seen["right", "test"]) >= 20  # the source sets them aside for tests
 
 
+def test_each_picture_is_a_document(pairs):
+    for split, count in (("train", 32), ("valid", 4), ("test", 4)):
+        assert (pairs / f"text/{split}.documents").read_text() == "1\n" * count
+
+
+def test_the_number_of_training_pictures_may_be_given(sources, tmp_path):
+    words = (sources / "dark.gz", *SIZE, "--train")
+    prepare(*words, 10, "--out", tmp_path / "few")
+    assert len(numbers(tmp_path / "few/text/train.txt")) == 10
+    said = refusal(prepare, *words, 33, "--out", tmp_path / "many")
+    assert "40 different pictures, which is too few for --valid 4, --test 4 and 33 for training" in said
+
+
 def test_the_dictionary_has_the_colours_in_their_order(pairs):
     types = [line.split()[0] for line in (pairs / "bin/dict.txt").read_text().splitlines()]
     assert types[:6] == [*"012345"] and all(name.startswith("madeupword") for name in types[6:])
@@ -266,6 +279,7 @@ def test_other_arrays_of_an_npz_file_are_not_read(tmp_path, sources):
 
 def test_bad_sources_are_one_sentence(tmp_path, sources, monkeypatch):
     (tmp_path / "cut.idx").write_bytes(idx(np.zeros((3, 4, 3), np.uint8))[:-1])
+    (tmp_path / "none.idx").write_bytes(idx(np.zeros((0, 4, 3), np.uint8)))
     (tmp_path / "text").write_text("no picture at all, but more than sixteen bytes")
     (tmp_path / "bad.gz").write_bytes(b"\x1f\x8b" + bytes(20))
     (tmp_path / "cut.gz").write_bytes((sources / "dark.gz").read_bytes()[:200])
@@ -294,6 +308,7 @@ def test_bad_sources_are_one_sentence(tmp_path, sources, monkeypatch):
     (tmp_path / "flip.tar").write_bytes(whole)
     for name, sentence in (
         ("cut.idx", "has 35 bytes of pictures and not 36, so it is damaged"),
+        ("none.idx", "has no picture; give another source"),
         ("text", "is no IDX file of pictures; give one such as"),
         ("bad.gz", "cannot be read ("),
         ("cut.gz", "cannot be read ("),
@@ -337,6 +352,13 @@ def test_bad_sources_are_one_sentence(tmp_path, sources, monkeypatch):
 )
 def test_bad_numbers_are_one_sentence(sources, tmp_path, words, sentence):
     assert sentence in refusal(prepare, sources / "dark.gz", "--out", tmp_path / "out", *SIZE, *words)
+
+
+def test_a_wrong_size_is_told(sources, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        prepare(sources / "dark.gz", "--out", tmp_path / "out", "--size", "x")
+    said = "argument --size: x is no size; give height and width, as in 14x28\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 def test_a_file_is_no_folder_for_pictures(sources, tmp_path):
@@ -416,6 +438,17 @@ def test_drawn_pictures_are_a_png_grid(pairs, model, tmp_path):
     assert (found[:4, 16:22] == real[0]).all() and (found[6:10, 16:22] == real[1]).all()
     assert (found[:2, :6] == real[0, :2]).all() and (found[2:4, :6] == 160).all()
     assert (found[:2, 8:14] == real[0, :2]).all()
+
+
+def test_the_seed_the_temperature_and_the_likeliest_colours_decide_the_pictures(pairs, model, tmp_path):
+    files = {}
+    for words in ((), ("--top", 1), ("--temperature", 1e-4)):
+        for seed in (1, 2):
+            run_draw(pairs, model, tmp_path / "drawn.png", "--count", 2, "--seed", seed, *words)
+            files[(*words, seed)] = (tmp_path / "drawn.png").read_bytes()
+    assert files[1,] != files[2,]
+    likeliest = files["--top", 1, 1]
+    assert all(found == likeliest for words, found in files.items() if len(words) == 3)
 
 
 def test_what_cannot_be_drawn_is_one_sentence(pairs, model, tmp_path):

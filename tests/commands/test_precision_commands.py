@@ -82,7 +82,10 @@ def test_gates_that_learn_alone_are_not_clipped_and_no_log_says_so(reversal_data
     caplog.clear()
     for name, clip in (("clipped", 0.001), ("free", 0)):
         run_train(reversal_data, *args, "--clip-norm", clip, "--save-dir", tmp_path / name)
-    assert not differing_weights(tmp_path / "clipped/checkpoint1.pt", tmp_path / "free/checkpoint1.pt")
+    free = tmp_path / "free/checkpoint1.pt"
+    assert not differing_weights(tmp_path / "clipped/checkpoint1.pt", free)
+    learned = differing_weights(base / "checkpoint1.pt", free)  # running statistics change in any case
+    assert any(name.endswith("weight") for name in learned)
     inner = [each.getMessage() for each in caplog.records if each.name == "train_inner"]
     assert inner and all("gnorm=" in line and "ups=" in line and "clip=" not in line for line in inner)
 

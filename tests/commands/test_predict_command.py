@@ -43,11 +43,12 @@ def loaded(data, path, **overrides):
     return models[0].eval(), task.dataset("test")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_masked_words_are_those_of_naive_passes(texts, pretrained, tmp_path, capsys, seed):
-    predict(texts / "bin", pretrained, "--out", tmp_path / "found", "--seed", seed, "--max-tokens", 50)
+@pytest.mark.parametrize(("seed", "overrides"), [(1, {}), (2, {}), (1, {"no_residual": True})])
+def test_masked_words_are_those_of_naive_passes(texts, pretrained, tmp_path, capsys, seed, overrides):
+    words = ["--seed", seed, "--max-tokens", 50, "--model-overrides", overrides]
+    predict(texts / "bin", pretrained, "--out", tmp_path / "found", *words)
     found, (heads, *lines) = written(tmp_path / "found")
-    model, data = loaded(texts / "bin", pretrained, seed=seed)
+    model, data = loaded(texts / "bin", pretrained, seed=seed, **overrides)
     data.set_epoch(1)
     nll, masked, correct, symbols, blocks = 0.0, 0, 0, 0, 0
     assert heads == ["nll", "masked", "correct"] and len(lines) == len(data) >= 5
@@ -64,7 +65,7 @@ def test_masked_words_are_those_of_naive_passes(texts, pretrained, tmp_path, cap
         blocks += bool(places.any())
         nll, masked, correct = nll + own, masked + int(places.sum()), correct + right
     assert found["masked"] == masked > 4 and found["blocks"] == blocks and symbols > 0
-    assert found["seed"] == seed and found["updates"] > 0
+    assert found["seed"] == seed and found["overrides"] == overrides and found["updates"] > 0
     assert found["nll"] == pytest.approx(nll / masked / math.log(2), rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(nll / masked), rel=1e-5)
     assert found["accuracy"] == pytest.approx(100 * correct / masked)

@@ -23,6 +23,7 @@ from modular_fairseq.runs.papers.table import read_table
 from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
+from modular_fairseq_cli.scoring import paired_bootstrap
 from modular_fairseq_cli.scoring.intervals import of_scores
 from tests.places import ROOT
 from tests.refusals import refusal
@@ -192,6 +193,9 @@ def test_missing_corpora_and_results(table_copy):
     assert "plain missing for seeds 1" in refused(table_copy, "--only", "plain")
     sentence = refused(table_copy, "--run", "--pretrained", "no.pt")
     assert sentence.endswith("--pretrained no.pt is no file; give a checkpoint")
+    (table_copy / "data/toy.de-en/raw/test.en").unlink()
+    assert "raw/test.en is missing; it must hold the untokenised references" in refused(table_copy, "--run")
+    assert not (table_copy / "results/paper/mine/plain").exists()
     shutil.rmtree(table_copy / "data/toy.de-en/bin")
     assert "toy.de-en/bin/dict.de.txt, which" in refused(table_copy, "--run")
 
@@ -331,17 +335,21 @@ def test_the_table_computes_its_numbers_over_seeds_from_result_files(results_onl
     files alone.
     """
     plain = [write_result(results_only, "plain", seed, spoilt) for seed, spoilt in ((1, 9), (2, 12))]
-    experts = [write_result(results_only, "experts", seed, spoilt) for seed, spoilt in ((1, 6), (2, 12))]
-    assert "missing for seeds 1,2" in refused(results_only, "--seeds", "1,2")
+    experts = [write_result(results_only, "experts", seed, spoilt) for seed, spoilt in ((1, 6), (2, 10))]
+    assert "missing for seeds 1,2" in refused(results_only, "--seeds", "1,2", "--samples", "50")
     shown = capsys.readouterr().out
     apart = [ours - base for ours, base in zip(experts, plain, strict=True)]
     assert cells(shown, "Plain")[1:5] == [f"{mean(plain):.2f} ± {stdev(plain):.2f}", "7", "7", "15 ± 7"]
     welch = ttest_ind(experts, plain, equal_var=False).pvalue
-    # The largest p of the bootstrap is 1, because nothing differs in seed 2.
-    found = interval([[(9, 6)], [(12, 12)]])
-    assert cells(shown, "Experts")[5] == (
-        f"{mean(apart):+.2f} [{found.low:+.2f}, {found.high:+.2f}] ({found.p_value:.3f}; 1.000; {welch:.3f})"
-    )
+    tests = [
+        paired_bootstrap([REFERENCES], translation(base), [translation(ours)], 50)[0]["bleu"]["p_value"]
+        for base, ours in ((9, 6), (12, 10))
+    ]
+    largest = max(tests)
+    assert min(tests) < largest < 1
+    found = interval([[(9, 6)], [(12, 10)]])
+    of_difference = f"{mean(apart):+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    assert cells(shown, "Experts")[5] == f"{of_difference} ({found.p_value:.3f}; {largest:.3f}; {welch:.3f})"
     lines = [
         line.split("\t") for line in (results_only / "results/paper/mine/table.tsv").read_text().splitlines()
     ]
@@ -351,7 +359,8 @@ def test_the_table_computes_its_numbers_over_seeds_from_result_files(results_onl
         and float(line["bleu_std"]) == stdev(experts)
         and line["measurements"] == "2"
     )
-    assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12) and float(line["p"]) == 1
+    assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12)
+    assert float(line["p"]) == pytest.approx(largest)
     limits = [float(line[name]) for name in ("difference_low", "difference_high", "interval_p")]
     assert limits == pytest.approx(found[1:4])
     assert "[95 % interval over seeds and sentences]. In parentheses are the p of the interval" in shown

@@ -12,6 +12,7 @@ import stat
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -216,9 +217,32 @@ def test_a_checkpoint_that_cannot_be_written_is_named(size, tmp_path, monkeypatc
 
 
 def test_other_errors_of_writing_a_checkpoint_are_raised_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("modular_fairseq.patches.checkpoints.PAUSE", 100)
-    with pytest.raises(Exception, match="pickle"):
-        checkpoint_utils.torch_persistent_save({"model": lambda: None}, str(tmp_path / "checkpoint.pt"))
+    tries = []
+
+    def save(*args):
+        tries.append(args)
+        raise RuntimeError("shapes")
+
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits for another try"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        checkpoint_utils.torch_persistent_save({"model": 1}, str(tmp_path / "checkpoint.pt"))
+    assert len(tries) == 1
+
+
+def test_a_copy_onto_a_file_that_it_must_not_replace_is_left_to_fairseq(tmp_path, monkeypatch):
+    """fairseq asks the package iopath, if it is installed; this does not replace the file."""
+    asked = []
+    iopath = SimpleNamespace(_path_handlers={}, copy=lambda **given: asked.append(given))
+    monkeypatch.setattr("fairseq.file_io.IOPathManager", iopath)
+    source, target = tmp_path / "a.pt", tmp_path / "b.pt"
+    source.write_bytes(b"a")
+    target.write_bytes(b"b")
+    PathManager.copy(str(source), str(target))
+    assert asked == [{"src_path": str(source), "dst_path": str(target), "overwrite": False}]
+    assert target.read_bytes() == b"b"
+    PathManager.copy(str(source), str(target), overwrite=True)
+    assert len(asked) == 1 and target.read_bytes() == b"a"
 
 
 def test_a_copy_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):

@@ -143,10 +143,9 @@ def test_log_probabilities_that_are_no_numbers_are_never_chosen(monkeypatch):
 
 
 def test_generators_use_it_where_it_can_search(monkeypatch):
-    used = []
-    monkeypatch.setattr(patch, "beam_search", lambda generator, *args: used.append(generator) or "found")
-    ours, sample = generator_of([ready()], beam_size=2, max_len_b=5), batch(LENGTHS)
-    assert ours.generate([], sample) == "found" and used == [ours]
+    used, sample = [], batch(LENGTHS)
+    monkeypatch.setattr(patch, "beam_search", lambda *args: used.append(args) or beam_search(*args))
+    ours = generator_of([decided()], beam_size=2, max_len_b=5)
     others = [
         generator_of([build_stock(seed=3)], beam_size=2, max_len_b=5),
         generator_of([ready()], beam_size=2, max_len_b=5, no_repeat_ngram_size=2),
@@ -157,10 +156,17 @@ def test_generators_use_it_where_it_can_search(monkeypatch):
             search_strategy=search.DiverseSiblingsSearch(task().target_dictionary, 0.5),
         ),
     ]
-    for generator in others:
-        assert len(generator.generate([], sample)) == len(LENGTHS)
-    assert len(ours.generate([], sample, prefix_tokens=torch.full((len(LENGTHS), 1), 5))) == len(LENGTHS)
-    assert used == [ours]
+    with torch.no_grad():
+        for generator in (ours, *others):
+            for bos_token in (None, 7):
+                found = generator.generate([], sample, bos_token=bos_token)
+                same(found, by_fairseq(generator, sample, bos_token=bos_token))
+        prefix = torch.full((len(LENGTHS), 1), 5)
+        found = ours.generate([], sample, prefix_tokens=prefix)
+        same(found, by_fairseq(ours, sample, prefix_tokens=prefix))
+    with pytest.raises(NotImplementedError, match="search method doesn't support them"):
+        ours.generate([], sample, constraints=torch.zeros(len(LENGTHS), 1, dtype=torch.int64))
+    assert used == [(ours, sample, None), (ours, sample, 7)]
 
 
 def test_a_step_waits_for_nothing_until_hypotheses_may_end():
@@ -202,16 +208,24 @@ def test_it_leaves_other_searches_to_fairseq():
         assert not can_search(generator_of([model], **settings), None, None), settings
 
 
-def test_a_model_of_nan_is_refused_after_the_search():
+# The beam of 21 has so many candidates that the end of the sentence is among them, without a probability.
+WITHOUT_PROBABILITIES = pytest.mark.parametrize(
+    "settings", [{"beam_size": 2}, {"beam_size": 21, "min_len": 0}], ids=str
+)
+
+
+@WITHOUT_PROBABILITIES
+def test_a_model_of_nan_is_refused_after_the_search(settings):
     model = decided()
     next(model.decoder.parameters()).data.fill_(math.nan)
     with pytest.raises(UsageError, match="the probability 0 or NaN"):
-        generator_of([model], beam_size=2, max_len_b=3).generate([model], batch(LENGTHS))
+        generator_of([model], max_len_b=3, **settings).generate([model], batch(LENGTHS))
 
 
-def test_a_sentence_of_nan_beside_others_is_refused_after_the_search(monkeypatch):
+@WITHOUT_PROBABILITIES
+def test_a_sentence_of_nan_beside_others_is_refused_after_the_search(settings, monkeypatch):
     """The other sentences end in the last step, and this one never does."""
-    generator = generator_of([decided()], beam_size=2, max_len_b=3)
+    generator = generator_of([decided()], max_len_b=3, **settings)
     forward = generator.model.forward_decoder
 
     def with_nan(*args):

@@ -29,14 +29,26 @@ def test_each_name_has_a_line_and_those_that_differ_or_fail_are_counted(tmp_path
     state = {"model": {"w": torch.ones(2)}, "last_optimizer_state": {"step": 3}}
     other = copy.deepcopy(state)
     other["model"]["w"][1] += 1e-7
+    lines = ["H-1 -0.5000 a b"]
+    of_other = {
+        "differs": (other, lines),
+        "optimizer": (state | {"last_optimizer_state": {"step": 4}}, lines),
+        "text": (state, ["H-1 -0.5000 a c"]),
+        "number": (state, ["H-1 -0.5001 a b"]),
+        "ftg": (state, ["H-1 -0.5001 a b"]),  # whose numbers are rounded
+    }
 
     def train(name, side, checkout):
         if name == "broken":
             raise RuntimeError("it stops")
-        return (other if (name, side) == ("differs", "other") else state), []
+        return of_other.get(name, (state, lines)) if side == "other" else (state, lines)
 
-    names = ["same", "differs", "broken"]
-    assert compare_versions.compare(names, train, {"here": ROOT, "other": tmp_path}) == 2
-    same, differs, broken = capsys.readouterr().out.splitlines()
-    assert same.endswith("equal: 1 tensors, 0 lines") and broken.endswith("failed: it stops")
-    assert "1 of 1 values of model differ, the first is w" in differs
+    names = ["same", "broken", *of_other]
+    assert compare_versions.compare(names, train, {"here": ROOT, "other": tmp_path}) == 5
+    same, broken, differs, optimizer, text, number, rounded = capsys.readouterr().out.splitlines()
+    assert same.endswith("equal: 1 tensors, 1 lines") and broken.endswith("failed: it stops")
+    assert differs.endswith("s  1 of 1 values of model differ, the first is w")
+    assert optimizer.endswith("s  1 of 1 values of last_optimizer_state differ, the first is step")
+    assert text.endswith("s  1 lines of output differ, 1 and 1 in all")
+    assert number.endswith("s  1 lines of output differ, 1 and 1 in all")
+    assert rounded.endswith("equal: 1 tensors, 1 lines")

@@ -159,7 +159,10 @@ def test_what_torch_needs_is_asked_for_before_training(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: name == "gcc" or None)
     monkeypatch.delenv("CC", raising=False)
     assert compilation.missing("cuda") is None
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    for there, named, is_enough in (("clang", "", True), ("cc", "cc -m64", True), ("gcc", "cc -m64", False)):
+        monkeypatch.setattr(shutil, "which", lambda name, there=there: name == there or None)
+        monkeypatch.setenv("CC", named)
+        assert (compilation.missing("cuda") is None) == is_enough
     assert "needs a C compiler; install gcc" in compilation.missing("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 1))
     assert "compute capability 7.0" in compilation.missing("cuda")

@@ -81,6 +81,28 @@ def test_what_cannot_be_drawn_is_refused(logs, tmp_path, monkeypatch, words, sen
     assert not list(tmp_path.glob("*.svg"))
 
 
+@pytest.mark.parametrize(("number", "scale"), [("ppl", "log"), ("loss", "linear")])
+def test_the_interval_is_a_band_and_the_axis_of_perplexities_is_logarithmic(number, scale, logs, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Axes, "legend", lambda axes: drawn.append(axes))
+    for path in map(Path, logs.values()):
+        path.write_text(path.read_text().replace("ppl", number))
+    out = Path(logs["a1"]).with_name("out")
+    systems = ["--system", "A", logs["a1"], logs["a2"], "--system", "B", logs["b1"]]
+    main(["curves", *systems, "--number", number, "--out", str(out)])
+    (axes,) = drawn
+    assert axes.get_yscale() == scale
+    (band,) = axes.collections
+    (outline,) = band.get_paths()
+    expected = {
+        (int(row["update"]), float(row[end]))
+        for row in rows(f"{out}.tsv")
+        for end in ("low", "high")
+        if row[end]
+    }
+    assert {tuple(vertex) for vertex in outline.vertices} == expected and len(expected) == 6
+
+
 def test_a_name_is_no_formula(logs, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = []

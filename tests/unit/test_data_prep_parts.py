@@ -7,9 +7,11 @@ import io
 import json
 import os
 import random
+import sys
 import tarfile
 import zipfile
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import regex
@@ -283,9 +285,10 @@ def test_links_and_devices_are_refused(tmp_path, kind):
         read_member(path, "text")
 
 
-def test_links_in_a_zip_are_refused(tmp_path):
+@pytest.mark.parametrize("mode", [0o120777, 0o060666, 0o010644], ids=["link", "device", "pipe"])
+def test_links_and_devices_in_a_zip_are_refused(tmp_path, mode):
     with pytest.raises(UsageError, match="^a.zip has the member 'text', which is a link or a device"):
-        read_member(zip_with(tmp_path / "a.zip", "text", mode=0o120777, data=b"/etc/passwd"), "text")
+        read_member(zip_with(tmp_path / "a.zip", "text", mode=mode, data=b"/etc/passwd"), "text")
 
 
 @pytest.mark.parametrize("write", [tar_with, zip_with])
@@ -345,6 +348,30 @@ def test_each_new_input_file_is_read_once(tmp_path, monkeypatch):
     assert summed[6:] == ["train.de", "test.en"]
     assert {name for name in kept if kept[name] != changed[name]} == {"test.en"}
     assert changed["test.en"]["sha256"] == digest(tmp_path / "test.en")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "interval", "first", "second"),
+    [
+        (False, 30, "tokens: 180 lines, 6 lines/s\n", "tokens: 300 lines, 5 lines/s\n"),
+        (
+            True,
+            0.5,
+            "\r\033[Ktokens: 180 lines, 360 lines/s",
+            "\r\033[Ktokens: 300 lines, 300 lines/s",
+        ),
+    ],
+)
+def test_progress_is_shown_after_each_interval(terminal, interval, first, second, monkeypatch, capsys):
+    now = 100.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    counter = progress.Progress("tokens")
+    for halves, expected in enumerate(("", "", first, "", second)):
+        now = 100.0 + halves * interval / 2
+        counter.add(60)
+        shown = capsys.readouterr().err
+        assert shown.endswith(expected) and bool(shown) == bool(expected)
 
 
 def test_no_progress_line_is_written_for_every_block(capsys):

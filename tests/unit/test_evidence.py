@@ -106,6 +106,7 @@ def test_the_digest_of_a_claim_depends_on_all_of_it():
     others = [{"row": "c"}, {"margin": 0.1}, {"seeds": [1, 2]}, {"says": "x"}, {"expected": "below"}]
     assert len(digests | {claim(**change).digest for change in others}) == 1 + len(others)
     assert claim(margin=0.0, row_minus="").digest in digests  # as if claims had no such keys
+    assert claim(table="configs/multi30k/table.yaml").digest in digests
     assert claim(remark="B was trained with less.").digest in digests
 
 
@@ -470,16 +471,19 @@ def test_seeds_that_do_not_differ_tell_nothing():
         assert said(found, Findings([found], {})) == word
 
 
-def test_a_claim_that_has_lost_a_seed_has_neither_verdict_nor_interval():
+@pytest.mark.parametrize("row", ["multi30k/a", "multi30k/b"])
+@pytest.mark.parametrize(("kind", "cells"), [("primary", "| {} |  |"), ("secondary", "|  | {} |")])
+def test_a_claim_that_has_lost_a_seed_has_neither_verdict_nor_interval(row, kind, cells):
     rows = records()
-    rows["multi30k/b", 2] |= {"diverged": True, "rows": {}}
-    found = find(claim(), rows)
+    rows[row, 2] |= {"diverged": True, "rows": {}}
+    found = find(claim(kind=kind), rows)
     assert found.missing == [2] and found.interval is None and not found.waits
     assert verdict(found, (0.001, 1.0)) == "seed 2 diverged"
-    assert by_paper(Findings([found], {})).splitlines()[-1].endswith("| 1 has lost a seed |  |")
+    assert by_paper(Findings([found], {})).splitlines()[-1].endswith(cells.format("1 has lost a seed"))
     del rows["multi30k/b", 3]
-    found = find(claim(), rows)
-    assert found.waits and by_paper(Findings([found], {})).splitlines()[-1].endswith("| 0 of 1 done |  |")
+    found = find(claim(kind=kind), rows)
+    assert found.waits
+    assert by_paper(Findings([found], {})).splitlines()[-1].endswith(cells.format("0 of 1 done"))
 
 
 def test_seeds_without_both_rows_are_missing():
@@ -501,13 +505,14 @@ def test_a_pair_on_different_devices_does_not_count():
     assert find(claim(), rows).missing == []
 
 
+@pytest.mark.parametrize("row", ["multi30k/a", "multi30k/b"])
 @pytest.mark.parametrize(
     "value, reason",
     [(math.nan, "has no finite value"), (math.inf, "has no finite value"), (None, "was not measured")],
 )
-def test_a_value_that_is_no_number_does_not_count(value, reason):
+def test_a_value_that_is_no_number_does_not_count(row, value, reason):
     rows = records()
-    rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["chrf"] = value
+    rows[row, 2]["rows"][row][0]["chrf"] = value
     found = find(claim(quantity="chrf"), rows)
     assert found.missing == [2] and found.p_values == (None, None) and found.interval is None
     assert verdict(found, (0.001, 1.0)) == f"seed 2 {reason}"
@@ -515,6 +520,8 @@ def test_a_value_that_is_no_number_does_not_count(value, reason):
 
 def test_records_with_scores_of_other_sentences_are_refused():
     rows = records()
+    rows["multi30k/c", 2]["rows"]["multi30k/c"][0]["by_unit"]["bleu"].pop()
+    assert find(claim(), rows).interval  # which is about other rows
     rows["multi30k/a", 2]["rows"]["multi30k/a"][0]["by_unit"]["bleu"].pop()
     with pytest.raises(
         UsageError, match=r"claim first: the records have scores of .* of 19 sentences or parts"
@@ -829,6 +836,10 @@ def test_a_claim_below_fails_in_its_direction_if_the_interval_is_below_0(low, sa
     interval = Interval(low + 1, low, low + 2, 0.5, 3, 20)
     finding = Finding(of, {seed: (0, 0) for seed in (1, 2, 3)}, interval, [])
     assert f"| Li 2021 | {said} |" in by_paper(Findings([finding], {"a": (0.99, 0.01)}))
+    # a claim about a single row, and one without a margin, have no direction beside what they claim
+    for changes in ({"baseline": ""}, {"margin": 0.0}):
+        other = finding._replace(claim=of._replace(**changes))
+        assert "| Li 2021 | 1 fails |" in by_paper(Findings([other], {"a": (0.99, 0.01)}))
 
 
 def test_points_within_epochs_are_no_ends_of_epochs():

@@ -11,9 +11,11 @@ from modular_fairseq.export.command import check_folder
 from modular_fairseq.export.fixed_heads import check_plain, plain
 from modular_fairseq.export.gates import constant_scales, measured_scales
 from modular_fairseq.models.mae import expert_mixtures
+from modular_fairseq.models.translation import ModularTransformer
 from modular_fairseq.modules.attention import MultiheadAttention
 from modular_fairseq_cli.errors import UsageError
-from tests.helpers import LENGTHS, batch, build, build_stock, randomize_parts, task
+from tests.helpers import LENGTHS, batch, build, build_stock, options, randomize_parts, task
+from tests.language_models import build as build_language_model
 from tests.properties import real_logits
 
 pytestmark = pytest.mark.cpu_only("models are exported on a CPU")
@@ -185,6 +187,7 @@ def test_fixed_gates_have_the_probabilities_of_their_scales(gates, tmp_path):
         ),
         ({"no_residual": True}, "encoder.layers.0 has no residual connections"),
         ({"no_token_positional_embeddings": True}, "its encoder has no positions"),
+        ({"adaptive_softmax_cutoff": "10,25"}, "it has an adaptive softmax"),
     ],
     ids=str,
 )
@@ -215,6 +218,25 @@ class _Mixer(nn.Module):
     """A part that a plugin adds to attention."""
 
 
+class _Model(ModularTransformer):
+    """A model of a plugin."""
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: build_language_model("modular_transformer_lm"), "it is not a Transformer for translation"),
+        (
+            lambda: _Model.build_model(options(), task()),
+            "the model is a _Model, which is no part of a plain Transformer",
+        ),
+    ],
+)
+def test_models_of_other_classes_are_refused(make, sentence):
+    with pytest.raises(UsageError, match=f"the model cannot be exported: {sentence}"):
+        check_plain(make())
+
+
 def _replace(attention):
     attention.__class__ = _Sharpened
 
@@ -226,6 +248,10 @@ def _replace(attention):
         (
             lambda attention: attention.add_module("mixer", _Mixer()),
             "encoder.layers.0.self_attn.mixer is a _Mixer, which is no part of a plain Transformer",
+        ),
+        (
+            lambda attention: setattr(attention, "gate", _Mixer()),
+            "encoder.layers.0.self_attn has a gate that depends on the input",
         ),
         (
             lambda attention: attention.register_parameter("slope", nn.Parameter(torch.ones(1))),

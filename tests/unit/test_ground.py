@@ -3,6 +3,7 @@ work.
 """
 
 import ast
+import errno
 import fcntl
 import math
 import os
@@ -211,15 +212,28 @@ def test_json_keeps_file_names_that_are_not_utf_8(tmp_path):
 
 
 def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
-    path, host = tmp_path / "file", socket.gethostname()
+    folder = tmp_path / "a[1]"  # a pattern, which does not match itself
+    folder.mkdir()
+    path, host = folder / "file", socket.gethostname()
     dead = 2**22 + 1  # more than Linux's largest number of a process
     others = [f"file.{host}.{os.getpid()}.tmp", f"file.elsewhere.{dead}.tmp", f"other.{host}.{dead}.tmp"]
     for name in (*others, f"file.{host}.{dead}.tmp"):
-        (tmp_path / name).touch()
-    assert files.temporary_beside(path) == str(tmp_path / others[0])
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(others)
+        (folder / name).touch()
+    assert files.temporary_beside(path) == str(folder / others[0])
+    assert sorted(each.name for each in folder.iterdir()) == sorted(others)
     files.write_file(path, "text")
-    assert path.read_text() == "text" and not (tmp_path / others[0]).exists()
+    assert path.read_text() == "text" and not (folder / others[0]).exists()
+
+
+def test_what_a_process_of_another_user_writes_is_kept(tmp_path, monkeypatch):
+    def kill(process, number):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    theirs = tmp_path / f"file.{socket.gethostname()}.1.tmp"
+    theirs.touch()
+    monkeypatch.setattr(os, "kill", kill)
+    files.temporary_beside(tmp_path / "file")
+    assert theirs.exists()
 
 
 def test_json_is_read_or_refused_by_its_file(tmp_path):

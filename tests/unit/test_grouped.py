@@ -111,13 +111,23 @@ def test_one_group_has_the_parameters_of_a_plain_layer():
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("build", "sentence"),
     [
-        lambda: GroupLinear(3, 8, 12),
-        lambda: GroupLinear(3, 12, 8),
-        lambda: MultiheadAttention(12, 4, self_attention=True, groups=3),
+        (lambda: GroupLinear(3, 8, 12), "8 and 12 features cannot be divided into 3 groups"),
+        (lambda: GroupLinear(3, 12, 8), "12 and 8 features cannot be divided into 3 groups"),
+        (lambda: MultiheadAttention(12, 4, self_attention=True, groups=3), "multiple of groups 3"),
+        (lambda: GroupLayerNorm(3, 8), "8 features cannot be divided into 3 groups"),
     ],
 )
-def test_groups_that_do_not_divide_are_refused(build):
-    with pytest.raises(ValueError, match="divided into 3 groups|multiple of groups 3"):
+def test_groups_that_do_not_divide_are_refused(build, sentence):
+    with pytest.raises(ValueError, match=sentence):
         build()
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [({"bias": False}, "bias False and q_noise 0.0"), ({"q_noise": 0.1}, "bias True and q_noise 0.1")],
+)
+def test_groups_cannot_be_without_bias_or_have_quantisation_noise(changes, found):
+    with pytest.raises(ValueError, match=f"of 2 groups needs bias True and q_noise 0, not {found}"):
+        build_linear(2, 8, 12, **changes)

@@ -556,6 +556,9 @@ def test_statistics_count_valid_instances_only():
     expected = torch.tensor([2 * entropy[0] + 2 * entropy[1] + entropy[2], 4.0, 1.0], dtype=torch.float64)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     assert statistics.take() is None
+    for valid in ([[True, False]], [[True, True]]):  # passes of one shape
+        statistics.add(log_gates[1:], torch.tensor(valid))
+    assert statistics.take()[1:].tolist() == [1, 2]
     for valid in (None, torch.tensor([[True]])):  # the gates after an overflow do not count
         statistics.add(torch.tensor([[[math.nan, math.nan]]]), valid)
         statistics.add(log_gates[:1, :1], valid)

@@ -350,6 +350,10 @@ def test_all_is_logged_as_a_mean():
     values = found.get_smoothed_values()
     assert values["kl"] == 1.5 and values["xq"] == 0.1 and "qq" not in values
     assert values["loss"] == round(4 / math.log(2), 3)
+    with metrics.aggregate() as found:  # two updates count by their sample sizes
+        for log in logs:
+            ModularCrossEntropyCriterion.reduce_metrics([log])
+    assert found.get_smoothed_values() == values
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 
 import modular_fairseq  # noqa: F401
+from modular_fairseq.models.dma_losses import DEFAULT_WEIGHTS
+from modular_fairseq.models.mae_options import DEFAULT_INTERVAL
 from modular_fairseq.models.options import FAMILIES, CommonOptions, LossOptions, flag
 from modular_fairseq.models.registry import MECHANISMS
 
@@ -22,6 +24,10 @@ OPTIONS = [
     for f in fields(options)
     if f.name != "_name" and f.name not in FAIRSEQS
 ]
+# What mechanisms choose where the option is None.
+CHOSEN = {"mae_gate_interval": DEFAULT_INTERVAL} | {
+    f"{name}_weight": weight for name, weight in DEFAULT_WEIGHTS.items()
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -37,9 +43,9 @@ def test_the_help_of_an_option_names_its_default(option):
         assert option.default is False and "default" not in text
         return
     named = re.search(r"\(default: ([^ ;)]+)[^)]*\)$", text).group(1)
-    if option.default is None:  # the mechanism chooses
-        assert float(named) > 0
-    elif isinstance(option.default, str):
-        assert named == option.default
+    default = CHOSEN.get(option.name, option.default)
+    assert option.default in (None, default)
+    if isinstance(default, str):
+        assert named == default
     else:
-        assert float(named) == option.default
+        assert float(named) == default

@@ -11,12 +11,14 @@ import os
 import re
 import shutil
 import struct
+import sys
 import zlib
 from importlib.resources import files
 
 import numpy as np
 import pytest
 
+from modular_fairseq_cli import report
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.main import main
 from modular_fairseq_cli.report.checkpoint import Checkpoint, read_analysis
@@ -250,10 +252,12 @@ def test_tokens_cannot_leave_their_place(tmp_path):
 
 
 def test_a_label_is_text(folder, tmp_path):
-    main(["report", str(folder), "--label", "<i>old & new</i>", "--out", str(tmp_path / "r.html")])
+    """Text in UTF-8 cannot have a lone surrogate, which is a question mark in the title."""
+    label = "<i>old & new</i>\ud800"
+    main(["report", str(folder), "--label", label, "--out", str(tmp_path / "r.html")])
     page = (tmp_path / "r.html").read_text()
-    assert "<title>&lt;i&gt;old &amp; new&lt;/i&gt;</title>" in page
-    assert content(page)["checkpoints"][0]["label"] == "<i>old & new</i>"
+    assert "<title>&lt;i&gt;old &amp; new&lt;/i&gt;?</title>" in page
+    assert content(page)["checkpoints"][0]["label"] == label
 
 
 def test_numbers_of_a_training_that_diverged_are_left_out_and_this_is_said(tmp_path, capsys):
@@ -268,12 +272,12 @@ def test_numbers_of_a_training_that_diverged_are_left_out_and_this_is_said(tmp_p
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("none", ["NaN", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_left_out(tmp_path, none):
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_are_not_finite_are_left_out(tmp_path, value):
     write_analysis(tmp_path, parts="redundancy")
     text = (tmp_path / "analysis.json").read_text()
     (tmp_path / "analysis.json").write_text(
-        text.replace('"LR_distance_all": 0.5512', f'"LR_distance_all": {none}')
+        text.replace('"LR_distance_all": 0.5512', f'"LR_distance_all": {value}')
     )
     assert (
         content(build_page([read_analysis(tmp_path)]))["checkpoints"][0]["analyses"]["redundancy"][
@@ -411,15 +415,6 @@ def test_pictures_of_everything(folder, tmp_path, capsys):
     assert f"{pictures}: {2 * len(names)} files" in capsys.readouterr().out
 
 
-def test_timelines_of_plugins_have_pictures(tmp_path):
-    pytest.importorskip("matplotlib")
-    write_analysis(tmp_path / "a", parts="plugin")
-    pictures = tmp_path / "pictures"
-    words = ["--out", str(tmp_path / "r.html"), "--pictures", str(pictures), "--format", "png"]
-    main(["report", str(tmp_path / "a"), *words])
-    assert [path.name for path in pictures.iterdir()] == ["mae_transformer_tiny_cpu-plugin-1.png"]
-
-
 def test_pictures_of_one_format_where_little_is_known(tmp_path):
     pytest.importorskip("matplotlib")
     write_analysis(tmp_path / "a", parts="gates")
@@ -493,6 +488,8 @@ def test_the_picture_of_competition_has_percentiles_and_correlation(figures):
     ]
     layers[0] |= {"layer": 1, "stream": None}
     layers[1] |= {"layer": 2, "stream": 2}
+    others = {name: value + 0.1 for name, value in percentiles[1].items()}
+    layers.append({"module": "decoder.layers.1", "side": "target", "uniform": 0.8, "percentiles": others})
     correlation = [
         {
             "side": "source",
@@ -501,7 +498,13 @@ def test_the_picture_of_competition_has_percentiles_and_correlation(figures):
         }
     ]
     drawn = figures(some(competition={"layers": layers, "correlation": correlation}))
-    [ax] = drawn["a-competition-entropy"].axes
+    ax, target = drawn["a-competition-entropy"].axes
+    assert (ax.get_title(), target.get_title()) == ("source", "target")
+    assert [list(line.get_ydata()) for line in target.lines] == [
+        *([value] for value in others.values()),
+        [0.8],
+    ]
+    assert [label.get_text() for label in target.get_xticklabels()] == ["decoder.layers.1"]
     lines = {
         line.get_label(): list(line.get_ydata()) for line in ax.lines if not line.get_label().startswith("_")
     }
@@ -532,8 +535,8 @@ def test_redundancy_that_is_not_known_has_no_bar(figures):
             "type": CROSS,
             "LR_distance": None,
             "HR_distance": 0.5,
-            "modules": [{"module": "m", "heads": 2}],
-            "pairs_distance": [[1, 0.5], [0.5, 1]],
+            "modules": [{"module": name, "heads": 2} for name in ("m1", "m2")],
+            "pairs_distance": np.linspace(0, 1, 16).reshape(4, 4).tolist(),
         }
     ]
     names = ("LR_distance_all", "HR_distance_all", "LR_divergence_encoder", "HR_divergence_encoder")
@@ -552,7 +555,40 @@ def test_redundancy_that_is_not_known_has_no_bar(figures):
     assert len({bar.get_facecolor() for bar in ax.patches}) == 2
     pairs = drawn["a-redundancy-pairs"].axes[0]
     assert pairs.get_title() == "cross-attention: LR –, HR 0.500"
-    np.testing.assert_array_equal(pairs.images[0].get_array(), [[1, 0.5], [0.5, 1]])
+    np.testing.assert_array_equal(pairs.images[0].get_array(), types[0]["pairs_distance"])
+    for axis in (pairs.xaxis, pairs.yaxis):
+        assert axis.get_ticklocs().tolist() == [0, 2]
+        assert [label.get_text() for label in axis.get_ticklabels()] == ["m1", "m2"]
+
+
+def test_timelines_of_plugins_have_pictures(figures, tmp_path):
+    write_analysis(tmp_path, parts="plugin")
+    checkpoint = read_analysis(tmp_path)
+    [(name, drawn)] = figures(checkpoint).items()
+    assert name == "mae_transformer_tiny_cpu-plugin-1"
+    [timeline] = checkpoint.analyses["plugin"]["timelines"]
+    images = [np.reshape(image["values"], (image["height"], image["width"])) for image in timeline["images"]]
+    rows = [[row] for row in timeline["rows"].values()]
+    shown = [ax.images[0] for ax in drawn.axes]
+    for image, expected in zip(shown, [*images, *rows], strict=True):
+        np.testing.assert_array_equal(image.get_array(), expected)
+    assert [image.get_clim() for image in shown[len(images) :]] == [(0, 1)] * len(rows)
+    assert [ax.get_ylabel() for ax in drawn.axes] == ["noisy", "clean", "speech", "c1"]
+
+
+def test_the_pictures_of_activations_have_a_row_for_each_picture_and_one_of_the_mean(figures, tmp_path):
+    write_analysis(tmp_path, parts="pictures")
+    checkpoint = read_analysis(tmp_path)
+    found = checkpoint.analyses["pictures"]
+    axes = figures(checkpoint)["mae_transformer_tiny_cpu-activations"].axes
+    shown = [ax.images[0].get_array() for ax in axes]
+    for row, picture in enumerate(found["pictures"]):
+        brightness, *activations = shown[3 * row : 3 * row + 3]
+        np.testing.assert_array_equal(brightness[:, :, 0].ravel(), np.ravel(found["palette"])[picture])
+        expected = [np.reshape(layer["single"][row][0], (3, 4)) for layer in found["layers"]]
+        np.testing.assert_array_equal(activations, expected)
+    means = [np.reshape(layer["mean"][0], (3, 4)) for layer in found["layers"]]
+    np.testing.assert_array_equal(shown[-2:], means)
 
 
 def test_the_pictures_of_curves_have_the_points_of_the_log(figures):
@@ -566,6 +602,38 @@ def test_the_pictures_of_curves_have_the_points_of_the_log(figures):
     assert [ax.get_ylabel() for ax in drawn["losses-over-training"].axes] == [
         "KL of the mixtures, nats per dimension"
     ]
+
+
+def test_the_pictures_of_curves_name_the_parts_of_the_log(figures):
+    """The training has its curve within epochs, or between epochs if the log has no other."""
+    log = {
+        "train_inner": {"ppl": [(5, 40), (10, 35)]},
+        "train": {"ppl": [(10, 38)], "kl": [(10, 2.0)]},
+        "valid": {"ppl": [(10, 30)]},
+        "valid1": {"ppl": [(10, 25)]},
+    }
+    drawn = figures(some(log=log))
+
+    def points(name):
+        return [
+            (line.get_label(), line.get_xydata().tolist()) for ax in drawn[name].axes for line in ax.lines
+        ]
+
+    assert points("learning-curves") == [
+        ("a, training", [[5, 40], [10, 35]]),
+        ("a, validation", [[10, 30]]),
+        ("a, valid1", [[10, 25]]),
+    ]
+    assert points("losses-over-training") == [("a, training", [[10, 2.0]])]
+
+
+def test_the_same_numbers_give_the_same_files_on_another_day(monkeypatch):
+    pictures = pytest.importorskip("modular_fairseq_cli.report.pictures")
+    drawn = []
+    for date in ("0", "86400"):  # seconds
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", date)
+        drawn.append(pictures.draw([some(log={"valid": {"ppl": [(10, 30), (20, 20)]}})], ("svg", "png")))
+    assert len(drawn[0]) == 2 and drawn[0] == drawn[1]
 
 
 def test_the_legend_has_the_lines_of_all_axes(figures):
@@ -645,21 +713,29 @@ def test_the_picture_of_a_sentence_has_roots_of_weights_and_tokens_as_they_are(f
             "heads": 2,
         }
     ]
-    checkpoint.competition_layers = ["encoder.layers.0"]
-    checkpoint.sentences = [{"source": ["$5", "</s>"], "target_in": ["</s>"], "target": ["</s>"]}]
-    heads = np.array([[[0.25, 0.75], [1, 0]], [[0.5, 0.5], [0.04, 0.96]]])
-    strip = np.array([[0.3, 0.7], [0.6, 0.4]])
+    checkpoint.competition_layers = ["encoder.layers.0", "decoder.layers.0"]
+    checkpoint.sentences = [{"source": ["$5", "</s>"], "target_in": ["</s>", "$6"], "target": ["$6", "</s>"]}]
+    maps = {
+        "attention": np.array([[[0.25, 0.75], [1, 0]], [[0.5, 0.5], [0.04, 0.96]]]),
+        "mask": np.array([[[0.64, 0.36], [0.16, 0.84]], [[0.09, 0.91], [0, 1]]]),
+    }
+    strips = {"encoder": np.array([[0.3, 0.7], [0.6, 0.4]]), "decoder": np.array([[0.1, 0.9], [0.8, 0.2]])}
     checkpoint.arrays = [
-        {"attention/encoder.layers.0.self_attn": heads, "competition/encoder.layers.0": strip}
+        {
+            **{f"{what}/encoder.layers.0.self_attn": heads for what, heads in maps.items()},
+            **{f"competition/{side}.layers.0": strip for side, strip in strips.items()},
+        }
     ]
     drawn = figures(checkpoint)
-    mosaic = drawn["a-attention-encoder-self-attention"].axes[0].images[0].get_array().filled(-1)
-    np.testing.assert_allclose(mosaic[:2, :2], [[0.5, 0.75**0.5], [1, 0]])
-    np.testing.assert_allclose(mosaic[:2, 3:5], [[0.5**0.5, 0.5**0.5], [0.2, 0.96**0.5]])
-    assert (mosaic[2:] == -1).all() and (mosaic[:, 2] == -1).all()
-    competition = drawn["a-competition-encoder"].axes[0]
-    np.testing.assert_array_equal(competition.images[0].get_array(), [[0.3, 0.6]])
-    assert [label.get_text() for label in competition.get_xticklabels()] == [r"\$5", "</s>"]
+    for what, heads in maps.items():
+        mosaic = drawn[f"a-{what}-encoder-self-attention"].axes[0].images[0].get_array().filled(-1)
+        np.testing.assert_allclose(mosaic[:2, :2], heads[0] ** 0.5)
+        np.testing.assert_allclose(mosaic[:2, 3:5], heads[1] ** 0.5)
+        assert (mosaic[2:] == -1).all() and (mosaic[:, 2] == -1).all()
+    for side, words in (("encoder", [r"\$5", "</s>"]), ("decoder", ["</s>", r"\$6"])):
+        competition = drawn[f"a-competition-{side}"].axes[0]
+        np.testing.assert_array_equal(competition.images[0].get_array(), [strips[side][:, 0]])
+        assert [label.get_text() for label in competition.get_xticklabels()] == words
 
 
 # What is removed from a file, by the name of the test case: FILE/KEY/KEY/...
@@ -736,8 +812,14 @@ def damage(folder, what):
         (folder / file).write_text(json.dumps(content))
     elif what == "other arrays":
         np.savez(folder / "samples.npz", **{"attention/9/x": np.ones((1, 2, 2))})
-    elif what == "not weights":
-        np.savez(folder / "samples.npz", **{"attention/0/x": np.full((1, 2, 2), 7.0)})
+    elif what == "unreadable":
+        (folder / "samples.npz").unlink()
+        (folder / "samples.npz").mkdir()
+    elif what == "one dimension":
+        np.savez(folder / "samples.npz", **{"attention/0/x": np.ones(2)})
+    elif what in ("too large", "negative"):
+        value = 7.0 if what == "too large" else -1.0
+        np.savez(folder / "samples.npz", **{"attention/0/x": np.full((1, 2, 2), value)})
     elif what == "format of samples":
         (folder / "samples.json").write_text('{"format": "2b"}')
     return folder
@@ -779,7 +861,11 @@ def damage(folder, what):
         ("no sentences", 'samples.json has no list "sentences"'),
         ("no target", 'samples.json has no list "sentences" of entries with a "target_in"'),
         ("no modules", 'samples.json has no list "modules"'),
-        ("not weights", "is not a table of numbers from 0 to 1"),
+        ("unreadable", "samples.npz: cannot be read (Is a directory); make it readable"),
+        *(
+            (what, "attention/0/x is not a table of numbers from 0 to 1")
+            for what in ("one dimension", "too large", "negative")
+        ),
         ("format of samples", "has format 2b"),
     ],
 )
@@ -823,6 +909,14 @@ def test_wrong_options_are_refused(folder, tmp_path, arguments, message):
     refused(
         ["report", str(folder), *[argument.format(tmp=tmp_path) for argument in arguments]], message, tmp_path
     )
+
+
+def test_pictures_without_matplotlib_are_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "modular_fairseq_cli.report.pictures", raising=False)
+    monkeypatch.delattr(report, "pictures", raising=False)
+    arguments = ["--out", str(tmp_path / "r.html"), "--pictures", str(tmp_path / "pictures")]
+    refused(["report", str(folder), *arguments], "--pictures needs matplotlib (", tmp_path)
 
 
 TRAINED = """2026-01-01 10:00:00 | INFO | fairseq_cli.train | {{'model': Namespace(arch='{arch}', seed=1)}}

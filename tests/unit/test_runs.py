@@ -376,7 +376,7 @@ def test_train_and_score_refuses_what_it_sets_itself(tmp_path, monkeypatch, opti
         trained(monkeypatch, tmp_path, "tim_transformer", option, "simple", name="mine")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "bin", "text", "settings"])
+@pytest.mark.parametrize("name", ["", "a/b", "a:b", "..", "bin", "text", "settings"])
 def test_train_and_score_refuses_a_name_that_is_none_of_a_new_folder(tmp_path, monkeypatch, name):
     with pytest.raises(
         SystemExit, match=f"--name {name}: it names a folder in .*; give a name without / and :"
@@ -480,6 +480,12 @@ def test_a_new_column_is_measured_alone_and_another_decoding_drops_all_results(t
     assert both.result is None
     both.finish(print)
     assert both.result["first"] == "new" and (first.times, second.times) == (2, 2)
+
+
+def test_the_name_of_a_measurement_has_the_option_of_true_and_false():
+    overrides = (("mae_inference", "random"), ("no_residual", True), ("stream_skip", False))
+    of = Measurement(Run("run", "folder", Corpus("data"), (), 1), (), "valid", overrides)
+    assert of.name == "valid-random-no_residual-True-stream_skip-False"
 
 
 def test_other_overrides_drop_the_results_though_their_values_are_the_same(tmp_path):

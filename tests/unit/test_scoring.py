@@ -540,6 +540,13 @@ def test_a_seed_that_sacrebleu_would_not_take_is_refused(monkeypatch, seed):
         paired_bootstrap(["a"], ["a"], [["b"]])
 
 
+@pytest.mark.parametrize("seed", ["none", "None"])
+def test_no_seed_is_one_that_sacrebleu_takes(monkeypatch, seed):
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    [found] = paired_bootstrap(["a"], ["a"], [["b"]], samples=2)
+    assert "seed:none" in found["bleu"]["signature"]
+
+
 @pytest.mark.parametrize(
     "texts", [(["a"] * 2, ["a"], [["a"]]), (["a"], ["a"] * 2, [["a"]]), ([["a"]], ["a"], [["a"], ["a"] * 2])]
 )

@@ -3,6 +3,8 @@
 The mask works in every kind of attention, step by step and in beams.
 """
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ from modular_fairseq.modules.mutual_information import (
     released_estimate,
     upper_bound,
 )
-from modular_fairseq.modules.semantic_mask import SMALLEST_OVERLAP, SemanticMask, _LogOverlap
+from modular_fairseq.modules.semantic_mask import SMALLEST_OVERLAP, SemanticMask, _LogOverlap, log_overlap
 from tests.reference import disentangled as reference
 
 B, H, T, S, C, CLUSTERS = 3, 4, 5, 6, 24, 3
@@ -101,11 +103,11 @@ def losses_of(mask):
 
 def attend(module, kind, query, key, **call):
     mask = CAUSAL if kind == "causal" else None
+    call.setdefault("key_padding_mask", padding(len(key), kind))
     return module(
         query,
         key,
         key,
-        key_padding_mask=padding(len(key), kind),
         attn_mask=mask,
         static_kv=kind == "cross",
         **call,
@@ -180,6 +182,8 @@ def test_the_floor_of_the_overlap_and_its_gradient():
     bias = _LogOverlap.apply(*(x.requires_grad_() for x in apart))
     assert torch.equal(bias, torch.full((1, 1, 1, 2), SMALLEST_OVERLAP).log())
     assert all((g == 0).all() for g in torch.autograd.grad(bias.sum(), apart))
+    with torch.no_grad():
+        assert torch.equal(log_overlap(*apart), bias)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -442,13 +446,15 @@ def test_masks_together_have_the_losses_that_each_has_by_itself():
     """Masks of the same kind over the same positions are computed together, the others apart."""
     everything = LossSettings(kl=True, qq=True, xq=True, diversity=True)
     modules, kinds = [], ("self", "cross", "self", "cross", "self")
+    pads = {"self": padding(T), "cross": padding(S)}
     for number, kind in enumerate(kinds):
         modules.append(attention(kind).train())
         for parameter in modules[-1].mask.parameters():
             parameter.data += 0.1 * number * torch.randn_like(parameter)
         modules[-1].mask.wanted = everything
-        attend(modules[-1], kind, *inputs(kind))
+        attend(modules[-1], kind, *inputs(kind, seed=number), key_padding_mask=pads[kind])
     masks = [module.mask for module in modules]
+    assert sorted(Counter(mask.kind() for mask in masks).values()) == [2, 3]
     together = measure(masks, everything)
     for name in ("kl", "qq", "xq", "diversity"):
         alone = torch.stack([losses_of(mask)[name] for mask in masks])

@@ -62,13 +62,20 @@ def test_it_computes_what_fairseqs_adam_computes(eps, missing):
 
 
 def test_it_uses_torchs_loops_where_there_is_no_fused_kernel(monkeypatch):
-    fused, looped = parameters(), parameters()
+    fused, looped, used, adamw = parameters(), parameters(), [], torch_adam.adamw
+
+    def recorder(*tensors, **options):
+        used.append((options["fused"], options["foreach"]))
+        adamw(*tensors, **options)
+
+    monkeypatch.setattr(torch_adam, "adamw", recorder)
     for params, devices in ((fused, ("cpu",)), (looped, ())):
         monkeypatch.setattr(torch_adam, "FUSED", devices)
         optimizer = Adam(params, lr=0.01, weight_decay=0.1)
         for step in range(1, 4):
             set_gradients(params, step)
             optimizer.step()
+    assert used == [(True, False)] * 3 + [(False, True)] * 3
     for one, other in zip(fused, looped, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 

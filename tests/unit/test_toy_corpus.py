@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU
 from modular_fairseq_cli.main import main
 from modular_fairseq_cli.toy_corpus import english, german, lexicon, sampler
 from modular_fairseq_cli.toy_corpus.command import MAX_SENTENCES
-from modular_fairseq_cli.toy_corpus.documents import LENGTH, TOPICS
+from modular_fairseq_cli.toy_corpus.documents import LENGTH, TOPICS, arrange
 from modular_fairseq_cli.toy_corpus.meaning import Clause, NounPhrase, RelativeClause
 
 ME, YOU, HE, SHE, WE, THEY = lexicon.PRONOUNS
@@ -512,7 +512,7 @@ def test_text_is_lower_case_tokens(corpus):
         for line in lines:
             assert line == line.lower()
             assert line[-2:] in (" .", " ?")
-            assert all(token in ".,?" or token.isalpha() for token in line.split(" "))
+            assert all(token in {".", ",", "?"} or token.isalpha() for token in line.split(" "))
 
 
 def likeliest_translations(pairs, iterations=6):
@@ -636,4 +636,11 @@ def test_documents_are_about_one_thing(tmp_path):
         assert max(map(len, found)) <= LENGTH and (split != "train" or len(found[0]) == LENGTH)
         for document in found:
             topics = [{TOPICS[word] for word in line.split() if word in TOPICS} for line in document]
-            assert set.intersection(*filter(None, topics)) or not any(topics)
+            if named := [each for each in topics if each]:
+                assert set.intersection(*named)
+
+
+def test_a_sentence_is_put_into_the_longest_document_about_a_thing_that_it_names():
+    one, other = [*dict.fromkeys(TOPICS.values())][:2]
+    both, neither = f"{one} and {other}", "yes ."
+    assert [*arrange([one, other, other, both, neither])] == [[one], [other, other, both, neither]]

@@ -343,9 +343,11 @@ def test_a_model_trains_after_the_inference_mode(arch, lengths):
 
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "activation_dropout"])
 def test_dropout_acts_where_fairseqs_does(kind):
-    called = []
+    called, in_attention = [], []
     for model in (build_stock(**{"dropout": 0.0, kind: 0.5}), build(**{"dropout": 0.0, kind: 0.5})):
         order = []
+        modules = dict(model.named_modules())
+        in_attention.append({n: modules[n].p for n in modules if n.endswith("attn.dropout_module")})
         for name, module in model.named_modules():
             if isinstance(module, FairseqDropout) and not name.endswith("attn.dropout_module"):
                 module.register_forward_pre_hook(lambda module, _, order=order: order.append(module.p))
@@ -358,6 +360,8 @@ def test_dropout_acts_where_fairseqs_does(kind):
         assert not torch.allclose(logits(model, sample), first)
         called.append(order[: len(order) // 3])
     assert called[0] == called[1] and (kind == "attention_dropout" or 0.5 in called[0])
+    assert in_attention[0] == in_attention[1]
+    assert {*in_attention[0].values()} == {0.5 if kind == "attention_dropout" else 0.0}
 
 
 @pytest.mark.parametrize(

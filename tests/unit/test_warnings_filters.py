@@ -1,5 +1,6 @@
 """Test that known warnings of fairseq's commands are silent, but not the same warnings of other code."""
 
+import logging
 import warnings
 
 import pytest
@@ -53,6 +54,16 @@ def test_composing_options_is_silent(recorded, monkeypatch):
             "fairseq.optim.amp_optimizer",
         ),
         (
+            "CUDA is not available or torch_xla is imported. Disabling autocast.",
+            UserWarning,
+            "torch.cuda.amp.autocast_mode",
+        ),
+        (
+            "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
+            UserWarning,
+            "torch.cuda.amp.grad_scaler",
+        ),
+        (
             "Support for mismatched key_padding_mask and attn_mask is deprecated. Use ...",
             UserWarning,
             "torch.nn.functional",
@@ -70,3 +81,10 @@ def test_a_warning_is_silent_only_where_it_is_known(recorded, message, category,
     ]:
         warnings.warn_explicit(*other[:2], "file.py", 1, module=other[2])
     assert len(recorded) == 3
+
+
+@pytest.mark.parametrize("library", ["hydra", "matplotlib"])
+def test_debug_messages_of_a_library_are_silent(recorded, library):
+    logging.getLogger(library).setLevel(logging.DEBUG)
+    quiet_known_warnings()
+    assert logging.getLogger(library).level == logging.INFO
