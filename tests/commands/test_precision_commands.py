@@ -70,7 +70,8 @@ def test_gates_that_learn_alone_are_no_rounded_weights(reversal_data, tmp_path, 
     run_train(reversal_data, *args, "--finetune-from-model", base / "checkpoint1.pt", "--max-epoch", 1)
     with going_on(tuned):
         run_train(reversal_data, *args, "--max-epoch", 2)
-    assert differing_weights(tuned / "checkpoint1.pt", tuned / "checkpoint2.pt")
+    learned = differing_weights(tuned / "checkpoint1.pt", tuned / "checkpoint2.pt")
+    assert any(name.endswith("weight") for name in learned)  # running statistics change in any case
     assert "rounded to half precision" not in caplog.text
 
 
