@@ -33,7 +33,6 @@ def cases(materials: Materials, seed: int, count: int) -> Iterator[Case]:
 def _checked(materials: Materials, folder: Path, words: list[object], inputs: Path) -> str:
     """Run a command, and return what is wrong with its end, with its inputs or with what it leaves."""
     before = content(inputs)
-    assert before, f"{inputs} has no content that could change"
     ended = call(words, folder, materials.environment)
     wrong = judged(ended)
     after = content(inputs)
