@@ -82,7 +82,13 @@ def words(text):
 
 
 def write_checkpoint(path, epoch=3, updates=12, val_loss=5.0, **losses):
-    """Write a checkpoint with the parts that an ablation reads; `losses` are those of training, by name."""
+    """Write a checkpoint with the parts that an ablation reads.
+
+    Args:
+        path: its file.
+        epoch, updates, val_loss: what it says of the training and the validation.
+        losses: the mean of each training loss, by the name of the loss, such as nll_loss.
+    """
     meters = [
         (10, name, "AverageMeter", {"val": 0, "sum": torch.tensor(10 * loss), "count": 10, "round": 3})
         for name, loss in (losses or {"loss": 4.0}).items()

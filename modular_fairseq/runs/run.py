@@ -248,7 +248,8 @@ class Run(NamedTuple):
         if self.trains and not self._is_trained():
             if os.path.exists(self.last):
                 say(f"{self.name}: continues from its last checkpoint")
-            tail = self.execute(self.train_command, "train.log", say, show, may_diverge, self.launcher)
+            log = self.path("train.log")
+            tail = execute(self.name, log, self.train_command, say, show, may_diverge, self.launcher)
             diverged = any(map(DIVERGED.search, tail))
         if self.trains and self.averaged:
             self.execute(self.average_command, "average.log", say)
@@ -282,29 +283,9 @@ class Run(NamedTuple):
         updates = load_checkpoint(self.checkpoint)["optimizer_history"][-1]["num_updates"]
         return {**own, **logged, "updates": updates}
 
-    def execute(
-        self,
-        command: list[str],
-        log: str,
-        say: Say,
-        show: Say | None = None,
-        may_diverge: bool = False,
-        launcher: Sequence[str] = (),
-    ) -> list[str]:
-        """Run a command, and append it and its output to the file `log` of the run's folder.
-
-        Args:
-            log: name of the file.
-            command, say, show, may_diverge, launcher: as for `execution.execute`.
-
-        Returns:
-            The last lines of the command's output.
-
-        Raises:
-            Diverged: a training diverged, and `may_diverge` is false.
-            UsageError: the command failed.
-        """
-        return execute(self.name, self.path(log), command, say, show, may_diverge, launcher)
+    def execute(self, command: list[str], log: str, say: Say, show: Say | None = None) -> list[str]:
+        """Call `execution.execute` for a command of this run; `log` is the name of a file in its folder."""
+        return execute(self.name, self.path(log), command, say, show)
 
     def _is_trained(self) -> bool:
         """Return whether the last checkpoint has reached --max-update, --max-epoch or --patience."""

@@ -51,12 +51,12 @@ def refuse_compressed(path: str) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            size = sum(each.file_size for each in archive.infolist())
+            content = sum(each.file_size for each in archive.infolist())
     except Exception:  # a checkpoint of an old torch, or a damaged file, which torch.load names
         return
-    if size > os.path.getsize(path):
+    if content > (size := os.path.getsize(path)):
         raise UsageError(
-            f"{path} is no checkpoint that fairseq wrote, because its content is compressed; "
+            f"{path} is no checkpoint that fairseq wrote, as its {size:,} bytes unpack to {content:,}; "
             "copy it again, or use another"
         )
 

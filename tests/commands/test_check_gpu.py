@@ -289,7 +289,7 @@ def test_without_a_compiler_compiled_layers_are_left_out(tmp_path, monkeypatch):
 
 
 def test_speed_is_the_target_tokens_and_the_operations_of_one_step_by_its_median_time(monkeypatch):
-    """The times are those of an F step of the model; stock, G steps and searches have others."""
+    """The speed is that of the F steps of the model. Stock, G steps and searches have other times here."""
     task = random_task(99, 99)
     args = SimpleNamespace(device="cpu", seed=1, beam=5, steps=5, sentences=3, length=5)
     configs = parse_model(MAE, task, args)

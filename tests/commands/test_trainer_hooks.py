@@ -72,7 +72,7 @@ def test_hooks_are_called_in_order(reversal_data, tmp_path, monkeypatch):
     for event in ("epoch", "zero", "batch", "success", "validation"):  # all hooks are told, in their order
         told = [name for name, what, *_ in calls if what == event]
         assert told and told == ["inner", "outer"] * (len(told) // 2), event
-    for begin in ("update", "valid batch"):  # a later hook's step makes that of an earlier one
+    for begin in ("update", "valid batch"):  # the outer hook's step calls the inner hook
         around = [call[:2] for call in calls if call[1] in (begin, f"end of {begin}")]
         assert around[:4] == [
             ("outer", begin),

@@ -150,8 +150,7 @@ def judged(ended: Ended) -> str:
     A command may succeed. If it fails, its last line on standard error is a sentence, and there is no
     traceback.
     """
-    lines = [line for line in ended.err.splitlines() if line.strip()]
-    last = lines[-1].strip()[:300] if lines else "no message"
+    last = last_line(ended.err)
     if ended.status is None:
         return f"hangs for more than {SECONDS:g} s ({last})"
     if ended.status < 0:
@@ -172,13 +171,17 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def left_over(folder: Path) -> list[str]:
-    """Return the names of files below a folder that were being written when a command ended."""
-    return [
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if ".tmp" in path.name or ".part" in path.name
-    ]
+def last_line(output: str) -> str:
+    """Return the beginning of the last line that is not empty."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no message"
+
+
+def left_over(folder: Path) -> str:
+    """Return a sentence if a folder has files that were being written when a command ended, or ""."""
+    paths = (path for path in folder.rglob("*") if ".tmp" in path.name or ".part" in path.name)
+    names = [str(path.relative_to(folder)) for path in paths]
+    return f"leaves {', '.join(names[:3])}" if names else ""
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -39,8 +39,7 @@ def _checked(materials: Materials, folder: Path, words: list[object], inputs: Pa
     lost = [name for name, data in before.items() if after.get(name) != data]
     if not wrong and lost:
         wrong = f"changes its input {', '.join(lost[:3])}"
-    left = left_over(folder)
-    return wrong or (f"leaves {', '.join(left)}" if left else "")
+    return wrong or left_over(folder)
 
 
 # --- raw text -----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from modular_fairseq_cli.main import COMMANDS
 from tests.ablations import BASE
 from tests.fake_slurm import write_programs
 from tests.places import ROOT
-from tests.soak.cases import Case, Ended, call, copied, judged, left_over
+from tests.soak.cases import Case, Ended, call, copied, judged, last_line, left_over
 from tests.soak.materials import PICTURES, Materials
 
 NUMBERS = [
@@ -46,7 +46,7 @@ BENCH = (
     "--rounds 1 --sentences 2 --length 4 --search-sentences 2 --steps 2 --source-types 50 --target-types 50"
 )
 NOISE = "no ratio is reported"  # what bench says if the machine has other work
-# The trainings in which an option may have an effect. The first four are named by the start of their options.
+# Trainings by name. An option that starts with one of these names is tried in the training of that name.
 MODELS = {
     "mae": ["--arch", "modular_transformer", "--attention-type", "mae"],
     "dma": ["--arch", "dma_transformer", "--criterion", "modular_cross_entropy"],
@@ -72,8 +72,8 @@ def values(kind: Any, default: Any) -> list[str]:
 def cases(materials: Materials, seed: int, count: int) -> Iterator[Case]:
     """Yield cases: two thirds are options of trainings, one third options of commands.
 
-    The options are added to a training or a command that succeeds without them. Otherwise they would not be
-    what makes it fail, and `judged` accepts failures that have a sentence.
+    An option is added to a training or a command that succeeds without it. One that fails without the option
+    would fail with every value, and `judged` accepts a failure that has a sentence.
     """
     rng = random.Random(seed)
     trainings, commands = list(_of_training()), list(_of_commands())
@@ -90,9 +90,7 @@ def _of_training() -> Iterator[tuple[str, str]]:
         ours = [each.name for each in MECHANISMS.values() if f.name in each.option_names]
         if not ours and f.name not in ("attention_type", "compile", "no_residual", "attention_head_dim"):
             continue
-        start = next(
-            (model for model in ("mae", "dma", "stream", "tim") if f.name.startswith(model)), "plain"
-        )
+        start = next((model for model in MODELS if f.name.startswith(model)), "plain")
         for model in (start, "plain"):
             yield from ((model, option) for option in _options_of(f))
     for name, options in (*CRITERIA.items(), ("torch_adam", TorchAdamConfig)):
@@ -137,12 +135,12 @@ def _case(name: str, key: Hashable, call_with: Callable[[Path, list[str]], Ended
         if key not in _succeeds:
             (folder / "without").mkdir()
             ended = call_with(folder / "without", [])
-            last = (ended.err.strip().splitlines() or ["no message"])[-1]
+            last = last_line(ended.err)
             fails = ended.status and NOISE not in last
             _succeeds[key] = f"has status {ended.status} without the option ({last})" if fails else ""
             shutil.rmtree(folder / "without")
         (folder / "with").mkdir()
-        return _succeeds[key] or judged(call_with(folder / "with", [option])) or _left(folder)
+        return _succeeds[key] or judged(call_with(folder / "with", [option])) or left_over(folder)
 
     return Case(name, run)
 
@@ -198,9 +196,3 @@ def _command(materials: Materials, command: str, option: str, folder: Path, opti
         write_programs(folder / "programs", folder / "slurm")
         environment["PATH"] = f"{folder / 'programs'}{os.pathsep}{environment['PATH']}"
     return call([*materials.ours, command, *arguments, *options, *after], folder, environment)
-
-
-def _left(folder: Path) -> str:
-    """Return a sentence if a command has left files that it was writing."""
-    left = left_over(folder)
-    return f"leaves {', '.join(left)}" if left else ""

@@ -14,7 +14,7 @@ import torch
 
 from modular_fairseq.training.checkpoints import load_checkpoint
 from tests.fairseq_commands import OPTIMIZE, TINY
-from tests.soak.cases import left_over
+from tests.soak.cases import last_line, left_over
 from tests.soak.materials import Materials
 
 LIMIT = 300.0  # seconds for a command that is not interrupted
@@ -92,14 +92,13 @@ def wrong_after(materials: Materials, name: str, folder: Path) -> str:
     goes_on = (folder / "run/checkpoint_last.pt").exists()  # of the scenario train
     status, output = _finish(words_of(materials, name, folder), materials)
     if status:
-        return f"fails when it is started again: {_last_line(output)}"
+        return f"fails when it is started again: {last_line(output)}"
     if goes_on and LOADED not in output:  # it would end with the same weights, as it has the same seed
         return "starts from the beginning"
     found = snapshot(folder, scenarios(materials)[name].results)
     if differ := [file for file in {**expected, **found} if expected.get(file) != found.get(file)]:
         return f"{', '.join(differ[:3])} differ"
-    left = left_over(folder)
-    return f"leaves {', '.join(left[:3])}" if left else ""
+    return left_over(folder)
 
 
 def uninterrupted(materials: Materials, name: str) -> tuple[dict[str, str], float]:
@@ -110,7 +109,7 @@ def uninterrupted(materials: Materials, name: str) -> tuple[dict[str, str], floa
         with made_whole(folder) as part:
             began = time.monotonic()
             status, output = _finish(words_of(materials, name, part), materials)
-            assert status == 0, _last_line(output)
+            assert status == 0, last_line(output)
             found = snapshot(part, scenarios(materials)[name].results)
             assert found, f"{name} makes no results"
             (part / kept.name).write_text(json.dumps([found, time.monotonic() - began]))
@@ -174,8 +173,3 @@ def _finish(words: list[str], materials: Materials) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         return 1, f"hangs for more than {LIMIT:g} s"
     return done.returncode, done.stdout + done.stderr
-
-
-def _last_line(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""

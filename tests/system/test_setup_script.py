@@ -97,24 +97,19 @@ class Machine:
     def pip_works(self) -> None:
         (self.notes / "fails").unlink()
 
-    def start(self, **environment: str) -> subprocess.Popen:
-        command = [str(self.bin / "bash"), "scripts/setup.sh"]
-        return subprocess.Popen(
-            command,
-            cwd=self.root,
-            env=self.environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # or a script of tests in the background ignores it
-        )
+    def words_and_place(self, environment: dict[str, str]) -> dict[str, object]:
+        """Return the arguments of a call of the script for subprocess."""
+        return {
+            "args": [str(self.bin / "bash"), "scripts/setup.sh"],
+            "cwd": self.root,
+            "env": self.environment | environment,
+            "text": True,
+            # or a script of tests in the background ignores it
+            "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        }
 
     def set_up(self, **environment: str) -> subprocess.CompletedProcess:
-        with self.start(**environment) as process:
-            output = process.communicate(timeout=60)
-        return subprocess.CompletedProcess(process.args, process.returncode, *output)
+        return subprocess.run(**self.words_and_place(environment), capture_output=True, timeout=60)
 
     def refusal(self, **environment: str) -> str:
         """Return the sentence with which a set-up fails.
@@ -301,7 +296,7 @@ def test_torch_is_the_default_build_with_a_gpu(machine):
     assert "index" not in call
 
 
-def test_a_driver_that_finds_no_gpu_is_none(machine):
+def test_torch_is_the_cpu_build_where_the_driver_finds_no_gpu(machine):
     machine.has("nvidia-smi", "#!/bin/sh\nexit 9\n")
     assert machine.set_up().returncode == 0
     assert [call.endswith("+cpu") for call in machine.pip_calls if "torch==" in call] == [True]
@@ -417,7 +412,8 @@ def test_a_second_set_up_waits_for_the_first(machine):
     stamp.rename(machine.notes / "stamp")
     with open(machine.root / "constraints.txt") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        second = machine.start()
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        second = subprocess.Popen(**machine.words_and_place({}), **pipes)
         assert second.stderr.readline() == "setup: waiting for another set-up of this folder\n"
         (machine.notes / "stamp").rename(stamp)  # the first one has finished
     with second:
