@@ -3,12 +3,13 @@
 
     python scripts/mae_deficit.py
 
-The script prints five tables of results/evidence, and two of results/narrow/evidence as soon as two seeds of
-their rows are there. It starts no training. Each number is a mean over the seeds that all of its
-rows have, where all runs of a seed were made on one device. Intervals are 95 % intervals. Those of BLEU
-account for seeds and test sentences, and all others for seeds. results/claims.yaml registers three of the
-differences in BLEU, and what a setting gives MAE-7 less what it gives the Transformer. All other comparisons
-were chosen after the runs were known, and nothing is corrected for their number.
+The script prints five tables of results/evidence, and two of results/narrow/evidence. It starts no training.
+Each number is a mean over the seeds that all of its rows have, where all runs of a seed were made on one
+device. Tables of pairs and of settings have the lines of which there are two such seeds. Intervals are 95 %
+intervals. Those of BLEU account for seeds and test sentences, and all others for seeds. results/claims.yaml
+registers three of the differences in BLEU, and what a setting gives MAE-7 less what it gives the Transformer;
+results/narrow/claims.yaml registers what it compares. All other comparisons were chosen after the runs were
+known, and nothing is corrected for their number.
 
 Each row of the table of effects is a sum over rows with these weights, where F steps leave a head out:
 
@@ -16,8 +17,8 @@ Each row of the table of effects is a sum over rows with these weights, where F 
     gates          (MAE-7 - UNI-MAE-7 + NOBCD - Transformer) / 2; G steps in MAE-7, all steps in NOBCD
     both together  MAE-7 - UNI-MAE-7 - NOBCD + Transformer
 
-The last table of each folder has the settings that rows change, such as the dropout, if two seeds of all of
-their rows have records: what a setting changes in each model, and how the two models then differ.
+The last table of each folder has the settings that rows change, such as the dropout: what a setting changes
+in each model, and how the two models then differ.
 """
 
 import argparse
@@ -54,6 +55,12 @@ PAIRS = [
     ("mae-7", "nobcd"),
     ("uni-mae-7", "nobcd"),
 ]
+VARIANTS = {  # of narrow models, by the ends of their rows' names
+    "": ", 6 epochs, dropout .3",
+    "-long": ", 12 epochs, dropout .3",
+    "-dropout-1": ", 12 epochs, dropout .1",
+    "-dropout-0": ", 12 epochs, no dropout",
+}
 EFFECTS: dict[str, Weights] = {
     "F steps": {"mae-7": 0.5, "uni-mae-7": 0.5, "nobcd": -0.5, "base": -0.5},
     "gates": {"mae-7": 0.5, "uni-mae-7": -0.5, "nobcd": 0.5, "base": -0.5},
@@ -159,27 +166,42 @@ def shown(found: Interval, digits: int = 3) -> str:
     return f"{found.difference:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
 
 
-ENDS: dict[str, tuple[Value | None, int]] = {  # what a training ends with, and the digits to show
-    "BLEU": (None, 2),
+Ends = Mapping[str, tuple[Value | None, int]]  # what a training ends with, and the digits to show
+BLEU: Ends = {"BLEU": (None, 2)}
+LOSSES: Ends = {
     "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
     "training loss, bits": (loss("train", "nll_loss", 0), 3),
+}
+ENDS: Ends = {**BLEU, **LOSSES}
+NARROW_ENDS: Ends = {
+    **BLEU,
+    "validation loss of the best epoch, bits": (QUANTITIES["valid_nll"].of, 3),
+    **LOSSES,
 }
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
-    """Return a table in Markdown."""
-    return tabulate(lines, heads, tablefmt="github", disable_numparse=True)
+    """Return a table in Markdown, or nothing if it has no lines."""
+    return tabulate(lines, heads, tablefmt="github", disable_numparse=True) if lines else ""
 
 
-def comparisons(records: Records) -> str:
-    """Return the table that compares pairs of rows at the end of the training."""
+def comparisons(records: Records, ends: Ends, variants: Mapping[str, str]) -> str:
+    """Return the table that compares pairs of rows at the end of the training.
+
+    Args:
+        ends: the quantities.
+        variants: what to say of the rows whose names end with each key.
+    """
     lines = []
-    for row, other in PAIRS:
-        weights = {row: 1.0, other: -1.0}
-        cells = [shown(contrast(records, weights, value), digits) for value, digits in ENDS.values()]
-        seeds = ", ".join(map(str, seeds_of(records, weights)))
-        lines.append([f"{NAMES[row]} less {NAMES[other]}", *cells, seeds])
-    return table(["comparison", *ENDS, "seeds"], lines)
+    for end, variant in variants.items():
+        for row, other in PAIRS:
+            weights = {f"{row}{end}": 1.0, f"{other}{end}": -1.0}
+            seeds = seeds_of(records, weights)
+            if len(seeds) < 2:
+                continue
+            cells = [shown(contrast(records, weights, value), digits) for value, digits in ends.values()]
+            lines.append([f"{NAMES[row]} less {NAMES[other]}{variant}", *cells, ", ".join(map(str, seeds))])
+    return table(["comparison", *ends, "seeds"], lines)
 
 
 def effects(records: Records) -> str:
@@ -233,7 +255,7 @@ def with_all_heads(records: Records) -> str:
     return table(["epoch", *heads], lines)
 
 
-def settings(records: Records) -> str:
+def settings(records: Records, ends: Ends) -> str:
     """Return the table of what settings change in MAE-7 and in the Transformer, and how these then differ."""
     lines = []
     for name, (mae, base, mae_before, base_before) in SETTINGS.items():
@@ -245,7 +267,7 @@ def settings(records: Records) -> str:
         if len(seeds) < 2:
             continue
         common = {(row, seed): record for (row, seed), record in records.items() if seed in seeds}
-        for quantity, (value, digits) in ENDS.items():
+        for quantity, (value, digits) in ends.items():
             cells = [shown(contrast(common, weights, value), digits) for weights in gains]
             differ = shown(contrast(common, then, value), digits)
             lines.append(
@@ -271,20 +293,23 @@ def records_of(folder: Path, rows: Iterable[str], seeds: Iterable[int]) -> Recor
 
 
 def tables() -> list[str]:
-    """Return all tables.
+    """Return all tables that have a line.
 
     Raises:
         UsageError: a record cannot be read.
     """
     records = records_of(WIDE, NAMES, SEEDS)
     changed = {row for rows in SETTINGS.values() for row in rows if row}
-    wide = [
-        *(make(records) for make in (comparisons, effects, over_epochs, with_all_heads)),
-        settings(records_of(WIDE, changed, SETTING_SEEDS)),
+    paired = {f"{row}{end}" for pair in PAIRS for row in pair for end in VARIANTS}
+    narrow = records_of(NARROW, changed | paired, SEEDS)
+    found = [
+        comparisons(records, ENDS, {"": ""}),
+        *(make(records) for make in (effects, over_epochs, with_all_heads)),
+        settings(records_of(WIDE, changed, SETTING_SEEDS), ENDS),
+        comparisons(narrow, NARROW_ENDS, VARIANTS),
+        settings(narrow, NARROW_ENDS),
     ]
-    narrow = records_of(NARROW, {*changed, *NAMES}, SEEDS)
-    has_pairs = len(seeds_of(narrow, dict.fromkeys(NAMES, 1.0))) > 1
-    return [*wide, *([comparisons(narrow), settings(narrow)] if has_pairs else [])]
+    return [each for each in found if each]
 
 
 def main() -> None:

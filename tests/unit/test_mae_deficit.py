@@ -67,18 +67,51 @@ def interval(sums, unit):
     )
 
 
+def record_of(row, values):
+    """Return a record whose BLEU is the mean of the values, and whose losses are the first two of them."""
+    return {
+        "made": {"device": "cpu"},
+        "curves": {"valid": {"nll_loss": [[9, values[0]]]}, "train": {"nll_loss": [[9, values[1]]]}},
+        "rows": {f"multi30k/{row}": [{"bleu": float(values.mean()), "by_unit": {"bleu": values}}]},
+        "training": {},
+    }
+
+
+def cells_of(table):
+    """Return the cells of the lines of a table in Markdown."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+
+def test_pairs_of_a_variant_are_compared_from_two_seeds_on(deficit):
+    letters = {"mae-7": "a", "base": "b", "mae-7-long": "c", "uni-mae-7-long": "a", "nobcd-long": "b"}
+    records = {
+        (f"multi30k/{row}", seed): record_of(row, SENTENCES[letter, seed])
+        for row, letter in letters.items()
+        for seed in (1, 2, 3)
+        if (row, seed) not in {("uni-mae-7-long", 2), ("nobcd-long", 1), ("nobcd-long", 3)}
+    }
+    variants = {"": "", "-long": ", 12 epochs"}
+    lines = cells_of(deficit.comparisons(records, deficit.ENDS, variants))
+    expected = [("MAE-7 less Transformer", "a", "b", (1, 2, 3))]
+    expected += [("MAE-7 less UNI-MAE-7, 12 epochs", "c", "a", (1, 3))]
+    assert [line[0] for line in lines] == [name for name, *_ in expected]
+    for line, (_, one, other, seeds) in zip(lines, expected, strict=True):
+        sums = np.stack([SENTENCES[one, seed] - SENTENCES[other, seed] for seed in seeds])
+        cells = [deficit.shown(interval(sums, unit), digits) for unit, digits in ((None, 2), (0, 3), (1, 3))]
+        assert line[1:] == [*cells, ", ".join(map(str, seeds))]
+
+
+def test_the_best_epoch_of_narrow_models_is_the_one_with_the_lowest_validation_loss(deficit):
+    value, _ = deficit.NARROW_ENDS["validation loss of the best epoch, bits"]
+    assert value({"curves": {"valid": {"nll_loss": [[1, 5.0], [2, 3.0], [3, 4.0]]}}}, "") == 3.0
+
+
 def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkeypatch):
     letters = {"mae-7-long": "a", "mae-7": "b", "base-long": "c", "base": "b", "mae-7-rate-1": "c"}
     records = {
-        (f"multi30k/{row}", seed): {
-            "made": {"device": "cpu"},
-            "curves": {"valid": {"nll_loss": [[9, values[0]]]}, "train": {"nll_loss": [[9, values[1]]]}},
-            "rows": {f"multi30k/{row}": [{"bleu": float(values.mean()), "by_unit": {"bleu": values}}]},
-            "training": {},
-        }
+        (f"multi30k/{row}", seed): record_of(row, SENTENCES[letter, seed])
         for row, letter in letters.items()
         for seed in (1, 2, 3, 4)
-        for values in [SENTENCES[letter, seed]]
         if (row, seed) not in {("base", 4), ("base-long", 3), ("mae-7-rate-1", 2), ("mae-7-rate-1", 3)}
     }
     settings = {
@@ -88,16 +121,14 @@ def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkey
         "less": deficit.Setting("mae-7-long", "base", "mae-7", "base-long"),
     }
     monkeypatch.setattr(deficit, "SETTINGS", settings)
-    lines = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in deficit.settings(records).splitlines()
-    ]
-    assert [line[:2] for line in lines[2:]] == [
+    lines = cells_of(deficit.settings(records, deficit.ENDS))
+    assert [line[:2] for line in lines] == [
         [name, end] for name in ("epochs", "gates", "less") for end in deficit.ENDS
     ]
     a, b, c = (np.stack([SENTENCES[letter, seed] for seed in (1, 2, 3)]) for letter in "abc")
     epochs, gates = (a - b, c - b, a - c, a - c), (a - b, None, None, a - b)
     less = (a - b, b - c, a - b - b + c, a - b)
-    for start, seeds, sums in ((2, "1, 2", epochs), (5, "1, 2, 3", gates), (8, "1, 2", less)):
+    for start, seeds, sums in ((0, "1, 2", epochs), (3, "1, 2, 3", gates), (6, "1, 2", less)):
         number = len(seeds.split())
         for line, unit, digits in zip(lines[start:], (None, 0, 1), (2, 3, 3), strict=False):
             expected = ["" if s is None else deficit.shown(interval(s[:number], unit), digits) for s in sums]
