@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from sacrebleu.metrics import BLEU
 
@@ -129,6 +130,7 @@ def test_each_run_leaves_a_record_without_text(made):
     assert found["start"] is None and found["settings"]["model.attention_type"] == "mae"
     assert found["corpus"].keys() > {"raw/test.en", "bin/dict.de.txt", "bin/train.de-en.de.bin"}
     assert found["made"]["device"] == "cpu" and found["made"]["processor"] == processor_name()
+    assert found["made"]["instructions"] == torch.backends.cpu.get_cpu_capability()
     assert set(record(place, "plain")["claims"]) == {"experts-above-plain"}
     training = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1/training.json").read_text())
     seconds = json.loads((place / f"runs/{COMMIT}/paper/mine/experts/seed-1" / making.TIME).read_text())

@@ -249,7 +249,7 @@ def _refuse_another_machine(run: Run, device: str) -> None:
     if begun is None:
         write_json(run.path(BEGUN), now)
     elif begun != now:
-        differ = [f"{name} {begun.get(name)}" for name in now if begun.get(name) != now[name]]
+        differ = [f"{name} {begun.get(name)}" for name in begun | now if begun.get(name) != now.get(name)]
         raise UsageError(
             f"{run.name} was begun with {', '.join(differ)}; go on with it there, or remove {run.folder} to "
             "begin it again"

@@ -21,9 +21,11 @@ A record has no text of a corpus. Its keys are
                   or inputs, whose sums decide the score, as "parts". by_unit.py packs both
     core_minutes  the time of processors that training and measuring have taken
     made          the date, the device, the name of the GPU or null, the versions of Python and torch, the
-                  processor, and the names of the libraries in LD_PRELOAD (scripts/mkl_on_amd.sh)
+                  processor, the instructions that torch's kernels use ("AVX512" or "AVX2"), and the names of
+                  the libraries in LD_PRELOAD (scripts/mkl_on_amd.sh)
 
-Older records lack "train_inner", "parts", and the GPU, the processor and the libraries of "made".
+Older records lack "train_inner", "parts", and the GPU, the processor, the instructions and the libraries of
+"made".
 
 The log of a training for a primary claim is kept beside its record as seed-N.log.gz (`write_log`). Older
 records have none.
@@ -174,6 +176,7 @@ def made(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "processor": processor_name(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "preload": preloaded_libraries(),
     }
 
