@@ -334,13 +334,15 @@ def test_a_run_that_was_begun_elsewhere_is_refused(made, place, capfd):
     assert said == {name: value for name, value in whole.items() if name != "date"} and not said["gpu"]
     begun = place / begun
     begun.parent.mkdir(parents=True)
-    begun.write_text(json.dumps(said | {"device": "cuda", "torch": "1.0"}))
+    begun.write_text(json.dumps(said | {"device": "cuda", "torch": "1.0", "of a later version": 2}))
     (place / "evidence/mine/plain/seed-2.json").unlink()
     with pytest.raises(SystemExit, match="these runs failed: mine/plain/seed-2"):
         make(place)
-    said = "mine/plain/seed-2 was begun with device cuda, torch 1.0; go on with it there, or remove"
+    said = (
+        "mine/plain/seed-2 was begun with device cuda, torch 1.0, of a later version 2; go on with it there"
+    )
     assert (
-        f"{said} {begun.parent} to" in capfd.readouterr().err
+        f"{said}, or remove {begun.parent} to" in capfd.readouterr().err
         and not (place / "evidence/mine/plain/seed-2.json").exists()
     )
 

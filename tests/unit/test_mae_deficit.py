@@ -101,6 +101,17 @@ def test_pairs_of_a_variant_are_compared_from_two_seeds_on(deficit):
         assert line[1:] == [*cells, ", ".join(map(str, seeds))]
 
 
+def test_the_epochs_and_the_dropout_of_variants_are_those_of_their_records(deficit):
+    rows = {f"{row}{end}": said for end, said in deficit.VARIANTS.items() for row in deficit.NAMES}
+    records = deficit.records_of(deficit.NARROW, rows, [1])
+    assert len(records) >= len(deficit.VARIANTS)
+    for (name, _), record in records.items():
+        settings = record["settings"]
+        dropout = settings["model.dropout"]
+        shown = f"dropout {dropout:g}".replace("0.", ".") if dropout else "no dropout"
+        assert rows[name.split("/")[1]] == f", {settings['optimization.max_epoch']} epochs, {shown}"
+
+
 def test_the_best_epoch_of_narrow_models_is_the_one_with_the_lowest_validation_loss(deficit):
     value, _ = deficit.NARROW_ENDS["validation loss of the best epoch, bits"]
     assert value({"curves": {"valid": {"nll_loss": [[1, 5.0], [2, 3.0], [3, 4.0]]}}}, "") == 3.0
