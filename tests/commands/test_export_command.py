@@ -83,6 +83,28 @@ def test_bleu_is_that_of_both_translations(reversal_data, checkpoints, tmp_path,
 
 
 @needs_ctranslate2
+def test_translations_are_as_long_as_the_model_has_positions(reversal_data, tmp_path, monkeypatch):
+    """With 8 target positions a model writes 7 words and the end of the sentence, if none is found before."""
+    words = ["--arch", "transformer", "--max-target-positions", 8, "--max-update", 1, "--lr", "1e-9", "--cpu"]
+    run_train(reversal_data, *words, "--no-epoch-checkpoints", "--save-dir", tmp_path / "model")
+    checkpoint, end = tmp_path / "model/checkpoint_last.pt", 2
+    state = torch.load(checkpoint, weights_only=False)
+    state["model"]["decoder.layers.0.final_layer_norm.bias"][0] = 10
+    state["model"]["decoder.output_projection.weight"][end, 0] = -10
+    torch.save(state, checkpoint)
+    texts = []
+    bootstrap = command.paired_bootstrap
+
+    def keep(references, baseline, systems, **kwargs):
+        texts.extend([baseline, *systems])
+        return bootstrap(references, baseline, systems, **kwargs)
+
+    monkeypatch.setattr(command, "paired_bootstrap", keep)
+    export(reversal_data, str(checkpoint), tmp_path / "out", "--gen-subset", "test")
+    assert [max(len(line.split()) for line in text) for text in texts] == [7, 7]
+
+
+@needs_ctranslate2
 def test_gates_are_replaced_and_the_loss_is_told(reversal_data, checkpoints, tmp_path, capsys, monkeypatch):
     sizes = {}
     for gates, quantization in (("mean", "int8"), ("expert", "float32")):
