@@ -170,13 +170,12 @@ ENDS: Ends = {
     "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
     "training loss, bits": (loss("train", "nll_loss", 0), 3),
 }
-BEST_EPOCH: Ends = {"validation loss of the best epoch, bits": (QUANTITIES["valid_nll"].of, 3)}
-NARROW_ENDS: Ends = {"BLEU": ENDS["BLEU"], **BEST_EPOCH, **ENDS}
-NARROW_SETTING_ENDS: Ends = {
+NARROW_ENDS: Ends = {
     "BLEU": ENDS["BLEU"],
-    **BEST_EPOCH,
-    "training loss, bits": ENDS["training loss, bits"],
+    "validation loss of the best epoch, bits": (QUANTITIES["valid_nll"].of, 3),
+    **ENDS,
 }
+NARROW_SETTING_ENDS = {name: end for name, end in NARROW_ENDS.items() if name != "validation loss, bits"}
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
