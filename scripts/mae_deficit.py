@@ -6,10 +6,9 @@
 The script prints five tables of results/evidence, and two of results/narrow/evidence. It starts no training.
 Each number is a mean over the seeds that all of its rows have, where all runs of a seed were made on one
 device. Tables of pairs and of settings have the lines of which there are two such seeds. Intervals are 95 %
-intervals. Those of BLEU account for seeds and test sentences, and all others for seeds. results/claims.yaml
-registers three of the differences in BLEU, and what a setting gives MAE-7 less what it gives the Transformer.
-results/narrow/claims.yaml registers some comparisons of narrow models. All others were chosen after the runs
-were known, and nothing is corrected for their number.
+intervals. Those of BLEU account for seeds and test sentences, and all others for seeds. A number that a claim
+of results/claims.yaml or results/narrow/claims.yaml registers, with these seeds among its own, is a link to
+this claim. All others were chosen after the runs were known. Nothing is corrected for their number.
 
 Each row of the table of effects is a sum over rows with these weights, where F steps leave a head out:
 
@@ -23,13 +22,14 @@ in each model, and how the two models then differ.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+from modular_fairseq.runs.evidence.claims import Claim, read_claims
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import of_one_device, read_record
 from modular_fairseq.runs.evidence.verdicts import interval_of, weighted
@@ -85,10 +85,10 @@ class Setting(NamedTuple):
 SETTINGS = {
     "dropout .2 instead of .3": Setting("mae-7-dropout-2", "base-dropout-2"),
     "twice as many epochs": Setting("mae-7-long", "base-long"),
-    "a dropout of .1 instead of .3, with twice as many epochs": Setting(
+    "dropout .1 instead of .3, 12 epochs": Setting(
         "mae-7-dropout-1", "base-dropout-1", "mae-7-long", "base-long"
     ),
-    "no dropout, with twice as many epochs": Setting(
+    "no dropout instead of .3, 12 epochs": Setting(
         "mae-7-dropout-0", "base-dropout-0", "mae-7-long", "base-long"
     ),
     "twice as many updates of warm-up": Setting("mae-7-slow-warmup", "base-slow-warmup"),
@@ -164,18 +164,54 @@ def shown(found: Interval, digits: int = 3) -> str:
     return f"{found.difference:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
 
 
-Ends = Mapping[str, tuple[Value | None, int]]  # what a training ends with, and the digits to show
+class End(NamedTuple):
+    """A quantity that a training ends with.
+
+    Attributes:
+        value: reads it from a record; None for BLEU.
+        digits: how many are shown.
+        quantity: what claims call it; None if no claim can be about it.
+    """
+
+    value: Value | None
+    digits: int
+    quantity: str | None
+
+
+Ends = Mapping[str, End]
 ENDS: Ends = {
-    "BLEU": (None, 2),
-    "validation loss, bits": (loss("valid", "nll_loss", 0), 3),
-    "training loss, bits": (loss("train", "nll_loss", 0), 3),
+    "BLEU": End(None, 2, "bleu"),
+    "validation loss, bits": End(loss("valid", "nll_loss", 0), 3, None),
+    "training loss, bits": End(loss("train", "nll_loss", 0), 3, "final_train_nll"),
 }
 NARROW_ENDS: Ends = {
     "BLEU": ENDS["BLEU"],
-    "validation loss of the best epoch, bits": (QUANTITIES["valid_nll"].of, 3),
+    "validation loss of the best epoch, bits": End(QUANTITIES["valid_nll"].of, 3, "valid_nll"),
     **ENDS,
 }
 NARROW_SETTING_ENDS = {name: end for name, end in NARROW_ENDS.items() if name != "validation loss, bits"}
+
+
+class Claims(NamedTuple):
+    """Registered claims.
+
+    Attributes:
+        all: the claims.
+        page: the page of their results, as docs/mechanisms/mae.md links it.
+    """
+
+    all: Sequence[Claim]
+    page: str
+
+    def linked(self, text: str, weights: Weights, end: End, seeds: Iterable[int]) -> str:
+        """Return a number as a link to the claim about this sum of rows, or as it is if there is none."""
+        for claim in self.all:
+            signs = {claim.row: 1, claim.row_minus: -1, claim.baseline: -1, claim.baseline_minus: 1}
+            signs.pop("", None)
+            same = claim.table_name == TABLE and claim.quantity == end.quantity and signs == weights
+            if same and set(seeds) <= set(claim.seeds):
+                return f"[{text}]({self.page}#{claim.name})"
+        return text
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
@@ -183,11 +219,13 @@ def table(heads: list[str], lines: list[list[str]]) -> str:
     return tabulate(lines, heads, tablefmt="github", disable_numparse=True) if lines else ""
 
 
-def comparisons(records: Records, ends: Ends, variants: Mapping[str, str]) -> str:
+def comparisons(records: Records, ends: Ends, variants: Mapping[str, str], claims: Claims) -> str:
     """Return the table that compares pairs of rows at the end of the training.
 
     Args:
+        records: the records of runs.
         ends: the quantities.
+        claims: the claims about these runs.
         variants: what to say of the rows whose names end with each key.
     """
     lines = []
@@ -197,15 +235,21 @@ def comparisons(records: Records, ends: Ends, variants: Mapping[str, str]) -> st
             seeds = seeds_of(records, weights)
             if len(seeds) < 2:
                 continue
-            cells = [shown(contrast(records, weights, value), digits) for value, digits in ends.values()]
+            cells = [shown_end(records, weights, end, claims) for end in ends.values()]
             lines.append([f"{NAMES[row]} less {NAMES[other]}{variant}", *cells, ", ".join(map(str, seeds))])
     return table(["comparison", *ends, "seeds"], lines)
+
+
+def shown_end(records: Records, weights: Weights, end: End, claims: Claims) -> str:
+    """Return a sum over rows as text, which is a link if a claim registers it."""
+    text = shown(contrast(records, weights, end.value), end.digits)
+    return claims.linked(text, weights, end, seeds_of(records, weights))
 
 
 def effects(records: Records) -> str:
     """Return the table of what F steps and gates do by themselves."""
     quantities: dict[str, tuple[Value | None, int]] = {
-        **ENDS,
+        **{name: (end.value, end.digits) for name, end in ENDS.items()},
         "LR, encoder": (lr_of("encoder self-attention"), 3),
         "LR, decoder": (lr_of("decoder self-attention"), 3),
         "LR, cross-attention": (lr_of("cross-attention"), 3),
@@ -253,8 +297,8 @@ def with_all_heads(records: Records) -> str:
     return table(["epoch", *heads], lines)
 
 
-def settings(records: Records, ends: Ends) -> str:
-    """Return the table of what settings change in MAE-7 and in the Transformer, and how these then differ."""
+def settings(records: Records, ends: Ends, claims: Claims) -> str:
+    """Return the table of what settings change in MAE and in the Transformer, and how these then differ."""
     lines = []
     for name, (mae, base, mae_before, base_before) in SETTINGS.items():
         gains: list[Weights] = [{mae: 1, mae_before: -1}]
@@ -265,19 +309,19 @@ def settings(records: Records, ends: Ends) -> str:
         if len(seeds) < 2:
             continue
         common = {(row, seed): record for (row, seed), record in records.items() if seed in seeds}
-        for quantity, (value, digits) in ends.items():
-            cells = [shown(contrast(common, weights, value), digits) for weights in gains]
-            differ = shown(contrast(common, then, value), digits)
+        for quantity, end in ends.items():
+            cells = [shown_end(common, weights, end, claims) for weights in gains]
+            differ = shown_end(common, then, end, claims)
             lines.append(
                 [name, quantity, *cells, *[""] * (3 - len(cells)), differ, ", ".join(map(str, seeds))]
             )
     heads = [
         "setting",
         "quantity",
-        "change of MAE-7",
+        "change of MAE",
         "change of the Transformer",
         "difference of the changes",
-        "with the setting, MAE-7 less Transformer",
+        "with the setting, MAE less Transformer",
         "seeds",
     ]
     return table(heads, lines)
@@ -294,18 +338,20 @@ def tables() -> list[str]:
     """Return all tables that have a line.
 
     Raises:
-        UsageError: a record cannot be read.
+        UsageError: a record or a file of claims cannot be read.
     """
+    wide_claims = Claims(read_claims(WIDE.parent / "claims.yaml").claims, "../results.md")
+    narrow_claims = Claims(read_claims(NARROW.parent / "claims.yaml").claims, "../results-narrow.md")
     records = records_of(WIDE, NAMES, SEEDS)
     changed = {row for rows in SETTINGS.values() for row in rows if row}
     paired = {f"{row}{end}" for pair in PAIRS for row in pair for end in VARIANTS}
     narrow = records_of(NARROW, changed | paired, SEEDS)
     found = [
-        comparisons(records, ENDS, {"": ""}),
+        comparisons(records, ENDS, {"": ""}, wide_claims),
         *(make(records) for make in (effects, over_epochs, with_all_heads)),
-        settings(records_of(WIDE, changed, SETTING_SEEDS), ENDS),
-        comparisons(narrow, NARROW_ENDS, VARIANTS),
-        settings(narrow, NARROW_SETTING_ENDS),
+        settings(records_of(WIDE, changed, SETTING_SEEDS), ENDS, wide_claims),
+        comparisons(narrow, NARROW_ENDS, VARIANTS, narrow_claims),
+        settings(narrow, NARROW_SETTING_ENDS, narrow_claims),
     ]
     return [each for each in found if each]
 

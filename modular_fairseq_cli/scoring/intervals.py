@@ -20,8 +20,11 @@ dominate), and the quantile of Behrens and Fisher covers too much (98 % where se
 seeds). A mean of the two probabilities, with weights of .4 and .6, covers 94 to 97 % if there are three seeds
 or more, and 93 to 98 % if there are two. A test simulates both.
 
-A score of a corpus, such as BLEU, is no mean over sentences. The jackknife makes it one: the pseudo-value of
-sentence i is m f - (m - 1) f_i, where f is the score of all sentences and f_i the score without i.
+A score of a corpus, such as BLEU, is no mean over sentences. The jackknife makes it about one: the
+pseudo-value of sentence i is m f - (m - 1) f_i, where f is the score of all sentences and f_i the score
+without i. Where a translation is hardly longer than its reference, a sentence more or less decides whether
+BLEU's brevity penalty applies, and the mean of the pseudo-values can be far from the score. MS_A is therefore
+computed from the scores, and MS_B and MS_E from the pseudo-values.
 """
 
 import math
@@ -94,9 +97,8 @@ def over_seeds_and_sentences(differences: Sequence[float], by_sentence: Floats) 
     if n < 2 or m < 2:
         return None
     of_seeds, of_sentences = by_sentence.mean(axis=1), by_sentence.mean(axis=0)
-    mean = float(by_sentence.mean())
-    rest = by_sentence - of_seeds[:, None] - of_sentences[None] + mean
-    seeds = m * float(of_seeds.var(ddof=1))
+    rest = by_sentence - of_seeds[:, None] - of_sentences[None] + by_sentence.mean()
+    seeds = m * float(np.var(differences, ddof=1))
     both = float((rest**2).sum()) / ((n - 1) * (m - 1))
     sentences = max(n * float(of_sentences.var(ddof=1)) - both, 0.0)
     error = math.sqrt((seeds + sentences) / (n * m))
@@ -170,7 +172,8 @@ def pseudo_values(metric: Metric, hypotheses: Sequence[str]) -> Scored:
 def jackknife(statistics: Floats, score: Callable[[Floats], float]) -> Scored:
     """Return the score of a corpus, and the jackknife's pseudo-value of each of its parts.
 
-    The mean of the pseudo-values is about the score.
+    The mean of the pseudo-values is about the score, unless the score has a kink near these sums, as BLEU has
+    where the lengths of translation and reference are equal.
 
     Args:
         statistics: numbers [parts, n], such as those of sentences, whose sums decide the score.

@@ -187,6 +187,27 @@ def test_the_interval_of_a_score(text):
     assert of_scores(metric, [list(zip(baseline, system, strict=True))]) is None
 
 
+def test_the_noise_of_seeds_is_the_one_of_scores_where_pseudo_values_have_another_mean():
+    """BLEU has a kink where translation and reference have one length; without a sentence it is crossed."""
+
+    def score(sums):
+        translated, reference = sums
+        return 100 * min(1.0, translated / reference)
+
+    lengths = np.full((40, 2), 10.0)
+    lengths[0, 0] = 15.0  # a sentence that is too long; without it the translation is too short
+    lengths[1, 0] = 6.0
+    whole, pseudo = jackknife(lengths, score)
+    assert whole == 100 and pseudo.mean() > 100.5
+    rest = np.random.default_rng(1).normal(0, 1, (3, 40))
+    rest -= rest.mean(axis=1, keepdims=True)
+    differences = [100.0, 100.5, 101.5]
+    sums = np.array(differences)[:, None] + rest
+    expected = over_seeds_and_sentences(differences, sums)
+    sums[0] += pseudo.mean() - whole
+    assert over_seeds_and_sentences(differences, sums) == pytest.approx(expected)
+
+
 def test_the_jackknife_of_a_mean_has_the_values_themselves():
     values = np.random.default_rng(1).normal(5, 1, size=(40, 1))
     score, pseudo = jackknife(values, lambda sums: float(sums[0]) / 40)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq_cli.scoring.intervals import over_seeds, over_seeds_and_sentences
 from tests.places import ROOT
 from tests.scripts import script
@@ -91,7 +92,7 @@ def test_pairs_of_a_variant_are_compared_from_two_seeds_on(deficit):
         if (row, seed) not in {("uni-mae-7-long", 2), ("nobcd-long", 1), ("nobcd-long", 3)}
     }
     variants = {"": "", "-long": ", 12 epochs"}
-    lines = cells_of(deficit.comparisons(records, deficit.ENDS, variants))
+    lines = cells_of(deficit.comparisons(records, deficit.ENDS, variants, deficit.Claims([], "")))
     expected = [("MAE-7 less Transformer", "a", "b", (1, 2, 3))]
     expected += [("MAE-7 less UNI-MAE-7, 12 epochs", "c", "a", (1, 3))]
     assert [line[0] for line in lines] == [name for name, *_ in expected]
@@ -113,8 +114,43 @@ def test_the_epochs_and_the_dropout_of_variants_are_those_of_their_records(defic
 
 
 def test_the_best_epoch_of_narrow_models_is_the_one_with_the_lowest_validation_loss(deficit):
-    value, _ = deficit.NARROW_ENDS["validation loss of the best epoch, bits"]
-    assert value({"curves": {"valid": {"nll_loss": [[1, 5.0], [2, 3.0], [3, 4.0]]}}}, "") == 3.0
+    end = deficit.NARROW_ENDS["validation loss of the best epoch, bits"]
+    assert end.value({"curves": {"valid": {"nll_loss": [[1, 5.0], [2, 3.0], [3, 4.0]]}}}, "") == 3.0
+
+
+def test_a_number_links_to_the_claim_about_the_same_rows_quantity_and_seeds(deficit):
+    claim = Claim(
+        *(
+            "slower",
+            "2026-11-30",
+            "secondary",
+            "no place",
+            "MAE-7 needs it",
+            "multi30k",
+            "bleu",
+            "a",
+            "above",
+        ),
+        seeds=(1, 2, 3),
+        baseline="b",
+        row_minus="c",
+        baseline_minus="d",
+    )
+    claims, bleu = deficit.Claims([claim], "../page.md"), deficit.ENDS["BLEU"]
+    signs = {"a": 1, "b": -1, "c": -1, "d": 1}
+    link = "[+1 [0, 2]](../page.md#slower)"
+    assert claims.linked("+1 [0, 2]", signs, bleu, [1, 2]) == link
+    others = [
+        ({"a": 1, "b": -1}, bleu, [1, 2]),
+        (signs | {"c": 1, "d": -1}, bleu, [1, 2]),
+        (signs, deficit.ENDS["training loss, bits"], [1, 2]),
+        (signs, deficit.ENDS["validation loss, bits"], [1, 2]),
+        (signs, bleu, [1, 2, 6]),
+    ]
+    for weights, end, seeds in others:
+        assert claims.linked("+1 [0, 2]", weights, end, seeds) == "+1 [0, 2]"
+    elsewhere = deficit.Claims([claim._replace(table="mae-4")], "../page.md")
+    assert elsewhere.linked("+1 [0, 2]", signs, bleu, [1, 2]) == "+1 [0, 2]"
 
 
 def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkeypatch):
@@ -132,7 +168,7 @@ def test_a_setting_is_shown_from_two_seeds_of_all_of_its_rows_on(deficit, monkey
         "less": deficit.Setting("mae-7-long", "base", "mae-7", "base-long"),
     }
     monkeypatch.setattr(deficit, "SETTINGS", settings)
-    lines = cells_of(deficit.settings(records, deficit.ENDS))
+    lines = cells_of(deficit.settings(records, deficit.ENDS, deficit.Claims([], "")))
     assert [line[:2] for line in lines] == [
         [name, end] for name in ("epochs", "gates", "less") for end in deficit.ENDS
     ]

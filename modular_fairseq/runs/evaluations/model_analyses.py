@@ -164,7 +164,9 @@ class ExpertInformation(AnalysisEvaluation):
 
     analysis = "experts"
     needs_mechanism = needs_encoder = True
-    columns = {"expert_information": Column("tokens and experts (encoder), nats", "", "{:.3f}")}
+    columns = {
+        "expert_information": Column("mutual information of tokens and experts (encoder), nats", "", "{:.3f}")
+    }
 
     def read(self, report: dict[str, Any]) -> dict[str, Any]:
         # Not each["side"], which says what a gate reads: with --mae-gate-context source, gates of a decoder

@@ -3,17 +3,21 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from modular_fairseq.runs.evidence.claims import KINDS
+from modular_fairseq.runs.evidence.claims import KINDS, Claim
 from modular_fairseq.runs.evidence.overview import Findings
 from modular_fairseq.runs.evidence.papers_difference import is_excluded
 from modular_fairseq.runs.evidence.verdicts import Finding
 
 EXCLUDED = "the paper's difference is excluded"
+SMALLER = "it has the claimed direction"
 
 COUNTED = {  # what is found of a claim, and how it is said of one and of several
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
-    "smaller": ("fails (but has the claimed direction)", "fail (but have the claimed direction)"),
+    f"fails; {SMALLER}": (
+        "fails our bound (but has the claimed direction)",
+        "fail our bound (but have the claimed direction)",
+    ),
     "open": ("is open", "are open"),
     f"open; {EXCLUDED}": (f"is open ({EXCLUDED})", f"are open ({EXCLUDED})"),
     "as claimed": ("is as claimed", "are as claimed"),
@@ -27,10 +31,20 @@ COUNTED = {  # what is found of a claim, and how it is said of one and of severa
 def said(finding: Finding, findings: Findings) -> str:
     """Return the verdict on a primary claim, or where the interval of a secondary one lies.
 
-    If it is not decided, the words say whether the interval excludes the paper's difference.
+    If it is not decided, the words say whether the interval excludes the paper's difference. If a claim with
+    a margin fails, they say whether its whole interval is on the claimed side of 0.
     """
     word = _decided(finding, findings)
-    return f"{word}; {EXCLUDED}" if word in ("open", "undecided") and is_excluded(finding) else word
+    if word in ("open", "undecided") and is_excluded(finding):
+        return f"{word}; {EXCLUDED}"
+    return f"{word}; {SMALLER}" if word == "fails" and _is_smaller(finding) else word
+
+
+def _is_smaller(finding: Finding) -> bool:
+    claim = finding.claim
+    if claim.margin <= 0 or not claim.baseline or not finding.interval:
+        return False
+    return finding.interval.low > 0 if claim.expected == "above" else finding.interval.high < 0
 
 
 def _decided(finding: Finding, findings: Findings) -> str:
@@ -44,19 +58,24 @@ def _decided(finding: Finding, findings: Findings) -> str:
     return "as claimed" if (low > 0) == (finding.claim.expected == "above") else "the opposite"
 
 
-def by_paper(findings: Findings) -> str:
-    """Return a table with the number of claims of each paper by what was found of them.
+def paper_of(claim: Claim) -> str:
+    """Return the paper of a claim: what its `paper` says before the first comma.
 
-    A paper is what the `paper` of a claim says before its first comma. If this begins with "no", the claim is
-    a question of our own.
+    It is "" if this begins with "no", as the claim then is a question of our own.
     """
+    paper = claim.paper.partition(",")[0]
+    return "" if paper.lower().startswith("no ") else paper
+
+
+def by_paper(findings: Findings) -> str:
+    """Return a table with the number of claims of each paper by what was found of them."""
+    registered = {finding.claim.kind for finding in findings.all}
     found: dict[str, dict[str, list[str]]] = {}
-    for finding in sorted(findings.all, key=lambda each: each.claim.paper.lower().startswith("no ")):
-        paper = finding.claim.paper.partition(",")[0]
-        paper = "questions of our own" if paper.lower().startswith("no ") else paper
-        kinds = found.setdefault(paper, {kind: [] for kind in KINDS})
+    for finding in sorted(findings.all, key=lambda each: not paper_of(each.claim)):
+        paper = paper_of(finding.claim) or "questions of our own"
+        kinds = found.setdefault(paper, {kind: [] for kind in KINDS if kind in registered})
         kinds[finding.claim.kind].append(_word(finding, findings))
-    heads = ["paper", *(f"{kind} claims" for kind in KINDS)]
+    heads = ["paper", *(f"{kind} claims" for kind in KINDS if kind in registered)]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for paper, kinds in found.items():
         cells = [_counted(words) for words in kinds.values()]
@@ -65,17 +84,10 @@ def by_paper(findings: Findings) -> str:
 
 
 def _word(finding: Finding, findings: Findings) -> str:
-    """Return the key of `COUNTED` for a claim, or "missing" if it lacks runs.
-
-    A claim that fails is "smaller" if it has a margin, and its whole interval is on the claimed side of 0.
-    """
+    """Return the key of `COUNTED` for a claim, or "missing" if it lacks runs."""
     if finding.lost or finding.waits:
         return "missing" if finding.waits else "lost"
-    word, claim = said(finding, findings), finding.claim
-    if word == "fails" and claim.margin > 0 and claim.baseline and finding.interval:
-        low, high = finding.interval.low, finding.interval.high
-        return "smaller" if (low > 0 if claim.expected == "above" else high < 0) else word
-    return word
+    return said(finding, findings)
 
 
 def _counted(found: Sequence[str]) -> str:

@@ -46,9 +46,9 @@ def section(plan: Plan, finding: Finding, findings: Findings, records: Records) 
         *([f"- Remark: {claim.remark}"] if claim.remark else []),
         f"- Runs: {_records(plan, names)}; {spent}; {_commits(made)}",
         *_logs(plan, names),
-        f"- Commands: `bash scripts/evidence.sh TEXT {_options(plan, jobs)}` makes the runs again if their "
-        f"records are removed, and all other runs of the table that have no record."
-        f"{_devices(jobs, records)} Each record has the `commands` of its run.",
+        f"- Commands: `{_training(plan, claim)}` trains and measures these rows. "
+        f"`bash scripts/evidence.sh TEXT {_options(plan, jobs)}` makes the runs of the table that have no "
+        f"record.{_devices(jobs, records)} Each record has the `commands` of its run.",
     ]
     return f"### {claim.name}\n\n{lines[0]}\n\n" + "\n".join(lines[1:])
 
@@ -155,6 +155,13 @@ def _devices(jobs: Sequence[Job], records: Records) -> str:
     several = f"Seeds {', '.join(map(str, of_gpu))} were" if len(of_gpu) > 1 else f"Seed {of_gpu[0]} was"
     which = several if of_cpu else "They were"
     return f" {which} made with `--device cuda`; a pair must be made on one device."
+
+
+def _training(plan: Plan, claim: Claim) -> str:
+    """Return the command that trains and measures the rows of a claim, without records."""
+    rows = " ".join(f"--only {row}" for row in claim.rows)
+    seeds = ",".join(map(str, claim.seeds))
+    return f"modular-fairseq table {claim.table} --scale {plan.register.scale} {rows} --seeds {seeds} --run"
 
 
 def _options(plan: Plan, jobs: Sequence[Job]) -> str:

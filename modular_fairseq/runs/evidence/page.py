@@ -8,8 +8,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from modular_fairseq.runs.evidence.by_paper import by_paper, said
+from modular_fairseq.runs.evidence.by_paper import by_paper, paper_of, said
+from modular_fairseq.runs.evidence.by_unit import OF_PARTS
 from modular_fairseq.runs.evidence.claim_section import (
+    CLAIMS,
     SAYS,
     folder_of_records,
     printed,
@@ -17,7 +19,7 @@ from modular_fairseq.runs.evidence.claim_section import (
     shown_difference,
     where,
 )
-from modular_fairseq.runs.evidence.claims import KINDS
+from modular_fairseq.runs.evidence.claims import KINDS, Claim
 from modular_fairseq.runs.evidence.figures import figures
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.overview import (
@@ -25,6 +27,7 @@ from modular_fairseq.runs.evidence.overview import (
     found_in,
     hours_left,
 )
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq_cli.errors import UsageError
@@ -63,7 +66,7 @@ def page(plan: Plan, records: Records, folder: str) -> str:
         mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
             so_far = SO_FAR if kind == "primary" and any(finding.waits for finding in mine) else ""
-            parts += [f"## {kind.capitalize()} claims", ABOUT[kind] + so_far]
+            parts += [f"## {kind.capitalize()} claims", _about(kind, plan) + so_far]
             begun = [finding for finding in mine if finding.values]
             waiting = [finding for finding in mine if not finding.values]
             parts += [_summary(begun, findings)] if begun else []
@@ -86,29 +89,34 @@ def page(plan: Plan, records: Records, folder: str) -> str:
 
 BY_PAPER = """\
 A claim is done if all of its runs are. The sections below explain what is said of primary and of secondary
-claims."""
+claims. The [glossary](glossary.md) explains terms and names of models."""
 ABOUT = {
     "primary": """\
 A claim *holds* or *fails* by the rule that was registered
 ([Claims that were tested](evidence.md#what-is-registered)). Otherwise it is *open*: these runs cannot tell.
-Intervals are 95 % intervals. They are not corrected for the number of claims, and verdicts are. An interval
-accounts for seeds, and for BLEU also for the choice of test sentences. For other quantities it accounts for
-seeds alone, so it says nothing about other test data. Of open claims it is also said whether *the paper's
-difference is excluded*, which means that it is outside of the interval; the paper measured it with other data
-and a larger model.""",
+Verdicts are corrected for the number of claims. Intervals are 95 % intervals, and are not corrected. An
+interval accounts for seeds, and for BLEU also for the choice of test sentences. For other quantities it
+accounts for seeds alone, so it says nothing about other test data. Of open claims it is also said whether
+*the paper's difference is excluded*, which means that it is outside of the interval. This is not corrected,
+either, and the paper measured its difference with other data and a larger model.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
 includes the bound, or that all seeds give the same value, so that there is no interval. The intervals are not
 corrected for their number: about one of 20 misses the true value. Of undecided claims it is also said whether
 the paper's difference is excluded. Intervals account for seeds. For BLEU they also account for the choice of
-test sentences, for nats per token of pictures for the choice of pictures, and for the accuracy of classes for
-the choice of inputs. A difference of perplexities is also given in percent of
+test sentences{parts}. Three seeds may agree better by chance than the choice of sentences lets one expect,
+and then an interval is too narrow.""",
+}
+PARTS = """, for nats per token of pictures for the choice of pictures, and for the accuracy of classes for
+the choice of inputs"""
+PERCENT = """ A difference of perplexities is also given in percent of
 the baseline, as the perplexities here are far above the papers'. It is the ratio of geometric means over
 seeds. These percentages decide whether the paper's difference is excluded, and nothing else depends on them.
-A claim with one seed has no interval yet; the section about it shows its numbers. Tables `tim-2` and
-`tim-2-glue` are measured on validation data, as in the paper. These data have also chosen the checkpoint.""",
-}
+They were chosen on 2026-11-28, when most runs were known."""
+ONE_SEED = """ A claim with one seed has no interval yet; the section about it shows its numbers."""
+VALIDATION = """ Tables `tim-2` and
+`tim-2-glue` are measured on validation data, as in the paper. These data have also chosen the checkpoint."""
 SO_FAR = """ As long as
 other primary claims lack runs, an *open* claim may still become one that holds or fails."""
 TABLES = """\
@@ -121,9 +129,9 @@ show the perplexity of training batches. The validation perplexity is the one th
 trains. In tables of masked language models it counts the masked symbols `<s>` and `</s>`, too. The
 perplexity of masked words does not count them."""
 EACH = """\
-To repeat a comparison without records, train its two rows as a table ([Make the
-runs](evidence.md#make-the-runs)). A record is a JSON file with the scores, the learning curves, the
-commands, the settings, and digests of the corpus and the weights. The log of a training on a CPU for a
+[Check a verdict](evidence.md#check-a-verdict) says how to compute an interval or verdict again, and how to
+compare a training of your own with a record. A record is a JSON file with the scores, the learning curves,
+the commands, the settings, and digests of the corpus and the weights. The log of a training on a CPU for a
 primary claim lies beside the record since 2026-11-28, and `zcat` shows it. Other logs were left on the
 machines that made them. These commands show the commits that registered or changed the text of a claim, and
 the commit that added a record.
@@ -144,10 +152,13 @@ After this page you know what the registered runs say about the claims of `{path
 {done} of {all} runs are done, in {spent}.{of_primary}
 {left}{diverged}
 
-The models and corpora are small (`--scale {scale}`): [Claims that were tested](evidence.md) says what such
-runs can see. What was measured before the claims is in [Early measurements](early-results.md). Claims about
-speech are [on its page](speech.md#what-was-measured). [Looking inside](looking-inside.md) has pages to click
-through, of models of a synthetic corpus."""
+The models and corpora are small (`--scale {scale}`{parameters}): [Claims that were tested](evidence.md) says
+what such runs can see. {elsewhere}"""
+ELSEWHERE = """What was measured before the claims is in [Early measurements](early-results.md). Claims about
+speech are [on its page](speech.md#what-was-measured), and the same questions are asked of [narrow
+models](results-narrow.md). [Looking inside](looking-inside.md) has pages to click through, of models of a
+synthetic corpus."""
+OTHER_CLAIMS = """[Results](results.md) has the claims of `results/claims.yaml`, about larger models."""
 
 
 def _head(plan: Plan, findings: Findings, records: Records) -> str:
@@ -175,24 +186,56 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
         left="" if len(records) == len(plan.jobs) else left,
         diverged=told if diverged else "",
         scale=plan.register.scale,
+        parameters=_parameters(records),
+        elsewhere=ELSEWHERE if plan.register.path == CLAIMS else OTHER_CLAIMS,
     )
+
+
+def _parameters(records: Records) -> str:
+    """Return how many parameters the models have, in words."""
+    numbers = [record["training"]["parameters"] for record in records.values()]
+    if not numbers:
+        return ""
+    least, most = (f"{number / 1e6:.1f}" for number in (min(numbers), max(numbers)))
+    return f", {least} million parameters" if least == most else f", {least} to {most} million parameters"
+
+
+def _about(kind: str, plan: Plan) -> str:
+    """Return what readers have to know of the claims of a kind."""
+    if kind == "primary":
+        return ABOUT[kind]
+    quantities = {claim.quantity for claim in plan.register.claims}
+    parts = PARTS if quantities & set(OF_PARTS) else ""
+    percent = PERCENT if any(QUANTITIES[each].in_percent for each in quantities) else ""
+    validation = VALIDATION if {"tim-2", "tim-2-glue"} & plan.tables.keys() else ""
+    return ABOUT[kind].format(parts=parts) + percent + ONE_SEED + validation
 
 
 def _summary(found: Sequence[Finding], findings: Findings) -> str:
     """Return a table of claims that have runs, a line for each."""
     last = SAYS[found[0].claim.kind].lower()
-    lines = [f"| claim | quantity | paper | here [95 %] | {last} |", "| --- | --- | ---: | ---: | --- |"]
+    heads = ["claim", "quantity", "difference in the paper", "difference here [95 %]", last]
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- | ---: | ---: | --- |"]
     for finding in found:
         claim = finding.claim
-        cells = f"[{claim.says}](#{claim.name})", where(claim), printed(claim), shown_difference(finding)
+        told = f"[{claim.says}](#{claim.name}){_authors(claim)}"
+        cells = told, where(claim), printed(claim), shown_difference(finding)
         lines.append(f"| {' | '.join(cells)} | {said(finding, findings)} |")
     return "\n".join(lines)
 
 
+def _authors(claim: Claim) -> str:
+    """Return the paper of a claim in brackets, or "" if it is a question of our own."""
+    authors = paper_of(claim)
+    return f" ({authors})" if authors else ""
+
+
 def _waiting(found: Sequence[Finding]) -> str:
     """Return a table of claims that have no run of both rows yet."""
-    heads, align = ["claim", "quantity", "paper"], ["---", "---", "---:"]
-    cells = [[each.claim.says, where(each.claim), printed(each.claim)] for each in found]
+    heads, align = ["claim", "quantity", "difference in the paper"], ["---", "---", "---:"]
+    cells = [
+        [each.claim.says + _authors(each.claim), where(each.claim), printed(each.claim)] for each in found
+    ]
     if any(each.claim.remark for each in found):
         heads, align = [*heads, "remark"], [*align, "---"]
         cells = [[*row, each.claim.remark] for row, each in zip(cells, found, strict=True)]
