@@ -214,7 +214,7 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     for row in rows:
         found = dict(zip(names, row, strict=True))
         difference, low, high = (f"{float(found[key]):+.2f}" for key in ("difference", "low", "high"))
-        assert f"](#{found['claim']}) | BLEU, mine |  | {difference} [{low}, {high}] |" in page
+        assert f"](#{found['claim']}) (table 1) | BLEU, mine |  | {difference} [{low}, {high}] |" in page
         section = page.partition(f"### {found['claim']}\n")[2].partition("\n### ")[0]
         assert f"difference {difference} [{low}, {high}]" in section
         if found["kind"] == "primary":
@@ -229,6 +229,12 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     scores = [record(place, "experts", seed)["rows"]["mine/experts"][0]["bleu"] for seed in (1, 2)]
     mean, deviation = np.mean(scores), np.std(scores, ddof=1)
     assert f"| {mean:.2f} ± {deviation:.2f} |" in page and "Corpus here: `toy.de-en`." in page
+    parameters = {record(place, row, 1)["training"]["parameters"] / 1e6 for row in ("experts", "plain")}
+    least, most = (f"{each:.1f}" for each in (min(parameters), max(parameters)))
+    sizes = least if least == most else f"{least} to {most}"
+    assert f"(`--scale paper`, {sizes} million parameters)" in page
+    rows = "--only plain --only experts --seeds 1,2 --run"
+    assert f"`modular-fairseq table {place}/configs/mine/table.yaml --scale paper {rows}` trains" in page
     assert "8 of 8 runs are done" in page and "still to be made" not in page and "diverged" not in page
     assert "no runs of both rows" not in page
     pictures = re.findall(r"\(page/(.*?)\)", page)
@@ -263,15 +269,18 @@ def test_the_page_says_why_a_claim_has_no_runs(place):
     shutil.rmtree(place / "evidence/mine/plain")
     cli.main(words_of(place, "--page", str(place / "page.md")))
     waiting = (place / "page.md").read_text().partition("no runs of both rows")[2]
-    assert "| claim | quantity | paper |\n" in waiting
-    assert "| Experts are better. | BLEU, mine |  |\n" in waiting
+    assert "| claim | quantity | difference in the paper |\n" in waiting
+    assert "| Experts are better. (table 1) | BLEU, mine |  |\n" in waiting
     text = (place / "claims.yaml").read_text()
     remark = "  remark: (2026-11-30) Two runs take too long.\n  says: Experts are better.\n"
     (place / "claims.yaml").write_text(text.replace("  says: Experts are better.\n", remark, 1))
     cli.main(words_of(place, "--page", str(place / "page.md")))
     waiting = (place / "page.md").read_text().partition("no runs of both rows")[2]
-    assert "| claim | quantity | paper | remark |\n| --- | --- | ---: | --- |\n" in waiting
-    assert "| Experts are better. | BLEU, mine |  | (2026-11-30) Two runs take too long. |\n" in waiting
+    assert "| claim | quantity | difference in the paper | remark |\n| --- | --- | ---: | --- |\n" in waiting
+    assert (
+        "| Experts are better. (table 1) | BLEU, mine |  | (2026-11-30) Two runs take too long. |\n"
+        in waiting
+    )
 
 
 @pytest.mark.parametrize(("folder", "name"), [("results", "results"), ("results/narrow", "results-narrow")])
@@ -298,9 +307,9 @@ def test_the_readme_says_what_the_page_of_results_does():
     }
     readme = (ROOT / "README.md").read_text().partition("does it hold here?")[2]
     readme, _, links = readme.partition("\n\n")
-    assert "\n[7]: docs/results.md#by-paper\n" in links
+    assert "\n[7]: docs/results.md#primary-claims\n[8]: docs/results.md#secondary-claims\n" in links
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in readme.splitlines()[2:]]
-    link = re.compile(r"\[([^]]*)\]\[7\]")
+    link = re.compile(r"\[([^]]*)\](?:\[7\](?!.*secondary)|\[8\](?=.*secondary))")
     found = {name: link.sub(r"\1", row[-1]) for row in rows for name in said if name in row[0]}
     assert found == {name: text for name, text in said.items() if name != "questions"}
 

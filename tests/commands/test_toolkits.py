@@ -123,6 +123,7 @@ def test_all_toolkits_are_trained_translated_scored_and_shown(toolkits, args, tm
     ]
     assert lines[2][1:] == [
         f"{stock['bleu']:.2f}",
+        "",  # one seed has no interval
         f"{stock['updates']:,}",
         "2.000 (1.000 to 3.000)",
         f"{2 * stock['updates'] / 2 / 60:.1f}",

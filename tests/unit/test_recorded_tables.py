@@ -1,10 +1,14 @@
 """Compare the tables of docs/speech.md and docs/toolkits.md with the records in results/."""
 
+import json
+import math
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
+from scipy.stats import t
 
 from tests.places import ROOT
 from tests.scripts import script
@@ -65,3 +69,17 @@ def test_the_page_of_toolkits_has_the_table_of_the_records(capsys, monkeypatch):
     assert [row[0] for row in table][:3] == list(toolkits.ROWS.values())
     page = rows_of((ROOT / "docs/toolkits.md").read_text())
     assert [row for row in page if len(row) == len(table[0])] == table
+    scores = {
+        row: [
+            json.loads((ROOT / f"results/toolkits/{row}-{seed}.json").read_text())["bleu"]
+            for seed in (1, 2, 3)
+        ]
+        for row in toolkits.ROWS
+    }
+    stock = scores.pop("fairseq")
+    for of_row, cells in zip(scores.values(), table[1:], strict=False):
+        squares = [np.var(each, ddof=1) / 3 for each in (of_row, stock)]
+        error = math.sqrt(sum(squares))
+        freedom = sum(squares) ** 2 / sum(square**2 / 2 for square in squares)
+        difference, half = np.mean(of_row) - np.mean(stock), error * t.ppf(0.975, freedom)
+        assert cells[2] == f"{difference:+.2f} [{difference - half:+.2f}, {difference + half:+.2f}]"

@@ -193,7 +193,7 @@ def _head(plan: Plan, findings: Findings, records: Records) -> str:
 
 def _parameters(records: Records) -> str:
     """Return how many parameters the models have, in words."""
-    numbers = [record["training"]["parameters"] for record in records.values()]
+    numbers = [record["training"]["parameters"] for record in records.values() if not record["diverged"]]
     if not numbers:
         return ""
     least, most = (f"{number / 1e6:.1f}" for number in (min(numbers), max(numbers)))
