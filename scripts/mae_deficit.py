@@ -6,9 +6,10 @@
 The script prints five tables of results/evidence, and two of results/narrow/evidence. It starts no training.
 Each number is a mean over the seeds that all of its rows have, where all runs of a seed were made on one
 device. Tables of pairs and of settings have the lines of which there are two such seeds. Intervals are 95 %
-intervals. Those of BLEU account for seeds and test sentences, and all others for seeds. A number that a claim
-of results/claims.yaml or results/narrow/claims.yaml registers, with these seeds among its own, is a link to
-this claim. All others were chosen after the runs were known. Nothing is corrected for their number.
+intervals. Those of BLEU account for seeds and test sentences, and all others for seeds. A number is a link to
+a claim of results/claims.yaml or results/narrow/claims.yaml if this registers the same quantity of the same
+rows, or its opposite, and has all of these seeds. No other number was registered in this form. Nothing is
+corrected for their number.
 
 Each row of the table of effects is a sum over rows with these weights, where F steps leave a head out:
 
@@ -204,12 +205,16 @@ class Claims(NamedTuple):
     page: str
 
     def linked(self, text: str, weights: Weights, end: End, seeds: Iterable[int]) -> str:
-        """Return a number as a link to the claim about this sum of rows, or as it is if there is none."""
+        """Return a number as a link to the claim about this sum of rows, or about its opposite.
+
+        Without such a claim, return the number as it is.
+        """
         for claim in self.all:
             signs = {claim.row: 1, claim.row_minus: -1, claim.baseline: -1, claim.baseline_minus: 1}
             signs.pop("", None)
-            same = claim.table_name == TABLE and claim.quantity == end.quantity and signs == weights
-            if same and set(seeds) <= set(claim.seeds):
+            opposite = {row: -sign for row, sign in signs.items()}
+            same = claim.table_name == TABLE and claim.quantity == end.quantity
+            if same and weights in (signs, opposite) and set(seeds) <= set(claim.seeds):
                 return f"[{text}]({self.page}#{claim.name})"
         return text
 
@@ -225,13 +230,13 @@ def comparisons(records: Records, ends: Ends, variants: Mapping[str, str], claim
     Args:
         records: the records of runs.
         ends: the quantities.
-        claims: the claims about these runs.
         variants: what to say of the rows whose names end with each key.
+        claims: the claims about these runs.
     """
     lines = []
-    for end, variant in variants.items():
+    for suffix, variant in variants.items():
         for row, other in PAIRS:
-            weights = {f"{row}{end}": 1.0, f"{other}{end}": -1.0}
+            weights = {f"{row}{suffix}": 1.0, f"{other}{suffix}": -1.0}
             seeds = seeds_of(records, weights)
             if len(seeds) < 2:
                 continue

@@ -400,7 +400,8 @@ def table(args: argparse.Namespace) -> None:
             shown([record[key] for record in records], pattern)
             for key, pattern in (("bleu", "{:.2f}"), ("updates", "{:,.0f}"))
         ]
-        cells.insert(1, less_baseline([record["bleu"] for record in records], scores_of_baseline))
+        scores = [record["bleu"] for record in records]
+        cells.insert(1, "" if row == BASELINE else less_baseline(scores, scores_of_baseline))
         for measured_rounds in rounds.values():
             times = [seconds[row] for seconds in measured_rounds]
             cells.append(f"{median(times):.3f} ({min(times):.3f} to {max(times):.3f})")
@@ -416,12 +417,14 @@ def table(args: argparse.Namespace) -> None:
 
 
 def less_baseline(scores: Sequence[float], of_baseline: Sequence[float]) -> str:
-    """Return the difference of the means with the 95 % interval of Welch's t, or "" for the baseline itself.
+    """Return the difference of the means with the 95 % interval of Welch's t.
+
+    It is "" if there are fewer than two seeds of either.
 
     Toolkits draw other random numbers from the same seed, so runs of one seed are no pair. The interval
     accounts for seeds, and not for the choice of sentences.
     """
-    if scores == of_baseline or min(len(scores), len(of_baseline)) < 2:
+    if min(len(scores), len(of_baseline)) < 2:
         return ""
     low, high = ttest_ind(scores, of_baseline, equal_var=False).confidence_interval()
     return f"{fmean(scores) - fmean(of_baseline):+.2f} [{low:+.2f}, {high:+.2f}]"

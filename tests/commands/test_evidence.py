@@ -229,10 +229,8 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     scores = [record(place, "experts", seed)["rows"]["mine/experts"][0]["bleu"] for seed in (1, 2)]
     mean, deviation = np.mean(scores), np.std(scores, ddof=1)
     assert f"| {mean:.2f} ± {deviation:.2f} |" in page and "Corpus here: `toy.de-en`." in page
-    parameters = {record(place, row, 1)["training"]["parameters"] / 1e6 for row in ("experts", "plain")}
-    least, most = (f"{each:.1f}" for each in (min(parameters), max(parameters)))
-    sizes = least if least == most else f"{least} to {most}"
-    assert f"(`--scale paper`, {sizes} million parameters)" in page
+    plain, experts = (record(place, row, 1)["training"]["parameters"] for row in ("plain", "experts"))
+    assert experts > plain and f"(`--scale paper`, {plain:,} to {experts:,} parameters)" in page
     rows = "--only plain --only experts --seeds 1,2 --run"
     assert f"`modular-fairseq table {place}/configs/mine/table.yaml --scale paper {rows}` trains" in page
     assert "8 of 8 runs are done" in page and "still to be made" not in page and "diverged" not in page

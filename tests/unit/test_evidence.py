@@ -17,7 +17,7 @@ from modular_fairseq.runs.evidence import claim_section, figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.by_unit import packed_parts, unpacked, unpacked_parts
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
-from modular_fairseq.runs.evidence.jobs import Plan
+from modular_fairseq.runs.evidence.jobs import Plan, row_of
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
 from modular_fairseq.runs.evidence.papers_difference import percent, printed_percent
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
@@ -811,7 +811,7 @@ def test_claims_are_counted_by_paper_and_by_what_was_found():
     assert lines[0] == "| paper | primary claims | secondary claims |"
     assert lines[2:] == [
         "| Wu 2020 | 2 of 3 done: 2 hold | 1 is the opposite, 1 is undecided |",
-        "| Li 2021 | 1 fails, 2 fail our bound (but have the claimed direction), 1 is open |  |",
+        "| Li 2021 | 1 fails, 2 fail, but have the claimed direction, 1 is open |  |",
         "| questions of our own |  | 1 of 2 done: 1 is as claimed |",
     ]
 
@@ -829,7 +829,7 @@ def test_a_record_names_preloaded_libraries_without_their_folders(monkeypatch, v
 
 @pytest.mark.parametrize(
     ("low", "said"),
-    [(-3.0, "1 fails our bound (but has the claimed direction)"), (-1.0, "1 fails"), (1.0, "1 fails")],
+    [(-3.0, "1 fails, but has the claimed direction"), (-1.0, "1 fails"), (1.0, "1 fails")],
 )
 def test_a_claim_below_fails_in_its_direction_if_the_interval_is_below_0(low, said):
     of = claim(name="a", paper="Li 2021", expected="below", margin=5.0)
@@ -862,3 +862,15 @@ def test_the_example_of_a_claim_in_the_documents_is_accepted(tmp_path):
     assert [job.run.name.rpartition("/")[0] for job in plan.jobs] == [
         *["multi30k/base", "multi30k/mae-7-source"] * 3
     ]
+
+
+def test_the_documents_name_the_primary_claims_with_rows_that_were_trained_anew(tmp_path):
+    register = read_claims(ROOT / "results/claims.yaml")
+    plan = Plan(register, str(tmp_path), str(tmp_path))
+    anew = {row for change in register.changes for row in change.rows}
+    primary = {claim.name for claim in register.claims if claim.kind == "primary"}
+    found = {name for job in plan.jobs for name in job.claims if row_of(job.run) in anew and name in primary}
+    text = (ROOT / "docs/evidence.md").read_text()
+    said = re.search(r"This does not hold for (\w+) of the (\w+): (.*?) have\s+rows", text, re.S)
+    assert set(re.findall("`(.*?)`", said[3])) == found
+    assert (said[1], said[2]) == ("five", "nine") and (len(found), len(primary)) == (5, 9)

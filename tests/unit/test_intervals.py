@@ -111,6 +111,8 @@ def test_the_interval_over_seeds_is_students(seeds):
 def test_a_single_seed_or_sentence_has_no_interval():
     assert over_seeds([1.0]) is None and over_seeds([]) is None
     assert over_seeds_and_sentences([1.0], np.ones((1, 9))) is None
+    with pytest.raises(ValueError, match="3 differences of scores, and 2 rows"):
+        over_seeds_and_sentences([1.0, 2.0, 3.0], np.ones((2, 9)))
     assert over_seeds_and_sentences([1.0, 2.0], np.ones((2, 1))) is None
 
 

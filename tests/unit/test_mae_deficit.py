@@ -120,17 +120,15 @@ def test_the_best_epoch_of_narrow_models_is_the_one_with_the_lowest_validation_l
 
 def test_a_number_links_to_the_claim_about_the_same_rows_quantity_and_seeds(deficit):
     claim = Claim(
-        *(
-            "slower",
-            "2026-11-30",
-            "secondary",
-            "no place",
-            "MAE-7 needs it",
-            "multi30k",
-            "bleu",
-            "a",
-            "above",
-        ),
+        name="slower",
+        registered="2026-11-30",
+        kind="secondary",
+        paper="No place",
+        says="MAE-7 needs it",
+        table="multi30k",
+        quantity="bleu",
+        row="a",
+        expected="above",
         seeds=(1, 2, 3),
         baseline="b",
         row_minus="c",
@@ -140,6 +138,8 @@ def test_a_number_links_to_the_claim_about_the_same_rows_quantity_and_seeds(defi
     signs = {"a": 1, "b": -1, "c": -1, "d": 1}
     link = "[+1 [0, 2]](../page.md#slower)"
     assert claims.linked("+1 [0, 2]", signs, bleu, [1, 2]) == link
+    opposite = {row: -sign for row, sign in signs.items()}
+    assert claims.linked("+1 [0, 2]", opposite, bleu, [1, 2, 3]) == link
     others = [
         ({"a": 1, "b": -1}, bleu, [1, 2]),
         (signs | {"c": 1, "d": -1}, bleu, [1, 2]),

@@ -3,20 +3,19 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from modular_fairseq.runs.evidence.claims import KINDS, Claim
+from modular_fairseq.runs.evidence.claims import KINDS
 from modular_fairseq.runs.evidence.overview import Findings
 from modular_fairseq.runs.evidence.papers_difference import is_excluded
 from modular_fairseq.runs.evidence.verdicts import Finding
 
 EXCLUDED = "the paper's difference is excluded"
-SMALLER = "it has the claimed direction"
 
 COUNTED = {  # what is found of a claim, and how it is said of one and of several
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
-    f"fails; {SMALLER}": (
-        "fails our bound (but has the claimed direction)",
-        "fail our bound (but have the claimed direction)",
+    "fails, but has the claimed direction": (
+        "fails, but has the claimed direction",
+        "fail, but have the claimed direction",
     ),
     "open": ("is open", "are open"),
     f"open; {EXCLUDED}": (f"is open ({EXCLUDED})", f"are open ({EXCLUDED})"),
@@ -37,10 +36,11 @@ def said(finding: Finding, findings: Findings) -> str:
     word = _decided(finding, findings)
     if word in ("open", "undecided") and is_excluded(finding):
         return f"{word}; {EXCLUDED}"
-    return f"{word}; {SMALLER}" if word == "fails" and _is_smaller(finding) else word
+    return f"{word}, but has the claimed direction" if word == "fails" and _has_direction(finding) else word
 
 
-def _is_smaller(finding: Finding) -> bool:
+def _has_direction(finding: Finding) -> bool:
+    """Return whether the whole interval of a claim with a margin is on the claimed side of 0."""
     claim = finding.claim
     if claim.margin <= 0 or not claim.baseline or not finding.interval:
         return False
@@ -58,21 +58,12 @@ def _decided(finding: Finding, findings: Findings) -> str:
     return "as claimed" if (low > 0) == (finding.claim.expected == "above") else "the opposite"
 
 
-def paper_of(claim: Claim) -> str:
-    """Return the paper of a claim: what its `paper` says before the first comma.
-
-    It is "" if this begins with "no", as the claim then is a question of our own.
-    """
-    paper = claim.paper.partition(",")[0]
-    return "" if paper.lower().startswith("no ") else paper
-
-
 def by_paper(findings: Findings) -> str:
     """Return a table with the number of claims of each paper by what was found of them."""
     registered = {finding.claim.kind for finding in findings.all}
     found: dict[str, dict[str, list[str]]] = {}
-    for finding in sorted(findings.all, key=lambda each: not paper_of(each.claim)):
-        paper = paper_of(finding.claim) or "questions of our own"
+    for finding in sorted(findings.all, key=lambda each: not each.claim.authors):
+        paper = finding.claim.authors or "questions of our own"
         kinds = found.setdefault(paper, {kind: [] for kind in KINDS if kind in registered})
         kinds[finding.claim.kind].append(_word(finding, findings))
     heads = ["paper", *(f"{kind} claims" for kind in KINDS if kind in registered)]

@@ -46,7 +46,7 @@ def section(plan: Plan, finding: Finding, findings: Findings, records: Records) 
         *([f"- Remark: {claim.remark}"] if claim.remark else []),
         f"- Runs: {_records(plan, names)}; {spent}; {_commits(made)}",
         *_logs(plan, names),
-        f"- Commands: `{_training(plan, claim)}` trains and measures these rows. "
+        f"- Commands: `{_training(plan, claim)}` trains and measures these rows with the present code. "
         f"`bash scripts/evidence.sh TEXT {_options(plan, jobs)}` makes the runs of the table that have no "
         f"record.{_devices(jobs, records)} Each record has the `commands` of its run.",
     ]

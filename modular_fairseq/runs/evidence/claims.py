@@ -14,7 +14,7 @@ A claims.yaml has these keys:
       - name: mae-7-above-base
         registered: 2026-11-22
         kind: primary           # or secondary: an interval without a verdict
-        paper: "Peng et al. 2020, table 3: 35.5 against 34.6"
+        paper: "Peng et al. 2020, table 3: 35.5 against 34.6"   # authors and year, a comma, and the place
         says: MAE-7 translates better than the Transformer.
         table: multi30k         # a table of configs/, or the path of a table.yaml
         quantity: bleu          # see `quantities.QUANTITIES`
@@ -29,9 +29,12 @@ A claims.yaml has these keys:
 A claim about a loss, as of a row with a single expert against the same row with all, also has `row_minus` and
 `baseline_minus`: the rows whose quantity is subtracted first. A claim about a single row, such as that a
 quantity falls during training, has neither `baseline` nor `differ`: the quantity itself is above or below
-`margin`. A `remark` says how to read what was found, or why a claim has no runs. It is shown on the page of
-results, and is no part of what was registered, so it may be added later. It begins with its date in brackets:
+`margin`. If `paper` begins with "No" or "no", as in "No place: a control of ours", no paper claims it. A
+`remark` says how to read what was found, or why a claim has no runs. It is shown on the page of results, and
+is no part of what was registered, so it may be added later. It begins with its date in brackets, such as
 (2026-11-28).
+
+If there is a file about.md beside the claims, the page of results shows its text, in Markdown, near the top.
 """
 
 import datetime
@@ -83,6 +86,12 @@ class Claim(NamedTuple):
     row_minus: str = ""
     baseline_minus: str = ""
     remark: str = ""
+
+    @property
+    def authors(self) -> str:
+        """The authors and the year of the paper, such as "Peng et al. 2020"; "" if no paper claims it."""
+        authors = self.paper.partition(",")[0]
+        return "" if authors.lower().startswith("no ") else authors
 
     @property
     def rows(self) -> list[str]:

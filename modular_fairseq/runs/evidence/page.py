@@ -5,13 +5,12 @@ beside it, in a folder of its name. They are made from the curves and numbers of
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from modular_fairseq.runs.evidence.by_paper import by_paper, paper_of, said
-from modular_fairseq.runs.evidence.by_unit import OF_PARTS
+from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.claim_section import (
-    CLAIMS,
     SAYS,
     folder_of_records,
     printed,
@@ -19,7 +18,7 @@ from modular_fairseq.runs.evidence.claim_section import (
     shown_difference,
     where,
 )
-from modular_fairseq.runs.evidence.claims import KINDS, Claim
+from modular_fairseq.runs.evidence.claims import KINDS
 from modular_fairseq.runs.evidence.figures import figures
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.overview import (
@@ -61,12 +60,11 @@ def page(plan: Plan, records: Records, folder: str) -> str:
         folder: the folder of the figures, beside the page.
     """
     findings = found_in(plan, records)
-    parts = [_head(plan, findings, records), "## By paper", BY_PAPER, by_paper(findings)]
+    parts = [*_head(plan, findings, records), "## By paper", BY_PAPER, by_paper(findings)]
     for kind in KINDS:
         mine = [finding for finding in findings.all if finding.claim.kind == kind]
         if mine:
-            so_far = SO_FAR if kind == "primary" and any(finding.waits for finding in mine) else ""
-            parts += [f"## {kind.capitalize()} claims", _about(kind, plan) + so_far]
+            parts += [f"## {kind.capitalize()} claims", _wrapped(_about(plan, mine))]
             begun = [finding for finding in mine if finding.values]
             waiting = [finding for finding in mine if not finding.values]
             parts += [_summary(begun, findings)] if begun else []
@@ -98,27 +96,31 @@ Verdicts are corrected for the number of claims. Intervals are 95 % intervals, a
 interval accounts for seeds, and for BLEU also for the choice of test sentences. For other quantities it
 accounts for seeds alone, so it says nothing about other test data. Of open claims it is also said whether
 *the paper's difference is excluded*, which means that it is outside of the interval. This is not corrected,
-either, and the paper measured its difference with other data and a larger model.""",
+either, and the paper measured its difference with other data and a larger model. A claim with a margin may
+fail although its whole interval is on the claimed side of 0. Then it *has the claimed direction*.""",
     "secondary": """\
 These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
 the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
 includes the bound, or that all seeds give the same value, so that there is no interval. The intervals are not
 corrected for their number: about one of 20 misses the true value. Of undecided claims it is also said whether
 the paper's difference is excluded. Intervals account for seeds. For BLEU they also account for the choice of
-test sentences{parts}. Three seeds may agree better by chance than the choice of sentences lets one expect,
+test sentences.{parts} Three seeds may agree better by chance than the choice of sentences lets one expect,
 and then an interval is too narrow.""",
 }
-PARTS = """, for nats per token of pictures for the choice of pictures, and for the accuracy of classes for
-the choice of inputs"""
-PERCENT = """ A difference of perplexities is also given in percent of
-the baseline, as the perplexities here are far above the papers'. It is the ratio of geometric means over
-seeds. These percentages decide whether the paper's difference is excluded, and nothing else depends on them.
-They were chosen on 2026-11-28, when most runs were known."""
-ONE_SEED = """ A claim with one seed has no interval yet; the section about it shows its numbers."""
-VALIDATION = """ Tables `tim-2` and
-`tim-2-glue` are measured on validation data, as in the paper. These data have also chosen the checkpoint."""
-SO_FAR = """ As long as
-other primary claims lack runs, an *open* claim may still become one that holds or fails."""
+PARTS = {  # see by_unit.OF_PARTS
+    "nats_per_token": " For nats per token of pictures they account for the choice of pictures.",
+    "class_accuracy": " For the accuracy of classes they account for the choice of inputs.",
+}
+PERCENT = """\
+A difference of perplexities is also given in percent of the baseline, as the perplexities here are far above
+the papers'. It is the ratio of geometric means over seeds. These percentages decide whether the paper's
+difference is excluded, and nothing else depends on them."""
+ONE_SEED = "A claim with one seed has no interval yet; the section about it shows its numbers."
+OF_VALIDATION_DATA = "tim-2", "tim-2-glue"  # tables
+VALIDATION = """\
+{tables} {are} measured on validation data, as in the paper. These data have also chosen the checkpoint."""
+SO_FAR = """\
+As long as other primary claims lack runs, an *open* claim may still become one that holds or fails."""
 TABLES = """\
 Means and standard deviations over all seeds that are done. A claim counts its registered seeds alone, so its
 means may differ from these. A row with one seed has no deviation.
@@ -131,12 +133,10 @@ perplexity of masked words does not count them."""
 EACH = """\
 [Check a verdict](evidence.md#check-a-verdict) says how to compute an interval or verdict again, and how to
 compare a training of your own with a record. A record is a JSON file with the scores, the learning curves,
-the commands, the settings, and digests of the corpus and the weights. The log of a training on a CPU for a
-primary claim lies beside the record since 2026-11-28, and `zcat` shows it. Other logs were left on the
-machines that made them. These commands show the commits that registered or changed the text of a claim, and
-the commit that added a record.
-What was changed apart from the text, such as a row, is in the
-[last section](#what-was-changed-after-it-was-registered).
+the commands, the settings, and digests of the corpus and the weights. If the log of a training was kept, it
+lies beside the record, and `zcat` shows it. These commands show the commits that registered or changed the
+text of a claim, and the commit that added a record. What was changed apart from the text, such as a row, is
+in the [last section](#what-was-changed-after-it-was-registered).
 
 <!-- not run: it needs the history of the repository, which an archive of the files does not have -->
 ```bash
@@ -148,47 +148,45 @@ HEAD = """\
 
 <!-- Made by `modular-fairseq evidence {path} --page FILE`. Do not edit. -->
 
-After this page you know what the registered runs say about the claims of `{path}`.
-{done} of {all} runs are done, in {spent}.{of_primary}
-{left}{diverged}
-
+After this page you know what the registered runs say about the claims of `{path}`."""
+SIZE = """\
 The models and corpora are small (`--scale {scale}`{parameters}): [Claims that were tested](evidence.md) says
-what such runs can see. {elsewhere}"""
-ELSEWHERE = """What was measured before the claims is in [Early measurements](early-results.md). Claims about
-speech are [on its page](speech.md#what-was-measured), and the same questions are asked of [narrow
-models](results-narrow.md). [Looking inside](looking-inside.md) has pages to click through, of models of a
-synthetic corpus."""
-OTHER_CLAIMS = """[Results](results.md) has the claims of `results/claims.yaml`, about larger models."""
+what such runs can see."""
 
 
-def _head(plan: Plan, findings: Findings, records: Records) -> str:
-    """Return the title, and what is done."""
+def _head(plan: Plan, findings: Findings, records: Records) -> list[str]:
+    """Return the title, what is done, and what the file about.md beside the claims says."""
     primary = [job for job in plan.jobs if job.primary]
     claims = [finding for finding in findings.all if finding.claim.kind == "primary"]
     expected = hours_left(plan.jobs, records)
-    about = f", which take about {expected:,.0f} core-hours on a CPU," if expected else ""
-    left = (
-        f"The other runs{about} are still to be made, and intervals of claims without all runs are interim."
-    )
+    time = f", which take about {expected:,.0f} core-hours on a CPU," if expected else ""
+    left = f"The other runs{time} are still to be made, and intervals of claims without all runs are interim."
     diverged = [f"`{name}`" for name, record in records.items() if record["diverged"]]
     made, complete = sum(job.run.name in records for job in primary), sum(not each.waits for each in claims)
     of_primary = (
-        f"\n{made} of {len(primary)} runs for primary claims are done, and {complete} of {len(claims)} "
-        "primary claims have all of theirs."
+        f"{made} of {len(primary)} runs for primary claims are done, and {complete} of {len(claims)} primary "
+        "claims have all of theirs."
     )
-    told = f"\nThese runs diverged, and means and figures leave them out: {', '.join(diverged)}."
-    return HEAD.format(
-        path=plan.register.path,
-        done=len(records),
-        all=len(plan.jobs),
-        spent=time_spent(records.values()),
-        of_primary=of_primary if claims else "",
-        left="" if len(records) == len(plan.jobs) else left,
-        diverged=told if diverged else "",
-        scale=plan.register.scale,
-        parameters=_parameters(records),
-        elsewhere=ELSEWHERE if plan.register.path == CLAIMS else OTHER_CLAIMS,
-    )
+    told = f"These runs diverged, and means and figures leave them out: {', '.join(diverged)}."
+    done = [
+        f"{len(records)} of {len(plan.jobs)} runs are done, in {time_spent(records.values())}.",
+        of_primary if claims else "",
+        "" if len(records) == len(plan.jobs) else left,
+        told if diverged else "",
+    ]
+    about = Path(plan.register.path).with_name("about.md")
+    return [
+        HEAD.format(path=plan.register.path, scale=plan.register.scale),
+        _wrapped(*done),
+        _wrapped(SIZE.format(scale=plan.register.scale, parameters=_parameters(records))),
+        *([about.read_text(encoding="utf-8").strip()] if about.exists() else []),
+    ]
+
+
+def _wrapped(*sentences: str) -> str:
+    """Return a paragraph with lines of up to 120 characters."""
+    text = " ".join(" ".join(filter(None, sentences)).split())
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _parameters(records: Records) -> str:
@@ -196,19 +194,23 @@ def _parameters(records: Records) -> str:
     numbers = [record["training"]["parameters"] for record in records.values() if not record["diverged"]]
     if not numbers:
         return ""
-    least, most = (f"{number / 1e6:.1f}" for number in (min(numbers), max(numbers)))
-    return f", {least} million parameters" if least == most else f", {least} to {most} million parameters"
+    least, most = min(numbers), max(numbers)
+    return f", {least:,} parameters" if least == most else f", {least:,} to {most:,} parameters"
 
 
-def _about(kind: str, plan: Plan) -> str:
-    """Return what readers have to know of the claims of a kind."""
+def _about(plan: Plan, found: Sequence[Finding]) -> str:
+    """Return what readers have to know of claims of one kind."""
+    kind = found[0].claim.kind
     if kind == "primary":
-        return ABOUT[kind]
-    quantities = {claim.quantity for claim in plan.register.claims}
-    parts = PARTS if quantities & set(OF_PARTS) else ""
-    percent = PERCENT if any(QUANTITIES[each].in_percent for each in quantities) else ""
-    validation = VALIDATION if {"tim-2", "tim-2-glue"} & plan.tables.keys() else ""
-    return ABOUT[kind].format(parts=parts) + percent + ONE_SEED + validation
+        return " ".join([ABOUT[kind], *([SO_FAR] if any(finding.waits for finding in found) else [])])
+    quantities = {finding.claim.quantity for finding in found}
+    parts = "".join(text for quantity, text in PARTS.items() if quantity in quantities)
+    percent = [PERCENT] if any(QUANTITIES[each].in_percent for each in quantities) else []
+    one_seed = [ONE_SEED] if any(len(finding.values) == 1 for finding in found) else []
+    tables = [f"Table `{table}`" for table in OF_VALIDATION_DATA if table in plan.tables]
+    are = "is" if len(tables) == 1 else "are"
+    validation = [VALIDATION.format(tables=" and ".join(tables), are=are)] if tables else []
+    return " ".join([ABOUT[kind].format(parts=parts), *percent, *one_seed, *validation])
 
 
 def _summary(found: Sequence[Finding], findings: Findings) -> str:
@@ -218,24 +220,21 @@ def _summary(found: Sequence[Finding], findings: Findings) -> str:
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | ---: | ---: | --- |"]
     for finding in found:
         claim = finding.claim
-        told = f"[{claim.says}](#{claim.name}){_authors(claim)}"
+        told = f"[{claim.says}](#{claim.name}){_in_brackets(claim.authors)}"
         cells = told, where(claim), printed(claim), shown_difference(finding)
         lines.append(f"| {' | '.join(cells)} | {said(finding, findings)} |")
     return "\n".join(lines)
 
 
-def _authors(claim: Claim) -> str:
-    """Return the paper of a claim in brackets, or "" if it is a question of our own."""
-    authors = paper_of(claim)
-    return f" ({authors})" if authors else ""
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def _waiting(found: Sequence[Finding]) -> str:
     """Return a table of claims that have no run of both rows yet."""
     heads, align = ["claim", "quantity", "difference in the paper"], ["---", "---", "---:"]
-    cells = [
-        [each.claim.says + _authors(each.claim), where(each.claim), printed(each.claim)] for each in found
-    ]
+    claims = [each.claim for each in found]
+    cells = [[each.says + _in_brackets(each.authors), where(each), printed(each)] for each in claims]
     if any(each.claim.remark for each in found):
         heads, align = [*heads, "remark"], [*align, "---"]
         cells = [[*row, each.claim.remark] for row, each in zip(cells, found, strict=True)]
