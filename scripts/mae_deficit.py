@@ -98,6 +98,7 @@ SETTINGS = {
     "G steps in every epoch": Setting("mae-7-every-epoch", None),
     "a learning rate of 1 for the gates": Setting("mae-7-rate-1", None),
     "gates of the decoder that see the source": Setting("mae-7-source", None),
+    "gates normalised by the batch": Setting("mae-7-batch", None),
 }
 EPOCHS = (1, 2, 4, 6, 8, 10, 12)
 G_EPOCHS = (5, 10)  # the epochs of 12 that have G steps, with --mae-gate-interval 5
