@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
-from modular_fairseq.runs.evidence.claims import Claim, read_claims
+from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.reading import read_claims
 from modular_fairseq.runs.evidence.records import of_one_device, read_record
 from modular_fairseq.runs.evidence.verdicts import interval_of, weighted
 from modular_fairseq_cli.errors import UsageError

@@ -24,8 +24,8 @@ from statistics import median
 import numpy as np
 from scipy.optimize import brentq
 
-from modular_fairseq.runs.evidence.claims import read_claims
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.reading import read_claims
 from modular_fairseq.runs.evidence.records import of_one_device, read_record
 from modular_fairseq.runs.evidence.verdicts import weighted
 from modular_fairseq_cli.errors import UsageError

@@ -20,8 +20,8 @@ from sacrebleu.metrics import BLEU
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence import making, processor_time
 from modular_fairseq.runs.evidence.by_unit import unpacked
-from modular_fairseq.runs.evidence.claims import read_claims
 from modular_fairseq.runs.evidence.jobs import Plan
+from modular_fairseq.runs.evidence.reading import read_claims
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.processes import processor_name

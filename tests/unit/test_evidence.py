@@ -16,11 +16,12 @@ from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence import claim_section, figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
 from modular_fairseq.runs.evidence.by_unit import packed_parts, unpacked, unpacked_parts
-from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences, read_claims
+from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences
 from modular_fairseq.runs.evidence.jobs import Plan, row_of
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
 from modular_fairseq.runs.evidence.papers_difference import percent, printed_percent
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.reading import read_claims
 from modular_fairseq.runs.evidence.records import (
     Folders,
     log_of,

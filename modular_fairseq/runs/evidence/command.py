@@ -26,12 +26,12 @@ project can go on.
 import argparse
 import os
 
-from modular_fairseq.runs.evidence.claims import read_claims
 from modular_fairseq.runs.evidence.corpora import prepare
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.making import default_jobs, make_all, make_one, refuse_another_code
 from modular_fairseq.runs.evidence.overview import sheet, status
 from modular_fairseq.runs.evidence.page import write as write_page
+from modular_fairseq.runs.evidence.reading import read_claims
 from modular_fairseq_cli.errors import UsageError
 
 
