@@ -206,9 +206,11 @@ def test_the_table_shows_differences_and_verdicts(made):
 
 def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     pytest.importorskip("matplotlib")
+    (place / "about.md").write_text("These runs are of a toy.\n")
     cli.main(words_of(place, "--page", str(place / "page.md")))
     assert capsys.readouterr().out == f"{place / 'page.md'}: 8 of 8 runs\n"
     page = (place / "page.md").read_text()
+    assert "\n\nThese runs are of a toy.\n\n## By paper\n" in page
     cli.main(words_of(place))
     names, *rows = [line.split("\t") for line in (place / "evidence/table.tsv").read_text().splitlines()]
     for row in rows:

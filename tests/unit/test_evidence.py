@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence import claim_section, figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
-from modular_fairseq.runs.evidence.by_unit import packed_parts, unpacked, unpacked_parts
+from modular_fairseq.runs.evidence.by_unit import OF_PARTS, packed_parts, unpacked, unpacked_parts
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences
 from modular_fairseq.runs.evidence.jobs import Plan, row_of
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
@@ -863,6 +863,17 @@ def test_the_example_of_a_claim_in_the_documents_is_accepted(tmp_path):
     assert [job.run.name.rpartition("/")[0] for job in plan.jobs] == [
         *["multi30k/base", "multi30k/mae-7-source"] * 3
     ]
+
+
+def test_the_page_explains_the_intervals_of_its_own_quantities(tmp_path):
+    assert page.PARTS.keys() == set(OF_PARTS)
+    texts = {}
+    for folder in ("results", "results/narrow"):
+        plan = Plan(read_claims(ROOT / folder / "claims.yaml"), str(tmp_path), str(tmp_path))
+        found = [Finding(each, {}, None, []) for each in plan.register.claims if each.kind == "secondary"]
+        texts[folder] = page._about(plan, found)
+    for told in (*page.PARTS.values(), page.PERCENT, "Table `tim-2` and Table `tim-2-glue` are measured"):
+        assert told in texts["results"] and told not in texts["results/narrow"]
 
 
 def test_the_documents_name_the_primary_claims_with_rows_that_were_trained_anew(tmp_path):
