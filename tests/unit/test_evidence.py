@@ -1,10 +1,12 @@
 """Test how claims are read, refused, and decided by records."""
 
+import base64
 import copy
 import gzip
 import json
 import math
 import re
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +17,7 @@ from sacrebleu.metrics import BLEU
 from modular_fairseq.runs.corpus import Corpus
 from modular_fairseq.runs.evidence import claim_section, figures, page
 from modular_fairseq.runs.evidence.by_paper import by_paper, said
-from modular_fairseq.runs.evidence.by_unit import OF_PARTS, packed_parts, unpacked, unpacked_parts
+from modular_fairseq.runs.evidence.by_unit import OF_PARTS, packed, packed_parts, unpacked, unpacked_parts
 from modular_fairseq.runs.evidence.claims import Change, Claim, Register, check_differences
 from modular_fairseq.runs.evidence.jobs import Plan, row_of
 from modular_fairseq.runs.evidence.overview import Findings, cells_of, hours_left, numbers_of
@@ -331,6 +333,21 @@ def test_a_quantity_with_parts_is_compared_over_seeds_and_parts():
     rows["multi30k/b", 2]["rows"]["multi30k/b"][0]["by_unit"] = {}  # an older record
     expected = over_seeds(parts.mean(axis=1))
     assert find(accuracy, rows).interval == pytest.approx(expected)
+
+
+def test_counts_are_packed_without_loss_and_in_little_space():
+    lengths = RANDOM.integers(3, 30, 1000)
+    matches = [np.maximum(lengths - n - RANDOM.poisson(3 * n + 3, 1000), 0) for n in range(4)]
+    counts = np.stack([lengths, np.maximum(lengths + RANDOM.integers(-3, 4, 1000), 0), *matches], axis=1)
+    counts[:3] = [[30000, 0, 0, 0, 0, 0], [0, 30000, 0, 0, 0, 0], [1, 1, 1, 0, 30000, 2]]
+    text = packed(counts)
+    np.testing.assert_array_equal(unpacked(text), counts)
+    assert json.dumps(text) == f'"{text}"' and unpacked(packed(counts[:1])).tolist() == counts[:1].tolist()
+    zipped = zlib.compress(counts.T.astype("<u2").tobytes(), level=9)
+    assert len(text) < 0.7 * len(base64.b64encode(zipped))
+    for spoilt in (text[:-30], text[:50] + text[60:], '"', "é"):
+        with pytest.raises(ValueError):
+            unpacked(spoilt)
 
 
 def test_a_record_with_parts_has_their_pseudo_values(tmp_path):
