@@ -1,0 +1,135 @@
+"""Test that the intervals which documents give are those of the records.
+
+An interval such as "[.04, 1.94]" must be one of these, up to rounding and the sign of the difference: of a
+registered claim, of a table that scripts/mae_deficit.py prints, or of a comparison in `OTHERS`. Its
+difference must stand before it.
+"""
+
+import re
+from statistics import fmean
+from typing import NamedTuple
+
+import pytest
+from scipy.stats import ttest_ind
+
+from modular_fairseq.runs.evidence.claims import Claim
+from modular_fairseq.runs.evidence.papers_difference import percent
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.reading import read_claims
+from modular_fairseq.runs.evidence.records import recorded
+from modular_fairseq.runs.evidence.verdicts import find
+from tests.places import ROOT
+from tests.scripts import script
+
+PAGES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("index", "evidence", "results", "results-narrow", "own-data")),
+    *(f"docs/{name}.md" for name in ("language-models", "masked-language-models")),
+    *(f"docs/mechanisms/{name}.md" for name in ("index", "mae", "mae-gates", "dma", "multistream", "tim")),
+    "docs/mechanisms/ensemble.md",
+]
+NUMBER = r"[-+]?(?:\d+\.\d+|\.\d+|\d+)"
+INTERVAL = re.compile(rf"\[({NUMBER}),\s+({NUMBER})\]")
+BEFORE = 180  # characters before an interval, among which its difference is
+
+
+def comparison(row, baseline, quantity, seeds, **others):
+    """Return a claim that compares rows of table multi30k and is not registered."""
+    return Claim("", "", "secondary", "", "", "multi30k", quantity, row, "above", seeds, baseline, **others)
+
+
+OTHERS = {  # comparisons that documents have and no claim registers, by the folder of their records
+    "results": [
+        comparison("mae-7", "base", "bleu", (1, 2, 3, 4, 5, 6)),
+        comparison("mae-7", "nobcd", "expert_information", (1, 2, 3, 4, 5)),
+        comparison("tim-deep", "base-deep", "valid_nll", (1, 2, 3, 4, 5)),
+        comparison("tim-deep", "base-deep", "final_train_nll", (1, 2, 3, 4, 5)),
+        comparison("tim-deep", "base-deep", "LR_divergence_encoder", (1, 2, 3, 4, 5)),
+    ],
+    "results/narrow": [
+        comparison("base", "mae-15", "valid_nll", (1, 2, 3)),
+        comparison("base", "mae-15", "bleu", (1, 2, 3)),
+        comparison("base-dropout-1", "base-dropout-0", "valid_nll", (1, 2, 3)),
+        comparison("uni-mae-7-dropout-0", "base-dropout-1", "valid_nll", (1, 2, 3)),
+        comparison("uni-mae-7-dropout-0", "base-dropout-1", "bleu", (1, 2, 3)),
+    ],
+}
+
+
+class Shown(NamedTuple):
+    """A difference and the ends of its interval."""
+
+    difference: float
+    low: float
+    high: float
+
+    def is_shown(self, low: str, high: str, before: list[str]) -> bool:
+        """Return whether an interval is this one, or the one of the opposite, after its difference."""
+        opposite = Shown(-self.difference, -self.high, -self.low)
+        ends = any(equal(low, each.low) and equal(high, each.high) for each in (self, opposite))
+        return ends and any(equal(number.lstrip("+-"), abs(self.difference)) for number in before)
+
+
+def equal(number: str, value: float) -> bool:
+    """Return whether a number in a text is a value that was rounded to its digits."""
+    return abs(float(number) - value) <= 0.5 * 10.0 ** -len(number.partition(".")[2]) + 1e-9
+
+
+def numbers_in(text):
+    return re.findall(rf"(?<![\w.]){NUMBER}", text)
+
+
+def intervals_in(text):
+    """Yield each interval: its two ends, and the numbers that stand before it."""
+    for match in INTERVAL.finditer(text):
+        yield match[1], match[2], numbers_in(text[max(0, match.start() - BEFORE) : match.start()])
+
+
+def records_in(folder):
+    """Return the records below a folder, keyed by TABLE/ROW and the seed."""
+    return {
+        (row, int(name.rpartition("-")[2])): record
+        for name, record in recorded(ROOT / folder / "evidence").items()
+        for row in record["rows"]
+    }
+
+
+def unpaired(records, row, baseline, quantity):
+    """Return the difference of two rows of table multi30k if runs of one seed are no pair, by Welch's t."""
+    of = QUANTITIES[quantity].of
+    both = [
+        [of(record, name) for (name, _), record in records.items() if name == f"multi30k/{each}"]
+        for each in (row, baseline)
+    ]
+    return Shown(fmean(both[0]) - fmean(both[1]), *ttest_ind(*both, equal_var=False).confidence_interval())
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Return all intervals that may be shown."""
+    found = [
+        Shown(float(before[-1]), float(low), float(high))
+        for table in script("mae_deficit").tables()
+        for low, high, before in intervals_in(table)
+    ]
+    for folder, others in OTHERS.items():
+        records = records_in(folder)
+        for claim in [*read_claims(ROOT / folder / "claims.yaml").claims, *others]:
+            finding = find(claim, records)
+            assert finding.interval or claim not in others
+            if finding.interval:
+                found.append(Shown(finding.interval.difference, finding.interval.low, finding.interval.high))
+                if in_percent := percent(finding):
+                    found.append(Shown(*in_percent))
+    return [*found, unpaired(records_in("results/narrow"), "uni-mae-7", "base", "valid_nll")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_intervals_are_those_of_the_records(measured, page):
+    shown = list(intervals_in((ROOT / page).read_text()))
+    wrong = [
+        f"... {' ... '.join(before[-3:])} [{low}, {high}]"
+        for low, high, before in shown
+        if not any(each.is_shown(low, high, before) for each in measured)
+    ]
+    assert not wrong
