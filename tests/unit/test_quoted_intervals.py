@@ -80,9 +80,10 @@ def numbers_in(text):
 
 
 def intervals_in(text):
-    """Yield each interval: its two ends, and the numbers that stand before it."""
+    """Yield each interval: its two ends, and the numbers that stand before it in its paragraph."""
     for match in INTERVAL.finditer(text):
-        yield match[1], match[2], numbers_in(text[max(0, match.start() - BEFORE) : match.start()])
+        before = text[max(0, match.start() - BEFORE) : match.start()].rpartition("\n\n")[2]
+        yield match[1], match[2], numbers_in(before)
 
 
 def records_in(folder):
