@@ -893,6 +893,13 @@ def test_the_page_explains_the_intervals_of_its_own_quantities(tmp_path):
         assert told in texts["results"] and told not in texts["results/narrow"]
 
 
+def test_a_text_about_the_runs_that_is_not_utf_8_is_refused(tmp_path):
+    (tmp_path / "about.md").write_bytes(b"\xe4")
+    plan = Plan(read_claims(written(tmp_path, SPEC | {"claims": []})), str(tmp_path), str(tmp_path))
+    with pytest.raises(UsageError, match=r"about\.md: cannot be read .*; write it in UTF-8, or remove it"):
+        page.page(plan, {}, "page")
+
+
 def test_the_documents_name_the_primary_claims_with_rows_that_were_trained_anew(tmp_path):
     register = read_claims(ROOT / "results/claims.yaml")
     plan = Plan(register, str(tmp_path), str(tmp_path))

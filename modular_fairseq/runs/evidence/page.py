@@ -29,7 +29,7 @@ from modular_fairseq.runs.evidence.overview import (
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding
-from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.errors import UsageError, why
 from modular_fairseq_cli.files import write_file
 
 
@@ -37,7 +37,7 @@ def write(plan: Plan, records: Records, path: str) -> None:
     """Write the page and its figures.
 
     Raises:
-        UsageError: a file cannot be written, or matplotlib is not installed.
+        UsageError: a file cannot be written, about.md cannot be read, or matplotlib is not installed.
     """
     if not path.endswith(".md"):
         raise UsageError(f"--page {path}: give a file that ends in .md, such as docs/results.md")
@@ -179,8 +179,20 @@ def _head(plan: Plan, findings: Findings, records: Records) -> list[str]:
         HEAD.format(path=plan.register.path, scale=plan.register.scale),
         _wrapped(*done),
         _wrapped(SIZE.format(scale=plan.register.scale, parameters=_parameters(records))),
-        *([about.read_text(encoding="utf-8").strip()] if about.exists() else []),
+        *([_text(about)] if about.exists() else []),
     ]
+
+
+def _text(about: Path) -> str:
+    """Return what a file about the runs says.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return about.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{about}: cannot be read ({why(error)}); write it in UTF-8, or remove it") from None
 
 
 def _wrapped(*sentences: str) -> str:
