@@ -204,6 +204,23 @@ def test_the_table_shows_differences_and_verdicts(made):
     assert rows[1][names.index("verdict")] == ""
 
 
+def test_any_two_rows_are_compared(place, capsys):
+    cli.main(words_of(place))
+    names, row, *_ = [line.split("\t") for line in (place / "evidence/table.tsv").read_text().splitlines()]
+    claimed = dict(zip(names, row, strict=True))
+    capsys.readouterr()
+    for rows, sign, ends in (("experts plain", 1, ("low", "high")), ("plain experts", -1, ("high", "low"))):
+        cli.main(words_of(place, "--compare", "mine", *rows.split()))
+        text = capsys.readouterr().out
+        (line,) = [line for line in text.splitlines() if line.startswith("BLEU ")]
+        difference, low, high = (f"{sign * float(claimed[key]):+.2f}" for key in ("difference", *ends))
+        assert line.split()[7:] == [difference, f"[{low},", f"{high}]", "1,", "2", "experts-above-plain"]
+        assert f"{rows.replace(' ', ' less ')} in table mine\n" in text and "chrF" in text
+    assert "no record is of mine/other; give two rows of these: mine/" in refused(
+        place, "--compare", "mine", "plain", "other"
+    )
+
+
 def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     pytest.importorskip("matplotlib")
     (place / "about.md").write_text("These runs are of a toy.\n")

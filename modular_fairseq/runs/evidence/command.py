@@ -2,6 +2,7 @@
 
     modular-fairseq evidence results/claims.yaml                    # shows what the records say
     modular-fairseq evidence results/claims.yaml --page docs/results.md     # writes the page of results
+    modular-fairseq evidence results/claims.yaml --compare multi30k dma base    # compares two rows
     modular-fairseq evidence results/claims.yaml --status           # counts runs, and estimates the time left
     modular-fairseq evidence results/claims.yaml --prepare TEXT     # prepares the corpora in --data
     modular-fairseq evidence results/claims.yaml --run --commit HASH    # makes the runs that are missing
@@ -13,7 +14,7 @@ made with one seed before the next seed. Each run that is finished writes a smal
 the folder evidence/ beside CLAIMS. A run that has a record is not made again. A run that was killed continues
 from its last checkpoint in OUT, if that is still there.
 
-Without --run, the command writes table.txt, .md and .tsv into the same folder. The interval of a
+Alone with CLAIMS, the command writes table.txt, .md and .tsv into the same folder. The interval of a
 difference in BLEU accounts for seeds and for the choice of sentences. The interval of a difference in nats
 per token of pictures accounts for seeds and for the choice of pictures, and the interval of a difference in
 the accuracy of classes for seeds and for the choice of inputs. Any other interval accounts for seeds alone.
@@ -31,6 +32,7 @@ from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.making import default_jobs, make_all, make_one, refuse_another_code
 from modular_fairseq.runs.evidence.overview import sheet, status
 from modular_fairseq.runs.evidence.page import write as write_page
+from modular_fairseq.runs.evidence.pairs import pair
 from modular_fairseq.runs.evidence.reading import read_claims
 from modular_fairseq_cli.errors import UsageError
 
@@ -38,7 +40,7 @@ from modular_fairseq_cli.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "modular-fairseq evidence CLAIMS [--data DIR] [--out DIR] [--prepare TEXT | --run --commit HASH | "
-        "--status | --page FILE] [options]"
+        "--status | --compare TABLE ROW BASELINE | --page FILE] [options]"
     )
     parser.add_argument("claims", metavar="CLAIMS", help="file that registers the claims")
     parser.add_argument(
@@ -73,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="prepare the corpora from the raw text in folders of TEXT, and compare them with the registered "
         "digests, or print digests to register",
+    )
+    what.add_argument(
+        "--compare",
+        nargs=3,
+        metavar=("TABLE", "ROW", "BASELINE"),
+        help="show how two rows of a table differ in every quantity, also where no claim is registered",
     )
     what.add_argument(
         "--page", metavar="FILE", help="write a page about all claims, in Markdown, and its figures"
@@ -119,6 +127,8 @@ def run(args: argparse.Namespace) -> None:
     if records and args.page is not None:
         write_page(plan, records, args.page)
         print(f"{args.page}: {len(records)} of {len(plan.jobs)} runs")
+    elif records and args.compare:
+        print(pair(plan, records, *args.compare).text(), end="")
     elif records:
         print(sheet(plan, records).write(results), end="")
     else:

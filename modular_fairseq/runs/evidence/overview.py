@@ -80,15 +80,23 @@ class Findings(NamedTuple):
         return verdict(finding, self.p_values(finding))
 
 
-def found_in(plan: Plan, records: Records) -> Findings:
-    """Return what the records say about all claims of a plan."""
-    by_row = {
+def by_row(plan: Plan, records: Records) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the records of a plan, keyed by TABLE/ROW and the seed.
+
+    A run that diverged stands for each row that it would have made.
+    """
+    return {
         (row, job.seed): records[job.run.name]
         for job in plan.jobs
         if job.run.name in records
         for row in records[job.run.name]["rows"] or job.measurements
     }
-    findings = [find(claim, by_row) for claim in plan.register.claims]
+
+
+def found_in(plan: Plan, records: Records) -> Findings:
+    """Return what the records say about all claims of a plan."""
+    rows = by_row(plan, records)
+    findings = [find(claim, rows) for claim in plan.register.claims]
     primary = [finding for finding in findings if finding.claim.kind == "primary"]
     sides = zip(*(finding.p_values for finding in primary), strict=True) if primary else ((), ())
     both = zip(*(holm(side, len(primary)) for side in sides), strict=True)

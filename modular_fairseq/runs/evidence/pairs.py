@@ -1,0 +1,68 @@
+"""Compare two rows by their records in every quantity, also where no claim is registered."""
+
+from modular_fairseq.runs.evidence.claims import Claim
+from modular_fairseq.runs.evidence.jobs import Plan
+from modular_fairseq.runs.evidence.overview import by_row, difference, values_of
+from modular_fairseq.runs.evidence.quantities import QUANTITIES
+from modular_fairseq.runs.evidence.records import of_one_device
+from modular_fairseq.runs.evidence.rows import Records
+from modular_fairseq.runs.evidence.verdicts import find
+from modular_fairseq.runs.sheet import Line, Sheet
+from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring.spread import shown
+
+NOTES = [
+    "The rows have means ± standard deviations over seeds. The difference is between pairs of the same seed "
+    "and kind of device. Its interval accounts for seeds. For BLEU it also accounts for the choice of "
+    "sentences, for nats per token for the choice of pictures, and for the accuracy of classes for the "
+    "choice of inputs.",
+    "A line without a claim was not registered. It suggests something and proves nothing. The intervals are "
+    "not corrected for the number of lines that one may look at.",
+]
+
+
+def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> Sheet:
+    """Return a table of how two rows differ, with a line for each quantity that both have.
+
+    Args:
+        plan: the runs of the claims.
+        records: the records that exist.
+        table: the name of the table of both rows.
+        row, baseline: the rows. The difference is the first less the second.
+
+    Raises:
+        UsageError: a row has no record, or no seed of both rows can be compared.
+    """
+    asked = f"--compare {table} {row} {baseline}"
+    rows = by_row(plan, records)
+    names = f"{table}/{row}", f"{table}/{baseline}"
+    for name in names:
+        if name not in (known := sorted({each for each, _ in rows})):
+            raise UsageError(f"{asked}: no record is of {name}; give two rows of these: {', '.join(known)}")
+    pairs = {seed: [rows.get((name, seed)) for name in names] for _, seed in sorted(rows)}
+    whole = {seed: [each for each in found if each] for seed, found in pairs.items() if all(found)}
+    diverged = [seed for seed, found in whole.items() if any(each["diverged"] for each in found)]
+    seeds = tuple(seed for seed, found in whole.items() if seed not in diverged and of_one_device(found))
+    if not seeds:
+        raise UsageError(
+            f"{asked}: no seed has a whole training of both on one kind of device, so they are not comparable"
+        )
+    compared = Claim("", "", "secondary", "", "", table, "", row, "above", seeds, baseline)
+    lines = []
+    for name, quantity in QUANTITIES.items():
+        finding = find(compared._replace(quantity=name), rows)
+        if finding.values:
+            sides = [shown(side, quantity.pattern) for side in values_of(finding)]
+            claims = [claim.name for claim in plan.register.claims if _same(claim, finding.claim)]
+            done = ", ".join(map(str, finding.values))
+            lines.append(Line([quantity.heading, *sides, difference(finding), done, ", ".join(claims)]))
+    heads = ["", row, baseline, "difference [95 %]", "seeds", "claim"]
+    lost = [f"Seed {seed} is left out, because a training diverged." for seed in diverged]
+    return Sheet(f"{row} less {baseline} in table {table}", heads, lines, [], [*NOTES, *lost])
+
+
+def _same(claim: Claim, other: Claim) -> bool:
+    """Return whether two claims compare the same quantity of the same rows and seeds, in either order."""
+    return (claim.table_name, claim.quantity) == (other.table_name, other.quantity) and (
+        sorted(claim.rows) == sorted(other.rows) and sorted(claim.seeds) == sorted(other.seeds)
+    )
