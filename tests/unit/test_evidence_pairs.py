@@ -82,8 +82,8 @@ def test_pairs_of_two_devices_and_of_a_training_that_diverged_are_left_out(rows)
     rows["multi30k/b", 2] |= {"diverged": True, "rows": {}}
     table = compared(rows)
     assert [line.cells[1:5] for line in table.lines] == [
-        ["30.00", "30.50", "", "1"],
-        ["4.100", "4.000", "", "1"],
+        ["30.00", "30.50", "-0.50", "1"],
+        ["4.100", "4.000", "+0.100", "1"],
     ]
     assert table.notes[-1] == "Seed 2 is left out, because a training diverged."
     del rows["multi30k/b", 1]

@@ -1,5 +1,7 @@
 """Compare two rows by their records in every quantity, also where no claim is registered."""
 
+from statistics import fmean
+
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.jobs import Plan
 from modular_fairseq.runs.evidence.overview import by_row, difference, values_of
@@ -15,7 +17,7 @@ NOTES = [
     "The rows have means ± standard deviations over seeds. The difference is between pairs of the same seed "
     "and kind of device. Its interval accounts for seeds. For BLEU it also accounts for the choice of "
     "sentences, for nats per token for the choice of pictures, and for the accuracy of classes for the "
-    "choice of inputs.",
+    "choice of inputs. There is no interval if only one seed is there, or if all pairs differ by as much.",
     "A line without a claim was not registered. It suggests something and proves nothing. The intervals are "
     "not corrected for the number of lines that one may look at.",
 ]
@@ -52,10 +54,12 @@ def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> S
     for name, quantity in QUANTITIES.items():
         finding = find(compared._replace(quantity=name), rows)
         if finding.values:
-            sides = [shown(side, quantity.pattern) for side in values_of(finding)]
+            ours, theirs = values_of(finding)
+            differs = difference(finding) or quantity.signed.format(fmean(ours) - fmean(theirs))
             claims = [claim.name for claim in plan.register.claims if _same(claim, finding.claim)]
             done = ", ".join(map(str, finding.values))
-            lines.append(Line([quantity.heading, *sides, difference(finding), done, ", ".join(claims)]))
+            sides = [shown(side, quantity.pattern) for side in (ours, theirs)]
+            lines.append(Line([quantity.heading, *sides, differs, done, ", ".join(claims)]))
     heads = ["", row, baseline, "difference [95 %]", "seeds", "claim"]
     lost = [f"Seed {seed} is left out, because a training diverged." for seed in diverged]
     return Sheet(f"{row} less {baseline} in table {table}", heads, lines, [], [*NOTES, *lost])
