@@ -96,6 +96,7 @@ SETTINGS = {
     "twice as many updates of warm-up": Setting("mae-7-slow-warmup", "base-slow-warmup"),
     "16 heads instead of 8": Setting("mae-15", "base-16-heads"),
     "4 heads instead of 8": Setting("mae-3", "base-4-heads"),
+    "two heads left out instead of one (MAE-6)": Setting("mae-6", None),
     "G steps in every epoch": Setting("mae-7-every-epoch", None),
     "a learning rate of 1 for the gates": Setting("mae-7-rate-1", None),
     "gates of the decoder that see the source": Setting("mae-7-source", None),
