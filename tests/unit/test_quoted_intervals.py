@@ -52,6 +52,12 @@ OTHERS = {  # comparisons that documents have and no claim registers, by the fol
         comparison("base-dropout-1", "base-dropout-0", "valid_nll", (1, 2, 3)),
         comparison("uni-mae-7-dropout-0", "base-dropout-1", "valid_nll", (1, 2, 3)),
         comparison("uni-mae-7-dropout-0", "base-dropout-1", "bleu", (1, 2, 3)),
+        comparison("nobcd-batch", "nobcd", "final_train_nll", (1, 2, 3)),
+        comparison("dma", "base", "LR_divergence_encoder", (1, 2, 3)),
+        comparison("dma", "base", "HR_divergence_encoder", (1, 2, 3)),
+        comparison("dma", "base", "bleu", (1, 2, 3)),
+        comparison("dma", "base", "valid_nll", (1, 2, 3)),
+        comparison("dma-tiny", "base", "final_train_nll", (1, 2, 3)),
     ],
 }
 
