@@ -58,6 +58,9 @@ OTHERS = {  # comparisons that documents have and no claim registers, by the fol
         comparison("dma", "base", "bleu", (1, 2, 3)),
         comparison("dma", "base", "valid_nll", (1, 2, 3)),
         comparison("dma-tiny", "base", "final_train_nll", (1, 2, 3)),
+        comparison("dma-qq-letter", "base", "LR_divergence_encoder", (1, 2, 3)),
+        comparison("dma-qq-letter", "base", "HR_divergence_encoder", (1, 2, 3)),
+        comparison("dma-qq-letter", "base", "bleu", (1, 2, 3)),
     ],
 }
 
